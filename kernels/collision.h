@@ -1,0 +1,20 @@
+// The paper's coarse score: tiers of sign centroids by collision (ParisKV, section 4.2; cuts and weights of its
+// appendix).
+#ifndef SEINE_KERNELS_COLLISION_H_
+#define SEINE_KERNELS_COLLISION_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace seine {
+
+// Tier weights [table_bytes][256] of a query. Per subvector the 256 sign centroids are ranked by <q~_b, c> (ties:
+// lowest id) and walked with the zone's counts until rho * num_keys keys are covered; a centroid is in tier t iff fewer
+// than ceil(num_keys * rho * cut_t) keys rank before it, cuts 5, 15, 30, 50, 75, 100 %, weights 6..1; else it weighs 0.
+// transformed: rotated query [head_dim]; counts: [head_dim / 8][256]; table_bytes >= head_dim / 8, the rest weigh 0.
+void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double rho,
+               int table_bytes, std::vector<uint8_t>* tiers);
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_COLLISION_H_

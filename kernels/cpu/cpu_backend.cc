@@ -1,0 +1,87 @@
+// The CPU backend: memory in huge pages where it is large, tasks spread over a thread pool.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/search.h"
+#include "kernels/thread_pool.h"
+
+namespace seine {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+// Below this much work a wake-up of other threads (20-50 us) costs more than it saves.
+constexpr double kWorthSharingNs = 60e3;
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads) : pool_(threads) {}
+  std::string name() const override { return "cpu"; }
+  std::string simd_target() const override { return cpu::TargetName(); }
+  int num_threads() const override { return pool_.size(); }
+
+  Buffer Allocate(size_t bytes) override {
+    if (bytes == 0) return Buffer();
+    const bool huge = bytes >= kHugePage;
+    const size_t alignment = huge ? kHugePage : 64;
+    void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (data == nullptr) return Buffer();
+    if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a hint: refusal costs speed only
+    return Buffer(this, static_cast<uint8_t*>(data), bytes);
+  }
+  void Free(uint8_t* data, size_t) override { std::free(data); }
+
+  void Encode(const EncodeTask* tasks, int count) override {
+    const auto run = [&](int i) {
+      tasks[i].codec->Encode(tasks[i].keys, tasks[i].num_keys, tasks[i].shared_centre, tasks[i].out);
+    };
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 150.0 * tasks[i].num_keys;
+    Spread(count, work, run);
+  }
+
+  void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
+    const auto run = [&](int i) { cpu::SearchOne(tasks[i], params, &outputs[i]); };
+    double work = 0;
+    for (int i = 0; i < count; ++i) {
+      const double keys = static_cast<double>(tasks[i].num_keys);
+      work += tasks[i].group * (5e3 + keys * (params.method == Method::kExact ? 15.0 : 0.8 + 15.0 * params.beta));
+    }
+    Spread(count, work, run);
+  }
+
+ private:
+  void Spread(int count, double work_ns, const std::function<void(int)>& run) {
+    if (count > 1 && work_ns > kWorthSharingNs) return pool_.Run(count, run);
+    for (int i = 0; i < count; ++i) run(i);
+  }
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+Buffer& Buffer::operator=(Buffer&& o) noexcept {
+  if (this == &o) return *this;
+  if (data_ != nullptr) backend_->Free(data_, size_);
+  backend_ = o.backend_;
+  data_ = o.data_;
+  size_ = o.size_;
+  o.data_ = nullptr;
+  o.size_ = 0;
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) backend_->Free(data_, size_);
+}
+
+std::unique_ptr<Backend> MakeCpuBackend(int threads) {
+  if (threads <= 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::make_unique<CpuBackend>(threads);
+}
+
+}  // namespace seine

@@ -1,0 +1,102 @@
+// The CPU's vector operations, dispatched at run time to the best instruction set (Highway). SEINE_SIMD forces one:
+// SCALAR (plain C++ twin), SSE4, AVX2, AVX3, AVX3_DL (AVX-512 with VBMI and VNNI), NEON.
+// Every operation gives the same bits on every target: sums run in a fixed order of 16 lanes and no multiply-add is
+// fused.
+#ifndef SEINE_KERNELS_CPU_OPS_H_
+#define SEINE_KERNELS_CPU_OPS_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/code.h"
+#include "kernels/select.h"
+#include "kernels/types.h"
+
+namespace seine::cpu {
+
+// Name of the target in use, and those that this machine can run (best first, "SCALAR" last).
+std::string TargetName();
+std::vector<std::string> SupportedTargets();
+// Forces a target for the whole process (tests, benches). Empty: back to automatic. False if not supported here.
+// Not thread-safe against running operations.
+bool ForceTarget(const std::string& name);
+
+// Rows to fp32, [count, dim]. dim a multiple of 16.
+void ToFloat(const ConstRows& rows, int count, int dim, float* out);
+
+// Index of the first row in [0, count) that holds a NaN or infinity, or whose squared norm overflows fp32; -1 if none.
+int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim);
+
+// In place on [count, dim]: SRHT. With P the largest power of two <= dim: coordinates [0, P) are multiplied by
+// signs[0..P) and transformed by the unnormalised Walsh-Hadamard matrix; if P < dim, [dim - P, dim) again with
+// signs[P..2P). signs are +-1/sqrt(P), so each step is orthonormal; overlapping steps mix a dim that is no power of two
+// without padding.
+void Rotate(float* rows, int count, int dim, const float* signs);
+
+// The quantiser as kernels use it; levels8[t] = levels[t] * 127 / levels[7], rounded.
+struct RsqTables {
+  float thresholds[7];
+  float levels[8];
+  uint8_t levels8[8];
+};
+// RSQ codes of 64 rotated, centred keys x [64, dim]: coarse tiles, factors (fp32, |x|^2 / |x|_1), fine records
+// [3 bit planes of dim / 8 bytes][dim / 8 weights as minifloats above *fine_base].
+void EncodeRsqWindow(const float* x, int dim, const RsqTables& tables, int coarse_bytes, uint8_t* coarse, float* factor,
+                     uint8_t* fine, uint32_t* fine_base);
+
+// Means over `count` rows [count, dim], rows added in order. out[dim]. And rows -= centre.
+void MeanRow(const float* rows, int count, int dim, float* out);
+void SubtractRow(float* rows, int count, int dim, const float* centre);
+
+// Coarse scan of keys [begin, end) of one segment, both multiples of 64. Scores are in units of coarse_step:
+//   sign_ip:   base(window) + factor * (sum of table entries - bias), base = <q, centre> / coarse_step
+//   collision: sum of tier weights (tiers [coarse_bytes][256] given)
+struct ScanArgs {
+  ConstCodePlanes planes;
+  const CodeLayout* layout = nullptr;
+  const PreparedQuery* query = nullptr;
+  const uint8_t* tiers = nullptr;
+  float shared_base = 0;  // base where no centre is stored a window
+  int begin = 0, end = 0;
+  const ConstCodePlanes* next = nullptr;  // what is scanned after this from its first key on, to be fetched ahead
+  int next_keys = 0;
+};
+// Every score: scores[end - begin], bases[(end - begin) / 64].
+void ScanScores(const ScanArgs& args, float* scores, float* bases);
+// Scores at or above `threshold` only: appended to `out` with index first_index + key. Room for end - begin + 16 more
+// must be there.
+void ScanAbove(const ScanArgs& args, float threshold, uint32_t first_index, Candidates* out);
+
+// The coarse bytes of one key, gathered from its tile. row[coarse_bytes].
+inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint8_t* row) {
+  const uint8_t* tile =
+      coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
+  for (int g = 0; g < coarse_bytes; g += 4) memcpy(row + g, tile + g * 16, 4);
+}
+
+// int8 dot product, exact. n a multiple of 16.
+int32_t Dot8(const int8_t* a, const int8_t* b, int n);
+
+// Fine sums of RSQ records: out[i] = sum_b w_b * sum_{j in b} sign_j level8[t_j] q8_j; the inner sum exact in int32,
+// the outer in 16 lanes. coarse_rows[i] (sign bits), records[i] and bases[i] (of the window's weights) of candidate i.
+void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+               int dim, const RsqTables& tables, const int8_t* query8, float* out);
+
+// out[i] = <query, row_i> in fp32, fixed order of sums.
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out);
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out);
+
+// counts[b][byte] += sign for keys [begin, end) of a coarse plane.
+void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
+                uint32_t* counts);
+
+// Scores in [low, high] to out (room for n), in order; *above = how many exceed high. Returns how many were gathered.
+size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
+// Places of the scores that a cut keeps, ascending. Returns how many; out has room for n.
+size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
+
+}  // namespace seine::cpu
+
+#endif  // SEINE_KERNELS_CPU_OPS_H_

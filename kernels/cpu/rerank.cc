@@ -1,0 +1,130 @@
+// Stage II: 4-bit estimates of candidates from key-major records.
+//
+// A record holds three bit planes of magnitudes and the subvectors' weights; the sign bits are the coarse row. Bits
+// become byte masks (one instruction with AVX-512), levels come from a 16-byte table, products are summed by subvector
+// in int32, and the weighted subvectors in 16 float lanes.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rerank.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+// clang-format on
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scalar.h"
+#include "kernels/math.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#pragma GCC target("avx512vnni")  // Highway tests for it at run time but leaves it out of the target's options
+#endif
+namespace seine::cpu::HWY_NAMESPACE {
+
+// Adds the high 32 bits of each 64 to the low ones.
+template <class D32, class V32>
+HWY_INLINE V32 AddHalves(D32 d32, V32 v) {
+  const hn::Repartition<uint64_t, D32> d64;
+  return hn::Add(v, hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, v))));
+}
+
+// Sums of adjacent products level * query in 64-bit groups of 8 bytes; the sum is in the low 32 bits of each group.
+template <class D8, class V8, class VI8>
+HWY_INLINE auto SumProducts(D8, V8 levels, VI8 query) {
+  const hn::Repartition<int32_t, D8> d32;
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (sizeof(levels) ==
+                64) {  // the 512-bit form only: GCC codes shorter ones as AVX-VNNI, which may be missing
+    hn::Vec<decltype(d32)> sums;
+    sums.raw = _mm512_dpbusd_epi32(_mm512_setzero_si512(), levels.raw, query.raw);
+    return AddHalves(d32, sums);
+  }
+#endif
+  // Bytes of each 16-bit lane apart, multiplied in 16 bits: |127 * 127| twice fits, four times only in 32.
+  const hn::Repartition<int16_t, D8> d16;
+  const hn::Repartition<int8_t, D8> di8;
+  const auto l16 = hn::BitCast(d16, levels), q16 = hn::BitCast(d16, hn::BitCast(di8, query));
+  const auto level_even = hn::And(l16, hn::Set(d16, int16_t{255})), level_odd = hn::ShiftRight<8>(l16);
+  const auto query_even = hn::ShiftRight<8>(hn::ShiftLeft<8>(q16)), query_odd = hn::ShiftRight<8>(q16);
+  const auto pairs = hn::Add(hn::Mul(level_even, query_even), hn::Mul(level_odd, query_odd));
+  const auto pairs32 = hn::BitCast(d32, pairs);
+  return AddHalves(d32, hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32)));
+}
+
+// Coordinates [offset, offset + lanes of D8) of one candidate: the subvectors' sums as int32, to `sums`.
+template <class D8>
+HWY_INLINE void SumChunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset,
+                         const uint8_t* levels16, const int8_t* query8, int32_t* sums) {
+  const hn::Repartition<int8_t, D8> di8;
+  const hn::Repartition<uint64_t, D8> d64;
+  const hn::Rebind<uint32_t, decltype(d64)> half32;
+  const uint8_t* planes = record + offset / 8;
+  const auto m0 = hn::LoadMaskBits(d, planes), m1 = hn::LoadMaskBits(d, planes + subvectors);
+  const auto m2 = hn::LoadMaskBits(d, planes + 2 * subvectors);
+  const auto positive = hn::LoadMaskBits(di8, signs + offset / 8);
+  auto bin = hn::IfThenElseZero(m0, hn::Set(d, uint8_t{1}));
+  bin = hn::Or(bin, hn::IfThenElseZero(m1, hn::Set(d, uint8_t{2})));
+  bin = hn::Or(bin, hn::IfThenElseZero(m2, hn::Set(d, uint8_t{4})));
+  const auto levels = hn::TableLookupBytes(hn::LoadDup128(d, levels16), bin);
+  const auto q = hn::LoadU(di8, query8 + offset);
+  const auto products = SumProducts(d, levels, hn::IfThenElse(positive, q, hn::Neg(q)));
+  // The low 32 bits of each 64 hold a subvector's sum.
+  const auto low = hn::TruncateTo(half32, hn::BitCast(d64, products));
+  hn::StoreU(low, half32, reinterpret_cast<uint32_t*>(sums + offset / 8));
+}
+
+void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                   int dim, const RsqTables& tables, const int8_t* query8, float* out) {
+  constexpr int kAhead = 16;  // records in flight
+  alignas(16) uint8_t levels16[16] = {0};
+  for (int t = 0; t < 8; ++t) levels16[t] = tables.levels8[t];
+  const int subvectors = dim / 8, record_bytes = dim / 2;
+  const hn::CappedTag<uint8_t, 64> wide;
+  const hn::CappedTag<uint8_t, 16> narrow;
+  constexpr int kWide = HWY_MAX_BYTES < 64 ? HWY_MAX_BYTES : 64;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  alignas(64) int32_t sums[kMaxHeadDim / 8] = {0};
+  for (int i = 0; i < kAhead && i < count; ++i) hwy::Prefetch(records[i]);
+  for (int i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      const uint8_t* next = records[i + kAhead];
+      for (int b = 0; b < record_bytes; b += 64) hwy::Prefetch(next + b);
+    }
+    int j = 0;
+    for (; j + kWide <= dim; j += kWide)
+      SumChunk(wide, coarse_rows[i], records[i], subvectors, j, levels16, query8, sums);
+    for (; j < dim; j += 16) SumChunk(narrow, coarse_rows[i], records[i], subvectors, j, levels16, query8, sums);
+    const auto base = hn::Set(di, static_cast<int32_t>(bases[i]));
+    F16 total = Set16(0);
+    for (int b = 0; b < subvectors; b += 16) {  // lanes past the last subvector hold a sum of 0
+      alignas(16) uint8_t codes[16] = {0};
+      memcpy(codes, records[i] + 3 * subvectors + b, subvectors - b < 16 ? subvectors - b : 16);
+      total = Add(total, Map([&](size_t p) HWY_ATTR {
+                    const auto code = hn::PromoteTo(di, hn::LoadU(d8, codes + p * kN));
+                    const auto weight = hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), base));
+                    return hn::Mul(weight, hn::ConvertTo(DF(), hn::Load(di, sums + b + p * kN)));
+                  }));
+    }
+    out[i] = Sum16(total);
+  }
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace seine::cpu {
+
+HWY_EXPORT(RerankRsqImpl);
+
+void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+               int dim, const RsqTables& tables, const int8_t* query8, float* out) {
+  if (ScalarForced()) return scalar::RerankRsq(coarse_rows, records, bases, count, dim, tables, query8, out);
+  HWY_DYNAMIC_DISPATCH(RerankRsqImpl)(coarse_rows, records, bases, count, dim, tables, query8, out);
+}
+
+}  // namespace seine::cpu
+#endif  // HWY_ONCE

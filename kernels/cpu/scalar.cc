@@ -1,0 +1,207 @@
+// Plain C++ twins. Sums of floats run in 16 lanes and one tree, as everywhere (simd-inl.h).
+#include "kernels/cpu/scalar.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/math.h"
+
+namespace seine::cpu::scalar {
+namespace {
+
+float At(const void* row, DType dtype, int j) {
+  if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
+  const uint16_t bits = static_cast<const uint16_t*>(row)[j];
+  return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
+}
+
+float Tree(float* lanes, int n) {
+  for (int h = n / 2; h >= 1; h /= 2) {
+    for (int i = 0; i < h; ++i) lanes[i] = lanes[i] + lanes[i + h];
+  }
+  return lanes[0];
+}
+
+float Dot(const void* row, DType dtype, int dim, const float* query) {
+  float lanes[16] = {0};
+  for (int j = 0; j < dim; ++j) lanes[j % 16] = lanes[j % 16] + At(row, dtype, j) * query[j];
+  return Tree(lanes, 16);
+}
+
+}  // namespace
+
+void ToFloat(const ConstRows& rows, int count, int dim, float* out) {
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < dim; ++j) out[static_cast<size_t>(i) * dim + j] = At(rows.row(i), rows.dtype, j);
+  }
+}
+
+int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim) {
+  for (int64_t i = 0; i < count; ++i) {
+    float lanes[16] = {0};
+    for (int j = 0; j < dim; ++j) {
+      const float x = At(rows.row(i), rows.dtype, j);
+      lanes[j % 16] = lanes[j % 16] + x * x;
+    }
+    if (!std::isfinite(Tree(lanes, 16))) return i;
+  }
+  return -1;
+}
+
+void Rotate(float* rows, int count, int dim, const float* signs) {
+  const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(dim)));
+  const auto transform = [p](float* x, const float* s) {
+    for (int i = 0; i < p; ++i) x[i] = x[i] * s[i];
+    for (int h = 1; h < p; h *= 2) {
+      for (int i = 0; i < p; i += 2 * h) {
+        for (int j = i; j < i + h; ++j) {
+          const float a = x[j], b = x[j + h];
+          x[j] = a + b;
+          x[j + h] = a - b;
+        }
+      }
+    }
+  };
+  for (int i = 0; i < count; ++i) {
+    float* x = rows + static_cast<size_t>(i) * dim;
+    transform(x, signs);
+    if (p < dim) transform(x + dim - p, signs + p);
+  }
+}
+
+void EncodeRsqWindow(const float* x, int dim, const RsqTables& tables, int coarse_bytes, uint8_t* coarse, float* factor,
+                     uint8_t* fine, uint32_t* fine_base) {
+  const int subvectors = dim / 8, fine_bytes = dim / 2;
+  memset(coarse, 0, static_cast<size_t>(kWindowTokens) * coarse_bytes);
+  float weights[kWindowTokens][kMaxHeadDim / 8], largest = 0;
+  for (int i = 0; i < kWindowTokens; ++i, x += dim) {
+    uint8_t* record = fine + static_cast<size_t>(i) * fine_bytes;
+    memset(record, 0, fine_bytes);
+    float squares[16] = {0}, absolutes[16] = {0};
+    for (int b = 0; b < subvectors; ++b) {
+      float norm[8], alpha[8];
+      for (int j = 0; j < 8; ++j) norm[j] = x[b * 8 + j] * x[b * 8 + j];
+      for (int j = 0; j < 8; ++j) squares[(b * 8 + j) % 16] = squares[(b * 8 + j) % 16] + norm[j];
+      const float r2 = Tree(norm, 8), r = std::sqrt(r2);
+      uint8_t signs = 0;
+      for (int j = 0; j < 8; ++j) {
+        const float v = x[b * 8 + j], u = std::fabs(v);
+        absolutes[(b * 8 + j) % 16] = absolutes[(b * 8 + j) % 16] + u;
+        int t = 0;
+        while (t < 7 && u > tables.thresholds[t] * r) ++t;
+        signs |= static_cast<uint8_t>((v >= 0) << j);
+        for (int plane = 0; plane < 3; ++plane)
+          record[plane * subvectors + b] |= static_cast<uint8_t>(((t >> plane) & 1) << j);
+        alpha[j] = tables.levels[t] * u;
+      }
+      coarse[(i / kTileTokens) * kTileTokens * coarse_bytes + (b / 4) * 64 + (i % kTileTokens) * 4 + b % 4] = signs;
+      const float a = Tree(alpha, 8);
+      weights[i][b] = a > 0 ? r2 / a : 0.0f;
+      largest = weights[i][b] > largest ? weights[i][b] : largest;
+    }
+    const float l1 = Tree(absolutes, 16);
+    factor[i] = l1 > 0 ? Tree(squares, 16) / l1 : 0.0f;
+  }
+  *fine_base = FactorBase(largest);
+  for (int i = 0; i < kWindowTokens; ++i) {
+    uint8_t* codes = fine + static_cast<size_t>(i) * fine_bytes + 3 * subvectors;
+    for (int b = 0; b < subvectors; ++b) codes[b] = EncodeFactor(weights[i][b], *fine_base);
+  }
+}
+
+void MeanRow(const float* rows, int count, int dim, float* out) {
+  const float share = 1.0f / static_cast<float>(count);
+  for (int j = 0; j < dim; ++j) {
+    float sum = rows[j];
+    for (int i = 1; i < count; ++i) sum = sum + rows[static_cast<size_t>(i) * dim + j];
+    out[j] = sum * share;
+  }
+}
+
+void SubtractRow(float* rows, int count, int dim, const float* centre) {
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < dim; ++j) rows[static_cast<size_t>(i) * dim + j] -= centre[j];
+  }
+}
+
+void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums) {
+  for (int i = 0; i < kWindowTokens; ++i) {
+    const uint8_t* tile = coarse + (i / kTileTokens) * kTileTokens * coarse_bytes + (i % kTileTokens) * 4;
+    int32_t sum = -2 * kTableBias * coarse_bytes;
+    for (int b = 0; b < coarse_bytes; ++b) {
+      const uint8_t byte = tile[(b / 4) * 64 + b % 4];
+      const uint8_t* table = tables + (b / 4) * 128 + (b % 4) * 16;
+      sum += table[byte & 15] + table[64 + (byte >> 4)];
+    }
+    sums[i] = sum;
+  }
+}
+
+void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
+  for (int i = 0; i < kWindowTokens; ++i) {
+    const uint8_t* tile = coarse + (i / kTileTokens) * kTileTokens * coarse_bytes + (i % kTileTokens) * 4;
+    int32_t sum = 0;
+    for (int b = 0; b < coarse_bytes; ++b) sum += tiers[b * 256 + tile[(b / 4) * 64 + b % 4]];
+    sums[i] = sum;
+  }
+}
+
+int32_t Dot8(const int8_t* a, const int8_t* b, int n) {
+  int32_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+               int dim, const RsqTables& tables, const int8_t* query8, float* out) {
+  const int subvectors = dim / 8;
+  for (int i = 0; i < count; ++i) {
+    float lanes[16] = {0};
+    for (int b = 0; b < subvectors; ++b) {
+      const uint8_t* planes = records[i] + b;
+      int32_t sum = 0;
+      for (int j = 0; j < 8; ++j) {
+        const int t =
+            ((planes[0] >> j) & 1) | ((planes[subvectors] >> j) & 1) << 1 | ((planes[2 * subvectors] >> j) & 1) << 2;
+        const int32_t product = tables.levels8[t] * query8[b * 8 + j];
+        sum += (coarse_rows[i][b] >> j) & 1 ? product : -product;
+      }
+      lanes[b % 16] = lanes[b % 16] + DecodeFactor(planes[3 * subvectors], bases[i]) * static_cast<float>(sum);
+    }
+    out[i] = Tree(lanes, 16);
+  }
+}
+
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = Dot(rows.row(i), rows.dtype, dim, query);
+}
+
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = Dot(rows.row(positions[i]), rows.dtype, rows.head_dim, query);
+}
+
+size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
+  size_t size = 0;
+  *above = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (scores[i] > high) {
+      ++*above;
+    } else if (scores[i] >= low) {
+      out[size++] = scores[i];
+    }
+  }
+  return size;
+}
+
+size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out) {
+  size_t size = 0, ties = cut.ties;
+  for (size_t i = 0; i < n; ++i) {
+    const bool tie = scores[i] == cut.value && ties > 0;
+    if (scores[i] > cut.value || tie) out[size++] = static_cast<uint32_t>(i);
+    ties -= tie;
+  }
+  return size;
+}
+
+}  // namespace seine::cpu::scalar

@@ -1,0 +1,328 @@
+// Stage I: the scan of the coarse plane, for every Highway target.
+//
+// sign_ip and every nibble code: each code byte indexes two tables of 16 entries of 7 bits. AVX-512 with VBMI and VNNI
+// looks up four byte positions at once (vpermb over 64 entries, which is why a 32-bit lane holds four bytes of one key)
+// and adds them in the lane (vpdpbusd): 8 instructions for 64 code bytes. Other targets turn tiles of 16 keys so that a
+// vector holds one byte position, look up with in-lane shuffles, and add in 16 bits (2 * 127 * 64 < 2^16). collision:
+// tier weights from 256-entry tables, by VBMI where it is and by plain look-ups elsewhere.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/scan.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/dot8-inl.h"
+#include "kernels/cpu/simd-inl.h"
+// clang-format on
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scalar.h"
+#include "kernels/math.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#pragma GCC target("avx512vnni")  // Highway tests for it at run time but leaves it out of the target's options
+#endif
+namespace seine::cpu::HWY_NAMESPACE {
+
+using D8 = hn::CappedTag<uint8_t, 64>;
+using V8 = hn::Vec<D8>;
+inline constexpr size_t kLanes128 = HWY_MAX_BYTES >= 64 ? 4 : HWY_MAX_BYTES / 16;  // 128-bit lanes, one tile each
+
+// One 128-bit lane from each of kLanes128 tiles.
+HWY_INLINE V8 LoadLanes(const uint8_t* p, size_t tile_bytes) {
+  const D8 d;
+#if HWY_MAX_BYTES >= 64
+  const hn::Half<D8> d2;
+  const hn::Half<decltype(d2)> d1;
+  const auto low = hn::Combine(d2, hn::LoadU(d1, p + tile_bytes), hn::LoadU(d1, p));
+  const auto high = hn::Combine(d2, hn::LoadU(d1, p + 3 * tile_bytes), hn::LoadU(d1, p + 2 * tile_bytes));
+  return hn::Combine(d, high, low);
+#elif HWY_MAX_BYTES >= 32
+  const hn::Half<D8> d1;
+  return hn::Combine(d, hn::LoadU(d1, p + tile_bytes), hn::LoadU(d1, p));
+#else
+  return hn::LoadU(d, p);
+#endif
+}
+
+// Turns four vectors whose lanes hold 16 keys x 4 bytes (one tile a lane) into four with one byte position each.
+HWY_INLINE void TurnTiles(const uint8_t* tiles, size_t tile_bytes, V8* out) {
+  const D8 d;
+  const hn::Repartition<uint32_t, D8> d32;
+  const hn::Repartition<uint64_t, D8> d64;
+  alignas(16) static constexpr uint8_t kGroup[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const V8 group = hn::LoadDup128(d, kGroup);
+  V8 v[4];
+  for (size_t i = 0; i < 4; ++i) v[i] = hn::TableLookupBytes(LoadLanes(tiles + i * 16, tile_bytes), group);
+  const auto lo01 = hn::InterleaveLower(d32, hn::BitCast(d32, v[0]), hn::BitCast(d32, v[1]));
+  const auto lo23 = hn::InterleaveLower(d32, hn::BitCast(d32, v[2]), hn::BitCast(d32, v[3]));
+  const auto hi01 = hn::InterleaveUpper(d32, hn::BitCast(d32, v[0]), hn::BitCast(d32, v[1]));
+  const auto hi23 = hn::InterleaveUpper(d32, hn::BitCast(d32, v[2]), hn::BitCast(d32, v[3]));
+  out[0] = hn::BitCast(d, hn::InterleaveLower(d64, hn::BitCast(d64, lo01), hn::BitCast(d64, lo23)));
+  out[1] = hn::BitCast(d, hn::InterleaveUpper(d64, hn::BitCast(d64, lo01), hn::BitCast(d64, lo23)));
+  out[2] = hn::BitCast(d, hn::InterleaveLower(d64, hn::BitCast(d64, hi01), hn::BitCast(d64, hi23)));
+  out[3] = hn::BitCast(d, hn::InterleaveUpper(d64, hn::BitCast(d64, hi01), hn::BitCast(d64, hi23)));
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums) {
+  const __m512i low = _mm512_set1_epi8(15), position = _mm512_set1_epi32(0x30201000), ones = _mm512_set1_epi8(1);
+  const int groups = coarse_bytes / 4;
+  const __m512i start = _mm512_set1_epi32(-2 * kTableBias * coarse_bytes);
+  __m512i sum[4] = {start, start, start, start};
+  for (int g = 0; g < groups; ++g) {
+    const __m512i table_lo = _mm512_loadu_si512(tables + g * 128), table_hi = _mm512_loadu_si512(tables + g * 128 + 64);
+    for (int t = 0; t < 4; ++t) {
+      const __m512i v = _mm512_loadu_si512(coarse + t * kTileTokens * coarse_bytes + g * 64);
+      const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
+      const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
+      sum[t] = _mm512_dpbusd_epi32(sum[t], _mm512_permutexvar_epi8(lo, table_lo), ones);
+      sum[t] = _mm512_dpbusd_epi32(sum[t], _mm512_permutexvar_epi8(hi, table_hi), ones);
+    }
+  }
+  for (int t = 0; t < 4; ++t) _mm512_store_si512(sums + t * 16, sum[t]);
+}
+
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
+  __m512i sum = _mm512_setzero_si512();
+  for (int g = 0; g < coarse_bytes / 4; ++g) {
+    V8 v[4];
+    TurnTiles(coarse + g * 64, static_cast<size_t>(kTileTokens) * coarse_bytes, v);
+    for (int p = 0; p < 4; ++p) {
+      const uint8_t* table = tiers + (g * 4 + p) * 256;
+      const __m512i x = v[p].raw;
+      const __m512i below = _mm512_permutex2var_epi8(_mm512_loadu_si512(table), x, _mm512_loadu_si512(table + 64));
+      const __m512i above =
+          _mm512_permutex2var_epi8(_mm512_loadu_si512(table + 128), x, _mm512_loadu_si512(table + 192));
+      sum = _mm512_add_epi8(sum, _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), below, above));  // at most 6 * 32
+    }
+  }
+  alignas(64) uint8_t bytes[64];
+  _mm512_store_si512(bytes, sum);
+  for (int i = 0; i < 64; ++i) sums[i] = bytes[i];
+}
+
+#else
+
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums) {
+  const D8 d;
+  const hn::Repartition<uint16_t, D8> d16;
+  const V8 low = hn::Set(d, uint8_t{15});
+  const auto even_mask = hn::Set(d16, uint16_t{255});
+  const size_t tile_bytes = static_cast<size_t>(kTileTokens) * coarse_bytes;
+  for (size_t t = 0; t < 4; t += kLanes128) {
+    auto even = hn::Zero(d16), odd = hn::Zero(d16);
+    for (int g = 0; g < coarse_bytes / 4; ++g) {
+      V8 v[4];
+      TurnTiles(coarse + t * tile_bytes + g * 64, tile_bytes, v);
+      for (int p = 0; p < 4; ++p) {
+        const V8 table_lo = hn::LoadDup128(d, tables + g * 128 + p * 16);
+        const V8 table_hi = hn::LoadDup128(d, tables + g * 128 + 64 + p * 16);
+        const V8 hi = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v[p]))), low);
+        const V8 both = hn::Add(hn::TableLookupBytes(table_lo, hn::And(v[p], low)), hn::TableLookupBytes(table_hi, hi));
+        even = hn::Add(even, hn::And(hn::BitCast(d16, both), even_mask));
+        odd = hn::Add(odd, hn::ShiftRight<8>(hn::BitCast(d16, both)));
+      }
+    }
+    // A lane holds one tile: its first 8 keys interleave in the lower half, the others in the upper.
+    alignas(64) uint16_t halves[2][32];
+    hn::Store(hn::InterleaveLower(d16, even, odd), d16, halves[0]);
+    hn::Store(hn::InterleaveUpper(d16, even, odd), d16, halves[1]);
+    const hn::CappedTag<int32_t, 8> d32;
+    const hn::Rebind<uint16_t, decltype(d32)> d32_16;
+    const auto bias = hn::Set(d32, 2 * kTableBias * coarse_bytes);
+    for (size_t l = 0; l < kLanes128; ++l) {
+      for (size_t i = 0; i < 16; i += hn::Lanes(d32)) {
+        const auto sum = hn::PromoteTo(d32, hn::LoadU(d32_16, halves[i / 8] + l * 8 + i % 8));
+        hn::StoreU(hn::Sub(sum, bias), d32, sums + (t + l) * 16 + i);
+      }
+    }
+  }
+}
+
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
+  scalar::SumTiers(coarse, coarse_bytes, tiers, sums);
+}
+
+#endif
+
+// Asks for all that the scan of one window reads.
+HWY_INLINE void FetchWindow(const CodeLayout& layout, const ConstCodePlanes& planes, int key) {
+  const uint8_t* coarse = planes.coarse + static_cast<size_t>(key) * layout.coarse_bytes;
+  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) hwy::Prefetch(coarse + b);
+  hwy::Prefetch(planes.factor + key);
+  hwy::Prefetch(planes.factor_base + key / kWindowTokens);
+  if (planes.centre == nullptr || key % layout.centre_tokens != 0) return;
+  const int row = key / layout.centre_tokens;
+  for (int b = 0; b < layout.head_dim; b += 64)
+    hwy::Prefetch(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
+  hwy::Prefetch(planes.centre_scale + row);
+}
+
+// Windows [begin, end) of a.planes one after another: use_base(key, base), then use(key, scores of 16 keys) for each
+// tile.
+template <typename UseBase, typename Use>
+HWY_INLINE void ForEachTile(const ScanArgs& a, int begin, int end, UseBase use_base, Use use) {
+  const CodeLayout& layout = *a.layout;
+  const size_t window_bytes = static_cast<size_t>(kWindowTokens) * layout.coarse_bytes;
+  const float unit = a.query->coarse_step > 0 ? a.query->query8_step / a.query->coarse_step : 0.0f;
+  // 2 KiB of coarse plane ahead is the measured best; four times as far halves the speed.
+  const int ahead = static_cast<int>((2048 + window_bytes - 1) / window_bytes) * kWindowTokens;
+  const uint8_t* coarse = a.planes.coarse + begin / kWindowTokens * window_bytes;
+  int centre_row = -1;
+  float base = a.shared_base;
+  const DF d;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  for (int key = begin; key < end; key += kWindowTokens, coarse += window_bytes) {
+    if (key + ahead < a.end) {
+      FetchWindow(layout, a.planes, key + ahead);
+    } else if (key + ahead - a.end < a.next_keys) {
+      FetchWindow(layout, *a.next, key + ahead - a.end);
+    }
+    if (a.planes.centre != nullptr && key / layout.centre_tokens != centre_row) {
+      centre_row = key / layout.centre_tokens;
+      const int32_t dot = Dot8Inline(a.planes.centre + static_cast<size_t>(centre_row) * layout.head_dim,
+                                     a.query->query8.data(), layout.head_dim);
+      base = static_cast<float>(dot) * (a.planes.centre_scale[centre_row] * unit);
+    }
+    use_base(key, base);
+    alignas(64) int32_t sums[kWindowTokens];
+    if (a.tiers) {
+      SumTiers(coarse, layout.coarse_bytes, a.tiers, sums);
+      for (int t = 0; t < kWindowTokens; t += 16) {
+        use(key + t, Map([&](size_t i) HWY_ATTR { return hn::ConvertTo(d, hn::Load(di, sums + t + i * kN)); }));
+      }
+      continue;
+    }
+    SumNibbles(coarse, layout.coarse_bytes, a.query->tables.data(), sums);
+    const auto factor_base = hn::Set(di, static_cast<int32_t>(a.planes.factor_base[key / kWindowTokens]));
+    const VF window_base = hn::Set(d, base);
+    for (int t = 0; t < kWindowTokens; t += 16) {
+      use(key + t, Map([&](size_t i) HWY_ATTR {
+            const VF sum = hn::ConvertTo(d, hn::Load(di, sums + t + i * kN));
+            const auto code = hn::PromoteTo(di, hn::LoadU(d8, a.planes.factor + key + t + i * kN));
+            const VF f = hn::BitCast(d, hn::Add(hn::ShiftLeft<kFactorShift>(code), factor_base));
+            return hn::Add(window_base, hn::Mul(f, sum));
+          }));
+    }
+  }
+}
+
+void ScanScoresImpl(const ScanArgs& a, float* scores, float* bases) {
+  ForEachTile(
+      a, a.begin, a.end, [&](int key, float base) { bases[(key - a.begin) / kWindowTokens] = base; },
+      [&](int key, const F16& s) HWY_ATTR { Store16(s, scores + (key - a.begin)); });
+}
+
+// In strides that stay in the first cache: scores above go out through compressed registers, without a branch; then the
+// survivors' coarse bytes and bases are copied.
+void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Candidates* out) {
+  constexpr int kStride = 1024;
+  const int row_bytes = a.layout->coarse_bytes;
+  const DF d;
+  const hn::Rebind<int32_t, DF> di;
+  const VF limit = hn::Set(d, threshold);
+  const auto iota = hn::Iota(di, 0);
+  float bases[kStride / kWindowTokens];
+  for (int begin = a.begin, end; begin < a.end; begin = end) {
+    end = a.end - begin < kStride ? a.end : begin + kStride;
+    size_t size = out->size;
+    int32_t* index = reinterpret_cast<int32_t*>(out->index.data());
+    float* coarse = out->coarse.data();
+    ForEachTile(
+        a, begin, end, [&](int key, float base) { bases[(key - begin) / kWindowTokens] = base; },
+        [&](int key, const F16& s) HWY_ATTR {
+          for (size_t i = 0; i < kParts; ++i) {
+            const MF above = hn::Ge(s.v[i], limit);
+            if (kN < 16 && hn::AllFalse(d, above)) continue;  // where compression is a table look-up, most are empty
+            const auto keys = hn::Add(iota, hn::Set(di, key + static_cast<int>(i * kN)));
+            hn::StoreU(hn::Compress(s.v[i], above), d, coarse + size);
+            hn::StoreU(hn::Compress(keys, hn::RebindMask(di, above)), di, index + size);
+            size += hn::CountTrue(d, above);
+          }
+        });
+    for (size_t c = out->size; c < size; ++c) {
+      const int key = index[c];
+      CopyCoarseRow(a.planes.coarse, row_bytes, key, out->rows.data() + c * row_bytes);
+      out->base[c] = bases[(key - begin) / kWindowTokens];
+      out->index[c] = first_index + static_cast<uint32_t>(key);
+    }
+    out->size = size;
+  }
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace seine::cpu {
+namespace {
+
+// The plain twin of both scans: the same windows, one key at a time.
+template <typename Use>
+void ScalarScan(const ScanArgs& a, Use use) {
+  const CodeLayout& layout = *a.layout;
+  const float unit = a.query->coarse_step > 0 ? a.query->query8_step / a.query->coarse_step : 0.0f;
+  for (int key = a.begin; key < a.end; key += kWindowTokens) {
+    const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(key) * layout.coarse_bytes;
+    float base = a.shared_base;
+    if (a.planes.centre != nullptr) {
+      const int row = key / layout.centre_tokens;
+      const int32_t dot = scalar::Dot8(a.planes.centre + static_cast<size_t>(row) * layout.head_dim,
+                                       a.query->query8.data(), layout.head_dim);
+      base = static_cast<float>(dot) * (a.planes.centre_scale[row] * unit);
+    }
+    int32_t sums[kWindowTokens];
+    if (a.tiers) {
+      scalar::SumTiers(coarse, layout.coarse_bytes, a.tiers, sums);
+    } else {
+      scalar::SumNibbles(coarse, layout.coarse_bytes, a.query->tables.data(), sums);
+    }
+    for (int i = 0; i < kWindowTokens; ++i) {
+      const float sum = static_cast<float>(sums[i]);
+      const float f = DecodeFactor(a.planes.factor[key + i], a.planes.factor_base[key / kWindowTokens]);
+      use(key + i, base, a.tiers ? sum : base + f * sum);
+    }
+  }
+}
+
+}  // namespace
+
+HWY_EXPORT(ScanScoresImpl);
+HWY_EXPORT(ScanAboveImpl);
+
+void ScanScores(const ScanArgs& a, float* scores, float* bases) {
+  if (!ScalarForced()) return HWY_DYNAMIC_DISPATCH(ScanScoresImpl)(a, scores, bases);
+  ScalarScan(a, [&](int key, float base, float score) {
+    scores[key - a.begin] = score;
+    bases[(key - a.begin) / kWindowTokens] = base;
+  });
+}
+
+void ScanAbove(const ScanArgs& a, float threshold, uint32_t first_index, Candidates* out) {
+  if (!ScalarForced()) return HWY_DYNAMIC_DISPATCH(ScanAboveImpl)(a, threshold, first_index, out);
+  ScalarScan(a, [&](int key, float base, float score) {
+    if (!(score >= threshold)) return;
+    out->index[out->size] = first_index + static_cast<uint32_t>(key);
+    out->coarse[out->size] = score;
+    out->base[out->size] = base;
+    CopyCoarseRow(a.planes.coarse, a.layout->coarse_bytes, key, out->rows.data() + out->size * a.layout->coarse_bytes);
+    ++out->size;
+  });
+}
+
+void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
+                uint32_t* counts) {
+  uint8_t row[kMaxHeadDim / 8];
+  for (int key = begin; key < end; ++key) {
+    CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, row);
+    for (int b = 0; b < layout.head_dim / 8; ++b) counts[b * 256 + row[b]] += static_cast<uint32_t>(sign);
+  }
+}
+
+}  // namespace seine::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,14 @@
+// One search task on the calling thread: the pipeline of kernels/search.h over the vector operations of ops.h.
+#ifndef SEINE_KERNELS_CPU_SEARCH_H_
+#define SEINE_KERNELS_CPU_SEARCH_H_
+
+#include "kernels/search.h"
+
+namespace seine::cpu {
+
+// Thread-safe; keeps a workspace a thread.
+void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* output);
+
+}  // namespace seine::cpu
+
+#endif  // SEINE_KERNELS_CPU_SEARCH_H_

@@ -1,0 +1,118 @@
+// Sixteen float lanes on any target: one vector of 16, two of 8 or four of 4. All sums of floats run in these lanes and
+// are reduced by one tree, so every target gives the same bits. Per-target header: included once for each Highway
+// target.
+#if defined(SEINE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SEINE_KERNELS_CPU_SIMD_INL_H_
+#undef SEINE_KERNELS_CPU_SIMD_INL_H_
+#else
+#define SEINE_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/types.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace seine::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+using MF = hn::Mask<DF>;
+inline constexpr size_t kN = HWY_MAX_BYTES / 4 < 16 ? HWY_MAX_BYTES / 4 : 16;
+inline constexpr size_t kParts = 16 / kN;
+
+struct F16 {
+  VF v[kParts];
+};
+
+template <typename Op>
+HWY_INLINE F16 Map(Op op) {
+  F16 r;
+  for (size_t i = 0; i < kParts; ++i) r.v[i] = op(i);
+  return r;
+}
+HWY_INLINE F16 Load16(const float* p) {
+  return Map([&](size_t i) HWY_ATTR { return hn::LoadU(DF(), p + i * kN); });
+}
+HWY_INLINE void Store16(const F16& a, float* p) {
+  for (size_t i = 0; i < kParts; ++i) hn::StoreU(a.v[i], DF(), p + i * kN);
+}
+HWY_INLINE F16 Set16(float x) {
+  return Map([&](size_t) HWY_ATTR { return hn::Set(DF(), x); });
+}
+HWY_INLINE F16 Add(const F16& a, const F16& b) {
+  return Map([&](size_t i) HWY_ATTR { return hn::Add(a.v[i], b.v[i]); });
+}
+HWY_INLINE F16 Sub(const F16& a, const F16& b) {
+  return Map([&](size_t i) HWY_ATTR { return hn::Sub(a.v[i], b.v[i]); });
+}
+HWY_INLINE F16 Mul(const F16& a, const F16& b) {
+  return Map([&](size_t i) HWY_ATTR { return hn::Mul(a.v[i], b.v[i]); });
+}
+
+// Lane i with lane i ^ 4, i ^ 2, i ^ 1 within groups of 8; every lane of a group ends with the group's sum.
+HWY_INLINE VF AddNear(VF s) {
+  s = hn::Add(s, hn::Shuffle1032(s));
+  return hn::Add(s, hn::Shuffle2301(s));
+}
+HWY_INLINE F16 SumOf8(const F16& a) {
+  F16 r;
+#if HWY_MAX_BYTES >= 32
+  for (size_t i = 0; i < kParts; ++i) r.v[i] = AddNear(hn::Add(a.v[i], hn::SwapAdjacentBlocks(a.v[i])));
+#else
+  for (size_t i = 0; i < kParts; i += 2) r.v[i] = r.v[i + 1] = AddNear(hn::Add(a.v[i], a.v[i + 1]));
+#endif
+  return r;
+}
+
+// The tree: lanes i + (i + 8), then + 4, + 2, + 1.
+HWY_INLINE float Sum16(const F16& a) {
+#if HWY_MAX_BYTES >= 64
+  const hn::Half<DF> d8;
+  const hn::Half<decltype(d8)> d4;
+  const auto s8 = hn::Add(hn::LowerHalf(d8, a.v[0]), hn::UpperHalf(d8, a.v[0]));
+  auto s = hn::Add(hn::LowerHalf(d4, s8), hn::UpperHalf(d4, s8));
+#elif HWY_MAX_BYTES >= 32
+  const hn::Half<DF> d4;
+  const auto s8 = hn::Add(a.v[0], a.v[1]);
+  auto s = hn::Add(hn::LowerHalf(d4, s8), hn::UpperHalf(d4, s8));
+#else
+  auto s = hn::Add(hn::Add(a.v[0], a.v[2]), hn::Add(a.v[1], a.v[3]));
+#endif
+  s = hn::Add(s, hn::Shuffle1032(s));
+  s = hn::Add(s, hn::Shuffle2301(s));
+  return hn::GetLane(s);
+}
+
+// Bit j of the result is lane j of the mask.
+template <typename Masks>
+HWY_INLINE uint32_t Bits16(const Masks& masks) {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < kParts; ++i) {
+    uint8_t part[8] = {0};
+    hn::StoreMaskBits(DF(), masks[i], part);
+    bits |= (part[0] | (kN > 8 ? uint32_t{part[1]} << 8 : 0u)) << (i * kN);
+  }
+  return bits;
+}
+
+// 16 elements of a typed row as floats.
+HWY_INLINE F16 Load16Typed(const void* row, DType dtype, size_t offset) {
+  if (dtype == DType::kFloat32) return Load16(static_cast<const float*>(row) + offset);
+  const uint16_t* p = static_cast<const uint16_t*>(row) + offset;
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  const hn::Rebind<hwy::bfloat16_t, DF> db;
+  if (dtype == DType::kFloat16) {
+    return Map([&](size_t i) HWY_ATTR {
+      return hn::PromoteTo(DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p + i * kN)));
+    });
+  }
+  return Map([&](size_t i) HWY_ATTR {
+    return hn::PromoteTo(DF(), hn::LoadU(db, reinterpret_cast<const hwy::bfloat16_t*>(p + i * kN)));
+  });
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

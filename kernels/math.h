@@ -1,0 +1,98 @@
+// Every scalar formula of the kernels, once, for host and device. SIMD and CUDA twins must give the same bits.
+//
+// Symbols: k key, q query, c centre, x = k - c, x~ = rotated x, q~ = rotated q, D head_dim, m = 8 coordinates a
+// subvector, B = D / 8 subvectors, a[t] magnitude levels, tau[t] thresholds, r_b = |x~_b|, w_b the RSQ weight, f the
+// 1-bit factor.
+#ifndef SEINE_KERNELS_MATH_H_
+#define SEINE_KERNELS_MATH_H_
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define SEINE_HD __host__ __device__
+#else
+#define SEINE_HD
+#endif
+
+namespace seine {
+
+SEINE_HD inline uint32_t FloatBits(float v) {
+  uint32_t u;
+  memcpy(&u, &v, 4);
+  return u;
+}
+SEINE_HD inline float BitsFloat(uint32_t u) {
+  float v;
+  memcpy(&v, &u, 4);
+  return v;
+}
+
+// bfloat16, round to nearest even. Finite input; overflow becomes infinity as IEEE says.
+SEINE_HD inline uint16_t FloatToBf16(float v) {
+  const uint32_t u = FloatBits(v);
+  return static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+}
+SEINE_HD inline float Bf16ToFloat(uint16_t h) { return BitsFloat(static_cast<uint32_t>(h) << 16); }
+
+// IEEE half to float, exact, subnormals included.
+SEINE_HD inline float HalfToFloat(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+  if (exponent == 31) return BitsFloat(sign | 0x7F800000u | (mantissa << 13));
+  if (exponent != 0) return BitsFloat(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  const float v = static_cast<float>(mantissa) * BitsFloat(0x33800000u);  // mantissa * 2^-24
+  return sign ? -v : v;
+}
+
+// SplitMix64 (Steele, Lea, Flood 2014): bit i of the SRHT's sign stream is the top bit of the i-th output.
+SEINE_HD inline uint64_t SplitMix64(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+SEINE_HD inline float RotationSign(uint64_t seed, uint64_t i) { return (SplitMix64(seed, i) >> 63) ? -1.0f : 1.0f; }
+
+// Per-key factor in one byte: a logarithmic minifloat of 8 octaves below the window's largest factor, 32 steps an
+// octave (relative error at most 1/64). The float's own bit pattern serves as the logarithm, so decoding is a shift and
+// an add.
+inline constexpr int kFactorShift = 18;
+SEINE_HD inline uint32_t FactorBase(float largest) {
+  const uint32_t top = FloatBits(largest), span = 255u << kFactorShift;
+  return top > span ? top - span : 0u;
+}
+SEINE_HD inline uint8_t EncodeFactor(float f, uint32_t base) {
+  const uint32_t bits = FloatBits(f);
+  if (bits <= base) return 0;
+  const uint32_t code = (bits - base + (1u << (kFactorShift - 1))) >> kFactorShift;
+  return static_cast<uint8_t>(code < 255u ? code : 255u);
+}
+SEINE_HD inline float DecodeFactor(uint8_t code, uint32_t base) {
+  return BitsFloat(base + (static_cast<uint32_t>(code) << kFactorShift));
+}
+
+// Nibble table entries: 7 bits with bias 64, so that two entries of a byte add up within 8 bits.
+inline constexpr int kTableBias = 64;
+inline constexpr int kTableMax = 63;
+
+// e^x for x <= 0 by 2^n * p(r), relative error below 3e-7, 0 under -87. One fixed order of operations, no fused
+// multiply-add: the softmax sums that choose tokens are then the same everywhere.
+SEINE_HD inline float ExpNonPositive(float x) {
+  if (!(x > -87.0f)) return 0.0f;
+  const float t = x * 1.44269504f - 0.5f;
+  const int n = static_cast<int>(t);  // truncation towards zero of a non-positive number
+  const float r = (x - static_cast<float>(n) * 0.693359375f) + static_cast<float>(n) * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r + 1.0f;
+  return p * BitsFloat(static_cast<uint32_t>(n + 127) << 23);
+}
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_MATH_H_

@@ -1,0 +1,78 @@
+// One retrieval: coarse scan of a head's codes, selection, rerank, exact refine, and the reduction over a query group.
+// The same tasks go to every backend. Inputs are validated by the index; kernels assert.
+#ifndef SEINE_KERNELS_SEARCH_H_
+#define SEINE_KERNELS_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/code.h"
+#include "kernels/types.h"
+
+namespace seine {
+
+enum class Coarse : uint8_t { kSignIp = 0, kCollision = 1 };
+enum class Scope : uint8_t { kPerKvHead = 0, kPerQHead = 1 };
+// How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention".
+enum class GqaReduce : uint8_t { kSoftmaxSum = 0, kMax = 1, kMean = 2 };
+enum class Method : uint8_t { kIndex = 0, kExact = 1 };  // kExact reads every stored key
+
+struct SearchParams {
+  int top_k = 100;
+  float mass_p =
+      0;  // > 0: the smallest k <= top_k whose estimated softmax mass of the zone reaches p, at least mass_floor
+  int mass_floor = 1;
+  double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
+  double rho = 0.2;    // Coarse::kCollision: share of keys that the tiers cover
+  int refine = 200;    // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
+  Coarse coarse = Coarse::kSignIp;
+  Scope scope = Scope::kPerKvHead;
+  GqaReduce reduce = GqaReduce::kSoftmaxSum;
+  float softmax_scale = 0;  // 0: 1 / sqrt(head_dim)
+  Method method = Method::kIndex;
+  bool with_candidates = false;  // SearchOutput::candidates is filled (benches: recall of stage I)
+};
+
+// Counts and times of one task. Times in nanoseconds.
+struct SearchStats {
+  int64_t scanned_keys = 0;
+  int64_t candidates = 0;
+  int64_t rescans = 0;  // scans repeated because the sampled threshold let too few through
+  int64_t refined = 0;
+  int64_t prepare_ns = 0, scan_ns = 0, select_ns = 0, rerank_ns = 0, refine_ns = 0;
+  void Add(const SearchStats& o);
+};
+
+// A run of dense keys (sink, local, buffer), needed for log-sum-exps only.
+struct DenseRun {
+  ConstRows keys;
+  int count = 0;
+};
+
+// One (sequence, layer, KV head) with the queries of its group.
+struct SearchTask {
+  const Codec* codec = nullptr;
+  const ConstCodePlanes* segments = nullptr;  // [ceil(num_keys / segment_keys)]
+  int segment_keys = 0;                       // keys a full segment holds
+  int64_t num_keys = 0;                       // keys in the zone, a multiple of 64
+  int64_t zone_begin = 0;                     // position of key 0 of the zone
+  const SharedCentre* shared_centre = nullptr;
+  const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
+  ChunkedRows keys;                            // stored keys by position; chunks == nullptr: no refine, no kExact
+  std::vector<DenseRun> dense;
+  const float* queries = nullptr;  // [group, head_dim]
+  int group = 1;
+};
+
+// Answers of one task: `rows` = 1 (kPerKvHead) or group (kPerQHead) sets, each ascending by position.
+struct SearchOutput {
+  std::vector<std::vector<int32_t>> positions;  // [rows][<= top_k]
+  // Scores beside them: logits <q, k> * softmax_scale (kPerQHead, kMax, kMean) or summed softmax weights (kSoftmaxSum).
+  std::vector<std::vector<float>> scores;
+  std::vector<std::vector<int32_t>> candidates;  // [group] positions of stage I, if asked for
+  SearchStats stats;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_SEARCH_H_

@@ -1,0 +1,44 @@
+// A few threads that share loops. The caller works along, so a loop always makes progress, from any number of callers
+// at once.
+#ifndef SEINE_KERNELS_THREAD_POOL_H_
+#define SEINE_KERNELS_THREAD_POOL_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace seine {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // threads - 1 are started; 1: none
+  ~ThreadPool();
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // fn(i) for i in [0, count), each once, and returns when all have run. Thread-safe. fn must not throw or call Run.
+  void Run(int count, const std::function<void(int)>& fn);
+
+ private:
+  struct Loop {
+    const std::function<void(int)>* fn;
+    int count;
+    std::atomic<int> next{0}, done{0};
+  };
+  void Work(Loop* loop);
+  void Main();
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  std::deque<std::shared_ptr<Loop>> loops_;  // guarded by mutex_
+  bool stop_ = false;                        // guarded by mutex_
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_THREAD_POOL_H_

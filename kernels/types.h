@@ -1,0 +1,45 @@
+// Element types and the small views that every kernel speaks. Shapes are written beside the data.
+#ifndef SEINE_KERNELS_TYPES_H_
+#define SEINE_KERNELS_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace seine {
+
+// Element type of keys, values and queries as callers give them. Arithmetic is never done in 16 bits.
+enum class DType : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// Keys are encoded in windows of this many consecutive tokens; a window's code depends on its own keys alone
+// (and on the sequence's frozen centre under Centre::kGlobal), so equal keys give equal codes whatever the history.
+inline constexpr int kWindowTokens = 64;
+// Keys in one 16-lane tile of the coarse plane.
+inline constexpr int kTileTokens = 16;
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxGroup = 32;  // query heads per KV head
+
+// Rows of one head in host memory, [num_rows, head_dim], `stride_bytes` apart.
+struct ConstRows {
+  const void* data = nullptr;
+  size_t stride_bytes = 0;
+  DType dtype = DType::kFloat32;
+  const void* row(int64_t i) const { return static_cast<const uint8_t*>(data) + i * stride_bytes; }
+};
+
+// Stored rows of one head by position: chunk c holds positions [c * chunk_tokens, (c + 1) * chunk_tokens), row-major
+// [chunk_tokens, head_dim]. chunks == nullptr where nothing is stored.
+struct ChunkedRows {
+  const uint8_t* const* chunks = nullptr;
+  int chunk_tokens = 1;
+  int head_dim = 0;
+  DType dtype = DType::kFloat32;
+  const void* row(int64_t position) const {
+    return chunks[position / chunk_tokens] + (position % chunk_tokens) * head_dim * SizeOf(dtype);
+  }
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_TYPES_H_

@@ -1,0 +1,119 @@
+// The rsq codec: sizes, accuracy of its estimates against float64, centres, and keys at the edge.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/kernels/test_util.h"
+
+namespace seine {
+namespace {
+
+std::vector<float> Estimates(const Zone& zone, const std::vector<float>& query) {
+  PreparedQuery prepared;
+  zone.codec->PrepareQuery(query.data(), &prepared);
+  const CodeLayout& layout = zone.codec->layout();
+  const int n = static_cast<int>(zone.keys.size()) / zone.dim;
+  Candidates c;
+  std::vector<uint32_t> chosen(n);
+  c.index.resize(n), c.base.resize(n), c.coarse.resize(n), c.rows.resize(static_cast<size_t>(n) * layout.coarse_bytes);
+  for (int i = 0; i < n; ++i) {
+    const ConstCodePlanes& planes = zone.segments[i / zone.segment_keys];
+    const int key = i % zone.segment_keys;
+    c.index[i] = chosen[i] = i;
+    cpu::CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
+    if (planes.centre == nullptr) continue;
+    const int row = key / layout.centre_tokens;
+    const int32_t dot = cpu::Dot8(planes.centre + row * zone.dim, prepared.query8.data(), zone.dim);
+    c.base[i] = static_cast<float>(dot) * planes.centre_scale[row] * prepared.query8_step / prepared.coarse_step;
+  }
+  std::vector<float> out(n);
+  zone.codec->Rerank(prepared, c, chosen.data(), n, zone.segments.data(), zone.segment_keys, out.data());
+  return out;
+}
+
+TEST(RsqCodec, BytesAKey) {
+  RsqOptions options;  // head_dim 128, windows of 64
+  const CodeLayout layout = MakeRsqCodec(options)->layout();
+  EXPECT_EQ(layout.coarse_bytes, 16);
+  EXPECT_EQ(layout.fine_bytes, 64);  // one cache line: 48 magnitudes, 16 weights
+  const double bytes = static_cast<double>(CodeBytes(layout, 2048)) / 2048;
+  EXPECT_LE(16 + 1 + 64, 84);  // per key: signs, factor, record
+  EXPECT_LT(bytes, 84);        // with centres and bases as well
+  EXPECT_NEAR(bytes, 81 + 140 / 64.0, .01);
+  options.head_dim = 64;
+  EXPECT_NEAR(static_cast<double>(CodeBytes(MakeRsqCodec(options)->layout(), 2048)) / 2048, 41 + 76 / 64.0, .01);
+}
+
+TEST(RsqCodec, FourBitEstimatesAreNearTheInnerProduct) {
+  for (const int dim : kHeadDims) {
+    RsqOptions options;
+    options.head_dim = dim;
+    const Zone zone(Keys(512, dim, 77), dim, options);
+    const std::vector<float> query = Gaussian(dim, 78);
+    const std::vector<float> got = Estimates(zone, query);
+    double error = 0, spread = 0, bias = 0;
+    for (int i = 0; i < 512; ++i) {
+      const double want = Dot64(&zone.keys[static_cast<size_t>(i) * dim], query.data(), dim);
+      error += (got[i] - want) * (got[i] - want);
+      bias += got[i] - want;
+      spread += Dot64(query.data(), query.data(), dim);  // a unit-variance residual's own variance
+    }
+    EXPECT_LT(std::sqrt(error / spread), .12) << dim;  // 4 bits: about a tenth of the residual's spread
+    EXPECT_LT(std::fabs(bias) / 512, .03 * std::sqrt(spread / 512)) << dim;
+  }
+}
+
+TEST(RsqCodec, CentringShrinksTheErrorOfOffsetKeys) {
+  double error[2];
+  for (const bool centred : {false, true}) {
+    RsqOptions options;
+    options.centre = centred ? Centre::kWindow : Centre::kNone;
+    const Zone zone(Keys(512, 128, 5), 128, options);
+    error[centred] = 0;
+    for (int q = 0; q < 8; ++q) {
+      const std::vector<float> query = Gaussian(128, 6 + q);
+      const std::vector<float> got = Estimates(zone, query);
+      for (int i = 0; i < 512; ++i) {
+        error[centred] += std::pow(got[i] - Dot64(&zone.keys[static_cast<size_t>(i) * 128], query.data(), 128), 2);
+      }
+    }
+  }
+  EXPECT_LT(error[1], .5 * error[0]);
+}
+
+TEST(RsqCodec, ZeroKeysAndQueriesScoreZeroWithoutNaN) {
+  RsqOptions options;
+  options.centre = Centre::kNone;
+  const Zone zero(std::vector<float>(128 * 64, 0.0f), 128, options);
+  for (const float s : Estimates(zero, Gaussian(128, 1))) EXPECT_EQ(s, 0);
+  const Zone zone(Keys(64, 128, 2), 128, options);
+  for (const float s : Estimates(zone, std::vector<float>(128, 0.0f))) EXPECT_EQ(s, 0);
+  for (const float scale : {1e-37f, 1e-20f, 1e15f}) {  // subnormal squares, large norms
+    std::vector<float> keys = Gaussian(128 * 64, 3, scale);
+    const Zone tiny(keys, 128, options);
+    for (const float s : Estimates(tiny, Gaussian(128, 4))) EXPECT_TRUE(std::isfinite(s));
+  }
+}
+
+TEST(RsqCodec, AWindowsCodeDependsOnItsOwnKeysAlone) {
+  RsqOptions options;
+  const std::vector<float> keys = Keys(512, 128, 9);
+  const Zone all(keys, 128, options),
+      one(std::vector<float>(keys.begin() + 192 * 128, keys.begin() + 256 * 128), 128, options);
+  EXPECT_EQ(memcmp(all.segments[0].coarse + 192 * 16, one.segments[0].coarse, 64 * 16), 0);
+  EXPECT_EQ(memcmp(all.segments[0].fine + 192 * 64, one.segments[0].fine, 64 * 64), 0);
+  EXPECT_EQ(memcmp(all.segments[0].centre + 3 * 128, one.segments[0].centre, 128), 0);
+  EXPECT_EQ(all.segments[0].factor_base[3], one.segments[0].factor_base[0]);
+}
+
+TEST(RsqCodec, SeedsGiveDifferentRotations) {
+  RsqOptions a, b;
+  b.seed = 2;
+  const std::vector<float> keys = Keys(64, 128, 9);
+  const Zone first(keys, 128, a), second(keys, 128, b), again(keys, 128, a);
+  EXPECT_NE(memcmp(first.segments[0].coarse, second.segments[0].coarse, 1024), 0);
+  EXPECT_EQ(memcmp(first.segments[0].coarse, again.segments[0].coarse, 1024), 0);
+}
+
+}  // namespace
+}  // namespace seine

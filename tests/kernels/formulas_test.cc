@@ -1,0 +1,167 @@
+// The scalar formulas and the quantiser, against float64 and the figures of the paper.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/collision.h"
+#include "kernels/lloyd_max.h"
+#include "kernels/math.h"
+#include "kernels/select.h"
+#include "tests/kernels/test_util.h"
+
+namespace seine {
+namespace {
+
+TEST(LloydMax, ReachesTheExactOptimum) {
+  const double tau[] = {.085276, .171622, .260263, .352798, .451647, .561185, .692091};
+  const double a[] = {.042509, .128044, .215201, .305324, .400271, .503022, .619348, .764835};
+  for (int t = 0; t < 7; ++t) EXPECT_NEAR(RsqQuantiser().thresholds[t], tau[t], 1e-6) << t;
+  for (int t = 0; t < 8; ++t) EXPECT_NEAR(RsqQuantiser().levels[t], a[t], 1e-6) << t;
+}
+
+TEST(LloydMax, BeatsTheAuthorsMonteCarloTable) {
+  const float tau[] = {.0843f, .1698f, .2578f, .3499f, .4487f, .5585f, .6901f};
+  const float a[] = {.0420f, .1266f, .2130f, .3025f, .3973f, .5001f, .6169f, .7633f};
+  double ours = 0, theirs = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<float> v = Gaussian(8, i);
+    const double norm = std::sqrt(Dot64(v.data(), v.data(), 8));
+    const auto distortion = [&](const float* thresholds, const float* levels) {
+      double sum = 0;
+      for (float& x : v) {
+        const double u = std::fabs(x) / norm;
+        const auto t = std::lower_bound(thresholds, thresholds + 7, u) - thresholds;
+        sum += (u - levels[t]) * (u - levels[t]);
+      }
+      return sum;
+    };
+    ours += distortion(RsqQuantiser().thresholds.data(), RsqQuantiser().levels.data());
+    theirs += distortion(tau, a);
+  }
+  EXPECT_LT(ours, theirs);
+}
+
+TEST(Half, AllPatternsAgreeWithArithmetic) {
+  for (uint32_t h = 0; h < 65536; ++h) {
+    const int exponent = (h >> 10) & 31, mantissa = h & 1023;
+    if (exponent == 31) {
+      EXPECT_FALSE(std::isfinite(HalfToFloat(static_cast<uint16_t>(h))));
+      continue;
+    }
+    const double size = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    ASSERT_EQ(HalfToFloat(static_cast<uint16_t>(h)), static_cast<float>(h & 0x8000 ? -size : size)) << h;
+  }
+}
+
+TEST(Factor, RelativeErrorIsBelowOneIn64WithinEightOctaves) {
+  std::mt19937 rng(3);
+  std::uniform_real_distribution<float> octaves(-7.9f, 0);
+  for (int i = 0; i < 10000; ++i) {
+    const float largest = std::exp2(octaves(rng) * 5), f = largest * std::exp2(octaves(rng));
+    const uint32_t base = FactorBase(largest);
+    EXPECT_LE(std::fabs(DecodeFactor(EncodeFactor(f, base), base) / f - 1), 1 / 64.0 + 1e-6);
+  }
+  EXPECT_EQ(DecodeFactor(EncodeFactor(0, FactorBase(0)), FactorBase(0)), 0);
+  const uint32_t base = FactorBase(1.0f);
+  EXPECT_LE(DecodeFactor(EncodeFactor(0, base), base), 1 / 128.0f);  // far below the largest: as small as can be said
+  EXPECT_EQ(EncodeFactor(5.0f, base), 255);
+}
+
+TEST(Exp, CloseToStdExpAndZeroFarDown) {
+  for (float x = 0; x > -86; x -= .0137f) {
+    EXPECT_NEAR(ExpNonPositive(x) / std::exp(static_cast<double>(x)), 1, 3e-7) << x;
+  }
+  EXPECT_EQ(ExpNonPositive(0), 1);
+  EXPECT_EQ(ExpNonPositive(-100), 0);
+  EXPECT_EQ(ExpNonPositive(-INFINITY), 0);
+}
+
+TEST(RotationSign, IsBalancedAndDependsOnTheSeed) {
+  int sum = 0, differ = 0;
+  for (int i = 0; i < 4096; ++i) {
+    sum += static_cast<int>(RotationSign(1, i));
+    differ += RotationSign(1, i) != RotationSign(2, i);
+  }
+  EXPECT_LT(std::abs(sum), 200);
+  EXPECT_NEAR(differ, 2048, 200);
+  EXPECT_EQ(SplitMix64(0, 0), 0xE220A8397B1DCDAFull);  // the generator's published first output
+}
+
+// The tiers read straight from the paper's words: a cluster is in tier t iff fewer than ceil(n rho cut_t) keys rank
+// before it.
+TEST(Collision, TiersAreWhatThePaperSays) {
+  const double cuts[] = {.05, .15, .30, .50, .75, 1.0};
+  for (const int dim : {64, 80, 128}) {
+    const std::vector<float> query = Gaussian(dim, 5);
+    std::mt19937 rng(7);
+    std::vector<uint32_t> counts(static_cast<size_t>(dim) / 8 * 256);
+    for (uint32_t& c : counts) c = rng() % 3 == 0 ? 0 : rng() % 40;
+    for (int b = 1; b < dim / 8; ++b) {  // every subvector counts the same keys
+      std::copy(counts.begin(), counts.begin() + 256, counts.begin() + b * 256);
+      std::shuffle(counts.begin() + b * 256, counts.begin() + (b + 1) * 256, rng);
+    }
+    int64_t n = 0;
+    for (int i = 0; i < 256; ++i) n += counts[i];
+    const double rho = .25;
+    std::vector<uint8_t> tiers;
+    const int table_bytes = (dim / 8 + 3) / 4 * 4;
+    MakeTiers(query.data(), dim, counts.data(), n, rho, table_bytes, &tiers);
+    for (int b = 0; b < dim / 8; ++b) {
+      for (int id = 0; id < 256; ++id) {
+        const auto score = [&](int c) {
+          float sum = 0;
+          for (int j = 0; j < 8; ++j) sum += (c >> j) & 1 ? query[b * 8 + j] : -query[b * 8 + j];
+          return sum;
+        };
+        int64_t before = 0;
+        for (int other = 0; other < 256; ++other) {
+          const bool first = score(other) > score(id) || (score(other) == score(id) && other < id);
+          if (first) before += counts[b * 256 + other];
+        }
+        int weight = 0;
+        for (int t = 5; t >= 0; --t) {
+          if (before < std::ceil(static_cast<double>(n) * rho * cuts[t])) weight = 6 - t;
+        }
+        ASSERT_EQ(tiers[b * 256 + id], weight) << "subvector " << b << " centroid " << id;
+      }
+    }
+    for (size_t i = static_cast<size_t>(dim) / 8 * 256; i < tiers.size(); ++i) ASSERT_EQ(tiers[i], 0);
+  }
+}
+
+TEST(Select, EqualsAFullSortWithTiesToTheLowestPlace) {
+  std::mt19937 rng(11);
+  std::vector<float> scratch;
+  std::vector<uint32_t> got;
+  for (const size_t n : {1, 2, 15, 16, 17, 255, 2048, 2049, 5000, 40001}) {
+    for (const int distinct : {1, 3, 50, 1 << 30}) {
+      std::vector<float> scores(n);
+      for (float& s : scores) s = static_cast<float>(static_cast<int>(rng() % distinct)) - distinct / 2.0f;
+      std::vector<uint32_t> order(n);
+      for (size_t i = 0; i < n; ++i) order[i] = static_cast<uint32_t>(i);
+      std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+      for (const size_t m : {size_t{0}, size_t{1}, n / 20, n / 2, n - 1, n, n + 5}) {
+        std::vector<uint32_t> want(order.begin(), order.begin() + std::min(m, n));
+        std::sort(want.begin(), want.end());
+        OnEveryTarget([&](const std::string&) {
+          SelectLargest(scores.data(), n, m, &scratch, &got);
+          ASSERT_EQ(got, want) << "n " << n << " m " << m << " distinct " << distinct;
+        });
+      }
+    }
+  }
+}
+
+TEST(Select, SurvivesASampleThatMisleads) {
+  std::vector<float> scores(10240), scratch;
+  for (size_t i = 0; i < scores.size(); ++i)
+    scores[i] = i % 10 == 0 ? -1e6f : static_cast<float>(i);  // the stride's own values
+  std::vector<uint32_t> got;
+  SelectLargest(scores.data(), scores.size(), 500, &scratch, &got);
+  ASSERT_EQ(got.size(), 500u);
+  for (const uint32_t i : got) EXPECT_GT(i, 9600u);
+}
+
+}  // namespace
+}  // namespace seine

@@ -1,0 +1,427 @@
+// Every vector operation: on every target the same bits as the plain twin, and near float64.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/lloyd_max.h"
+#include "tests/kernels/test_util.h"
+
+namespace seine {
+namespace {
+
+// Typed copy of rows with a row stride that misaligns every second row.
+struct Typed {
+  Typed(const std::vector<float>& x, int dim, DType dtype) {
+    const size_t size = SizeOf(dtype), n = x.size() / dim;
+    rows.stride_bytes = dim * size + (dtype == DType::kFloat32 ? 4 : 2);
+    bytes.resize(rows.stride_bytes * n + 2);
+    rows.dtype = dtype;
+    rows.data = bytes.data();
+    values.resize(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      uint8_t* at = bytes.data() + i / dim * rows.stride_bytes + i % dim * size;
+      const uint16_t half = dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(x[i]);
+      values[i] = dtype == DType::kFloat32 ? x[i] : dtype == DType::kBFloat16 ? Bf16ToFloat(half) : HalfToFloat(half);
+      if (dtype == DType::kFloat32) {
+        memcpy(at, &x[i], 4);
+      } else {
+        memcpy(at, &half, 2);
+      }
+    }
+  }
+  // Truncating: any half near x serves.
+  static uint16_t FloatToHalf(float x) {
+    int exponent;
+    const float m = std::frexp(std::fabs(x), &exponent);
+    if (x == 0 || exponent < -13) return 0;
+    return static_cast<uint16_t>((x < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | (static_cast<int>(m * 2048) & 1023));
+  }
+  std::vector<uint8_t> bytes;
+  std::vector<float> values;
+  ConstRows rows;
+};
+
+cpu::RsqTables Tables() {
+  cpu::RsqTables t;
+  const MagnitudeQuantiser& q = RsqQuantiser();
+  for (int i = 0; i < 7; ++i) t.thresholds[i] = q.thresholds[i];
+  for (int i = 0; i < 8; ++i) {
+    t.levels[i] = q.levels[i];
+    t.levels8[i] = static_cast<uint8_t>(std::lround(q.levels[i] * 127 / q.levels[7]));
+  }
+  return t;
+}
+
+// Runs on every target and compares the bytes that `run` returns with SCALAR's.
+template <typename Run>
+void ExpectSameBits(Run run) {
+  ASSERT_TRUE(cpu::ForceTarget("SCALAR"));
+  const std::vector<uint8_t> want = run();
+  OnEveryTarget([&](const std::string&) { ASSERT_EQ(run(), want); });
+}
+template <typename T>
+void Put(std::vector<uint8_t>* out, const T* data, size_t n) {
+  const uint8_t* p = reinterpret_cast<const uint8_t*>(data);
+  out->insert(out->end(), p, p + n * sizeof(T));
+}
+
+TEST(Targets, TheBestIsChosenAndUnknownOnesAreRefused) {
+  const std::vector<std::string> targets = cpu::SupportedTargets();
+  ASSERT_GE(targets.size(), 2u);
+  EXPECT_EQ(targets.back(), "SCALAR");
+  ASSERT_TRUE(cpu::ForceTarget(""));
+  EXPECT_EQ(cpu::TargetName(), targets.front());
+  EXPECT_FALSE(cpu::ForceTarget("AVX9"));
+  ASSERT_TRUE(cpu::ForceTarget(""));
+}
+
+TEST(Ops, DotsAndConversions) {
+  for (const int dim : kHeadDims) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      const int n = 37;
+      const Typed typed(Keys(n, dim, dim), dim, dtype);
+      const std::vector<float> query = Gaussian(dim, 9);
+      std::vector<float> out(n), all(static_cast<size_t>(n) * dim);
+      ExpectSameBits([&] {
+        std::vector<uint8_t> bits;
+        cpu::DotRows(typed.rows, n, dim, query.data(), out.data());
+        cpu::ToFloat(typed.rows, n, dim, all.data());
+        Put(&bits, out.data(), out.size());
+        Put(&bits, all.data(), all.size());
+        return bits;
+      });
+      EXPECT_EQ(all, typed.values);
+      for (int i = 0; i < n; ++i) {
+        const float* row = typed.values.data() + static_cast<size_t>(i) * dim;
+        const double size = std::sqrt(Dot64(row, row, dim) * Dot64(query.data(), query.data(), dim));
+        EXPECT_NEAR(out[i], Dot64(row, query.data(), dim), 2e-7 * size * std::sqrt(dim));
+      }
+    }
+  }
+}
+
+TEST(Ops, GatheredDotsEqualRowDots) {
+  const int dim = 96, n = 300;
+  const std::vector<float> keys = Keys(n, dim, 4), query = Gaussian(dim, 5);
+  std::vector<std::vector<float>> chunks;
+  std::vector<const uint8_t*> pointers;
+  for (int c = 0; c < 3; ++c) chunks.emplace_back(keys.begin() + c * 100 * dim, keys.begin() + (c + 1) * 100 * dim);
+  for (const auto& c : chunks) pointers.push_back(reinterpret_cast<const uint8_t*>(c.data()));
+  const std::vector<int32_t> positions = {0, 299, 99, 100, 101, 7, 7, 250};
+  std::vector<float> rows(n), got(positions.size());
+  OnEveryTarget([&](const std::string&) {
+    cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, query.data(), rows.data());
+    cpu::DotGather({pointers.data(), 100, dim, DType::kFloat32}, positions.data(), static_cast<int>(positions.size()),
+                   query.data(), got.data());
+    for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(got[i], rows[positions[i]]);
+  });
+}
+
+TEST(Ops, EveryNonFinitePatternIsFoundInEveryLane) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const uint16_t infinity = dtype == DType::kFloat16 ? 0x7C00 : 0x7F80;
+    std::vector<uint16_t> rows(3 * 64, dtype == DType::kFloat16 ? 0x3C00 : 0x3F80);
+    const ConstRows view = {rows.data(), 128, dtype};
+    OnEveryTarget([&](const std::string&) {
+      ASSERT_EQ(cpu::FirstNonFinite(view, 3, 64), -1);
+      for (uint32_t pattern = 0; pattern < 65536; ++pattern) {
+        const bool bad = (pattern & infinity) == infinity;
+        const bool huge = dtype == DType::kBFloat16 && (pattern & 0x7FFF) >= 0x5F80;  // 2^64 squared overflows
+        const int lane = static_cast<int>(pattern % 64);
+        std::swap(rows[128 + lane], rows[0]);
+        const uint16_t kept = rows[128 + lane];
+        rows[128 + lane] = static_cast<uint16_t>(pattern);
+        ASSERT_EQ(cpu::FirstNonFinite(view, 3, 64), bad || huge ? 2 : -1) << std::hex << pattern;
+        rows[128 + lane] = kept;
+      }
+    });
+  }
+  std::vector<float> row(64, 1.0f);
+  for (const float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
+    for (int lane = 0; lane < 64; ++lane) {
+      row[lane] = bad;
+      OnEveryTarget([&](const std::string&) {
+        ASSERT_EQ(cpu::FirstNonFinite({row.data(), 256, DType::kFloat32}, 1, 64), 0);
+      });
+      row[lane] = 1;
+    }
+  }
+}
+
+TEST(Ops, RotationIsOrthonormalForEveryHeadDim) {
+  for (const int dim : kHeadDims) {
+    const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(dim)));
+    std::vector<float> signs(2 * p);
+    for (size_t i = 0; i < signs.size(); ++i) signs[i] = RotationSign(3, i) / std::sqrt(static_cast<float>(p));
+    std::vector<float> a = Keys(5, dim, 1), before = a;
+    ExpectSameBits([&] {
+      a = before;
+      cpu::Rotate(a.data(), 5, dim, signs.data());
+      std::vector<uint8_t> bits;
+      Put(&bits, a.data(), a.size());
+      return bits;
+    });
+    for (int i = 0; i < 5; ++i) {
+      for (int j = 0; j < 5; ++j) {  // inner products, hence norms, stay
+        const double want = Dot64(&before[i * dim], &before[j * dim], dim);
+        EXPECT_NEAR(Dot64(&a[i * dim], &a[j * dim], dim), want, 1e-5 * std::fabs(want) + 1e-3);
+      }
+    }
+    std::vector<float> spike(dim, 0.0f);  // one hot coordinate spreads over all: what the overlap is for
+    spike[dim - 1] = 1;
+    cpu::Rotate(spike.data(), 1, dim, signs.data());
+    int reached = 0;
+    for (const float v : spike) reached += v != 0;
+    EXPECT_EQ(reached, p < dim ? p : dim);
+  }
+}
+
+TEST(Ops, MeanAndSubtract) {
+  const int dim = 80, n = 64;
+  std::vector<float> rows = Keys(n, dim, 8), mean(dim), work;
+  ExpectSameBits([&] {
+    work = rows;
+    cpu::MeanRow(work.data(), n, dim, mean.data());
+    cpu::SubtractRow(work.data(), n, dim, mean.data());
+    std::vector<uint8_t> bits;
+    Put(&bits, work.data(), work.size());
+    return bits;
+  });
+  for (int j = 0; j < dim; ++j) {
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += rows[static_cast<size_t>(i) * dim + j];
+    EXPECT_NEAR(mean[j], sum / n, 1e-5);
+  }
+}
+
+TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
+  const cpu::RsqTables tables = Tables();
+  for (const int dim : kHeadDims) {
+    const int coarse_bytes = (dim / 8 + 3) / 4 * 4, subvectors = dim / 8;
+    std::vector<float> x = Gaussian(64 * dim, dim, .3f);
+    for (int j = 0; j < dim; ++j) x[3 * dim + j] = 0;               // a zero key
+    for (int j = 0; j < 8; ++j) x[5 * dim + 16 + j] = 0;            // a zero subvector
+    for (int j = 0; j < dim; ++j) x[6 * dim + j] = j % 3 ? 1 : -1;  // equal magnitudes
+    std::vector<uint8_t> coarse(64 * coarse_bytes), fine(64 * dim / 2);
+    std::vector<float> factor(64);
+    uint32_t base = 0;
+    ExpectSameBits([&] {
+      std::fill(coarse.begin(), coarse.end(), 0xAA);
+      std::fill(fine.begin(), fine.end(), 0xAA);
+      cpu::EncodeRsqWindow(x.data(), dim, tables, coarse_bytes, coarse.data(), factor.data(), fine.data(), &base);
+      std::vector<uint8_t> bits;
+      Put(&bits, coarse.data(), coarse.size());
+      Put(&bits, fine.data(), fine.size());
+      Put(&bits, factor.data(), factor.size());
+      Put(&bits, &base, 1);
+      return bits;
+    });
+    std::vector<uint8_t> row(coarse_bytes);
+    for (int i = 0; i < 64; ++i) {
+      const float* key = &x[static_cast<size_t>(i) * dim];
+      cpu::CopyCoarseRow(coarse.data(), coarse_bytes, i, row.data());
+      double l1 = 0, l2 = 0;
+      for (int j = 0; j < dim; ++j) {
+        ASSERT_EQ((row[j / 8] >> (j % 8)) & 1, key[j] >= 0);
+        l1 += std::fabs(key[j]);
+        l2 += static_cast<double>(key[j]) * key[j];
+      }
+      EXPECT_NEAR(factor[i], l1 > 0 ? l2 / l1 : 0, 1e-5);
+      const uint8_t* record = &fine[static_cast<size_t>(i) * dim / 2];
+      for (int b = 0; b < subvectors; ++b) {
+        const double r = std::sqrt(Dot64(key + b * 8, key + b * 8, 8));
+        double alpha = 0;
+        for (int j = 0; j < 8; ++j) {
+          const double u = r > 0 ? std::fabs(key[b * 8 + j]) / r : 0;
+          int t = 0, bin = 0;
+          for (int p = 0; p < 3; ++p) bin |= ((record[p * subvectors + b] >> j) & 1) << p;
+          while (t < 7 && u > tables.thresholds[t]) ++t;
+          bool near = false;  // rounding may decide a value that lies on a threshold
+          for (const float tau : tables.thresholds) near |= std::fabs(u - tau) < 1e-6;
+          if (!near) {
+            ASSERT_EQ(bin, t) << i << " " << b << " " << j;
+          }
+          alpha += tables.levels[bin] * std::fabs(key[b * 8 + j]);
+        }
+        const double weight = alpha > 0 ? r * r / alpha : 0, stored = DecodeFactor(record[3 * subvectors + b], base);
+        const double floor = DecodeFactor(0, base);
+        EXPECT_NEAR(stored, weight, std::max(weight / 60, floor)) << i << " " << b;
+      }
+    }
+    for (int i = 0; i < 64 && coarse_bytes != subvectors; ++i) {  // padding is zero
+      cpu::CopyCoarseRow(coarse.data(), coarse_bytes, i, row.data());
+      for (int b = subvectors; b < coarse_bytes; ++b) ASSERT_EQ(row[b], 0);
+    }
+  }
+}
+
+TEST(Ops, ThresholdEqualityTakesTheLowerBin) {
+  cpu::RsqTables tables = Tables();
+  tables.thresholds[3] = .5f;  // r = 2, |x| = 1 = .5 r exactly
+  std::vector<float> x(64 * 64, 0.0f);
+  x[0] = x[1] = x[2] = x[3] = 1;
+  std::vector<uint8_t> coarse(64 * 8), fine(64 * 32);
+  std::vector<float> factor(64);
+  uint32_t base;
+  OnEveryTarget([&](const std::string&) {
+    cpu::EncodeRsqWindow(x.data(), 64, tables, 8, coarse.data(), factor.data(), fine.data(), &base);
+    ASSERT_EQ((fine[0] & 1) | (fine[8] & 1) << 1 | (fine[16] & 1) << 2, 3);
+    ASSERT_EQ(coarse[0], 0xFF);  // zeros count as positive
+  });
+}
+
+TEST(Ops, RerankAddsUpTheRecord) {
+  const cpu::RsqTables tables = Tables();
+  std::mt19937 rng(5);
+  for (const int dim : kHeadDims) {
+    const int n = 41, subvectors = dim / 8;
+    std::vector<uint8_t> coarse(n * subvectors), fine(n * dim / 2);
+    for (uint8_t& b : coarse) b = static_cast<uint8_t>(rng());
+    for (uint8_t& b : fine) b = static_cast<uint8_t>(rng());
+    std::vector<int8_t> query(dim);
+    for (int8_t& q : query) q = static_cast<int8_t>(static_cast<int>(rng() % 255) - 127);
+    std::vector<const uint8_t*> rows, records;
+    std::vector<uint32_t> bases(n, FactorBase(1.0f));
+    for (int i = 0; i < n; ++i) rows.push_back(&coarse[i * subvectors]), records.push_back(&fine[i * dim / 2]);
+    std::vector<float> out(n);
+    ExpectSameBits([&] {
+      cpu::RerankRsq(rows.data(), records.data(), bases.data(), n, dim, tables, query.data(), out.data());
+      std::vector<uint8_t> bits;
+      Put(&bits, out.data(), out.size());
+      return bits;
+    });
+    for (int i = 0; i < n; ++i) {
+      double want = 0, size = 0;
+      for (int j = 0; j < dim; ++j) {
+        const int b = j / 8, s = j % 8;
+        int t = 0;
+        for (int p = 0; p < 3; ++p) t |= ((records[i][p * subvectors + b] >> s) & 1) << p;
+        const double w = DecodeFactor(records[i][3 * subvectors + b], bases[i]);
+        const double term = w * tables.levels8[t] * query[j] * ((rows[i][b] >> s) & 1 ? 1 : -1);
+        want += term;
+        size += std::fabs(term);
+      }
+      EXPECT_NEAR(out[i], want, 1e-6 * size);
+    }
+  }
+}
+
+TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
+  for (const int dim : kHeadDims) {
+    for (const Centre centre : {Centre::kNone, Centre::kWindow, Centre::kGlobal}) {
+      RsqOptions options;
+      options.head_dim = dim;
+      options.centre = centre;
+      options.centre_tokens = 128;
+      const int n = 1152;
+      const Zone zone(Keys(n, dim, 21), dim, options, 2048);
+      const std::vector<float> query = Gaussian(dim, 22);
+      PreparedQuery prepared;
+      cpu::ScanArgs args;
+      args.layout = &zone.codec->layout();
+      args.planes = zone.segments[0];
+      args.query = &prepared;
+      args.begin = 64 * (centre == Centre::kWindow);
+      args.end = n;
+      std::vector<float> scores(n - args.begin), bases(scores.size() / 64);
+      Candidates found;
+      ExpectSameBits([&] {
+        zone.codec->PrepareQuery(query.data(), &prepared);
+        std::vector<uint8_t> bits;
+        cpu::ScanScores(args, scores.data(), bases.data());
+        Put(&bits, scores.data(), scores.size());
+        Put(&bits, bases.data(), bases.size());
+        for (const float threshold : {-INFINITY, scores[100], 1e30f}) {
+          found = Candidates();
+          for (auto* v : {&found.coarse, &found.base}) v->resize(n + 16);
+          found.index.resize(n + 16);
+          found.rows.resize((n + 16) * args.layout->coarse_bytes);
+          cpu::ScanAbove(args, threshold, 5000, &found);
+          Put(&bits, found.index.data(), found.size);
+          Put(&bits, found.coarse.data(), found.size);
+          Put(&bits, found.base.data(), found.size);
+          Put(&bits, found.rows.data(), found.size * args.layout->coarse_bytes);
+          size_t want = 0;
+          for (size_t i = 0; i < scores.size(); ++i) {
+            if (!(scores[i] >= threshold)) continue;
+            EXPECT_EQ(found.index[want], 5000 + args.begin + i);
+            EXPECT_EQ(found.coarse[want], scores[i]);
+            ++want;
+          }
+          EXPECT_EQ(found.size, want);
+        }
+        return bits;
+      });
+      if (centre == Centre::kGlobal) continue;  // its base is the caller's
+      // <q, c> + f <sign(x~), q~> in float64, from the stored centre.
+      double error = 0, size = 0;
+      for (int i = args.begin; i < n; ++i) {
+        double sum = 0;
+        std::vector<uint8_t> row(args.layout->coarse_bytes);
+        cpu::CopyCoarseRow(args.planes.coarse, args.layout->coarse_bytes, i, row.data());
+        for (int j = 0; j < dim; ++j) sum += ((row[j / 8] >> (j % 8)) & 1 ? 1.0 : -1.0) * prepared.transformed[j];
+        double want = DecodeFactor(args.planes.factor[i], args.planes.factor_base[i / 64]) * sum;
+        for (int j = 0; j < dim && centre == Centre::kWindow; ++j) {
+          want += static_cast<double>(args.planes.centre[i / 128 * dim + j]) * args.planes.centre_scale[i / 128] *
+                  prepared.transformed[j];
+        }
+        const double got = scores[i - args.begin] * prepared.coarse_step;
+        error += (got - want) * (got - want);
+        size += Dot64(&zone.keys[static_cast<size_t>(i) * dim], &zone.keys[static_cast<size_t>(i) * dim], dim);
+      }
+      // 7-bit tables and int8 centres: a few per cent of |k| |q| / sqrt(dim), the spread of a random key's score.
+      EXPECT_LT(std::sqrt(error / size), .03 * std::sqrt(Dot64(query.data(), query.data(), dim) / dim)) << dim;
+    }
+  }
+}
+
+TEST(Ops, CollisionScanAddsTierWeights) {
+  for (const int dim : {64, 80, 128, 256}) {
+    RsqOptions options;
+    options.head_dim = dim;
+    options.centre = Centre::kNone;
+    const int n = 640;
+    const Zone zone(Keys(n, dim, 31), dim, options, 2048);
+    PreparedQuery prepared;
+    zone.codec->PrepareQuery(Gaussian(dim, 32).data(), &prepared);
+    const CodeLayout& layout = zone.codec->layout();
+    std::vector<uint8_t> tiers(layout.coarse_bytes * 256);
+    std::mt19937 rng(1);
+    for (int i = 0; i < dim / 8 * 256; ++i) tiers[i] = static_cast<uint8_t>(rng() % 7);
+    cpu::ScanArgs args;
+    args.layout = &layout;
+    args.planes = zone.segments[0];
+    args.query = &prepared;
+    args.tiers = tiers.data();
+    args.end = n;
+    std::vector<float> scores(n), bases(n / 64);
+    std::vector<uint8_t> row(layout.coarse_bytes);
+    OnEveryTarget([&](const std::string&) {
+      cpu::ScanScores(args, scores.data(), bases.data());
+      for (int i = 0; i < n; ++i) {
+        cpu::CopyCoarseRow(args.planes.coarse, layout.coarse_bytes, i, row.data());
+        int want = 0;
+        for (int b = 0; b < dim / 8; ++b) want += tiers[b * 256 + row[b]];
+        ASSERT_EQ(scores[i], want);
+      }
+    });
+  }
+}
+
+TEST(Ops, CountsAreAddedAndTakenBack) {
+  RsqOptions options;
+  options.head_dim = 80;
+  const Zone zone(Keys(512, 80, 41), 80, options);
+  std::vector<uint32_t> counts = zone.counts;
+  uint64_t total = 0;
+  for (const uint32_t c : counts) total += c;
+  EXPECT_EQ(total, 512u * 10);
+  cpu::CountCodes(zone.segments[0], zone.codec->layout(), 100, 512, -1, counts.data());
+  std::vector<uint32_t> first(counts.size(), 0);
+  cpu::CountCodes(zone.segments[0], zone.codec->layout(), 0, 100, 1, first.data());
+  EXPECT_EQ(counts, first);
+}
+
+}  // namespace
+}  // namespace seine

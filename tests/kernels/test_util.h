@@ -1,0 +1,107 @@
+// Data and small references for the kernel tests.
+#ifndef SEINE_TESTS_KERNELS_TEST_UTIL_H_
+#define SEINE_TESTS_KERNELS_TEST_UTIL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/code.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/math.h"
+#include "kernels/search.h"
+
+namespace seine {
+
+inline const int kHeadDims[] = {64, 80, 96, 128, 192, 256};
+
+inline std::vector<float> Gaussian(size_t n, uint64_t seed, float scale = 1, float mean = 0) {
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<float> normal(mean, scale);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(rng);
+  return out;
+}
+
+// Keys with a mean offset and slow drift, as post-RoPE keys have. [n, dim]
+inline std::vector<float> Keys(int n, int dim, uint64_t seed) {
+  std::vector<float> keys = Gaussian(static_cast<size_t>(n) * dim, seed);
+  const std::vector<float> offset = Gaussian(dim, seed + 1, 2), drift = Gaussian(dim, seed + 2, .5f);
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < dim; ++j) keys[static_cast<size_t>(i) * dim + j] += offset[j] + drift[j] * std::sin(i * .003f);
+  }
+  return keys;
+}
+
+// A zone of one head: keys encoded into segments of 512 and kept as the store.
+struct Zone {
+  Zone(std::vector<float> rows, int head_dim, const RsqOptions& options, int keys_a_segment = 512)
+      : keys(std::move(rows)), dim(head_dim), codec(MakeRsqCodec(options)), segment_keys(keys_a_segment) {
+    const int n = static_cast<int>(keys.size()) / dim;
+    if (options.centre == Centre::kGlobal) {
+      shared = codec->MakeSharedCentre({keys.data(), dim * sizeof(float), DType::kFloat32}, 64);
+    }
+    counts.assign(static_cast<size_t>(dim / 8) * 256, 0);
+    for (int first = 0; first < n; first += segment_keys) {
+      const int count = std::min(segment_keys, n - first);
+      buffers.emplace_back(CodeBytes(codec->layout(), segment_keys) + 64);
+      uint8_t* aligned = buffers.back().data() + (64 - reinterpret_cast<uintptr_t>(buffers.back().data()) % 64) % 64;
+      const CodePlanes planes = PlanesAt(codec->layout(), segment_keys, aligned);
+      codec->Encode({keys.data() + static_cast<size_t>(first) * dim, dim * sizeof(float), DType::kFloat32}, count,
+                    Shared(), planes);
+      segments.push_back(AsConst(planes));
+      cpu::CountCodes(segments.back(), codec->layout(), 0, count, 1, counts.data());
+    }
+    chunk = reinterpret_cast<const uint8_t*>(keys.data());
+  }
+  Zone(const Zone&) = delete;
+
+  const SharedCentre* Shared() const { return codec->centre() == Centre::kGlobal ? &shared : nullptr; }
+  SearchTask Task(const std::vector<float>& queries) const {
+    SearchTask t;
+    t.codec = codec.get();
+    t.segments = segments.data();
+    t.segment_keys = segment_keys;
+    t.num_keys = static_cast<int64_t>(keys.size()) / dim;
+    t.shared_centre = Shared();
+    t.collision_counts = counts.data();
+    t.keys = {&chunk, static_cast<int>(t.num_keys), dim, DType::kFloat32};
+    t.queries = queries.data();
+    t.group = static_cast<int>(queries.size()) / dim;
+    return t;
+  }
+
+  std::vector<float> keys;
+  int dim;
+  std::shared_ptr<const Codec> codec;
+  int segment_keys;
+  SharedCentre shared;
+  std::vector<std::vector<uint8_t>> buffers;
+  std::vector<ConstCodePlanes> segments;
+  std::vector<uint32_t> counts;
+  const uint8_t* chunk;
+};
+
+inline double Dot64(const float* a, const float* b, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+// Runs `body` once on every target of this machine, SCALAR included, and goes back to the automatic choice.
+template <typename Body>
+void OnEveryTarget(Body body) {
+  for (const std::string& target : cpu::SupportedTargets()) {
+    ASSERT_TRUE(cpu::ForceTarget(target)) << target;
+    SCOPED_TRACE(target);
+    body(target);
+  }
+  cpu::ForceTarget("");
+}
+
+}  // namespace seine
+
+#endif  // SEINE_TESTS_KERNELS_TEST_UTIL_H_

@@ -1,0 +1,53 @@
+// Loops on the pool: each index once, from many callers at once.
+#include "kernels/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kernels/backend.h"
+
+namespace seine {
+namespace {
+
+TEST(ThreadPool, RunsEveryIndexOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (const int count : {0, 1, 2, 100}) {
+      std::vector<std::atomic<int>> seen(count);
+      pool.Run(count, [&](int i) { ++seen[i]; });
+      for (const auto& s : seen) EXPECT_EQ(s, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, ManyCallersShareIt) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) pool.Run(10, [&](int i) { sum += i; });
+    });
+  }
+  for (std::thread& t : callers) t.join();
+  EXPECT_EQ(sum, 4 * 200 * 45);
+}
+
+TEST(Buffer, MovesAndFrees) {
+  const auto backend = MakeCpuBackend(1);
+  Buffer a = backend->Allocate(1000);
+  ASSERT_TRUE(a);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 64, 0u);
+  uint8_t* data = a.data();
+  Buffer b = std::move(a);
+  EXPECT_FALSE(a);
+  EXPECT_EQ(b.data(), data);
+  b = backend->Allocate(size_t{4} << 20);
+  EXPECT_EQ(b.size(), size_t{4} << 20);
+  EXPECT_FALSE(backend->Allocate(0));
+}
+
+}  // namespace
+}  // namespace seine
