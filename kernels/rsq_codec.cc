@@ -18,7 +18,9 @@ constexpr int kSubvector = 8;
 cpu::RsqTables MakeTables() {
   const MagnitudeQuantiser& q = RsqQuantiser();
   cpu::RsqTables t;
-  std::copy(q.thresholds.begin(), q.thresholds.end(), t.thresholds);
+  for (int i = 0; i < 7; ++i) {
+    t.thresholds2[i] = static_cast<float>(static_cast<double>(q.thresholds[i]) * static_cast<double>(q.thresholds[i]));
+  }
   std::copy(q.levels.begin(), q.levels.end(), t.levels);
   for (int i = 0; i < 8; ++i) t.levels8[i] = static_cast<uint8_t>(std::lround(q.levels[i] * 127.0 / q.levels[7]));
   return t;

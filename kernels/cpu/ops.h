@@ -36,8 +36,9 @@ int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim);
 void Rotate(float* rows, int count, int dim, const float* signs);
 
 // The quantiser as kernels use it; levels8[t] = levels[t] * 127 / levels[7], rounded.
+// The bin of |x_j| in a subvector of norm r counts the t with x_j^2 > thresholds2[t] * r^2: no root is taken.
 struct RsqTables {
-  float thresholds[7];
+  float thresholds2[7];  // squares of tau
   float levels[8];
   uint8_t levels8[8];
 };
@@ -94,7 +95,7 @@ void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int beg
 
 // Scores in [low, high] to out (room for n), in order; *above = how many exceed high. Returns how many were gathered.
 size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
-// Places of the scores that a cut keeps, ascending. Returns how many; out has room for n.
+// Places of the scores that a cut keeps, ascending. Returns how many; out has room for n + 16.
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 
 }  // namespace seine::cpu

@@ -53,13 +53,11 @@ HWY_INLINE auto SumProducts(D8, V8 levels, VI8 query) {
   return AddHalves(d32, hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32)));
 }
 
-// Coordinates [offset, offset + lanes of D8) of one candidate: the subvectors' sums as int32, to `sums`.
+// Products of coordinates [offset, offset + lanes of D8), as SumProducts gives them.
 template <class D8>
-HWY_INLINE void SumChunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset,
-                         const uint8_t* levels16, const int8_t* query8, int32_t* sums) {
+HWY_INLINE auto Chunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset, const uint8_t* levels16,
+                      const int8_t* query8) {
   const hn::Repartition<int8_t, D8> di8;
-  const hn::Repartition<uint64_t, D8> d64;
-  const hn::Rebind<uint32_t, decltype(d64)> half32;
   const uint8_t* planes = record + offset / 8;
   const auto m0 = hn::LoadMaskBits(d, planes), m1 = hn::LoadMaskBits(d, planes + subvectors);
   const auto m2 = hn::LoadMaskBits(d, planes + 2 * subvectors);
@@ -69,44 +67,68 @@ HWY_INLINE void SumChunk(D8 d, const uint8_t* signs, const uint8_t* record, int 
   bin = hn::Or(bin, hn::IfThenElseZero(m2, hn::Set(d, uint8_t{4})));
   const auto levels = hn::TableLookupBytes(hn::LoadDup128(d, levels16), bin);
   const auto q = hn::LoadU(di8, query8 + offset);
-  const auto products = SumProducts(d, levels, hn::IfThenElse(positive, q, hn::Neg(q)));
-  // The low 32 bits of each 64 hold a subvector's sum.
-  const auto low = hn::TruncateTo(half32, hn::BitCast(d64, products));
-  hn::StoreU(low, half32, reinterpret_cast<uint32_t*>(sums + offset / 8));
+  return SumProducts(d, levels, hn::IfThenElse(positive, q, hn::Neg(q)));
 }
 
-void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
-                   int dim, const RsqTables& tables, const int8_t* query8, float* out) {
+using DI = hn::Rebind<int32_t, DF>;
+inline constexpr int kChunk = static_cast<int>(kN) * 4;  // coordinates a vector of bytes holds
+
+// Sums of kN subvectors from `first` on; those past the last are 0.
+HWY_INLINE hn::Vec<DI> SubvectorSums(const uint8_t* signs, const uint8_t* record, int subvectors, int first,
+                                     const uint8_t* levels16, const int8_t* query8) {
+  const hn::Repartition<uint8_t, DF> wide;
+  const DI di;
+  const int offset = first * 8, left = subvectors * 8 - offset;
+  if (left >= 2 * kChunk) {  // each chunk has its sums in the even lanes
+    const auto low = Chunk(wide, signs, record, subvectors, offset, levels16, query8);
+    const auto high = Chunk(wide, signs, record, subvectors, offset + kChunk, levels16, query8);
+    return hn::ConcatEven(di, high, low);
+  }
+  alignas(64) int32_t sums[16] = {0};
+  const hn::CappedTag<uint8_t, 16> narrow;
+  for (int j = 0; j < left; j += 16) {
+    alignas(16) int32_t two[4];
+    hn::Store(Chunk(narrow, signs, record, subvectors, offset + j, levels16, query8), hn::Repartition<int32_t, decltype(narrow)>(),
+              two);
+    sums[j / 8] = two[0];
+    sums[j / 8 + 1] = two[2];
+  }
+  return hn::Load(di, sums);
+}
+
+// Weights of kN subvectors from `first` on, as floats; past the last, anything finite.
+HWY_INLINE VF Weights(const uint8_t* codes, int subvectors, int first, uint32_t base) {
+  const DI di;
+  const hn::Rebind<uint8_t, DF> d8;
+  alignas(16) uint8_t padded[16] = {0};
+  const uint8_t* from = codes + first;
+  if (subvectors - first < static_cast<int>(kN)) {
+    if (subvectors > first) memcpy(padded, from, subvectors - first);
+    from = padded;
+  }
+  const auto code = hn::PromoteTo(di, hn::LoadU(d8, from));
+  return hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), hn::Set(di, static_cast<int32_t>(base))));
+}
+
+void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count, int dim,
+                   const RsqTables& tables, const int8_t* query8, float* out) {
   constexpr int kAhead = 16;  // records in flight
   alignas(16) uint8_t levels16[16] = {0};
   for (int t = 0; t < 8; ++t) levels16[t] = tables.levels8[t];
   const int subvectors = dim / 8, record_bytes = dim / 2;
-  const hn::CappedTag<uint8_t, 64> wide;
-  const hn::CappedTag<uint8_t, 16> narrow;
-  constexpr int kWide = HWY_MAX_BYTES < 64 ? HWY_MAX_BYTES : 64;
-  const hn::Rebind<int32_t, DF> di;
-  const hn::Rebind<uint8_t, DF> d8;
-  alignas(64) int32_t sums[kMaxHeadDim / 8] = {0};
-  for (int i = 0; i < kAhead && i < count; ++i) hwy::Prefetch(records[i]);
+  const auto fetch = [&](int i) HWY_ATTR {
+    for (int b = 0; b < record_bytes; b += 64) hwy::Prefetch(records[i] + b);
+  };
+  for (int i = 0; i < kAhead && i < count; ++i) fetch(i);
   for (int i = 0; i < count; ++i) {
-    if (i + kAhead < count) {
-      const uint8_t* next = records[i + kAhead];
-      for (int b = 0; b < record_bytes; b += 64) hwy::Prefetch(next + b);
-    }
-    int j = 0;
-    for (; j + kWide <= dim; j += kWide)
-      SumChunk(wide, coarse_rows[i], records[i], subvectors, j, levels16, query8, sums);
-    for (; j < dim; j += 16) SumChunk(narrow, coarse_rows[i], records[i], subvectors, j, levels16, query8, sums);
-    const auto base = hn::Set(di, static_cast<int32_t>(bases[i]));
+    if (i + kAhead < count) fetch(i + kAhead);
     F16 total = Set16(0);
-    for (int b = 0; b < subvectors; b += 16) {  // lanes past the last subvector hold a sum of 0
-      alignas(16) uint8_t codes[16] = {0};
-      memcpy(codes, records[i] + 3 * subvectors + b, subvectors - b < 16 ? subvectors - b : 16);
+    for (int b = 0; b < subvectors; b += 16) {
       total = Add(total, Map([&](size_t p) HWY_ATTR {
-                    const auto code = hn::PromoteTo(di, hn::LoadU(d8, codes + p * kN));
-                    const auto weight = hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), base));
-                    return hn::Mul(weight, hn::ConvertTo(DF(), hn::Load(di, sums + b + p * kN)));
-                  }));
+        const int first = b + static_cast<int>(p * kN);
+        const auto sums = SubvectorSums(coarse_rows[i], records[i], subvectors, first, levels16, query8);
+        return hn::Mul(Weights(records[i] + 3 * subvectors, subvectors, first, bases[i]), hn::ConvertTo(DF(), sums));
+      }));
     }
     out[i] = Sum16(total);
   }

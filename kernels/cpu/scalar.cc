@@ -83,13 +83,13 @@ void EncodeRsqWindow(const float* x, int dim, const RsqTables& tables, int coars
       float norm[8], alpha[8];
       for (int j = 0; j < 8; ++j) norm[j] = x[b * 8 + j] * x[b * 8 + j];
       for (int j = 0; j < 8; ++j) squares[(b * 8 + j) % 16] = squares[(b * 8 + j) % 16] + norm[j];
-      const float r2 = Tree(norm, 8), r = std::sqrt(r2);
+      const float r2 = Tree(norm, 8);
       uint8_t signs = 0;
       for (int j = 0; j < 8; ++j) {
         const float v = x[b * 8 + j], u = std::fabs(v);
         absolutes[(b * 8 + j) % 16] = absolutes[(b * 8 + j) % 16] + u;
         int t = 0;
-        while (t < 7 && u > tables.thresholds[t] * r) ++t;
+        while (t < 7 && v * v > tables.thresholds2[t] * r2) ++t;
         signs |= static_cast<uint8_t>((v >= 0) << j);
         for (int plane = 0; plane < 3; ++plane)
           record[plane * subvectors + b] |= static_cast<uint8_t>(((t >> plane) & 1) << j);

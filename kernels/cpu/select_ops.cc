@@ -1,5 +1,5 @@
-// The two passes of an exact selection, for every Highway target. Masks are turned into places bit by bit, which beats
-// compressed stores to memory on machines that run those in microcode.
+// The two passes of an exact selection, for every Highway target. Compression happens in registers and whole vectors are
+// stored: compressed stores to memory run in microcode on some machines.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select_ops.cc"
 #include "hwy/foreach_target.h"
@@ -42,25 +42,40 @@ size_t GatherBetweenImpl(const float* scores, size_t n, float low, float high, f
 }
 
 size_t PlacesAboveImpl(const float* scores, size_t n, float value, size_t ties, uint32_t* out) {
-  const VF cut = hn::Set(DF(), value);
+  const DF d;
+  const hn::Rebind<int32_t, DF> di;
+  const VF cut = hn::Set(d, value);
+  const auto iota = hn::Iota(di, 0);
+  int32_t* places = reinterpret_cast<int32_t*>(out);
   size_t size = 0, i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const F16 x = Load16(scores + i);
-    uint32_t in = Test16(x, [&](VF v) HWY_ATTR { return hn::Ge(v, cut); });
-    for (; in != 0; in &= in - 1) {
-      const size_t at = i + std::countr_zero(in);
-      if (scores[at] == value && ties-- == 0) {
-        ties = 0;
+  for (; i + kN <= n; i += kN) {
+    const VF x = hn::LoadU(d, scores + i);
+    MF keep = hn::Gt(x, cut);
+    const MF equal = hn::Eq(x, cut);
+    if (ties > 0 && !hn::AllFalse(d, equal)) {  // rare, unless scores are few: the first ones stay
+      const size_t first = hn::CountTrue(d, equal);
+      if (first <= ties) {
+        keep = hn::Or(keep, equal);
+        ties -= first;
+      } else {
+        for (size_t lane = 0; lane < kN; ++lane) {
+          const float s = scores[i + lane];
+          const bool tie = s == value && ties > 0;
+          if (s > value || tie) places[size++] = static_cast<int32_t>(i + lane);
+          ties -= tie;
+        }
         continue;
       }
-      out[size++] = static_cast<uint32_t>(at);
     }
+    if (kN < 16 && hn::AllFalse(d, keep)) continue;
+    const auto at = hn::Add(iota, hn::Set(di, static_cast<int32_t>(i)));
+    hn::StoreU(hn::Compress(at, hn::RebindMask(di, keep)), di, places + size);
+    size += hn::CountTrue(d, keep);
   }
   for (; i < n; ++i) {
-    if (scores[i] > value || (scores[i] == value && ties > 0)) {
-      ties -= scores[i] == value;
-      out[size++] = static_cast<uint32_t>(i);
-    }
+    const bool tie = scores[i] == value && ties > 0;
+    if (scores[i] > value || tie) places[size++] = static_cast<int32_t>(i);
+    ties -= tie;
   }
   return size;
 }

@@ -87,6 +87,9 @@ HWY_INLINE float Sum16(const F16& a) {
 // Bit j of the result is lane j of the mask.
 template <typename Masks>
 HWY_INLINE uint32_t Bits16(const Masks& masks) {
+#if HWY_ARCH_X86 && HWY_MAX_BYTES >= 64
+  return masks[0].raw;
+#endif
   uint32_t bits = 0;
   for (size_t i = 0; i < kParts; ++i) {
     uint8_t part[8] = {0};

@@ -45,7 +45,7 @@ struct Typed {
 cpu::RsqTables Tables() {
   cpu::RsqTables t;
   const MagnitudeQuantiser& q = RsqQuantiser();
-  for (int i = 0; i < 7; ++i) t.thresholds[i] = q.thresholds[i];
+  for (int i = 0; i < 7; ++i) t.thresholds2[i] = q.thresholds[i] * q.thresholds[i];
   for (int i = 0; i < 8; ++i) {
     t.levels[i] = q.levels[i];
     t.levels8[i] = static_cast<uint8_t>(std::lround(q.levels[i] * 127 / q.levels[7]));
@@ -236,9 +236,9 @@ TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
           const double u = r > 0 ? std::fabs(key[b * 8 + j]) / r : 0;
           int t = 0, bin = 0;
           for (int p = 0; p < 3; ++p) bin |= ((record[p * subvectors + b] >> j) & 1) << p;
-          while (t < 7 && u > tables.thresholds[t]) ++t;
+          while (t < 7 && u * u > tables.thresholds2[t]) ++t;
           bool near = false;  // rounding may decide a value that lies on a threshold
-          for (const float tau : tables.thresholds) near |= std::fabs(u - tau) < 1e-6;
+          for (const float tau2 : tables.thresholds2) near |= std::fabs(u * u - tau2) < 1e-6;
           if (!near) {
             ASSERT_EQ(bin, t) << i << " " << b << " " << j;
           }
@@ -258,7 +258,7 @@ TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
 
 TEST(Ops, ThresholdEqualityTakesTheLowerBin) {
   cpu::RsqTables tables = Tables();
-  tables.thresholds[3] = .5f;  // r = 2, |x| = 1 = .5 r exactly
+  tables.thresholds2[3] = .25f;  // r = 2, |x| = 1 = .5 r exactly
   std::vector<float> x(64 * 64, 0.0f);
   x[0] = x[1] = x[2] = x[3] = 1;
   std::vector<uint8_t> coarse(64 * 8), fine(64 * 32);
