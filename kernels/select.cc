@@ -1,7 +1,7 @@
+// Exact selection by bisection: a counting pass runs at the speed of the cache, where a partition mispredicts branches.
 #include "kernels/select.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "kernels/cpu/ops.h"
@@ -9,16 +9,12 @@
 namespace seine {
 namespace {
 
-constexpr size_t kSmall = 2048;   // below: select in a copy
-constexpr size_t kSample = 1024;  // strided sample that brackets the cut
-
-float NthLargest(std::vector<float>* values, size_t n) {
-  std::nth_element(values->begin(), values->begin() + n, values->end(), std::greater<float>());
-  return (*values)[n];
-}
+constexpr size_t kFew = 128;    // scores that are simply sorted out
+constexpr int kMaxPasses = 24;  // counting passes; enough but for scores that span many orders of magnitude
 
 Cut CutOf(std::vector<float>* values, size_t m) {
-  const float cut = NthLargest(values, m - 1);
+  std::nth_element(values->begin(), values->begin() + (m - 1), values->end(), std::greater<float>());
+  const float cut = (*values)[m - 1];
   const size_t above = std::count_if(values->begin(), values->begin() + (m - 1), [&](float v) { return v > cut; });
   return {cut, m - above};
 }
@@ -26,25 +22,30 @@ Cut CutOf(std::vector<float>* values, size_t m) {
 }  // namespace
 
 Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch) {
-  if (n <= kSmall) {
+  if (n <= kFew) {
     scratch->assign(scores, scores + n);
     return CutOf(scratch, m);
   }
-  const size_t stride = n / kSample;
-  scratch->resize(kSample);
-  for (size_t i = 0; i < kSample; ++i) (*scratch)[i] = scores[i * stride];
-  // The cut's rank in the sample, give or take four standard deviations of a binomial count.
-  const double share = static_cast<double>(m) / static_cast<double>(n), rank = share * kSample;
-  const double slack = 4 * std::sqrt(rank * (1 - share)) + 2;
-  const float high = rank - slack < 0 ? INFINITY : NthLargest(scratch, static_cast<size_t>(rank - slack));
-  const float low = rank + slack >= kSample ? -INFINITY : NthLargest(scratch, static_cast<size_t>(rank + slack));
-  scratch->resize(n + 16);
+  // The cut lies in [low, high]: fewer than m exceed high, at least m reach low.
+  float low, high;
+  cpu::Range(scores, n, &low, &high);
+  size_t above_low = n, above_high = 0;
+  for (int pass = 0; pass < kMaxPasses && above_low - above_high > kFew; ++pass) {
+    const float middle = low + (high - low) * 0.5f;
+    if (!(middle > low && middle < high)) break;
+    const size_t above = cpu::CountAbove(scores, n, middle);
+    if (above < m) {
+      high = middle;
+      above_high = above;
+    } else {
+      low = middle;
+      above_low = above;
+    }
+  }
+  scratch->resize(n);
   size_t above = 0;
-  const size_t inside = cpu::GatherBetween(scores, n, low, high, scratch->data(), &above);
-  scratch->resize(inside);
-  if (above < m && m <= above + inside) return CutOf(scratch, m - above);
-  scratch->assign(scores, scores + n);
-  return CutOf(scratch, m);
+  scratch->resize(cpu::GatherBetween(scores, n, low, high, scratch->data(), &above));
+  return CutOf(scratch, m - above);
 }
 
 void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out) {

@@ -97,7 +97,7 @@ void ScanShort(const SearchTask& task, bool collision, size_t wanted, QueryWork*
   const int64_t scanned = NowNs();
   stats->scan_ns += scanned - start;
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
-  FillCandidates(task, *work, work->chosen, &work->found);
+  FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
   for (size_t i = 0; i < work->chosen.size(); ++i) {
     work->found.coarse[i] = work->scores[work->chosen[i]];
     work->chosen[i] = static_cast<uint32_t>(i);
@@ -146,7 +146,8 @@ int64_t NowNs() {
       .count();
 }
 
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out) {
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
+                    const float* bases, Candidates* out) {
   const CodeLayout& layout = task.codec->layout();
   const PreparedQuery& query = work.prepared;
   const float unit = query.coarse_step > 0 ? query.query8_step / query.coarse_step : 0.0f;
@@ -157,7 +158,9 @@ void FillCandidates(const SearchTask& task, const QueryWork& work, const std::ve
   for (size_t i = 0; i < keys.size(); ++i) {
     const ConstCodePlanes& planes = task.segments[keys[i] / task.segment_keys];
     const int key = static_cast<int>(keys[i] % task.segment_keys);
-    if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {
+    if (bases != nullptr) {
+      base = bases[keys[i] / kWindowTokens];
+    } else if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {
       row_of_base = keys[i] / layout.centre_tokens;
       const int row = key / layout.centre_tokens;
       const int32_t dot =

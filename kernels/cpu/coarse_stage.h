@@ -27,8 +27,10 @@ struct QueryWork {
 void FindCandidates(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work,
                     SearchStats* stats);
 
-// Fills `out` with the given keys of the zone, as the scan would have (coarse scores left out).
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out);
+// Fills `out` with the given keys of the zone, as the scan would have (coarse scores left out). `bases`: every window's
+// base if the scan has left them, else nullptr.
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
+                    const float* bases, Candidates* out);
 
 int64_t NowNs();
 

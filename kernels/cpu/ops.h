@@ -93,6 +93,9 @@ void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, con
 void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
                 uint32_t* counts);
 
+// Smallest and largest of scores[n], n >= 1; how many exceed a value.
+void Range(const float* scores, size_t n, float* smallest, float* largest);
+size_t CountAbove(const float* scores, size_t n, float value);
 // Scores in [low, high] to out (room for n), in order; *above = how many exceed high. Returns how many were gathered.
 size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
 // Places of the scores that a cut keeps, ascending. Returns how many; out has room for n + 16.

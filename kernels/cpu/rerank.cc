@@ -55,8 +55,8 @@ HWY_INLINE auto SumProducts(D8, V8 levels, VI8 query) {
 
 // Products of coordinates [offset, offset + lanes of D8), as SumProducts gives them.
 template <class D8>
-HWY_INLINE auto Chunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset, const uint8_t* levels16,
-                      const int8_t* query8) {
+HWY_INLINE auto Chunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset,
+                      const uint8_t* levels16, const int8_t* query8) {
   const hn::Repartition<int8_t, D8> di8;
   const uint8_t* planes = record + offset / 8;
   const auto m0 = hn::LoadMaskBits(d, planes), m1 = hn::LoadMaskBits(d, planes + subvectors);
@@ -84,12 +84,21 @@ HWY_INLINE hn::Vec<DI> SubvectorSums(const uint8_t* signs, const uint8_t* record
     const auto high = Chunk(wide, signs, record, subvectors, offset + kChunk, levels16, query8);
     return hn::ConcatEven(di, high, low);
   }
+  if (left == kChunk) {
+    return hn::ConcatEven(di, hn::Zero(di), Chunk(wide, signs, record, subvectors, offset, levels16, query8));
+  }
   alignas(64) int32_t sums[16] = {0};
+  int j = 0;
+  if (left > kChunk) {
+    const auto low = Chunk(wide, signs, record, subvectors, offset, levels16, query8);
+    hn::Store(hn::ConcatEven(di, hn::Zero(di), low), di, sums);
+    j = kChunk;
+  }
   const hn::CappedTag<uint8_t, 16> narrow;
-  for (int j = 0; j < left; j += 16) {
+  for (; j < left; j += 16) {
     alignas(16) int32_t two[4];
-    hn::Store(Chunk(narrow, signs, record, subvectors, offset + j, levels16, query8), hn::Repartition<int32_t, decltype(narrow)>(),
-              two);
+    hn::Store(Chunk(narrow, signs, record, subvectors, offset + j, levels16, query8),
+              hn::Repartition<int32_t, decltype(narrow)>(), two);
     sums[j / 8] = two[0];
     sums[j / 8 + 1] = two[2];
   }
@@ -110,8 +119,8 @@ HWY_INLINE VF Weights(const uint8_t* codes, int subvectors, int first, uint32_t 
   return hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), hn::Set(di, static_cast<int32_t>(base))));
 }
 
-void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count, int dim,
-                   const RsqTables& tables, const int8_t* query8, float* out) {
+void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                   int dim, const RsqTables& tables, const int8_t* query8, float* out) {
   constexpr int kAhead = 16;  // records in flight
   alignas(16) uint8_t levels16[16] = {0};
   for (int t = 0; t < 8; ++t) levels16[t] = tables.levels8[t];
@@ -125,10 +134,11 @@ void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* reco
     F16 total = Set16(0);
     for (int b = 0; b < subvectors; b += 16) {
       total = Add(total, Map([&](size_t p) HWY_ATTR {
-        const int first = b + static_cast<int>(p * kN);
-        const auto sums = SubvectorSums(coarse_rows[i], records[i], subvectors, first, levels16, query8);
-        return hn::Mul(Weights(records[i] + 3 * subvectors, subvectors, first, bases[i]), hn::ConvertTo(DF(), sums));
-      }));
+                    const int first = b + static_cast<int>(p * kN);
+                    const auto sums = SubvectorSums(coarse_rows[i], records[i], subvectors, first, levels16, query8);
+                    return hn::Mul(Weights(records[i] + 3 * subvectors, subvectors, first, bases[i]),
+                                   hn::ConvertTo(DF(), sums));
+                  }));
     }
     out[i] = Sum16(total);
   }

@@ -1,7 +1,7 @@
 // RSQ codes of one window of rotated, centred keys (ParisKV, section 4.1; retrieval.md, "Encoding a key").
 //
-// Nothing is normalised: signs and magnitude bins do not change with ||x||, |u| > tau is x~^2 > tau^2 r_b^2, and the weight
-// w_b = ||x|| r_b / alpha_b is r_b^2 / sum_j a[t_j] |x~_j| in the units of x itself.
+// Nothing is normalised: signs and magnitude bins do not change with ||x||, |u| > tau is x~^2 > tau^2 r_b^2, and the
+// weight w_b = ||x|| r_b / alpha_b is r_b^2 / sum_j a[t_j] |x~_j| in the units of x itself.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rsq_encode.cc"
 #include "hwy/foreach_target.h"
@@ -23,9 +23,10 @@ struct Bits {
   uint32_t sign, plane[3];
 };
 
-// Codes 16 coordinates (two subvectors) and adds to the key's sums. r2[0], r2[8] and alpha[0], alpha[8]: the two subvectors'
-// squared norms and sums a[t] |x|.
-HWY_INLINE Bits Encode16(const float* x, const RsqTables& t, F16& squares, F16& absolutes, float* r2_out, float* alpha_out) {
+// Codes 16 coordinates (two subvectors) and adds to the key's sums. r2[0], r2[8] and alpha[0], alpha[8]: the two
+// subvectors' squared norms and sums a[t] |x|.
+HWY_INLINE Bits Encode16(const float* x, const RsqTables& t, F16& squares, F16& absolutes, float* r2_out,
+                         float* alpha_out) {
   const DF d;
   const F16 v = Load16(x);
   const F16 v2 = Mul(v, v);
@@ -54,16 +55,15 @@ HWY_INLINE Bits Encode16(const float* x, const RsqTables& t, F16& squares, F16& 
   return {Bits16(sign), {Bits16(m0), Bits16(m1), Bits16(m2)}};
 }
 
-// weights[i] = r2[i] / alpha[i], 0 where alpha is; in place of r2. Returns the largest. All subvectors of a window in one go:
-// division is the dearest operation here.
+// weights[i] = r2[i] / alpha[i], 0 where alpha is; in place of r2. Returns the largest. All subvectors of a window in
+// one go: division is the dearest operation here.
 HWY_INLINE float MakeWeights(float* r2, const float* alpha, size_t n) {
   F16 most = Set16(0);
   const DF d;
   for (size_t i = 0; i < n; i += 16) {
     const F16 a = Load16(alpha + i), s = Load16(r2 + i);
-    const F16 w = Map([&](size_t p) HWY_ATTR {
-      return hn::IfThenElseZero(hn::Gt(a.v[p], hn::Zero(d)), hn::Div(s.v[p], a.v[p]));
-    });
+    const F16 w = Map(
+        [&](size_t p) HWY_ATTR { return hn::IfThenElseZero(hn::Gt(a.v[p], hn::Zero(d)), hn::Div(s.v[p], a.v[p])); });
     most = Map([&](size_t p) HWY_ATTR { return hn::Max(most.v[p], w.v[p]); });
     Store16(w, r2 + i);
   }
@@ -99,7 +99,8 @@ void EncodeRsqWindowImpl(const float* x, int dim, const RsqTables& tables, int c
   const int subvectors = dim / 8, fine_bytes = dim / 2;
   if (subvectors != coarse_bytes) memset(coarse, 0, static_cast<size_t>(kWindowTokens) * coarse_bytes);
   const size_t stride = static_cast<size_t>(subvectors + 15) / 16 * 16;
-  alignas(64) float r2[16], alpha[16], weights[kWindowTokens * kMaxHeadDim / 8], alphas[kWindowTokens * kMaxHeadDim / 8];
+  alignas(64) float r2[16], alpha[16], weights[kWindowTokens * kMaxHeadDim / 8],
+      alphas[kWindowTokens * kMaxHeadDim / 8];
   if (stride != static_cast<size_t>(subvectors)) memset(alphas, 0, sizeof(alphas)), memset(weights, 0, sizeof(weights));
   for (int i = 0; i < kWindowTokens; ++i, x += dim) {
     uint8_t* record = fine + static_cast<size_t>(i) * fine_bytes;

@@ -1,6 +1,7 @@
 // Plain C++ twins. Sums of floats run in 16 lanes and one tree, as everywhere (simd-inl.h).
 #include "kernels/cpu/scalar.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -179,6 +180,16 @@ void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, 
 
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out) {
   for (int i = 0; i < count; ++i) out[i] = Dot(rows.row(positions[i]), rows.dtype, rows.head_dim, query);
+}
+
+void Range(const float* scores, size_t n, float* smallest, float* largest) {
+  const auto [low, high] = std::minmax_element(scores, scores + n);
+  *smallest = *low;
+  *largest = *high;
+}
+
+size_t CountAbove(const float* scores, size_t n, float value) {
+  return static_cast<size_t>(std::count_if(scores, scores + n, [&](float s) { return s > value; }));
 }
 
 size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {

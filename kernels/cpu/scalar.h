@@ -27,6 +27,8 @@ void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records,
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out);
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out);
 
+void Range(const float* scores, size_t n, float* smallest, float* largest);
+size_t CountAbove(const float* scores, size_t n, float value);
 size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 

@@ -119,7 +119,7 @@ void Score(const SearchTask& task, int g, float scale, Workspace* w, SearchStats
               task.queries + static_cast<size_t>(g) * task.keys.head_dim, out);
     stats->refined += static_cast<int64_t>(n);
   } else {
-    FillCandidates(task, w->query[g], w->keys, &w->candidates);
+    FillCandidates(task, w->query[g], w->keys, nullptr, &w->candidates);
     w->order.resize(n);
     for (size_t i = 0; i < n; ++i) w->order[i] = static_cast<uint32_t>(i);
     task.codec->Rerank(w->query[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys, out);

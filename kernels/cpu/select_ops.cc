@@ -1,5 +1,5 @@
-// The two passes of an exact selection, for every Highway target. Compression happens in registers and whole vectors are
-// stored: compressed stores to memory run in microcode on some machines.
+// The two passes of an exact selection, for every Highway target. Compression happens in registers and whole vectors
+// are stored: compressed stores to memory run in microcode on some machines.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select_ops.cc"
 #include "hwy/foreach_target.h"
@@ -20,6 +20,38 @@ HWY_INLINE uint32_t Test16(const F16& x, Test test) {
   MF masks[kParts];
   for (size_t i = 0; i < kParts; ++i) masks[i] = test(x.v[i]);
   return Bits16(masks);
+}
+
+void RangeImpl(const float* scores, size_t n, float* smallest, float* largest) {
+  const DF d;
+  VF low = hn::Set(d, scores[0]), high = low;
+  size_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    const VF x = hn::LoadU(d, scores + i);
+    low = hn::Min(low, x);
+    high = hn::Max(high, x);
+  }
+  *smallest = hn::GetLane(hn::MinOfLanes(d, low));
+  *largest = hn::GetLane(hn::MaxOfLanes(d, high));
+  for (; i < n; ++i) {
+    if (scores[i] < *smallest) *smallest = scores[i];
+    if (scores[i] > *largest) *largest = scores[i];
+  }
+}
+
+size_t CountAboveImpl(const float* scores, size_t n, float value) {
+  const VF limit = hn::Set(DF(), value);
+  size_t count = 0, i = 0;
+  for (; i + 64 <= n; i += 64) {
+    uint64_t bits = 0;
+    for (size_t part = 0; part < 4; ++part) {
+      const F16 x = Load16(scores + i + part * 16);
+      bits |= static_cast<uint64_t>(Test16(x, [&](VF v) HWY_ATTR { return hn::Gt(v, limit); })) << (part * 16);
+    }
+    count += static_cast<size_t>(std::popcount(bits));
+  }
+  for (; i < n; ++i) count += scores[i] > value;
+  return count;
 }
 
 size_t GatherBetweenImpl(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
@@ -86,9 +118,19 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace seine::cpu {
 
+HWY_EXPORT(RangeImpl);
+HWY_EXPORT(CountAboveImpl);
 HWY_EXPORT(GatherBetweenImpl);
 HWY_EXPORT(PlacesAboveImpl);
 
+void Range(const float* scores, size_t n, float* smallest, float* largest) {
+  if (ScalarForced()) return scalar::Range(scores, n, smallest, largest);
+  HWY_DYNAMIC_DISPATCH(RangeImpl)(scores, n, smallest, largest);
+}
+size_t CountAbove(const float* scores, size_t n, float value) {
+  if (ScalarForced()) return scalar::CountAbove(scores, n, value);
+  return HWY_DYNAMIC_DISPATCH(CountAboveImpl)(scores, n, value);
+}
 size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
   if (ScalarForced()) return scalar::GatherBetween(scores, n, low, high, out, above);
   return HWY_DYNAMIC_DISPATCH(GatherBetweenImpl)(scores, n, low, high, out, above);
