@@ -1,0 +1,213 @@
+// Encoding into segments, and the counts and centres beside them.
+#include "index/code_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+
+namespace seine {
+
+namespace {
+
+constexpr int kSegmentKeys = 2048;
+constexpr int kMinSegmentKeys = 256;
+
+// A full segment holds whole centre windows.
+int FullSegmentKeys(int unit_keys) { return std::max(kSegmentKeys / unit_keys, 1) * unit_keys; }
+
+// The planes from key `first` on, a multiple of 64 and of centre_tokens.
+CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first) {
+  planes.coarse += first * layout.coarse_bytes;
+  planes.factor += first;
+  planes.factor_base += first / kWindowTokens;
+  if (planes.centre != nullptr) {
+    planes.centre += first / layout.centre_tokens * layout.head_dim;
+    planes.centre_scale += first / layout.centre_tokens;
+  }
+  if (planes.fine != nullptr) planes.fine += first * layout.fine_bytes;
+  planes.fine_base += first / kWindowTokens;
+  return planes;
+}
+
+// Copies `count` keys, read one by one, together.
+void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, size_t row_bytes, uint8_t* out) {
+  while (count > 0) {
+    int64_t run = 0;
+    const ConstRows rows = source.Rows(head, key, &run);
+    run = std::min(run, count);
+    for (int64_t i = 0; i < run; ++i, out += row_bytes) std::memcpy(out, rows.row(i), row_bytes);
+    key += run;
+    count -= run;
+  }
+}
+
+}  // namespace
+
+int64_t SegmentFormat::Bytes(int capacity) const { return static_cast<int64_t>(CodeBytes(layout_, capacity)); }
+
+void SegmentFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
+  const CodePlanes a = PlanesAt(layout_, from_capacity, const_cast<uint8_t*>(from));
+  const CodePlanes b = PlanesAt(layout_, to_capacity, to);
+  const size_t n = count;
+  std::memcpy(b.coarse, a.coarse, n * layout_.coarse_bytes);
+  std::memcpy(b.factor, a.factor, n);
+  std::memcpy(b.factor_base, a.factor_base, n / kWindowTokens * sizeof(uint32_t));
+  if (a.centre != nullptr) {
+    std::memcpy(b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim);
+    std::memcpy(b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float));
+  }
+  if (a.fine != nullptr) std::memcpy(b.fine, a.fine, n * layout_.fine_bytes);
+  std::memcpy(b.fine_base, a.fine_base, n / kWindowTokens * sizeof(uint32_t));
+}
+
+void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
+  if (count > 0) std::memcpy(to, from, bytes_);
+}
+
+CodeShape::CodeShape(Backend* backend, const Codec* index_codec, int num_heads, bool counted)
+    : codec(index_codec),
+      heads(num_heads),
+      unit_keys(std::max(kWindowTokens, codec->layout().centre_tokens)),
+      segment_keys(FullSegmentKeys(unit_keys)),
+      with_counts(counted),
+      counts_per_head(codec->layout().head_dim / 8 * 256),
+      segment_format(codec->layout()),
+      counts_format(int64_t{heads} * counts_per_head * sizeof(uint32_t)),
+      segment_pool(backend, segment_format.Bytes(segment_keys)),
+      segments{&segment_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &segment_pool},
+      counts{&counts_format, MemoryKind::kCode, 1, 1, 1, nullptr} {}
+
+void CodeStore::PlanGrow(int64_t visible, Staging* staging) {
+  if (visible <= visible_) return;
+  if (heads_.empty()) heads_.resize(shape_->heads, Head{PieceList(&shape_->segments), {}});
+  for (Head& head : heads_) head.segments.Plan(encoded_, visible, encoded_, staging);
+  if (shape_->with_counts) counts_.Plan(0, 1, visible_ > 0 ? 1 : 0, staging);
+}
+
+void CodeStore::Grow(int64_t visible, const KeySource& source, int centre_keys, Backend* backend) {
+  if (visible <= visible_) return;
+  Refresh();
+  if (encoded_ < visible) {
+    if (shape_->codec->centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
+    EncodeTo(visible, source, backend);
+  }
+  if (shape_->with_counts) {
+    if (visible_ == 0) std::memset(counts_.data(0), 0, shape_->counts_format.Bytes(1));
+    CountKeys(visible_, visible, 1);
+  }
+  visible_ = visible;
+}
+
+void CodeStore::PlanShrink(int64_t visible, Staging* staging) {
+  if (shape_->with_counts && visible > 0 && visible < visible_) counts_.Plan(0, 1, 1, staging);
+}
+
+void CodeStore::Shrink(int64_t visible, int64_t encoded) {
+  if (shape_->with_counts && visible < visible_) {
+    if (visible == 0) {
+      counts_.Truncate(0);
+    } else if (visible_ - visible <= visible) {
+      CountKeys(visible, visible_, -1);
+    } else {  // fewer keys stay than go
+      std::memset(counts_.data(0), 0, shape_->counts_format.Bytes(1));
+      CountKeys(0, visible, 1);
+    }
+  }
+  visible_ = visible;
+  encoded_ = encoded;
+  if (encoded_ == 0) centre_ = nullptr;
+  for (Head& head : heads_) head.segments.Truncate(encoded_);
+  Refresh();
+}
+
+void CodeStore::FillTask(int head, SearchTask* task) const {
+  task->codec = shape_->codec;
+  task->segments = heads_[head].planes.data();
+  task->segment_keys = shape_->segment_keys;
+  task->num_keys = visible_;
+  task->shared_centre = centre_ ? &(*centre_)[head] : nullptr;
+  task->collision_counts = shape_->with_counts ? head_counts(head) : nullptr;
+}
+
+int64_t CodeStore::bytes() const {
+  int64_t total = counts_.bytes();
+  for (const Head& head : heads_) total += head.segments.bytes();
+  return total;
+}
+
+int64_t CodeStore::head_bytes(int head) const {
+  return (heads_.empty() ? 0 : heads_[head].segments.bytes()) + counts_.bytes() / shape_->heads;
+}
+
+void CodeStore::Refresh() {
+  for (Head& head : heads_) {
+    head.planes.resize(head.segments.size());
+    for (size_t i = 0; i < head.planes.size(); ++i) {
+      head.planes[i] = AsConst(PlanesAt(shape_->codec->layout(), head.segments.capacity(i), head.segments.data(i)));
+    }
+  }
+}
+
+void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
+  std::vector<SharedCentre> centres(shape_->heads);
+  std::vector<uint8_t> together;
+  for (int h = 0; h < shape_->heads; ++h) {
+    int64_t run = 0;
+    ConstRows rows = source.Rows(h, 0, &run);
+    if (run < centre_keys) {
+      const size_t row_bytes = shape_->codec->layout().head_dim * SizeOf(rows.dtype);
+      together.resize(row_bytes * centre_keys);
+      CopyRows(source, h, 0, centre_keys, row_bytes, together.data());
+      rows = {together.data(), row_bytes, rows.dtype};
+    }
+    centres[h] = shape_->codec->MakeSharedCentre(rows, centre_keys);
+  }
+  centre_ = std::make_shared<const std::vector<SharedCentre>>(std::move(centres));
+}
+
+// One task for each run of keys that lie together in one place and belong in one segment. A unit that straddles two
+// places (a chunk's edge, or stored rows and new ones) is copied together first.
+void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend) {
+  const CodeLayout& layout = shape_->codec->layout();
+  std::vector<EncodeTask> tasks;
+  std::vector<std::unique_ptr<uint8_t[]>> together;
+  for (int h = 0; h < shape_->heads; ++h) {
+    const PieceList& segments = heads_[h].segments;
+    for (int64_t key = encoded_; key < end;) {
+      const int64_t segment = key / shape_->segment_keys;
+      int64_t run = 0;
+      ConstRows rows = source.Rows(h, key, &run);
+      run = std::min({run, end - key, (segment + 1) * shape_->segment_keys - key}) / shape_->unit_keys *
+            shape_->unit_keys;
+      if (run == 0) {
+        run = shape_->unit_keys;
+        const size_t row_bytes = layout.head_dim * SizeOf(rows.dtype);
+        together.push_back(std::make_unique<uint8_t[]>(row_bytes * run));
+        CopyRows(source, h, key, run, row_bytes, together.back().get());
+        rows = {together.back().get(), row_bytes, rows.dtype};
+      }
+      const CodePlanes planes = PlanesAt(layout, segments.capacity(segment), segments.data(segment));
+      tasks.push_back({shape_->codec, rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
+                       PlanesFrom(layout, planes, key % shape_->segment_keys)});
+      key += run;
+    }
+  }
+  backend->Encode(tasks.data(), static_cast<int>(tasks.size()));
+  encoded_ = end;
+}
+
+void CodeStore::CountKeys(int64_t begin, int64_t end, int sign) {
+  for (int h = 0; h < shape_->heads; ++h) {
+    for (int64_t key = begin; key < end;) {
+      const int64_t segment = key / shape_->segment_keys;
+      const int64_t stop = std::min(end, (segment + 1) * shape_->segment_keys);
+      const int64_t base = segment * shape_->segment_keys;
+      cpu::CountCodes(heads_[h].planes[segment], shape_->codec->layout(), static_cast<int>(key - base),
+                      static_cast<int>(stop - base), sign, head_counts(h));
+      key = stop;
+    }
+  }
+}
+
+}  // namespace seine

@@ -1,0 +1,118 @@
+// Codes of one layer: per KV head a list of segments, and what depends on them, collision counts and the frozen centre.
+//
+// All heads of a layer hold codes of the same keys. Key i of the zone lies in segment i / segment_keys at i %
+// segment_keys. `visible` keys are those of the zone now; after a truncation, whole windows below the cut may stay
+// encoded beyond them, hidden until the zone grows over the same tokens again. A window's code depends on nothing but
+// its keys (and the centre).
+#ifndef SEINE_INDEX_CODE_STORE_H_
+#define SEINE_INDEX_CODE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "index/piece_list.h"
+#include "index/slab_pool.h"
+#include "kernels/backend.h"
+#include "kernels/code.h"
+
+namespace seine {
+
+class SegmentFormat : public PieceFormat {
+ public:
+  explicit SegmentFormat(const CodeLayout& layout) : layout_(layout) {}
+  int64_t Bytes(int capacity) const override;
+  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
+
+ private:
+  const CodeLayout layout_;
+};
+
+// One fixed-size array kept as a piece of capacity 1.
+class ArrayFormat : public PieceFormat {
+ public:
+  explicit ArrayFormat(int64_t bytes) : bytes_(bytes) {}
+  int64_t Bytes(int capacity) const override { return bytes_; }
+  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
+
+ private:
+  const int64_t bytes_;
+};
+
+// What the code stores of an index share.
+class CodeShape {
+ public:
+  CodeShape(Backend* backend, const Codec* codec, int heads, bool with_counts);
+  CodeShape(const CodeShape&) = delete;
+  CodeShape& operator=(const CodeShape&) = delete;
+
+  const Codec* const codec;
+  const int heads;
+  const int unit_keys;     // keys are encoded in multiples of this: 64, or the tokens that share a centre
+  const int segment_keys;  // keys in a full segment
+  const bool with_counts;
+  const int counts_per_head;  // uint32 [head_dim / 8][256]
+  const SegmentFormat segment_format;
+  const ArrayFormat counts_format;
+  mutable SlabPool segment_pool;  // thread-safe
+  const PieceList::Shape segments;
+  const PieceList::Shape counts;
+};
+
+// Where the keys that are to be encoded lie.
+class KeySource {
+ public:
+  virtual ~KeySource() = default;
+  // Rows of a head from zone key `key` on; *count: how many follow each other there (at least 1).
+  virtual ConstRows Rows(int head, int64_t key, int64_t* count) const = 0;
+};
+
+// Not thread-safe; the owning layer's lock guards it.
+class CodeStore {
+ public:
+  explicit CodeStore(const CodeShape* shape) : shape_(shape), counts_(&shape->counts) {}
+
+  int64_t visible() const { return visible_; }
+  int64_t encoded() const { return encoded_; }
+
+  // Grows the zone to `visible` keys. Keys beyond encoded() are read from `source` and encoded, in parallel.
+  // `centre_keys`: keys at the start of the zone that the frozen centre is made of (Centre::kGlobal).
+  void PlanGrow(int64_t visible, Staging* staging);
+  void Grow(int64_t visible, const KeySource& source, int centre_keys, Backend* backend);
+
+  // Shrinks the zone to `visible` keys and keeps `encoded` >= visible keys encoded.
+  void PlanShrink(int64_t visible, Staging* staging);
+  void Shrink(int64_t visible, int64_t encoded);
+
+  // A head's part of a search over the visible keys.
+  void FillTask(int head, SearchTask* task) const;
+
+  int64_t num_segments() const { return (visible_ + shape_->segment_keys - 1) / shape_->segment_keys; }
+  int64_t bytes() const;
+  int64_t head_bytes(int head) const;
+
+ private:
+  struct Head {
+    PieceList segments;
+    std::vector<ConstCodePlanes> planes;  // of each segment
+  };
+
+  void Refresh();
+  void FreezeCentre(const KeySource& source, int centre_keys);
+  void EncodeTo(int64_t end, const KeySource& source, Backend* backend);
+  void CountKeys(int64_t begin, int64_t end, int sign);
+  uint32_t* head_counts(int head) const {
+    return reinterpret_cast<uint32_t*>(counts_.data(0)) + int64_t{head} * shape_->counts_per_head;
+  }
+
+  const CodeShape* shape_;
+  std::vector<Head> heads_;                                  // empty until the first key is encoded
+  PieceList counts_;                                         // one array of all heads
+  std::shared_ptr<const std::vector<SharedCentre>> centre_;  // [heads], shared by forks
+  int64_t visible_ = 0;
+  int64_t encoded_ = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_CODE_STORE_H_

@@ -1,0 +1,139 @@
+// Checks of settings: one clear line with the field's name in front.
+#include "index/config.h"
+
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace seine {
+
+namespace {
+
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxKvHeads = 1024;
+constexpr int kMaxZoneTokens = 1 << 24;
+constexpr int kMaxCentreTokens = 2048;
+constexpr int kMaxTopK = 65536;
+constexpr int kMaxRefine = 1 << 24;
+constexpr size_t kMaxNameLength = 128;
+
+// "field: what is wrong", for a field inside `group`, which may be empty.
+template <typename... Parts>
+absl::Status Wrong(absl::string_view group, absl::string_view field, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(group, group.empty() ? "" : ".", field, ": ", parts...));
+}
+
+absl::Status CheckRange(absl::string_view group, absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong(group, field, value, " is not in [", low, ", ", high, "]");
+}
+
+template <typename Enum>
+absl::Status CheckEnum(absl::string_view group, absl::string_view field, Enum value, Enum last) {
+  if (value <= last) return absl::OkStatus();
+  return Wrong(group, field, "unknown value ", static_cast<int>(value));
+}
+
+// The first error of several checks; all are made, which costs nothing that matters here.
+template <typename... Statuses>
+absl::Status First(const Statuses&... statuses) {
+  absl::Status first;
+  (first.Update(statuses), ...);
+  return first;
+}
+
+absl::Status CheckGeometry(const Geometry& g) {
+  absl::Status status = First(CheckRange("geometry", "num_layers", g.num_layers, 1, kMaxLayers),
+                              CheckRange("geometry", "num_kv_heads", g.num_kv_heads, 1, kMaxKvHeads),
+                              CheckRange("geometry", "num_q_heads", g.num_q_heads, 1, kMaxKvHeads * kMaxGroup),
+                              CheckEnum("geometry", "dtype", g.dtype, DType::kBFloat16));
+  if (!status.ok()) return status;
+  if (g.num_q_heads % g.num_kv_heads != 0) {
+    return Wrong("geometry", "num_q_heads", g.num_q_heads, " is not a multiple of num_kv_heads ", g.num_kv_heads);
+  }
+  if (g.group() > kMaxGroup) {
+    return Wrong("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
+  }
+  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+    if (g.head_dim == dim) return absl::OkStatus();
+  }
+  return Wrong("geometry", "head_dim", g.head_dim, " is none of 64, 80, 96, 128, 192, 256");
+}
+
+absl::Status CheckCodec(const CodecConfig& codec) {
+  if (codec.name != "rsq") return Wrong("codec", "name", "unknown codec; there is rsq");
+  if (absl::Status s = CheckEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
+  if (codec.centre != Centre::kWindow) return absl::OkStatus();
+  if (absl::Status s = CheckRange("codec", "centre_tokens", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
+    return s;
+  if (codec.centre_tokens % kWindowTokens == 0) return absl::OkStatus();
+  return Wrong("codec", "centre_tokens", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
+}
+
+absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
+  absl::Status status = First(CheckRange("zones", "sink", zones.sink, 0, kMaxZoneTokens),
+                              CheckRange("zones", "local", zones.local, 0, kMaxZoneTokens),
+                              CheckRange("zones", "update_buffer", zones.update_buffer, 1, kMaxZoneTokens),
+                              CheckRange("zones", "dense_threshold", zones.dense_threshold, 0, INT32_MAX));
+  if (!status.ok()) return status;
+  if (zones.update_buffer % kWindowTokens != 0) {
+    return Wrong("zones", "update_buffer", zones.update_buffer, " is not a multiple of ", kWindowTokens);
+  }
+  if (codec.centre == Centre::kWindow && zones.update_buffer % codec.centre_tokens != 0) {
+    return Wrong("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_tokens ",
+                 codec.centre_tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
+  absl::Status status = First(
+      CheckRange(group, "top_k", p.top_k, 1, kMaxTopK), CheckRange(group, "mass_floor", p.mass_floor, 1, kMaxTopK),
+      CheckRange(group, "refine", p.refine, 0, kMaxRefine), CheckEnum(group, "coarse", p.coarse, Coarse::kCollision),
+      CheckEnum(group, "scope", p.scope, Scope::kPerQHead), CheckEnum(group, "reduce", p.reduce, GqaReduce::kMean),
+      CheckEnum(group, "method", p.method, Method::kExact));
+  if (!status.ok()) return status;
+  // Written so that NaN fails too.
+  if (!(p.mass_p >= 0 && p.mass_p <= 1)) return Wrong(group, "mass_p", p.mass_p, " is not in [0, 1]");
+  if (p.mass_p > 0 && p.mass_floor > p.top_k) {
+    return Wrong(group, "mass_floor", p.mass_floor, " is above top_k ", p.top_k);
+  }
+  if (!(p.beta > 0 && p.beta <= 1)) return Wrong(group, "beta", p.beta, " is not in (0, 1]");
+  if (!(p.rho > 0 && p.rho <= 1)) return Wrong(group, "rho", p.rho, " is not in (0, 1]");
+  if (!(p.softmax_scale >= 0 && std::isfinite(p.softmax_scale))) {
+    return Wrong(group, "softmax_scale", p.softmax_scale, " is not a finite number of at least 0");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(const SearchParams& params) { return CheckSearch("", params); }
+
+absl::Status Validate(const IndexConfig& config) {
+  if (config.name.size() > kMaxNameLength) {
+    return Wrong("", "name", config.name.size(), " characters, at most ", kMaxNameLength);
+  }
+  for (const char c : config.name) {
+    if (!absl::ascii_isprint(c)) return Wrong("", "name", "holds a character that is not printable");
+  }
+  absl::Status status = First(CheckGeometry(config.geometry), CheckCodec(config.codec));
+  if (!status.ok()) return status;
+  status = First(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),
+                 CheckEnum("", "kv_store", config.kv_store, KvStore::kKeysValues));
+  if (!status.ok()) return status;
+  if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
+    return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
+  }
+  if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
+  return absl::OkStatus();
+}
+
+const char* Name(Coarse coarse) { return coarse == Coarse::kCollision ? "collision" : "sign_ip"; }
+
+const char* Name(Centre centre) {
+  return centre == Centre::kWindow ? "window" : centre == Centre::kGlobal ? "global" : "none";
+}
+
+}  // namespace seine

@@ -1,0 +1,65 @@
+// Settings of an index: geometry, zones, codec, retrieval defaults, store and memory limit. Plain values; Validate
+// names the field that is wrong. Paper: ParisKV, section 4; spec names in README.md.
+#ifndef SEINE_INDEX_CONFIG_H_
+#define SEINE_INDEX_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/code.h"
+#include "kernels/search.h"
+#include "kernels/types.h"
+
+namespace seine {
+
+struct Geometry {
+  int num_layers = 1;
+  int num_q_heads = 1;  // a multiple of num_kv_heads
+  int num_kv_heads = 1;
+  int head_dim = 128;             // 64, 80, 96, 128, 192 or 256
+  DType dtype = DType::kFloat16;  // of keys and values as appended and stored
+  int group() const { return num_q_heads / num_kv_heads; }
+};
+
+// Sink | retrieval zone | local + buffer. With n tokens the zone is [sink, sink + floor((n - sink - local) /
+// update_buffer)
+// * update_buffer): a function of n alone, so streaming token by token equals one shot. Dense tokens are always
+// visible.
+struct Zones {
+  int sink = 128;
+  int local = 512;
+  int update_buffer = 512;     // a multiple of 64 and of the centre window
+  int dense_threshold = 2048;  // below this many tokens the answer is all of them (path DENSE)
+};
+
+enum class KvStore : uint8_t { kNone = 0, kKeys = 1, kKeysValues = 2 };
+
+struct CodecConfig {
+  std::string name = "rsq";
+  uint64_t seed = 1;
+  Centre centre = Centre::kWindow;
+  int centre_tokens = 64;  // Centre::kWindow
+};
+
+struct IndexConfig {
+  std::string name;
+  Geometry geometry;
+  Zones zones;
+  CodecConfig codec;
+  SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
+  KvStore kv_store = KvStore::kKeys;
+  int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
+};
+
+// OK, or INVALID_ARGUMENT "field: what is wrong with it".
+absl::Status Validate(const IndexConfig& config);
+absl::Status Validate(const SearchParams& params);
+
+// As settings and descriptions spell them: "sign_ip", "collision"; "none", "global", "window".
+const char* Name(Coarse coarse);
+const char* Name(Centre centre);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_CONFIG_H_

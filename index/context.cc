@@ -1,0 +1,53 @@
+// Derives shapes from settings.
+#include "index/context.h"
+
+#include <utility>
+
+namespace seine {
+
+namespace {
+
+// Positions in a full chunk of stored rows, and in the smallest last chunk. Where keys are dropped once they are
+// encoded, chunks are small, so that little more is held than what is needed.
+constexpr int kChunkTokens = 2048;
+constexpr int kTransientChunkTokens = 256;
+constexpr int kMinChunkTokens = 64;
+
+std::shared_ptr<const Codec> MakeCodec(const IndexConfig& config) {
+  RsqOptions options;
+  options.head_dim = config.geometry.head_dim;
+  options.seed = config.codec.seed;
+  options.centre = config.codec.centre;
+  options.centre_tokens = config.codec.centre_tokens;
+  return MakeRsqCodec(options);
+}
+
+int ChunkTokens(KvStore store) { return store == KvStore::kNone ? kTransientChunkTokens : kChunkTokens; }
+
+PieceList::Shape RowShape(const RowFormat* format, KvStore store, SlabPool* pool) {
+  const int length = ChunkTokens(store);
+  const bool pooled = format->Bytes(length) < SlabPool::kSlabBytes / 2;  // larger ones fill huge pages themselves
+  return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr};
+}
+
+}  // namespace
+
+Context::Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget)
+    : config(index_config),
+      backend(index_backend),
+      ledger(index_backend, index_config.memory_limit_bytes, std::move(budget)),
+      codec(MakeCodec(index_config)),
+      rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
+      checksums(1, sizeof(uint64_t)),
+      row_pool(backend, rows.Bytes(ChunkTokens(config.kv_store))),
+      row_shape(RowShape(&rows, config.kv_store, &row_pool)),
+      checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
+      codes(backend, codec.get(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision) {}
+
+int64_t Context::ZoneKeys(int64_t n) const {
+  const Zones& zones = config.zones;
+  const int64_t beyond = n - zones.sink - zones.local;
+  return beyond > 0 ? beyond / zones.update_buffer * zones.update_buffer : 0;
+}
+
+}  // namespace seine

@@ -1,0 +1,48 @@
+// What all layers of one index share: settings, codec, backend, ledger and the shapes that follow from them.
+#ifndef SEINE_INDEX_CONTEXT_H_
+#define SEINE_INDEX_CONTEXT_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "index/code_store.h"
+#include "index/config.h"
+#include "index/memory.h"
+#include "index/memory_budget.h"
+#include "index/piece_list.h"
+#include "index/row_store.h"
+#include "index/slab_pool.h"
+#include "kernels/backend.h"
+#include "kernels/code.h"
+
+namespace seine {
+
+// Immutable but for the ledger and the pools, which are thread-safe. Outlives all sequences.
+class Context {
+ public:
+  Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget);
+
+  const IndexConfig config;
+  Backend* const backend;
+  mutable MemoryLedger ledger;
+  const std::shared_ptr<const Codec> codec;
+
+  // Bytes of one head's row, and of one token's rows of all KV heads.
+  int row_bytes() const { return rows.row_bytes(); }
+  int64_t token_bytes() const { return int64_t{rows.heads()} * rows.row_bytes(); }
+
+  // Keys in the zone, and its end, with n tokens: a function of n alone.
+  int64_t ZoneKeys(int64_t n) const;
+  int64_t ZoneEnd(int64_t n) const { return config.zones.sink + ZoneKeys(n); }
+
+  const RowFormat rows;
+  const RowFormat checksums;
+  mutable SlabPool row_pool;  // thread-safe
+  const PieceList::Shape row_shape;
+  const PieceList::Shape checksum_shape;
+  const CodeShape codes;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_CONTEXT_H_

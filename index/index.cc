@@ -1,0 +1,305 @@
+// Sequences of an index: create, find, fork, truncate, append, and what is said about them.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "index/index_impl.h"
+#include "kernels/cpu/ops.h"
+
+namespace seine {
+
+namespace {
+
+constexpr size_t kMaxIdLength = 128;
+constexpr int64_t kMaxTokens = INT32_MAX;  // positions are int32
+
+using ReaderLock = std::shared_lock<std::shared_mutex>;
+using WriterLock = std::unique_lock<std::shared_mutex>;
+
+// Locks on all layers of one sequence, in order.
+template <typename Lock>
+std::vector<Lock> LockAll(const Sequence& sequence) {
+  std::vector<Lock> locks;
+  locks.reserve(sequence.layers.size());
+  for (const auto& layer : sequence.layers) locks.emplace_back(layer->mutex());
+  return locks;
+}
+
+int64_t LongestLayer(const Sequence& sequence) {
+  int64_t longest = 0;
+  for (const auto& layer : sequence.layers) longest = std::max(longest, layer->length());
+  return longest;
+}
+
+absl::Status BeyondLongest(int64_t position, int64_t longest) {
+  return absl::OutOfRangeError(
+      absl::StrCat("position: ", position, " is not in [0, ", longest, "], the longest layer"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
+                                                     std::shared_ptr<MemoryBudget> budget) {
+  if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
+  if (absl::Status s = Validate(config); !s.ok()) return s;
+  return std::make_unique<IndexImpl>(config, backend, std::move(budget));
+}
+
+IndexStats IndexImpl::stats() const {
+  IndexStats stats;
+  {
+    ReaderLock lock(mutex_);
+    stats.num_sequences = static_cast<int64_t>(sequences_.size());
+  }
+  stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
+  stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
+  return stats;
+}
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle) const {
+  ReaderLock lock(mutex_);
+  const auto found = sequences_.find(handle.id);
+  if (found == sequences_.end()) return absl::NotFoundError("sequence: not found");
+  if (handle.generation != 0 && handle.generation != found->second->generation) {
+    return absl::FailedPreconditionError("sequence: stale generation; the id was deleted and made again");
+  }
+  return found->second;
+}
+
+absl::Status IndexImpl::CheckNewId(absl::string_view id) const {
+  if (id.size() > kMaxIdLength) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence id: ", id.size(), " characters, at most ", kMaxIdLength));
+  }
+  for (const char c : id) {
+    if (!absl::ascii_isprint(c))
+      return absl::InvalidArgumentError("sequence id: holds a character that is not printable");
+  }
+  ReaderLock lock(mutex_);
+  if (sequences_.contains(id)) return absl::AlreadyExistsError("sequence id: already in use");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
+  auto sequence = std::make_shared<Sequence>();
+  const int num_layers = context_.config.geometry.num_layers;
+  const int64_t bytes = sizeof(Sequence) + kMaxIdLength + num_layers * (sizeof(Layer) + sizeof(std::unique_ptr<Layer>));
+  Reservation reservation(&context_.ledger);
+  if (absl::Status s = reservation.Reserve(bytes); !s.ok()) return s;
+  sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
+  for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_));
+  return sequence;
+}
+
+absl::StatusOr<SequenceHandle> IndexImpl::Insert(SequenceRef sequence, absl::string_view id) {
+  WriterLock lock(mutex_);
+  std::string name(id);
+  do {
+    ++last_generation_;
+    if (id.empty()) name = absl::StrCat("seq-", last_generation_);
+  } while (id.empty() && sequences_.contains(name));
+  sequence->id = name;
+  sequence->generation = last_generation_;
+  SequenceHandle handle{name, sequence->generation};
+  if (!sequences_.emplace(std::move(name), std::move(sequence)).second) {
+    return absl::AlreadyExistsError("sequence id: already in use");
+  }
+  return handle;
+}
+
+absl::StatusOr<SequenceHandle> IndexImpl::CreateSequence(absl::string_view id) {
+  if (absl::Status s = CheckNewId(id); !s.ok()) return s;
+  absl::StatusOr<SequenceRef> sequence = NewSequence();
+  if (!sequence.ok()) return sequence.status();
+  return Insert(*std::move(sequence), id);
+}
+
+absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle) const {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  if (!sequence.ok()) return sequence.status();
+  return Describe(**sequence);
+}
+
+std::vector<SequenceInfo> IndexImpl::ListSequences() const {
+  std::vector<SequenceRef> sequences;
+  {
+    ReaderLock lock(mutex_);
+    for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
+  }
+  std::sort(sequences.begin(), sequences.end(), [](const auto& a, const auto& b) { return a->id < b->id; });
+  std::vector<SequenceInfo> infos;
+  infos.reserve(sequences.size());
+  for (const SequenceRef& sequence : sequences) infos.push_back(Describe(*sequence));
+  return infos;
+}
+
+SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
+  SequenceInfo info;
+  info.handle = {sequence.id, sequence.generation};
+  for (const auto& layer : sequence.layers) {
+    ReaderLock lock(layer->mutex());
+    info.layer_tokens.push_back(layer->length());
+    info.code_bytes += layer->code_bytes();
+    info.store_bytes += layer->store_bytes();
+  }
+  return info;
+}
+
+absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);  // the memory goes when this, or the last call in it, ends
+  if (!sequence.ok()) return sequence.status();
+  WriterLock lock(mutex_);
+  const auto found = sequences_.find(handle.id);
+  if (found == sequences_.end() || found->second != *sequence) return absl::NotFoundError("sequence: not found");
+  sequences_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, absl::string_view new_id,
+                                               int64_t position) {
+  absl::StatusOr<SequenceRef> source = Find(handle);
+  if (!source.ok()) return source.status();
+  if (absl::Status s = CheckNewId(new_id); !s.ok()) return s;
+  absl::StatusOr<SequenceRef> copy = NewSequence();
+  if (!copy.ok()) return copy.status();
+  {
+    const auto locks = LockAll<ReaderLock>(**source);
+    const int64_t longest = LongestLayer(**source);
+    if (position > longest) return BeyondLongest(position, longest);
+    Staging staging;
+    for (size_t i = 0; i < (*copy)->layers.size(); ++i) {
+      Layer& layer = *(*copy)->layers[i];
+      layer.ShareFrom(*(*source)->layers[i]);
+      if (position < 0) continue;
+      if (absl::Status s = layer.PlanTruncate(position, &staging); !s.ok()) return s;
+    }
+    if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
+    staging.Install();
+    for (const auto& layer : (*copy)->layers) layer->CommitTruncate(position < 0 ? longest : position);
+  }
+  return Insert(*std::move(copy), new_id);
+}
+
+absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position) {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  if (!sequence.ok()) return sequence.status();
+  const auto locks = LockAll<WriterLock>(**sequence);
+  const int64_t longest = LongestLayer(**sequence);
+  if (position < 0 || position > longest) return BeyondLongest(position, longest);
+  Staging staging;
+  for (const auto& layer : (*sequence)->layers) {
+    if (absl::Status s = layer->PlanTruncate(position, &staging); !s.ok()) return s;
+  }
+  if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
+  staging.Install();
+  for (const auto& layer : (*sequence)->layers) layer->CommitTruncate(position);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
+                                          const TensorView& keys, const TensorView& values) {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  if (!sequence.ok()) return sequence.status();
+  if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
+  Layer& target = *(*sequence)->layers[layer];
+  WriterLock lock(target.mutex());
+  return target.Append(position, keys, values);
+}
+
+absl::Status IndexImpl::CheckLayer(int layer) const {
+  const int num_layers = context_.config.geometry.num_layers;
+  if (layer >= 0 && layer < num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("layer: ", layer, " is not in [0, ", num_layers, ")"));
+}
+
+absl::Status IndexImpl::CheckHead(int kv_head) const {
+  const int num_heads = context_.config.geometry.num_kv_heads;
+  if (kv_head >= 0 && kv_head < num_heads) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("kv_head: ", kv_head, " is not in [0, ", num_heads, ")"));
+}
+
+absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) const {
+  if (tensor.num_tokens < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.num_tokens, " tokens"));
+  }
+  const int64_t token_bytes = context_.token_bytes();
+  size_t expected = 0;
+  if (__builtin_mul_overflow(tensor.num_tokens, token_bytes, &expected) || tensor.bytes != expected) {
+    const Geometry& g = context_.config.geometry;
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.bytes, " bytes given where ", tensor.num_tokens,
+                                                   " tokens of ", g.num_kv_heads, " KV heads x ", g.head_dim, " x ",
+                                                   SizeOf(g.dtype), " bytes were announced"));
+  }
+  if (tensor.bytes > 0 && tensor.data == nullptr) return absl::InvalidArgumentError(absl::StrCat(field, ": no data"));
+  return absl::OkStatus();
+}
+
+absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
+                                    const TensorView& values) const {
+  const Geometry& g = context_.config.geometry;
+  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
+  if (position < 0) return absl::InvalidArgumentError(absl::StrCat("position: ", position, " is negative"));
+  if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
+  if (context_.config.kv_store == KvStore::kKeysValues) {
+    if (absl::Status s = CheckShape("values", values); !s.ok()) return s;
+    if (values.num_tokens != keys.num_tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("values: ", values.num_tokens, " tokens beside ", keys.num_tokens, " of keys"));
+    }
+  } else if (values.num_tokens != 0 || values.bytes != 0) {
+    return absl::InvalidArgumentError("values: given, but kv_store does not keep values");
+  }
+  if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
+    return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
+  }
+  const ConstRows rows{keys.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
+  const int64_t bad = cpu::FirstNonFinite(rows, keys.num_tokens * g.num_kv_heads, g.head_dim);
+  if (bad < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("keys: position ", position + bad / g.num_kv_heads, ", KV head ",
+                                                 bad % g.num_kv_heads,
+                                                 " holds NaN or infinity, or its norm overflows"));
+}
+
+absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_head,
+                               absl::Span<const int32_t> positions, std::string* keys, std::string* values) const {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  if (!sequence.ok()) return sequence.status();
+  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
+  if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
+  if (keys != nullptr && context_.config.kv_store == KvStore::kNone) {
+    return absl::FailedPreconditionError("keys: kv_store does not keep them");
+  }
+  if (values != nullptr && context_.config.kv_store != KvStore::kKeysValues) {
+    return absl::FailedPreconditionError("values: kv_store does not keep them");
+  }
+  const Layer& target = *(*sequence)->layers[layer];
+  ReaderLock lock(target.mutex());
+  return target.Gather(kv_head, positions, keys, values);
+}
+
+absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const {
+  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  if (!sequence.ok()) return sequence.status();
+  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
+  if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
+  const Layer& target = *(*sequence)->layers[layer];
+  ReaderLock lock(target.mutex());
+  HeadInfo info;
+  info.num_tokens = target.length();
+  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, info.num_tokens);
+  info.zone_end = info.zone_begin + target.zone_keys();
+  info.num_segments = target.num_segments();
+  info.code_bytes = target.head_code_bytes(kv_head);
+  info.store_bytes = target.store_bytes() / context_.config.geometry.num_kv_heads;
+  info.bytes_per_key = target.zone_keys() > 0 ? double(info.code_bytes) / double(target.zone_keys()) : 0;
+  info.layout = context_.codec->layout();
+  info.codec = context_.config.codec.name;
+  info.coarse = Name(context_.config.search.coarse);
+  info.centre = Name(context_.codec->centre());
+  return info;
+}
+
+}  // namespace seine

@@ -1,0 +1,135 @@
+// Seine as a library: start here. An Index holds, for every sequence, layer and KV head, the codes (and, if asked, the
+// keys and values) of a model's KV cache, and answers a decode step's queries with token positions.
+//
+//   auto backend = seine::MakeCpuBackend(/*threads=*/0);
+//   auto index = seine::Index::Create(config, backend.get()).value();
+//   auto seq = index->CreateSequence("").value();
+//   index->Append(seq, layer, /*position=*/0, {keys, values});      // prefill, then one token a step
+//   auto answer = index->Retrieve({{seq, layer, queries}}, params); // per decode step and layer, whole batch at once
+//
+// Thread safety: every method may be called from any thread; calls on one sequence's layer are serialised where one
+// writes. Errors are absl::Status at every call; nothing throws; a call that fails has changed nothing.
+#ifndef SEINE_INDEX_INDEX_H_
+#define SEINE_INDEX_INDEX_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "index/config.h"
+#include "index/memory_budget.h"
+#include "kernels/backend.h"
+
+namespace seine {
+
+// Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.
+struct SequenceHandle {
+  std::string id;
+  uint64_t generation = 0;  // 0: any generation
+};
+
+// [num_tokens, num_kv_heads, head_dim] in the index's dtype, row-major, dense. `bytes` is checked against the shape.
+struct TensorView {
+  const void* data = nullptr;
+  int64_t num_tokens = 0;
+  size_t bytes = 0;
+};
+
+struct RetrieveItem {
+  SequenceHandle sequence;
+  int layer = 0;
+  const float* queries = nullptr;  // [num_q_heads, head_dim], post-RoPE, fp32
+};
+
+enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
+
+// Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
+// [0, dense_begin) and [dense_end, num_tokens) are visible besides; under kDense everything is, and sets are empty
+// (dense_begin = dense_end = num_tokens).
+struct ItemAnswer {
+  absl::Status status;
+  Path path = Path::kIndex;
+  int64_t num_tokens = 0;
+  int64_t dense_begin = 0;                       // = zone begin
+  int64_t dense_end = 0;                         // = zone end
+  bool all_returned = false;                     // top_k >= tokens in the zone
+  std::vector<std::vector<int32_t>> positions;   // [sets][<= top_k]
+  std::vector<std::vector<float>> scores;        // beside positions
+  std::vector<std::vector<int32_t>> candidates;  // [num_q_heads], if params.with_candidates
+  SearchStats stats;
+};
+
+struct SequenceInfo {
+  SequenceHandle handle;
+  std::vector<int64_t> layer_tokens;  // [num_layers]
+  int64_t code_bytes = 0;             // capacity held for codes (shared segments counted whole)
+  int64_t store_bytes = 0;            // capacity held for keys and values
+};
+
+struct IndexStats {
+  int64_t num_sequences = 0;
+  int64_t code_bytes = 0;  // shared segments counted once
+  int64_t store_bytes = 0;
+};
+
+struct HeadInfo {
+  int64_t num_tokens = 0;
+  int64_t zone_begin = 0, zone_end = 0;
+  int64_t num_segments = 0;
+  int64_t code_bytes = 0, store_bytes = 0;
+  double bytes_per_key = 0;  // code bytes (all planes, centres, capacity not yet used) / zone keys
+  CodeLayout layout;
+  std::string codec, coarse, centre;
+};
+
+class Index {
+ public:
+  virtual ~Index() = default;
+  // `backend` must outlive the index. `budget`, if given, is a limit shared with other indexes, besides the config's
+  // own. INVALID_ARGUMENT naming the field.
+  static absl::StatusOr<std::unique_ptr<Index>> Create(const IndexConfig& config, Backend* backend,
+                                                       std::shared_ptr<MemoryBudget> budget = nullptr);
+
+  virtual const IndexConfig& config() const = 0;
+  virtual IndexStats stats() const = 0;
+
+  // Empty id: one is made. ALREADY_EXISTS if it lives.
+  virtual absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) = 0;
+  virtual absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const = 0;
+  virtual std::vector<SequenceInfo> ListSequences() const = 0;
+  virtual absl::Status DeleteSequence(const SequenceHandle& handle) = 0;
+  // A new sequence holding the first `position` tokens of every layer (copy-on-write; layers shorter are taken whole).
+  // position < 0: all. OUT_OF_RANGE beyond the longest layer.
+  virtual absl::StatusOr<SequenceHandle> Fork(const SequenceHandle& handle, absl::string_view new_id,
+                                              int64_t position) = 0;
+  // Drops tokens at and after `position` in every layer. OUT_OF_RANGE beyond the longest layer. With KvStore::kNone a
+  // cut inside an encoded window whose keys are gone is FAILED_PRECONDITION naming the nearest position that works.
+  virtual absl::Status Truncate(const SequenceHandle& handle, int64_t position) = 0;
+
+  // Appends tokens of one layer at `position`. Equal to the layer's length: appends. Below: an identical replay is a
+  // no-op (a replay that runs past the end appends the rest), other bytes are ALREADY_EXISTS. Above: OUT_OF_RANGE.
+  // INVALID_ARGUMENT: wrong layer, byte size, NaN or infinity (message names the first position). Memory limit:
+  // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
+  virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,
+                                         const TensorView& keys, const TensorView& values) = 0;
+
+  // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call.
+  virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
+                                                           const SearchParams& params) const = 0;
+
+  // Stored keys and/or values of `positions` of one KV head, [count, head_dim] in the index's dtype.
+  // FAILED_PRECONDITION where kv_store does not hold them; OUT_OF_RANGE naming the first position beyond the layer.
+  virtual absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
+                              std::string* keys, std::string* values) const = 0;
+
+  virtual absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_INDEX_H_

@@ -1,0 +1,66 @@
+// The Index: sequences by name, and the checks that stand before a layer.
+#ifndef SEINE_INDEX_INDEX_IMPL_H_
+#define SEINE_INDEX_INDEX_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "index/context.h"
+#include "index/index.h"
+#include "index/sequence.h"
+
+namespace seine {
+
+// Locks: mutex_ guards the map only and is never held while a layer's mutex is taken.
+class IndexImpl : public Index {
+ public:
+  IndexImpl(const IndexConfig& config, Backend* backend, std::shared_ptr<MemoryBudget> budget)
+      : context_(config, backend, std::move(budget)) {}
+
+  const IndexConfig& config() const override { return context_.config; }
+  IndexStats stats() const override;
+
+  absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) override;
+  absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const override;
+  std::vector<SequenceInfo> ListSequences() const override;
+  absl::Status DeleteSequence(const SequenceHandle& handle) override;
+  absl::StatusOr<SequenceHandle> Fork(const SequenceHandle& handle, absl::string_view new_id,
+                                      int64_t position) override;
+  absl::Status Truncate(const SequenceHandle& handle, int64_t position) override;
+  absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
+                                 const TensorView& values) override;
+  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
+                                                   const SearchParams& params) const override;
+  absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
+                      std::string* keys, std::string* values) const override;
+  absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
+
+ private:
+  using SequenceRef = std::shared_ptr<Sequence>;
+
+  absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle) const;
+  absl::Status CheckNewId(absl::string_view id) const;
+  absl::StatusOr<SequenceRef> NewSequence() const;
+  absl::StatusOr<SequenceHandle> Insert(SequenceRef sequence, absl::string_view id);
+
+  absl::Status CheckLayer(int layer) const;
+  absl::Status CheckHead(int kv_head) const;
+  absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
+  absl::Status CheckShape(const char* field, const TensorView& tensor) const;
+  absl::Status CheckParams(const SearchParams& params) const;
+  absl::Status CheckQueries(const RetrieveItem& item) const;
+  SequenceInfo Describe(const Sequence& sequence) const;
+
+  const Context context_;
+  mutable std::shared_mutex mutex_;
+  absl::flat_hash_map<std::string, SequenceRef> sequences_;
+  uint64_t last_generation_ = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_INDEX_IMPL_H_

@@ -1,0 +1,26 @@
+// One sequence: its name and its layers.
+#ifndef SEINE_INDEX_SEQUENCE_H_
+#define SEINE_INDEX_SEQUENCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "index/layer.h"
+#include "index/memory.h"
+
+namespace seine {
+
+// The id and generation are set before the sequence is shared and do not change; each layer has its own lock. A deleted
+// sequence lives on until the last call that uses it returns.
+struct Sequence {
+  std::string id;
+  uint64_t generation = 0;
+  std::vector<std::unique_ptr<Layer>> layers;  // [num_layers]
+  Memory overhead;                             // the charge for these objects themselves
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SEQUENCE_H_

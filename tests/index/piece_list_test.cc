@@ -1,0 +1,177 @@
+// Growth, copy-on-write and failure of piece lists, and the counting of their memory.
+#include "index/piece_list.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "index/row_store.h"
+#include "tests/index/test_util.h"
+
+namespace seine {
+namespace {
+
+using testing::TestBackend;
+
+class PieceListTest : public ::testing::Test {
+ protected:
+  bool Reserve(RowStore* store, int64_t begin, int64_t end) {
+    Staging staging;
+    store->Plan(begin, end, &staging);
+    if (!staging.Allocate(&ledger_).ok()) return false;
+    staging.Install();
+    store->Refresh();
+    return true;
+  }
+  // Rows [begin, end) of two heads: byte = position + mark, head 1 negated.
+  void Write(RowStore* store, int64_t begin, int64_t end, int mark) {
+    ASSERT_TRUE(Reserve(store, begin, end));
+    const std::string rows = Row(begin, end, mark);
+    store->Write(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin);
+  }
+  static std::string Row(int64_t begin, int64_t end, int mark) {
+    std::string rows;
+    for (int64_t p = begin; p < end; ++p) {
+      const char c = static_cast<char>(p + mark);
+      rows += std::string(4, c) + std::string(4, static_cast<char>(~c));
+    }
+    return rows;
+  }
+  static bool Holds(const RowStore& store, int64_t begin, int64_t end, int mark) {
+    const std::string rows = Row(begin, end, mark);
+    return store.FirstDifference(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin) < 0;
+  }
+
+  TestBackend backend_;
+  MemoryLedger ledger_{&backend_, 0, nullptr};
+  const RowFormat format_{2, 4};
+  const PieceList::Shape shape_{&format_, MemoryKind::kStore, 16, 4, 1, nullptr};
+};
+
+TEST_F(PieceListTest, GrowsByDoublingAndKeepsRows) {
+  RowStore store(&format_, &shape_);
+  for (int n = 1; n <= 40; ++n) {
+    Write(&store, n - 1, n, 0);
+    ASSERT_TRUE(Holds(store, 0, n, 0)) << n;
+    const int last = n % 16 == 0 ? 16 : n % 16;
+    const int capacity = last <= 4 ? 4 : last <= 8 ? 8 : 16;
+    EXPECT_EQ(store.bytes(), ((n - 1) / 16 * 16 + capacity) * 8) << n;
+    EXPECT_EQ(ledger_.held(MemoryKind::kStore), store.bytes());
+  }
+}
+
+TEST_F(PieceListTest, SharedPiecesAreCopiedByTheWriterOnly) {
+  RowStore a(&format_, &shape_);
+  Write(&a, 0, 20, 0);
+  RowStore b = a;
+  EXPECT_EQ(ledger_.held(MemoryKind::kStore), a.bytes());  // counted once
+  Write(&b, 18, 22, 100);
+  EXPECT_TRUE(Holds(a, 0, 20, 0));
+  EXPECT_TRUE(Holds(b, 0, 18, 0));
+  EXPECT_TRUE(Holds(b, 18, 22, 100));
+  EXPECT_EQ(a.Row(0, 3), b.Row(0, 3));    // the first piece is still one
+  EXPECT_NE(a.Row(0, 17), b.Row(0, 17));  // the second is not
+  const uint8_t* row = a.Row(1, 17);
+  const int before = backend_.allocations;
+  Write(&a, 19, 20, 7);  // alone now: written in place
+  EXPECT_EQ(a.Row(1, 17), row);
+  EXPECT_EQ(backend_.allocations, before);
+  EXPECT_TRUE(Holds(b, 0, 18, 0));
+}
+
+TEST_F(PieceListTest, TruncateAndDropLetWholePiecesGo) {
+  RowStore store(&format_, &shape_);
+  Write(&store, 0, 64, 0);
+  store.Drop(5, 50);  // pieces [16, 32) and [32, 48)
+  EXPECT_EQ(store.bytes(), 32 * 8);
+  EXPECT_TRUE(Holds(store, 0, 16, 0));
+  EXPECT_TRUE(Holds(store, 48, 64, 0));
+  store.Truncate(49);
+  EXPECT_EQ(store.bytes(), 32 * 8);
+  store.Truncate(48);
+  EXPECT_EQ(store.bytes(), 16 * 8);
+  Write(&store, 20, 24, 9);  // into a piece that was dropped
+  EXPECT_TRUE(Holds(store, 20, 24, 9));
+  store.Truncate(0);
+  EXPECT_EQ(ledger_.held(MemoryKind::kStore), 0);
+}
+
+TEST_F(PieceListTest, FailureAtEveryAllocationChangesNothing) {
+  RowStore store(&format_, &shape_);
+  Write(&store, 0, 3, 0);
+  RowStore shared = store;
+  const int64_t held = ledger_.held(MemoryKind::kStore);
+  for (int fail = 0; fail < 3; ++fail) {  // a copy and two new pieces
+    backend_.fail_after = fail;
+    EXPECT_FALSE(Reserve(&store, 3, 40)) << fail;
+    EXPECT_EQ(ledger_.held(MemoryKind::kStore), held);
+    EXPECT_EQ(store.Row(0, 0), shared.Row(0, 0));
+  }
+  backend_.fail_after = -1;
+  EXPECT_TRUE(Reserve(&store, 3, 40));
+  EXPECT_TRUE(Holds(store, 0, 3, 0));
+}
+
+TEST_F(PieceListTest, LimitsRefuseBeforeAllocationAndAreGivenBack) {
+  auto shared = std::make_shared<MemoryBudget>(1000);
+  MemoryLedger own(&backend_, 300, nullptr), first(&backend_, 900, shared), second(&backend_, 0, shared);
+  EXPECT_EQ(own.Reserve(301).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(own.Reserve(300).ok());
+  EXPECT_FALSE(own.Reserve(1).ok());
+  {
+    Reservation reservation(&first);
+    ASSERT_TRUE(reservation.Reserve(600).ok());
+    Memory memory;
+    ASSERT_TRUE(reservation.Allocate(MemoryKind::kCode, 200, nullptr, &memory).ok());
+    EXPECT_EQ(first.held(MemoryKind::kCode), 200);
+    EXPECT_FALSE(second.Reserve(401).ok());
+    EXPECT_TRUE(second.Reserve(400).ok());
+    EXPECT_FALSE(first.Reserve(1).ok());  // within its own limit, but not the shared one
+    second.Release(400);
+    Memory moved = std::move(memory);
+    EXPECT_EQ(moved.bytes(), 200);
+    EXPECT_EQ(first.held(MemoryKind::kCode), 200);
+  }
+  EXPECT_EQ(first.held(MemoryKind::kCode), 0);
+  EXPECT_EQ(shared->used_bytes(), 0);
+}
+
+TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
+  TestBackend backend;
+  SlabPool pool(&backend, 1000);
+  std::vector<uint8_t*> blocks;
+  for (int i = 0; i < 100; ++i) {
+    blocks.push_back(pool.Allocate());
+    ASSERT_NE(blocks.back(), nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % 64, 0u);
+    std::fill_n(blocks.back(), 1000, static_cast<uint8_t>(i));
+  }
+  EXPECT_EQ(backend.allocations, 8);  // 1 + 1 + 2 + 4 + ... + 64
+  for (int i = 0; i < 100; ++i) {     // none overlaps another
+    for (int j = 0; j < 1000; ++j) ASSERT_EQ(blocks[i][j], i);
+  }
+  pool.Free(blocks[70]);
+  EXPECT_EQ(pool.Allocate(), blocks[70]);
+  EXPECT_EQ(backend.allocations, 8);
+  EXPECT_EQ(backend.freed, 0);
+  for (int i = 99; i >= 0; --i) pool.Free(blocks[i]);
+  EXPECT_EQ(backend.freed, 8);
+  backend.fail_after = 0;
+  EXPECT_EQ(pool.Allocate(), nullptr);
+  uint8_t* block = pool.Allocate();
+  ASSERT_NE(block, nullptr);
+  pool.Free(block);
+}
+
+TEST(SlabPoolTest, SlabsStayBounded) {
+  TestBackend backend;
+  SlabPool pool(&backend, 300000);  // 13 blocks in 4 MiB
+  std::vector<uint8_t*> blocks;
+  for (int i = 0; i < 60; ++i) blocks.push_back(pool.Allocate());
+  EXPECT_EQ(backend.allocations, 9);  // 1 1 2 4 8 13 13 13 13
+  for (uint8_t* block : blocks) pool.Free(block);
+  EXPECT_EQ(backend.freed, 9);
+}
+
+}  // namespace
+}  // namespace seine
