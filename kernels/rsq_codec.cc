@@ -100,28 +100,51 @@ class RsqCodec final : public Codec {
 
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
               const ConstCodePlanes* segments, int segment_keys, float* out) const override {
-    constexpr int kBatch = 256;
-    const uint8_t *rows[kBatch], *records[kBatch];
-    uint32_t bases[kBatch];
+    // Records are fetched one batch before they are read: the next batch's memory accesses run under this one's
+    // arithmetic.
     const float unit = query.query8_step * (tables_.levels[7] / 127.0f);
+    Batch batches[2];
+    const auto prepare = [&](size_t first) {
+      if (first < count)
+        FetchBatch(candidates, chosen + first, count - first, segments, segment_keys, &batches[first / kBatch % 2]);
+    };
+    prepare(0);
     for (size_t first = 0; first < count; first += kBatch) {
-      const int n = static_cast<int>(std::min<size_t>(kBatch, count - first));
-      for (int i = 0; i < n; ++i) {
-        const uint32_t at = chosen[first + i], index = candidates.index[at];
-        const ConstCodePlanes& planes = segments[index / segment_keys];
-        const uint32_t key = index % segment_keys;
-        rows[i] = candidates.rows.data() + static_cast<size_t>(at) * layout_.coarse_bytes;
-        records[i] = planes.fine + static_cast<size_t>(key) * layout_.fine_bytes;
-        bases[i] = planes.fine_base[key / kWindowTokens];
-      }
-      cpu::RerankRsq(rows, records, bases, n, layout_.head_dim, tables_, query.query8.data(), out + first);
-      for (int i = 0; i < n; ++i) {
+      prepare(first + kBatch);
+      const Batch& batch = batches[first / kBatch % 2];
+      uint32_t bases[kBatch];
+      for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
+      cpu::RerankRsq(batch.rows, batch.records, bases, batch.size, layout_.head_dim, tables_, query.query8.data(),
+                     out + first);
+      for (int i = 0; i < batch.size; ++i) {
         out[first + i] = candidates.base[chosen[first + i]] * query.coarse_step + out[first + i] * unit;
       }
     }
   }
 
  private:
+  static constexpr size_t kBatch = 64;
+  struct Batch {
+    const uint8_t *rows[kBatch], *records[kBatch];
+    const uint32_t* base_at[kBatch];
+    int size;
+  };
+
+  void FetchBatch(const Candidates& candidates, const uint32_t* chosen, size_t left, const ConstCodePlanes* segments,
+                  int segment_keys, Batch* batch) const {
+    batch->size = static_cast<int>(std::min(kBatch, left));
+    for (int i = 0; i < batch->size; ++i) {
+      const uint32_t index = candidates.index[chosen[i]], segment = index / segment_keys,
+                     key = index - segment * segment_keys;
+      const ConstCodePlanes& planes = segments[segment];
+      batch->rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout_.coarse_bytes;
+      batch->records[i] = planes.fine + static_cast<size_t>(key) * layout_.fine_bytes;
+      batch->base_at[i] = planes.fine_base + key / kWindowTokens;
+      for (int b = 0; b < layout_.fine_bytes; b += 64) __builtin_prefetch(batch->records[i] + b, 0, 2);
+      __builtin_prefetch(batch->base_at[i], 0, 2);
+    }
+  }
+
   void Rotated(const ConstRows& keys, int first, int count, float* rows) const {
     const ConstRows from = {keys.row(first), keys.stride_bytes, keys.dtype};
     cpu::ToFloat(from, count, layout_.head_dim, rows);

@@ -14,10 +14,10 @@
 namespace seine::cpu {
 namespace {
 
-constexpr int64_t kShortZone = 32768;   // keys: the scores of one query still fit the second cache
-constexpr int64_t kSampleKeys = 16384;  // sampled in whole windows, evenly spread
-constexpr int kSlack = 16;              // ScanAbove writes whole vectors
-constexpr double kMargin = 1.25;        // of the wanted share, let through so that a rescan is rare
+constexpr int64_t kShortZone = 32768;  // keys: the scores of one query still fit the second cache
+constexpr int64_t kSampleKeys = 8192;  // sampled in whole windows, evenly spread
+constexpr int kSlack = 16;             // ScanAbove writes whole vectors
+constexpr double kMargin = 1.2;        // of the wanted share, let through so that a rescan is rare
 
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork& work, bool collision, int64_t segment) {
   ScanArgs a;
@@ -54,7 +54,7 @@ float Threshold(const std::vector<float>& sample, double share, int loosen, std:
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
 
-// A sampled window lies where no hardware prefetcher looks: ask for it while the one before is scored.
+// A sampled window lies where no hardware prefetcher looks: ask for it while those before are scored.
 void FetchWindow(const SearchTask& task, int64_t key) {
   const CodeLayout& layout = task.codec->layout();
   const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
@@ -70,10 +70,16 @@ void FetchWindow(const SearchTask& task, int64_t key) {
 void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* sample) {
   const int64_t windows = task.num_keys / kWindowTokens;
   const int64_t stride = std::max<int64_t>(1, windows / (kSampleKeys / kWindowTokens));
+  constexpr int64_t kAhead = 4;  // windows in flight
+  const auto fetch = [&](int64_t w) {
+    if (w < windows) FetchWindow(task, w * kWindowTokens);
+  };
   sample->clear();
-  for (int64_t w = stride / 2; w < windows; w += stride) {
+  const int64_t first = stride / 2;
+  for (int64_t i = 0; i < kAhead; ++i) fetch(first + i * stride);
+  for (int64_t w = first; w < windows; w += stride) {
     const int64_t key = w * kWindowTokens;
-    if (w + stride < windows) FetchWindow(task, key + stride * kWindowTokens);
+    fetch(w + kAhead * stride);
     ScanArgs a = ArgsFor(task, *work, collision, key / task.segment_keys);
     a.begin = static_cast<int>(key % task.segment_keys);
     a.end = a.begin + kWindowTokens;
