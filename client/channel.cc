@@ -1,0 +1,109 @@
+// Endpoints, connecting, and gRPC errors as absl::Status.
+#include "client/channel.h"
+
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/convert.h"
+
+namespace seine::client {
+namespace {
+
+std::string SocketPath(const std::string& endpoint) {  // empty: not a Unix socket
+  absl::string_view path = endpoint;
+  if (!absl::ConsumePrefix(&path, "unix:")) return "";
+  absl::ConsumePrefix(&path, "//");
+  return std::string(path);
+}
+
+absl::Status CheckEndpoint(const std::string& endpoint) {
+  constexpr absl::string_view kForms = "expected unix:///path/to/socket or host:port";
+  if (absl::StartsWith(endpoint, "unix:")) {
+    const std::string path = SocketPath(endpoint);
+    if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": ", kForms));
+    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+      return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": a socket's path has at most ",
+                                                     sizeof(sockaddr_un::sun_path) - 1, " bytes"));
+    }
+    return absl::OkStatus();
+  }
+  const size_t colon = endpoint.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || absl::StrContains(endpoint, "/") ||
+      !absl::SimpleAtoi(endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": ", kForms));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoServer(const std::string& endpoint) {
+  const std::string path = SocketPath(endpoint);
+  struct stat info;
+  const bool missing = !path.empty() && stat(path.c_str(), &info) != 0;
+  return absl::UnavailableError(absl::StrCat("no server at ", endpoint,
+                                             missing ? " (there is no such socket)" : " (the connection was refused)"));
+}
+
+}  // namespace
+
+std::string DefaultEndpoint() {
+  const char* folder = std::getenv("XDG_RUNTIME_DIR");
+  struct stat info;
+  if (folder != nullptr && *folder == '/' && stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) {
+    return absl::StrCat("unix://", folder, "/seine.sock");
+  }
+  return absl::StrCat("unix:///tmp/seine-", getuid(), ".sock");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options) {
+  const absl::Status valid = CheckEndpoint(endpoint);
+  if (!valid.ok()) return valid;
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min<int64_t>(options.max_message_bytes, std::numeric_limits<int>::max())));
+  arguments.SetMaxSendMessageSize(-1);  // the server's limit counts, and it says so itself
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (options.wait_for_server) {
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  }
+  auto channel = grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+
+  const auto deadline = absl::ToChronoTime(absl::Now() + options.connect_timeout);
+  for (;;) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return channel;
+    if (state == GRPC_CHANNEL_SHUTDOWN) return NoServer(endpoint);
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !options.wait_for_server) return NoServer(endpoint);
+    if (!channel->WaitForStateChange(state, deadline)) {
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return NoServer(endpoint);
+      return absl::UnavailableError(absl::StrCat("no server at ", endpoint, " (no connection within ",
+                                                 absl::FormatDuration(options.connect_timeout), ")"));
+    }
+  }
+}
+
+absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint) {
+  if (status.ok()) return absl::OkStatus();
+  v1::Status details;  // unreadable details say less, not something else
+  if (!details.ParseFromString(status.error_details())) details.Clear();
+  std::string message = status.error_message();
+  if (details.details().empty() && status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    message = absl::StrCat("lost the server at ", endpoint, ": ", message);
+  } else if (details.details().empty() && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    message = absl::StrCat("no answer from ", endpoint, " in time");
+  }
+  return MakeError(status.error_code(), message, details);
+}
+
+}  // namespace seine::client

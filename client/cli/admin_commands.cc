@@ -1,0 +1,111 @@
+// seine health, version, head describe.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+
+namespace seine::cli {
+namespace {
+
+absl::Status Health(const Session& session, const std::string& service) {
+  const absl::StatusOr<bool> serving = session.client->IsServing(service);
+  if (!serving.ok()) return serving.status();
+  session.Print({{"service", service}, {"serving", *serving}},
+                [&] { return *serving ? "serving\n" : "not serving\n"; });
+  if (*serving) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(session.server, " is not serving"));
+}
+
+absl::Status Version(const Session& session) {
+  const absl::StatusOr<client::ServerInfo> info = session.client->GetServerInfo();
+  if (!info.ok()) return info.status();
+  const Json json = {{"client", SEINE_VERSION},
+                     {"server", info->version},
+                     {"backend", info->backend},
+                     {"simd_target", info->simd_target},
+                     {"num_threads", info->num_threads},
+                     {"memory_limit_bytes", info->memory_limit_bytes},
+                     {"memory_bytes", info->memory_bytes},
+                     {"num_indexes", info->num_indexes},
+                     {"num_sequences", info->num_sequences},
+                     {"uptime_seconds", info->uptime_seconds},
+                     {"queue_capacity", info->queue_capacity},
+                     {"max_message_bytes", info->max_message_bytes}};
+  session.Print(json, [&] {
+    const std::string limit = info->memory_limit_bytes > 0 ? FormatBytes(info->memory_limit_bytes) : "no limit";
+    return ToString(
+        {{"client", SEINE_VERSION},
+         {"server", info->version},
+         {"backend", absl::StrCat(info->backend, " (", info->simd_target, "), ", info->num_threads, " threads")},
+         {"memory", absl::StrCat(FormatBytes(info->memory_bytes), " of ", limit)},
+         {"holds", absl::StrCat(info->num_indexes, " indexes, ", info->num_sequences, " sequences")},
+         {"uptime", absl::StrCat(info->uptime_seconds, " s")},
+         {"queue", absl::StrCat(info->queue_capacity)},
+         {"message limit", FormatBytes(info->max_message_bytes)}});
+  });
+  return absl::OkStatus();
+}
+
+absl::Status DescribeHead(const Session& session, const client::Sequence& sequence, int layer, int kv_head) {
+  const absl::StatusOr<client::HeadInfo> head = session.client->DescribeHead(sequence, layer, kv_head);
+  if (!head.ok()) return head.status();
+  const Json json = {{"index", sequence.index},
+                     {"sequence", sequence.id},
+                     {"layer", layer},
+                     {"kv_head", kv_head},
+                     {"num_tokens", head->num_tokens},
+                     {"zone_begin", head->zone_begin},
+                     {"zone_end", head->zone_end},
+                     {"num_segments", head->num_segments},
+                     {"code_bytes", head->code_bytes},
+                     {"store_bytes", head->store_bytes},
+                     {"bytes_per_key", head->bytes_per_key},
+                     {"codec", head->codec},
+                     {"coarse", head->coarse},
+                     {"centre", head->centre},
+                     {"coarse_bytes", head->coarse_bytes},
+                     {"fine_bytes", head->fine_bytes}};
+  session.Print(json, [&] {
+    return ToString({{"tokens", absl::StrCat(head->num_tokens)},
+                     {"zone", absl::StrCat("[", head->zone_begin, ", ", head->zone_end, ")")},
+                     {"segments", absl::StrCat(head->num_segments)},
+                     {"codes", FormatBytes(head->code_bytes)},
+                     {"store", FormatBytes(head->store_bytes)},
+                     {"bytes a key", absl::StrCat(FormatDouble(head->bytes_per_key, 1), " (", head->coarse_bytes,
+                                                  " scanned, ", head->fine_bytes, " for candidates)")},
+                     {"codec", absl::StrCat(head->codec, ", coarse ", head->coarse, ", centre ", head->centre)}});
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSequenceArguments(CLI::App* command, client::Sequence* sequence) {
+  command->add_option("INDEX", sequence->index, "Name of the index")->required();
+  command->add_option("ID", sequence->id, "Id of the sequence")->required();
+  command->add_option("--generation", sequence->generation, "Refuse another generation of the id (default: any)");
+}
+
+void AddAdminCommands(CLI::App* app, Session* session) {
+  CLI::App* health = app->add_subcommand("health", "Ask whether the server serves; exit code 4 if not");
+  auto service = std::make_shared<std::string>();
+  health->add_option("--service", *service, "One service, e.g. seine.v1.RetrievalService (default: the whole server)");
+  health->callback([=] { session->action = [=] { return Health(*session, *service); }; });
+
+  CLI::App* version =
+      app->add_subcommand("version", "Show the client's and the server's version, and what the server holds");
+  version->callback([=] { session->action = [=] { return Version(*session); }; });
+
+  CLI::App* head = app->add_subcommand("head", "Look into a head");
+  CLI::App* describe = head->add_subcommand("describe", "Show the zone, codes and store of one KV head");
+  auto sequence = std::make_shared<client::Sequence>();
+  auto place = std::make_shared<std::pair<int, int>>();
+  AddSequenceArguments(describe, sequence.get());
+  describe->add_option("--layer", place->first, "Layer, from 0")->required();
+  describe->add_option("--kv-head", place->second, "KV head, from 0")->required();
+  describe->callback(
+      [=] { session->action = [=] { return DescribeHead(*session, *sequence, place->first, place->second); }; });
+}
+
+}  // namespace seine::cli

@@ -1,0 +1,40 @@
+// The commands of `seine`. Each group adds its subcommands to the parser; parsing chooses Session::action, main runs
+// it.
+#ifndef SEINE_CLIENT_CLI_COMMANDS_H_
+#define SEINE_CLIENT_CLI_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/cli/output.h"
+#include "client/client.h"
+
+namespace seine::cli {
+
+struct Session {
+  std::string server;
+  double timeout_seconds = 30;
+  bool json = false;
+  std::unique_ptr<client::Client> client;  // connected before `action` runs
+  std::function<absl::Status()> action;
+
+  // `text` is only called for tables, so that each form costs nothing under the other.
+  void Print(const Json& json_form, const std::function<std::string()>& text) const {
+    json ? PrintJson(json_form) : PrintText(text());
+  }
+};
+
+// A sequence named on the command line: INDEX ID [--generation N].
+void AddSequenceArguments(CLI::App* command, client::Sequence* sequence);
+
+void AddAdminCommands(CLI::App* app, Session* session);     // health, version, head describe
+void AddIndexCommands(CLI::App* app, Session* session);     // index create | list | get | delete
+void AddSequenceCommands(CLI::App* app, Session* session);  // seq list | get | create | fork | truncate | delete
+void AddDataCommands(CLI::App* app, Session* session);      // query, append
+
+}  // namespace seine::cli
+
+#endif  // SEINE_CLIENT_CLI_COMMANDS_H_

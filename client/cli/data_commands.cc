@@ -1,0 +1,256 @@
+// seine query and append: data from files, by hand.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/names.h"
+#include "client/cli/vector_file.h"
+#include "client/tensor_file.h"
+
+namespace seine::cli {
+namespace {
+
+struct QueryArguments {
+  client::Sequence sequence;
+  int layer = 0;
+  VectorSource vector;
+  client::Selector selector;
+  std::optional<float> mass_p;
+  std::optional<int> mass_floor, mass_cap;
+};
+
+struct AppendArguments {
+  client::Sequence sequence;
+  int layer = 0;
+  std::string path, keys, values;
+  std::optional<int64_t> position;
+  int64_t first = 0;
+  std::optional<int64_t> count;
+};
+
+// Sets with their heads. A single vector belongs to one query head, and only that head's set means anything.
+Json SetsToJson(const client::Answer& answer, std::optional<int> only_head) {
+  Json sets = Json::array();
+  for (int i = 0; i < answer.num_sets; ++i) {
+    if (only_head && *only_head != i) continue;
+    Json set = {{"head", i}, {"positions", answer.set(i)}};
+    if (!answer.scores.empty()) set["scores"] = answer.set_scores(i);
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+std::string SetsToText(const Json& sets) {
+  std::string text;
+  for (const Json& set : sets) {
+    const auto positions = set["positions"].get<std::vector<int32_t>>();
+    absl::StrAppend(&text, "head ", set["head"].get<int>(), ", ", positions.size(), " tokens: ", FormatRuns(positions),
+                    "\n");
+    if (!set.contains("scores")) continue;
+    const auto scores = set["scores"].get<std::vector<float>>();
+    std::vector<int> order(positions.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return scores[a] > scores[b]; });
+    Table table({"  POSITION", "SCORE"});
+    for (int i : order) table.AddRow({absl::StrCat(positions[i]), FormatDouble(scores[i], 5)});
+    text += table.ToString();
+  }
+  return text;
+}
+
+absl::Status FillSelector(const QueryArguments& arguments, const Queries& queries, client::Selector* selector) {
+  if (!arguments.mass_p && (arguments.mass_floor || arguments.mass_cap)) {
+    return UsageError("--mass-floor and --mass-cap need --mass-p");
+  }
+  if (arguments.mass_p) {
+    client::MassP mass_p;
+    mass_p.p = *arguments.mass_p;
+    mass_p.floor = arguments.mass_floor.value_or(mass_p.floor);
+    mass_p.cap = arguments.mass_cap.value_or(mass_p.cap);
+    selector->mass_p = mass_p;
+  }
+  if (queries.head) {
+    if (selector->scope == client::Scope::kPerKvHead)
+      return UsageError("--scope: a single vector needs the scope q_head");
+    selector->scope = client::Scope::kPerQHead;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Query(const Session& session, const QueryArguments& arguments) {
+  const absl::StatusOr<client::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
+  if (!index.ok()) return index.status();
+  const client::Geometry& geometry = index->spec.geometry;
+  const absl::StatusOr<Queries> queries = ReadQueries(arguments.vector, geometry);
+  if (!queries.ok()) return queries.status();
+  client::Selector selector = arguments.selector;
+  absl::Status filled = FillSelector(arguments, *queries, &selector);
+  if (!filled.ok()) return filled;
+
+  const client::RetrieveItem item = {
+      arguments.sequence,
+      arguments.layer,
+      {queries->values.data(), client::DType::kFloat32, {geometry.num_q_heads, geometry.head_dim}}};
+  const absl::StatusOr<client::RetrieveResult> result = session.client->Retrieve({item}, selector);
+  if (!result.ok()) return result.status();
+  if (result->answers.size() != 1) return absl::InternalError("the server did not answer the one item");
+  const client::Answer& answer = result->answers[0];
+  if (!answer.status.ok()) return answer.status;
+
+  const Json sets = SetsToJson(answer, queries->head);
+  const bool per_q_head =
+      (selector.scope == client::Scope::kDefault ? index->spec.scope : selector.scope) == client::Scope::kPerQHead;
+  const Json json = {{"index", arguments.sequence.index},
+                     {"sequence", arguments.sequence.id},
+                     {"layer", arguments.layer},
+                     {"path", NameOf(kPathNames, answer.path)},
+                     {"scope", per_q_head ? "q_head" : "kv_head"},
+                     {"num_tokens", answer.num_tokens},
+                     {"zone_begin", answer.zone_begin},
+                     {"zone_end", answer.zone_end},
+                     {"all_returned", answer.all_returned},
+                     {"server_us", result->server_us},
+                     {"sets", sets}};
+  session.Print(json, [&] {
+    return absl::StrCat("path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [",
+                        answer.zone_begin, ", ", answer.zone_end, "), sets per ", per_q_head ? "query" : "KV",
+                        " head, ", result->server_us, " us\n", SetsToText(sets));
+  });
+  return absl::OkStatus();
+}
+
+// Tokens [first, first + count) of a tensor [tokens, num_kv_heads, head_dim].
+absl::StatusOr<client::ConstTensor> Tokens(const TensorFile& file, const std::string& name,
+                                           const AppendArguments& arguments) {
+  const absl::StatusOr<TensorFile::Tensor> tensor = file.Get(name);
+  if (!tensor.ok()) return FileError(tensor.status());
+  const auto bad = [&](const auto&... parts) {
+    return FileError(absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, ": ", parts...)));
+  };
+  client::ConstTensor out;
+  switch (tensor->type) {
+    case TensorFile::Type::kF16:
+      out.dtype = client::DType::kFloat16;
+      break;
+    case TensorFile::Type::kBF16:
+      out.dtype = client::DType::kBFloat16;
+      break;
+    case TensorFile::Type::kF32:
+      out.dtype = client::DType::kFloat32;
+      break;
+    default:
+      return bad("dtype ", TensorFile::NameOf(tensor->type), "; keys are F16, BF16 or F32");
+  }
+  if (tensor->shape.size() != 3)
+    return bad("has ", tensor->shape.size(), " dimensions; keys are [tokens, num_kv_heads, head_dim]");
+  const int64_t tokens = tensor->shape[0];
+  const int64_t count = arguments.count.value_or(tokens - arguments.first);
+  if (arguments.first < 0 || arguments.first >= tokens) {
+    return UsageError(absl::StrCat("--first: ", arguments.first, " is not in [0, ", tokens, ")"));
+  }
+  if (count < 1 || count > tokens - arguments.first) {
+    return UsageError(absl::StrCat("--count: ", count, " is not in [1, ", tokens - arguments.first, "]"));
+  }
+  out.data = tensor->data + arguments.first * (tensor->bytes / tokens);
+  out.shape = {count, tensor->shape[1], tensor->shape[2]};
+  return out;
+}
+
+absl::Status Append(const Session& session, const AppendArguments& arguments) {
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
+  if (!file.ok()) return FileError(file.status());
+  client::AppendItem item = {arguments.sequence, arguments.layer, 0, {}, {}};
+  absl::StatusOr<client::ConstTensor> keys = Tokens(*file, arguments.keys, arguments);
+  if (!keys.ok()) return keys.status();
+  item.keys = *std::move(keys);
+  if (!arguments.values.empty()) {
+    absl::StatusOr<client::ConstTensor> values = Tokens(*file, arguments.values, arguments);
+    if (!values.ok()) return values.status();
+    item.values = *std::move(values);
+  }
+  if (arguments.position) {
+    item.position = *arguments.position;
+  } else {
+    const absl::StatusOr<client::SequenceInfo> info = session.client->GetSequence(arguments.sequence);
+    if (!info.ok()) return info.status();
+    const auto& layers = info->layer_tokens;
+    if (arguments.layer >= 0 && arguments.layer < static_cast<int>(layers.size()))
+      item.position = layers[arguments.layer];
+  }
+
+  absl::StatusOr<client::AppendTotals> totals;
+  {
+    ProgressBar bar(absl::StrCat("append ", arguments.keys), item.keys.shape[0]);
+    totals = session.client->AppendStream({item}, [&](int64_t tokens) { bar.Update(tokens); });
+  }
+  if (!totals.ok()) return totals.status();
+  const Json json = {{"index", arguments.sequence.index}, {"sequence", arguments.sequence.id},
+                     {"layer", arguments.layer},          {"position", item.position},
+                     {"tokens", totals->tokens},          {"pieces", totals->pieces}};
+  session.Print(json, [&] {
+    return absl::StrCat("layer ", arguments.layer, ": ", totals->tokens, " tokens at position ", item.position, "\n");
+  });
+  return absl::OkStatus();
+}
+
+void AddSelectorOptions(CLI::App* query, QueryArguments* arguments) {
+  client::Selector& selector = arguments->selector;
+  CLI::Option* top_k = query->add_option("--top-k", selector.top_k, "Tokens of an answer")->group("What to select");
+  query->add_option("--mass-p", arguments->mass_p, "Smallest set with this estimated softmax mass")
+      ->excludes(top_k)
+      ->group("What to select");
+  query->add_option("--mass-floor", arguments->mass_floor, "Fewest tokens under --mass-p (1)")->group("What to select");
+  query->add_option("--mass-cap", arguments->mass_cap, "Most tokens under --mass-p (100)")->group("What to select");
+  query->add_option("--scope", selector.scope, "One set for each kv_head or q_head")
+      ->transform(Names(kScopeNames))
+      ->group("What to select");
+  query->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean")
+      ->transform(Names(kReduceNames))
+      ->group("What to select");
+  query->add_option("--beta", selector.beta, "Share of the zone kept as candidates")->group("What to select");
+  query->add_option("--refine", selector.refine, "Survivors that are scored exactly")->group("What to select");
+  query->add_flag("--scores", selector.with_scores, "Show the score of each token")->group("What to select");
+  query->add_flag("--exact", selector.exact, "Read every stored key instead of the index")->group("What to select");
+}
+
+}  // namespace
+
+void AddDataCommands(CLI::App* app, Session* session) {
+  CLI::App* query =
+      app->add_subcommand("query", "Retrieve the tokens that matter to a query from a .npy or safetensors file");
+  query->footer(
+      "The file's array is [num_q_heads, head_dim]; [rows, num_q_heads, head_dim] with --row; or one vector\n"
+      "[head_dim] with --head. fp16, bf16, fp32 or fp64.\n"
+      "  seine query llama chat --layer 0 --vector trace.safetensors --tensor layers.0.q --row 511 --top-k 20");
+  auto query_arguments = std::make_shared<QueryArguments>();
+  AddSequenceArguments(query, &query_arguments->sequence);
+  query->add_option("--layer", query_arguments->layer, "Layer, from 0")->required();
+  query->add_option("--vector", query_arguments->vector.path, "File with the queries")->required();
+  query->add_option("--tensor", query_arguments->vector.tensor, "Tensor of a safetensors file");
+  query->add_option("--row", query_arguments->vector.row, "Row of a leading dimension, from 0");
+  query->add_option("--head", query_arguments->vector.head, "Query head of a single vector");
+  AddSelectorOptions(query, query_arguments.get());
+  query->callback([=] { session->action = [=] { return Query(*session, *query_arguments); }; });
+
+  CLI::App* append =
+      app->add_subcommand("append", "Append a layer's keys (and values) from a safetensors or .npy file");
+  append->footer(
+      "Tensors are [tokens, num_kv_heads, head_dim] in the index's dtype.\n"
+      "  seine append llama chat --layer 0 --file trace.safetensors --tensor layers.0.k");
+  auto append_arguments = std::make_shared<AppendArguments>();
+  AddSequenceArguments(append, &append_arguments->sequence);
+  append->add_option("--layer", append_arguments->layer, "Layer, from 0")->required();
+  append->add_option("--file", append_arguments->path, "File with the keys")->required();
+  append->add_option("--tensor", append_arguments->keys, "Tensor of the keys (.npy: array)")->required();
+  append->add_option("--values", append_arguments->values, "Tensor of the values, where the index stores them");
+  append->add_option("--position", append_arguments->position,
+                     "Position of the first token (default: the layer's end)");
+  append->add_option("--first", append_arguments->first, "First token of the tensor to take (0)");
+  append->add_option("--count", append_arguments->count, "Tokens to take (default: all that follow)");
+  append->callback([=] { session->action = [=] { return Append(*session, *append_arguments); }; });
+}
+
+}  // namespace seine::cli

@@ -1,0 +1,166 @@
+// seine index create | list | get | delete.
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/names.h"
+
+namespace seine::cli {
+namespace {
+
+template <typename T>
+Json Optional(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+// The specification of an index: names as its flags have them.
+Json ToJson(const client::IndexInfo& info) {
+  const client::IndexSpec& spec = info.spec;
+  return {{"name", spec.name},
+          {"num_layers", spec.geometry.num_layers},
+          {"num_q_heads", spec.geometry.num_q_heads},
+          {"num_kv_heads", spec.geometry.num_kv_heads},
+          {"head_dim", spec.geometry.head_dim},
+          {"dtype", NameOf(kDTypeNames, spec.geometry.dtype)},
+          {"sink", Optional(spec.sink)},
+          {"local", Optional(spec.local)},
+          {"update_buffer", Optional(spec.update_buffer)},
+          {"dense_threshold", Optional(spec.dense_threshold)},
+          {"codec", spec.codec},
+          {"seed", Optional(spec.seed)},
+          {"centre", NameOf(kCentreNames, spec.centre)},
+          {"window", Optional(spec.centre_window)},
+          {"top_k", Optional(spec.top_k)},
+          {"beta", Optional(spec.beta)},
+          {"refine", Optional(spec.refine)},
+          {"coarse", NameOf(kCoarseNames, spec.coarse)},
+          {"rho", Optional(spec.rho)},
+          {"scope", NameOf(kScopeNames, spec.scope)},
+          {"gqa_reduce", NameOf(kReduceNames, spec.gqa_reduce)},
+          {"softmax_scale", Optional(spec.softmax_scale)},
+          {"kv_store", NameOf(kKvStoreNames, spec.kv_store)},
+          {"memory_limit_bytes", spec.memory_limit_bytes},
+          {"num_sequences", info.num_sequences},
+          {"code_bytes", info.code_bytes},
+          {"store_bytes", info.store_bytes}};
+}
+
+void Show(const Session& session, const client::IndexInfo& info) {
+  const Json json = ToJson(info);
+  session.Print(json, [&] {
+    std::vector<std::pair<std::string, std::string>> fields;
+    for (const auto& [name, value] : json.items()) {
+      fields.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    return ToString(fields);
+  });
+}
+
+absl::Status List(const Session& session) {
+  const absl::StatusOr<std::vector<client::IndexInfo>> indexes = session.client->ListIndexes();
+  if (!indexes.ok()) return indexes.status();
+  Json json = Json::array();
+  Table table({"NAME", "LAYERS", "Q HEADS", "KV HEADS", "HEAD DIM", "DTYPE", "SEQUENCES", "CODES", "STORE"});
+  for (const client::IndexInfo& info : *indexes) {
+    json.push_back(ToJson(info));
+    const client::Geometry& geometry = info.spec.geometry;
+    table.AddRow({info.spec.name, absl::StrCat(geometry.num_layers), absl::StrCat(geometry.num_q_heads),
+                  absl::StrCat(geometry.num_kv_heads), absl::StrCat(geometry.head_dim),
+                  NameOf(kDTypeNames, geometry.dtype), absl::StrCat(info.num_sequences), FormatBytes(info.code_bytes),
+                  FormatBytes(info.store_bytes)});
+  }
+  session.Print({{"indexes", json}}, [&] { return table.ToString(); });
+  return absl::OkStatus();
+}
+
+void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
+  create->add_option("NAME", spec->name, "Name of the new index")->required();
+  client::Geometry& geometry = spec->geometry;
+  create->add_option("--layers", geometry.num_layers, "Layers of the model")->required();
+  create->add_option("--q-heads", geometry.num_q_heads, "Query heads of a layer")->required();
+  create->add_option("--kv-heads", geometry.num_kv_heads, "KV heads of a layer")->required();
+  create->add_option("--head-dim", geometry.head_dim, "64, 80, 96, 128, 192 or 256")->required();
+  create->add_option("--dtype", geometry.dtype, "Of keys and values as appended: fp16 (default), bf16, fp32")
+      ->transform(Names(kDTypeNames));
+
+  create->add_option("--sink", spec->sink, "First tokens, always visible")->group("Zones (tokens)");
+  create->add_option("--local", spec->local, "Last tokens, always visible")->group("Zones (tokens)");
+  create->add_option("--update-buffer", spec->update_buffer, "Tokens encoded at a time")->group("Zones (tokens)");
+  create->add_option("--dense-threshold", spec->dense_threshold, "Below so many all are visible")
+      ->group("Zones (tokens)");
+
+  create->add_option("--codec", spec->codec, "Codec (default: rsq)")->group("Codec");
+  create->add_option("--seed", spec->seed, "Of the rotation")->group("Codec");
+  create->add_option("--centre", spec->centre, "none, global or window")
+      ->transform(Names(kCentreNames))
+      ->group("Codec");
+  create->add_option("--window", spec->centre_window, "Tokens that share a centre")->group("Codec");
+
+  create->add_option("--top-k", spec->top_k, "Tokens of an answer")->group("Retrieval");
+  create->add_option("--beta", spec->beta, "Share of the zone kept as candidates")->group("Retrieval");
+  create->add_option("--refine", spec->refine, "Survivors that are scored exactly")->group("Retrieval");
+  create->add_option("--coarse", spec->coarse, "sign_ip or collision")
+      ->transform(Names(kCoarseNames))
+      ->group("Retrieval");
+  create->add_option("--rho", spec->rho, "Share that collision's tiers cover")->group("Retrieval");
+  create->add_option("--scope", spec->scope, "One set for each kv_head or q_head")
+      ->transform(Names(kScopeNames))
+      ->group("Retrieval");
+  create->add_option("--gqa-reduce", spec->gqa_reduce, "softmax_sum, max or mean")
+      ->transform(Names(kReduceNames))
+      ->group("Retrieval");
+  create->add_option("--softmax-scale", spec->softmax_scale, "Of the logits (default: 1 / sqrt(head_dim))")
+      ->group("Retrieval");
+
+  create->add_option("--kv-store", spec->kv_store, "none, keys or keys_values")
+      ->transform(Names(kKvStoreNames))
+      ->group("Memory");
+  create->add_option("--memory-limit", spec->memory_limit_bytes, "For codes and stores, e.g. 8GiB (default: none)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->group("Memory");
+}
+
+}  // namespace
+
+void AddIndexCommands(CLI::App* app, Session* session) {
+  CLI::App* index = app->add_subcommand("index", "Create, list, show and delete indexes");
+
+  CLI::App* create = index->add_subcommand("create", "Create an index; what is not given takes the server's default");
+  auto spec = std::make_shared<client::IndexSpec>();
+  AddCreateOptions(create, spec.get());
+  create->callback([=] {
+    session->action = [=]() -> absl::Status {
+      const absl::StatusOr<client::IndexInfo> info = session->client->CreateIndex(*spec);
+      if (info.ok()) Show(*session, *info);
+      return info.status();
+    };
+  });
+
+  index->add_subcommand("list", "List the indexes")->callback([=] {
+    session->action = [=] { return List(*session); };
+  });
+
+  CLI::App* get = index->add_subcommand("get", "Show an index with every setting");
+  auto name = std::make_shared<std::string>();
+  get->add_option("NAME", *name, "Name of the index")->required();
+  get->callback([=] {
+    session->action = [=]() -> absl::Status {
+      const absl::StatusOr<client::IndexInfo> info = session->client->GetIndex(*name);
+      if (info.ok()) Show(*session, *info);
+      return info.status();
+    };
+  });
+
+  CLI::App* remove = index->add_subcommand("delete", "Delete an index with all its sequences");
+  remove->add_option("NAME", *name, "Name of the index")->required();
+  remove->callback([=] {
+    session->action = [=]() -> absl::Status {
+      absl::Status status = session->client->DeleteIndex(*name);
+      if (status.ok()) session->Print({{"deleted", *name}}, [&] { return absl::StrCat("deleted ", *name, "\n"); });
+      return status;
+    };
+  });
+}
+
+}  // namespace seine::cli

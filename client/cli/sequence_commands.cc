@@ -1,0 +1,131 @@
+// seine seq list | get | create | fork | truncate | delete.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+
+namespace seine::cli {
+namespace {
+
+Json ToJson(const client::Sequence& sequence) {
+  return {{"index", sequence.index}, {"id", sequence.id}, {"generation", sequence.generation}};
+}
+
+Json ToJson(const client::SequenceInfo& info) {
+  Json json = ToJson(info.handle);
+  json["layer_tokens"] = info.layer_tokens;
+  json["code_bytes"] = info.code_bytes;
+  json["store_bytes"] = info.store_bytes;
+  return json;
+}
+
+// "8192" where every layer holds as many, else "8000-8192".
+std::string TokensOf(const client::SequenceInfo& info) {
+  if (info.layer_tokens.empty()) return "0";
+  const auto [low, high] = std::minmax_element(info.layer_tokens.begin(), info.layer_tokens.end());
+  return *low == *high ? absl::StrCat(*low) : absl::StrCat(*low, "-", *high);
+}
+
+void Show(const Session& session, const client::SequenceInfo& info) {
+  session.Print(ToJson(info), [&] {
+    return ToString({{"index", info.handle.index},
+                     {"id", info.handle.id},
+                     {"generation", absl::StrCat(info.handle.generation)},
+                     {"layers", absl::StrCat(info.layer_tokens.size())},
+                     {"tokens a layer", TokensOf(info)},
+                     {"codes", FormatBytes(info.code_bytes)},
+                     {"store", FormatBytes(info.store_bytes)}});
+  });
+}
+
+void ShowHandle(const Session& session, const client::Sequence& sequence) {
+  session.Print(ToJson(sequence), [&] {
+    return absl::StrCat(sequence.index, "/", sequence.id, "  generation ", sequence.generation, "\n");
+  });
+}
+
+absl::Status List(const Session& session, const std::string& index) {
+  const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = session.client->ListSequences(index);
+  if (!sequences.ok()) return sequences.status();
+  Json json = Json::array();
+  Table table({"ID", "GENERATION", "TOKENS", "CODES", "STORE"});
+  for (const client::SequenceInfo& info : *sequences) {
+    json.push_back(ToJson(info));
+    table.AddRow({info.handle.id, absl::StrCat(info.handle.generation), TokensOf(info), FormatBytes(info.code_bytes),
+                  FormatBytes(info.store_bytes)});
+  }
+  session.Print({{"index", index}, {"sequences", json}}, [&] { return table.ToString(); });
+  return absl::OkStatus();
+}
+
+// Subcommands that show the SequenceInfo, or the handle, that a call gives back.
+template <typename Result>
+absl::Status ShowResult(const Session& session, const absl::StatusOr<Result>& result) {
+  if (!result.ok()) return result.status();
+  if constexpr (std::is_same_v<Result, client::Sequence>) {
+    ShowHandle(session, *result);
+  } else {
+    Show(session, *result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSequenceCommands(CLI::App* app, Session* session) {
+  CLI::App* seq = app->add_subcommand("seq", "Create, list, show, fork, truncate and delete sequences");
+  auto sequence = std::make_shared<client::Sequence>();  // one subcommand runs, so they share their arguments
+  auto new_id = std::make_shared<std::string>();
+  auto position = std::make_shared<std::optional<int64_t>>();
+
+  CLI::App* list = seq->add_subcommand("list", "List the sequences of an index");
+  list->add_option("INDEX", sequence->index, "Name of the index")->required();
+  list->callback([=] { session->action = [=] { return List(*session, sequence->index); }; });
+
+  CLI::App* get = seq->add_subcommand("get", "Show a sequence");
+  AddSequenceArguments(get, sequence.get());
+  get->callback(
+      [=] { session->action = [=] { return ShowResult(*session, session->client->GetSequence(*sequence)); }; });
+
+  CLI::App* create = seq->add_subcommand("create", "Create an empty sequence");
+  create->add_option("INDEX", sequence->index, "Name of the index")->required();
+  create->add_option("ID", sequence->id, "Id of the sequence (default: the server makes one)");
+  create->callback([=] {
+    session->action = [=] {
+      return ShowResult(*session, session->client->CreateSequence(sequence->index, sequence->id));
+    };
+  });
+
+  CLI::App* fork = seq->add_subcommand("fork", "Copy a sequence's first tokens (copy-on-write)");
+  AddSequenceArguments(fork, sequence.get());
+  fork->add_option("NEW_ID", *new_id, "Id of the copy (default: the server makes one)");
+  fork->add_option("--position", *position, "Copy the tokens before this position (default: all)");
+  fork->callback([=] {
+    session->action = [=] {
+      return ShowResult(*session, session->client->ForkSequence(*sequence, *new_id, *position));
+    };
+  });
+
+  CLI::App* truncate = seq->add_subcommand("truncate", "Drop the tokens at and after a position");
+  AddSequenceArguments(truncate, sequence.get());
+  truncate->add_option("--position", *position, "First position to drop")->required();
+  truncate->callback([=] {
+    session->action = [=] { return ShowResult(*session, session->client->TruncateSequence(*sequence, **position)); };
+  });
+
+  CLI::App* remove = seq->add_subcommand("delete", "Delete a sequence");
+  AddSequenceArguments(remove, sequence.get());
+  remove->callback([=] {
+    session->action = [=]() -> absl::Status {
+      absl::Status status = session->client->DeleteSequence(*sequence);
+      if (status.ok()) {
+        session->Print({{"deleted", ToJson(*sequence)}},
+                       [&] { return absl::StrCat("deleted ", sequence->index, "/", sequence->id, "\n"); });
+      }
+      return status;
+    };
+  });
+}
+
+}  // namespace seine::cli

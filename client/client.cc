@@ -1,0 +1,373 @@
+// The calls of client.h over gRPC, all but the decode stream.
+#include "client/client.h"
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
+#include "client/convert.h"
+#include "google/protobuf/arena.h"
+#include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/index_service.grpc.pb.h"
+#include "seine/v1/retrieval_service.grpc.pb.h"
+#include "seine/v1/sequence_service.grpc.pb.h"
+
+namespace seine::client {
+namespace {
+
+// Large enough that a piece's cost is its bytes; small enough that progress moves and buffers stay modest.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int64_t kPieceOverheadBytes = 4096;  // handle, shapes and framing beside the tensors
+
+class GrpcClient final : public Client {
+ public:
+  GrpcClient(std::string endpoint, const Options& options, std::shared_ptr<grpc::Channel> channel)
+      : endpoint_(std::move(endpoint)),
+        options_(options),
+        channel_(std::move(channel)),
+        indexes_(v1::IndexService::NewStub(channel_)),
+        sequences_(v1::SequenceService::NewStub(channel_)),
+        retrieval_(v1::RetrievalService::NewStub(channel_)),
+        admin_(v1::AdminService::NewStub(channel_)) {}
+
+  absl::StatusOr<bool> IsServing(const std::string& service) override;
+  absl::StatusOr<ServerInfo> GetServerInfo() override;
+  absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) override;
+
+  absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) override;
+  absl::StatusOr<IndexInfo> GetIndex(const std::string& name) override;
+  absl::StatusOr<std::vector<IndexInfo>> ListIndexes() override;
+  absl::Status DeleteIndex(const std::string& name) override;
+
+  absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id) override;
+  absl::StatusOr<SequenceInfo> GetSequence(const Sequence& sequence) override;
+  absl::StatusOr<std::vector<SequenceInfo>> ListSequences(const std::string& index) override;
+  absl::Status DeleteSequence(const Sequence& sequence) override;
+  absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
+                                        std::optional<int64_t> position) override;
+  absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) override;
+
+  absl::StatusOr<int64_t> Append(const AppendItem& item) override;
+  absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
+                                            const std::function<void(int64_t)>& progress) override;
+  absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;
+  absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
+                                  bool keys, bool values) override;
+  absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
+    return client::OpenDecodeStream(endpoint_, options_, transport);
+  }
+
+ private:
+  void SetDeadline(grpc::ClientContext* context) const {
+    if (options_.timeout != absl::InfiniteDuration()) {
+      context->set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
+    }
+  }
+
+  // One unary call with a deadline.
+  template <typename Stub, typename Request, typename Response>
+  absl::Status Call(const std::unique_ptr<Stub>& stub,
+                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    const Request& request, Response* response) const {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    return FromGrpc((stub.get()->*method)(&context, request, response), endpoint_);
+  }
+
+  absl::StatusOr<int64_t> PieceBytes();
+
+  const std::string endpoint_;
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::IndexService::Stub> indexes_;
+  const std::unique_ptr<v1::SequenceService::Stub> sequences_;
+  const std::unique_ptr<v1::RetrievalService::Stub> retrieval_;
+  const std::unique_ptr<v1::AdminService::Stub> admin_;
+  std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
+};
+
+// Debian ships no generated code of grpc.health.v1, and its two messages are one field each, so they are written here:
+// HealthCheckRequest {string service = 1}, HealthCheckResponse {ServingStatus status = 1} where SERVING is 1.
+absl::StatusOr<bool> GrpcClient::IsServing(const std::string& service) {
+  if (service.size() > 127) return absl::InvalidArgumentError("service: longer than 127 bytes");
+  std::string request;
+  if (!service.empty()) request = absl::StrCat("\x0a", std::string(1, static_cast<char>(service.size())), service);
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer message(&slice, 1);
+
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  grpc::GenericStub stub(channel_);
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer reply;
+  grpc::Status ended;
+  void* tag;
+  bool ok;
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", message, &queue);
+  call->StartCall();
+  call->Finish(&reply, &ended, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+
+  if (ended.error_code() == grpc::StatusCode::NOT_FOUND) {
+    return absl::NotFoundError(absl::StrCat("service: the server has no ", service));
+  }
+  std::vector<grpc::Slice> slices;
+  if (ended.ok() && !reply.Dump(&slices).ok()) return absl::InternalError("the server's health answer is unreadable");
+  if (!ended.ok()) return FromGrpc(ended, endpoint_);
+  std::string bytes;
+  for (const grpc::Slice& part : slices) bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return bytes == "\x08\x01";
+}
+
+absl::StatusOr<ServerInfo> GrpcClient::GetServerInfo() {
+  v1::GetServerInfoResponse response;
+  const absl::Status status =
+      Call(admin_, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest(), &response);
+  if (!status.ok()) return status;
+  return FromProto(response);
+}
+
+absl::StatusOr<HeadInfo> GrpcClient::DescribeHead(const Sequence& sequence, int layer, int kv_head) {
+  v1::DescribeHeadRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_kv_head(kv_head);
+  v1::DescribeHeadResponse response;
+  const absl::Status status = Call(admin_, &v1::AdminService::Stub::DescribeHead, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response);
+}
+
+absl::StatusOr<IndexInfo> GrpcClient::CreateIndex(const IndexSpec& spec) {
+  v1::CreateIndexRequest request;
+  ToProto(spec, request.mutable_spec());
+  v1::CreateIndexResponse response;
+  const absl::Status status = Call(indexes_, &v1::IndexService::Stub::CreateIndex, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.index());
+}
+
+absl::StatusOr<IndexInfo> GrpcClient::GetIndex(const std::string& name) {
+  v1::GetIndexRequest request;
+  request.set_name(name);
+  v1::GetIndexResponse response;
+  const absl::Status status = Call(indexes_, &v1::IndexService::Stub::GetIndex, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.index());
+}
+
+absl::StatusOr<std::vector<IndexInfo>> GrpcClient::ListIndexes() {
+  v1::ListIndexesResponse response;
+  const absl::Status status = Call(indexes_, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &response);
+  if (!status.ok()) return status;
+  std::vector<IndexInfo> out;
+  for (const v1::IndexInfo& info : response.indexes()) out.push_back(FromProto(info));
+  return out;
+}
+
+absl::Status GrpcClient::DeleteIndex(const std::string& name) {
+  v1::DeleteIndexRequest request;
+  request.set_name(name);
+  v1::DeleteIndexResponse response;
+  return Call(indexes_, &v1::IndexService::Stub::DeleteIndex, request, &response);
+}
+
+absl::StatusOr<Sequence> GrpcClient::CreateSequence(const std::string& index, const std::string& id) {
+  v1::CreateSequenceRequest request;
+  request.set_index(index);
+  request.set_id(id);
+  v1::CreateSequenceResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::CreateSequence, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.handle());
+}
+
+absl::StatusOr<SequenceInfo> GrpcClient::GetSequence(const Sequence& sequence) {
+  v1::GetSequenceRequest request;
+  ToProto(sequence, request.mutable_handle());
+  v1::GetSequenceResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::GetSequence, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.sequence());
+}
+
+absl::StatusOr<std::vector<SequenceInfo>> GrpcClient::ListSequences(const std::string& index) {
+  v1::ListSequencesRequest request;
+  request.set_index(index);
+  v1::ListSequencesResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::ListSequences, request, &response);
+  if (!status.ok()) return status;
+  std::vector<SequenceInfo> out;
+  for (const v1::SequenceInfo& info : response.sequences()) out.push_back(FromProto(info));
+  return out;
+}
+
+absl::Status GrpcClient::DeleteSequence(const Sequence& sequence) {
+  v1::DeleteSequenceRequest request;
+  ToProto(sequence, request.mutable_handle());
+  v1::DeleteSequenceResponse response;
+  return Call(sequences_, &v1::SequenceService::Stub::DeleteSequence, request, &response);
+}
+
+absl::StatusOr<Sequence> GrpcClient::ForkSequence(const Sequence& source, const std::string& new_id,
+                                                  std::optional<int64_t> position) {
+  v1::ForkSequenceRequest request;
+  ToProto(source, request.mutable_source());
+  request.set_new_id(new_id);
+  if (position) request.set_position(*position);
+  v1::ForkSequenceResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::ForkSequence, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.handle());
+}
+
+absl::StatusOr<SequenceInfo> GrpcClient::TruncateSequence(const Sequence& sequence, int64_t position) {
+  v1::TruncateSequenceRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_position(position);
+  v1::TruncateSequenceResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::TruncateSequence, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response.sequence());
+}
+
+absl::StatusOr<int64_t> GrpcClient::Append(const AppendItem& item) {
+  google::protobuf::Arena arena;
+  auto* request = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  absl::Status status = ToProto(item, request->mutable_item());
+  if (!status.ok()) return status;
+  v1::AppendResponse response;
+  status = Call(retrieval_, &v1::RetrievalService::Stub::Append, *request, &response);
+  if (!status.ok()) return status;
+  return response.num_tokens();
+}
+
+absl::StatusOr<int64_t> GrpcClient::PieceBytes() {
+  if (piece_bytes_ == 0) {
+    const absl::StatusOr<ServerInfo> info = GetServerInfo();
+    if (!info.ok()) return info.status();
+    const int64_t limit = info->max_message_bytes > 0 ? info->max_message_bytes - kPieceOverheadBytes : kPieceBytes;
+    piece_bytes_ = std::max<int64_t>(1, std::min(limit, kPieceBytes));
+  }
+  return piece_bytes_.load();
+}
+
+// Calls `send` with consecutive pieces of `item`, each of at most `piece_bytes` (but at least one token); an item
+// without tokens is one piece. `send` returns false to stop.
+absl::Status ForEachPiece(const AppendItem& item, int64_t piece_bytes,
+                          const std::function<bool(const AppendItem&)>& send) {
+  size_t key_bytes = 0, value_bytes = 0;
+  const bool with_values = !IsAbsent(item.values);
+  absl::Status status = CheckTensor("keys", item.keys, &key_bytes);
+  if (with_values) status.Update(CheckTensor("values", item.values, &value_bytes));
+  if (!status.ok()) return status;
+  if (item.keys.shape.size() != 3) {
+    return absl::InvalidArgumentError("keys.shape: must be [tokens, num_kv_heads, head_dim]");
+  }
+  if (with_values && item.values.shape != item.keys.shape) {
+    return absl::InvalidArgumentError("values.shape: must equal keys.shape");
+  }
+  const int64_t tokens = item.keys.shape[0];
+  const int64_t key_row = tokens > 0 ? key_bytes / tokens : 0;
+  const int64_t value_row = with_values && tokens > 0 ? value_bytes / tokens : 0;
+  const int64_t step = std::max<int64_t>(1, piece_bytes / std::max<int64_t>(1, key_row + value_row));
+  AppendItem piece = item;
+  for (int64_t first = 0; first == 0 || first < tokens; first += step) {
+    const int64_t count = std::min(step, tokens - first);
+    piece.position = item.position + first;
+    piece.keys.shape[0] = count;
+    piece.keys.data = static_cast<const char*>(item.keys.data) + first * key_row;
+    if (with_values) {
+      piece.values.shape[0] = count;
+      piece.values.data = static_cast<const char*>(item.values.data) + first * value_row;
+    }
+    if (!send(piece)) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AppendTotals> GrpcClient::AppendStream(absl::Span<const AppendItem> items,
+                                                      const std::function<void(int64_t)>& progress) {
+  const absl::StatusOr<int64_t> piece_bytes = PieceBytes();
+  if (!piece_bytes.ok()) return piece_bytes.status();
+  grpc::ClientContext context;
+  v1::AppendStreamResponse response;
+  auto writer = retrieval_->AppendStream(&context, &response);
+  v1::AppendStreamRequest request;  // one message for all pieces: its strings keep their capacity
+  int64_t sent = 0;
+  bool open = true;
+  absl::Status status;  // of our own checks
+  const auto send = [&](const AppendItem& piece) {
+    status = ToProto(piece, request.mutable_item());
+    open = status.ok() && writer->Write(request);
+    if (open) sent += piece.keys.shape[0];
+    if (open && progress) progress(sent);
+    return open;
+  };
+  for (size_t i = 0; i < items.size() && open && status.ok(); ++i)
+    status.Update(ForEachPiece(items[i], *piece_bytes, send));
+  if (!status.ok()) context.TryCancel();
+  if (open && status.ok()) writer->WritesDone();
+  const grpc::Status ended = writer->Finish();
+  if (!status.ok()) return status;
+  if (!ended.ok()) return FromGrpc(ended, endpoint_);
+  return AppendTotals{response.pieces(), response.tokens()};
+}
+
+absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) {
+  google::protobuf::Arena arena;
+  auto* request = google::protobuf::Arena::CreateMessage<v1::RetrieveRequest>(&arena);
+  auto* response = google::protobuf::Arena::CreateMessage<v1::RetrieveResponse>(&arena);
+  absl::Status status = ToProto(selector, request->mutable_selector());
+  for (const RetrieveItem& item : items) status.Update(ToProto(item, request->add_items()));
+  if (!status.ok()) return status;
+  status = Call(retrieval_, &v1::RetrievalService::Stub::Retrieve, *request, response);
+  if (!status.ok()) return status;
+  RetrieveResult out;
+  out.server_us = response->server_us();
+  out.answers.resize(response->answers_size());
+  for (int i = 0; i < response->answers_size(); ++i) {
+    status = FromProto(response->answers(i), &out.answers[i]);
+    if (!status.ok()) return status;
+  }
+  return out;
+}
+
+absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer, int kv_head,
+                                            absl::Span<const int32_t> positions, bool keys, bool values) {
+  v1::GatherRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_kv_head(kv_head);
+  v1::Tensor* tensor = request.mutable_positions();
+  tensor->set_dtype(v1::D_TYPE_INT32);
+  tensor->add_shape(positions.size());
+  tensor->mutable_raw()->assign(reinterpret_cast<const char*>(positions.data()), positions.size() * sizeof(int32_t));
+  request.set_keys(keys);
+  request.set_values(values);
+  google::protobuf::Arena arena;
+  auto* response = google::protobuf::Arena::CreateMessage<v1::GatherResponse>(&arena);
+  absl::Status status = Call(retrieval_, &v1::RetrievalService::Stub::Gather, request, response);
+  if (!status.ok()) return status;
+  Gathered out;
+  status = FromProto(*response, positions.size(), &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& endpoint, const Options& options) {
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
+  if (!channel.ok()) return channel.status();
+  return std::make_unique<GrpcClient>(endpoint, options, *std::move(channel));
+}
+
+}  // namespace seine::client

@@ -1,0 +1,120 @@
+// Seine's C++ client: start here. Calls a seined over a Unix socket or TCP, as an inference engine would.
+//
+//   auto client = seine::client::Client::Connect(seine::client::DefaultEndpoint()).value();
+//   client->CreateIndex({.name = "llama", .geometry = {32, 32, 8, 128, DType::kBFloat16}}).value();
+//   auto sequence = client->CreateSequence("llama", "").value();
+//   client->AppendStream({{sequence, layer, 0, {keys, DType::kBFloat16, {tokens, 8, 128}}, {}}}).value();   // prefill
+//   auto stream = client->OpenDecodeStream(Transport::kBlocking).value();
+//   stream->Write(step); stream->Read(&answer);                                // a layer of a decode step, whole batch
+//
+// Errors are absl::Status with the server's text, opening with the request's field that is wrong where the server names
+// one; FieldOf and ReasonOf give both apart. A call that fails has changed nothing on the server, except CANCELLED,
+// DEADLINE_EXCEEDED, UNAVAILABLE and UNKNOWN, where nobody knows; repeating an append is safe (it is position-checked).
+// UNAVAILABLE: no server there. DEADLINE_EXCEEDED: longer than Options::timeout. Nothing throws.
+//
+// Thread safety: a Client serves any number of threads. A DecodeStream belongs to one thread at a time.
+#ifndef SEINE_CLIENT_CLIENT_H_
+#define SEINE_CLIENT_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/types.h"
+
+namespace seine::client {
+
+// Where seined listens unless told otherwise: unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else
+// unix:///tmp/seine-<uid>.sock.
+std::string DefaultEndpoint();
+
+// The request's field that an error is about, such as "item.keys.shape"; empty if the server named none.
+std::string FieldOf(const absl::Status& status);
+// The machine-readable reason, such as "SHAPE_MISMATCH"; empty if there is none.
+std::string ReasonOf(const absl::Status& status);
+
+struct Options {
+  absl::Duration connect_timeout = absl::Seconds(5);
+  bool wait_for_server = false;                // true: try again until connect_timeout; false: the first refusal counts
+  absl::Duration timeout = absl::Seconds(60);  // of each call but streams; InfiniteDuration(): none
+  int64_t max_message_bytes = int64_t{64} << 20;  // largest answer taken
+};
+
+enum class Transport {
+  kBlocking,  // sleeps in the kernel while waiting: the usual choice
+  kPolling,   // spins on the caller's thread: least latency, one core busy while Read waits
+};
+
+// A bidirectional stream with a connection of its own. Answers come in the order of the steps; read one for each step
+// written, and keep few steps unread: the server stops reading while its answers are not taken.
+class DecodeStream {
+ public:
+  virtual ~DecodeStream() = default;  // cancels a stream that was not finished
+
+  // Sends a step; copies the tensors out before it returns. INVALID_ARGUMENT: a tensor without data or with a negative
+  // dimension; nothing was sent then. Any other error means that the stream has ended.
+  virtual absl::Status Write(const DecodeStep& step) = 0;
+
+  // Waits for the next answer; reuses what `answer` has allocated. Not OK: the stream has ended, and why. Errors of a
+  // step, of an append or of an item are inside the answer.
+  virtual absl::Status Read(DecodeAnswer* answer) = 0;
+
+  // Says that no step follows, and waits for the server to end the stream. Unread answers are dropped.
+  virtual absl::Status Finish() = 0;
+};
+
+class Client {
+ public:
+  // `endpoint`: unix:///absolute/path, unix:path or host:port. INVALID_ARGUMENT for another form; UNAVAILABLE if
+  // nothing answers there within connect_timeout.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& endpoint, const Options& options = {});
+  virtual ~Client() = default;
+
+  // Server. `service` as in grpc.health.v1, e.g. "seine.v1.RetrievalService"; empty: the whole server. NOT_FOUND: no
+  // such service. False: it does not serve (it is shutting down).
+  virtual absl::StatusOr<bool> IsServing(const std::string& service) = 0;
+  virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
+  virtual absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) = 0;
+
+  // Indexes. Deleting one deletes its sequences.
+  virtual absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) = 0;
+  virtual absl::StatusOr<IndexInfo> GetIndex(const std::string& name) = 0;
+  virtual absl::StatusOr<std::vector<IndexInfo>> ListIndexes() = 0;
+  virtual absl::Status DeleteIndex(const std::string& name) = 0;
+
+  // Sequences. An empty id asks the server for one.
+  virtual absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id) = 0;
+  virtual absl::StatusOr<SequenceInfo> GetSequence(const Sequence& sequence) = 0;
+  virtual absl::StatusOr<std::vector<SequenceInfo>> ListSequences(const std::string& index) = 0;
+  virtual absl::Status DeleteSequence(const Sequence& sequence) = 0;
+  // A copy-on-write copy of the first `position` tokens of every layer; absent: of all.
+  virtual absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
+                                                std::optional<int64_t> position) = 0;
+  // Drops tokens at and after `position`.
+  virtual absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) = 0;
+
+  // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions
+  // already held ALREADY_EXISTS. Returns the layer's length.
+  virtual absl::StatusOr<int64_t> Append(const AppendItem& item) = 0;
+  // Prefill: sends the items in order over one stream, cut along tokens into pieces below the server's message limit.
+  // `progress` (may be empty) hears the tokens sent so far. On an error the pieces before it stay.
+  virtual absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
+                                                    const std::function<void(int64_t tokens)>& progress) = 0;
+  absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items) { return AppendStream(items, {}); }
+  // Items answer each for themselves (Answer::status); a wrong selector fails the call.
+  virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) = 0;
+  virtual absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head,
+                                          absl::Span<const int32_t> positions, bool keys, bool values) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) = 0;
+};
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_CLIENT_H_

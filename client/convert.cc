@@ -1,0 +1,346 @@
+// Conversion between values and wire messages.
+#include "client/convert.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+
+namespace seine::client {
+namespace {
+
+constexpr char kFieldPayload[] = "seine/field";
+constexpr char kReasonPayload[] = "seine/reason";
+
+static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT &&
+                  static_cast<int>(Scope::kPerQHead) == v1::SCOPE_PER_Q_HEAD &&
+                  static_cast<int>(GqaReduce::kMean) == v1::GQA_REDUCE_MEAN &&
+                  static_cast<int>(Coarse::kCollision) == v1::COARSE_COLLISION &&
+                  static_cast<int>(Centre::kWindow) == v1::CENTRE_WINDOW &&
+                  static_cast<int>(KvStore::kKeysValues) == v1::KV_STORE_KEYS_VALUES,
+              "types.h's enums carry the wire's numbers");
+
+std::string PayloadOf(const absl::Status& status, const char* url) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(url);
+  return payload ? std::string(*payload) : std::string();
+}
+
+// Element `i` of a reused repeated field, made if there is none.
+template <typename Message>
+Message* ElementAt(google::protobuf::RepeatedPtrField<Message>* field, int i) {
+  return i < field->size() ? field->Mutable(i) : field->Add();
+}
+
+template <typename Message>
+void ShrinkTo(google::protobuf::RepeatedPtrField<Message>* field, int size) {
+  while (field->size() > size) field->RemoveLast();
+}
+
+absl::Status ToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out) {
+  size_t bytes = 0;
+  absl::Status status = CheckTensor(name, tensor, &bytes);
+  if (!status.ok()) return status;
+  out->set_dtype(static_cast<v1::DType>(tensor.dtype));
+  out->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  if (bytes > 0) {
+    out->mutable_raw()->assign(static_cast<const char*>(tensor.data), bytes);
+  } else {
+    out->mutable_raw()->clear();
+  }
+  return absl::OkStatus();
+}
+
+// Copies a 4-byte-element tensor of `expected` elements into `out`.
+template <typename T>
+absl::Status ReadElements(absl::string_view name, const v1::Tensor& tensor, v1::DType dtype, int64_t expected,
+                          std::vector<T>* out) {
+  static_assert(sizeof(T) == 4);
+  if (tensor.dtype() != dtype || tensor.raw().size() / 4 != static_cast<uint64_t>(expected) ||
+      tensor.raw().size() % 4) {
+    return absl::InternalError(absl::StrCat("the server's answer is malformed: ", name, " has ", tensor.raw().size(),
+                                            " bytes for ", expected, " elements"));
+  }
+  out->resize(expected);
+  if (expected > 0) std::memcpy(out->data(), tensor.raw().data(), tensor.raw().size());
+  return absl::OkStatus();
+}
+
+template <typename Proto, typename Value>
+void CopyIf(bool present, Proto value, std::optional<Value>* out) {
+  if (present) *out = static_cast<Value>(value);
+}
+
+absl::Status CheckCounts(const Answer& answer) {
+  for (int32_t count : answer.counts) {
+    if (count < 0 || count > answer.width) {
+      return absl::InternalError(
+          absl::StrCat("the server's answer is malformed: a count is ", count, " of ", answer.width));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string FieldOf(const absl::Status& status) { return PayloadOf(status, kFieldPayload); }
+std::string ReasonOf(const absl::Status& status) { return PayloadOf(status, kReasonPayload); }
+
+absl::Status MakeError(int code, absl::string_view message, const v1::Status& details) {
+  std::string field, reason;
+  for (const google::protobuf::Any& any : details.details()) {
+    // Compared by the type's last part: the server packs our wire-identical messages under google.rpc's names.
+    v1::BadRequest bad_request;
+    v1::ErrorInfo error_info;
+    if (absl::EndsWith(any.type_url(), "google.rpc.BadRequest") && bad_request.ParseFromString(any.value()) &&
+        bad_request.field_violations_size() > 0) {
+      field = bad_request.field_violations(0).field();
+    } else if (absl::EndsWith(any.type_url(), "google.rpc.ErrorInfo") && error_info.ParseFromString(any.value())) {
+      reason = error_info.reason();
+    }
+  }
+  std::string text(message);
+  if (!field.empty() && !absl::StrContains(text, field)) text = absl::StrCat(field, ": ", text);
+  absl::Status status(code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, text);
+  if (!field.empty()) status.SetPayload(kFieldPayload, absl::Cord(field));
+  if (!reason.empty()) status.SetPayload(kReasonPayload, absl::Cord(reason));
+  return status;
+}
+
+absl::Status FromProto(const v1::Status& status) {
+  return status.code() == 0 ? absl::OkStatus() : MakeError(status.code(), status.message(), status);
+}
+
+absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size_t* bytes) {
+  size_t product = SizeOf(tensor.dtype);
+  for (int64_t dim : tensor.shape) {
+    if (dim < 0 || __builtin_mul_overflow(product, static_cast<size_t>(dim), &product)) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ".shape: dimension ", dim, " is negative or too large"));
+    }
+  }
+  if (product > 0 && tensor.data == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, ".data: is null"));
+  *bytes = product;
+  return absl::OkStatus();
+}
+
+void ToProto(const Sequence& sequence, v1::SequenceHandle* out) {
+  out->set_index(sequence.index);
+  out->set_id(sequence.id);
+  out->set_generation(sequence.generation);
+}
+
+void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
+  out->set_name(spec.name);
+  v1::Geometry* geometry = out->mutable_geometry();
+  geometry->set_num_layers(spec.geometry.num_layers);
+  geometry->set_num_q_heads(spec.geometry.num_q_heads);
+  geometry->set_num_kv_heads(spec.geometry.num_kv_heads);
+  geometry->set_head_dim(spec.geometry.head_dim);
+  geometry->set_dtype(static_cast<v1::DType>(spec.geometry.dtype));
+  v1::Zones* zones = out->mutable_zones();
+  if (spec.sink) zones->set_sink(*spec.sink);
+  if (spec.local) zones->set_local(*spec.local);
+  if (spec.update_buffer) zones->set_update_buffer(*spec.update_buffer);
+  if (spec.dense_threshold) zones->set_dense_threshold(*spec.dense_threshold);
+  v1::CodecSettings* codec = out->mutable_codec();
+  codec->set_name(spec.codec);
+  if (spec.seed) codec->set_seed(*spec.seed);
+  codec->set_centre(static_cast<v1::Centre>(spec.centre));
+  if (spec.centre_window) codec->set_centre_window(*spec.centre_window);
+  v1::RetrievalSettings* retrieval = out->mutable_retrieval();
+  if (spec.top_k) retrieval->set_top_k(*spec.top_k);
+  if (spec.beta) retrieval->set_beta(*spec.beta);
+  if (spec.refine) retrieval->set_refine(*spec.refine);
+  retrieval->set_coarse(static_cast<v1::Coarse>(spec.coarse));
+  if (spec.rho) retrieval->set_rho(*spec.rho);
+  retrieval->set_scope(static_cast<v1::Scope>(spec.scope));
+  retrieval->set_gqa_reduce(static_cast<v1::GqaReduce>(spec.gqa_reduce));
+  if (spec.softmax_scale) retrieval->set_softmax_scale(*spec.softmax_scale);
+  out->set_kv_store(static_cast<v1::KvStore>(spec.kv_store));
+  out->set_memory_limit_bytes(spec.memory_limit_bytes);
+}
+
+// Small and without tensors, so it alone starts from nothing: absent fields must not keep the last step's values.
+absl::Status ToProto(const Selector& selector, v1::Selector* out) {
+  if (selector.top_k && selector.mass_p) {
+    return absl::InvalidArgumentError("selector.size: top_k and mass_p exclude each other");
+  }
+  out->Clear();
+  if (selector.top_k) out->set_top_k(*selector.top_k);
+  if (selector.mass_p) {
+    v1::MassP* mass_p = out->mutable_mass_p();
+    mass_p->set_p(selector.mass_p->p);
+    mass_p->set_floor(selector.mass_p->floor);
+    mass_p->set_cap(selector.mass_p->cap);
+  }
+  out->set_scope(static_cast<v1::Scope>(selector.scope));
+  out->set_gqa_reduce(static_cast<v1::GqaReduce>(selector.gqa_reduce));
+  if (selector.beta) out->set_beta(*selector.beta);
+  if (selector.refine) out->set_refine(*selector.refine);
+  out->set_with_scores(selector.with_scores);
+  out->set_exact(selector.exact);
+  return absl::OkStatus();
+}
+
+absl::Status ToProto(const AppendItem& item, v1::AppendItem* out) {
+  ToProto(item.sequence, out->mutable_handle());
+  out->set_layer(item.layer);
+  out->set_position(item.position);
+  absl::Status status = ToProto("keys", item.keys, out->mutable_keys());
+  if (!status.ok()) return status;
+  if (!IsAbsent(item.values)) return ToProto("values", item.values, out->mutable_values());
+  out->clear_values();
+  return absl::OkStatus();
+}
+
+absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out) {
+  ToProto(item.sequence, out->mutable_handle());
+  out->set_layer(item.layer);
+  return ToProto("queries", item.queries, out->mutable_queries());
+}
+
+absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out) {
+  out->set_step(step.step);
+  int i = 0;
+  for (const AppendItem& item : step.appends) {
+    absl::Status status = ToProto(item, ElementAt(out->mutable_appends(), i++));
+    if (!status.ok()) return status;
+  }
+  ShrinkTo(out->mutable_appends(), i);
+  i = 0;
+  for (const RetrieveItem& item : step.items) {
+    absl::Status status = ToProto(item, ElementAt(out->mutable_items(), i++));
+    if (!status.ok()) return status;
+  }
+  ShrinkTo(out->mutable_items(), i);
+  return ToProto(step.selector, out->mutable_selector());
+}
+
+Sequence FromProto(const v1::SequenceHandle& handle) { return {handle.index(), handle.id(), handle.generation()}; }
+
+SequenceInfo FromProto(const v1::SequenceInfo& info) {
+  return {FromProto(info.handle()),
+          {info.layer_tokens().begin(), info.layer_tokens().end()},
+          info.code_bytes(),
+          info.store_bytes()};
+}
+
+IndexInfo FromProto(const v1::IndexInfo& info) {
+  IndexInfo out;
+  out.num_sequences = info.num_sequences();
+  out.code_bytes = info.code_bytes();
+  out.store_bytes = info.store_bytes();
+  const v1::IndexSpec& in = info.spec();
+  IndexSpec& spec = out.spec;
+  spec.name = in.name();
+  spec.geometry = {in.geometry().num_layers(), in.geometry().num_q_heads(), in.geometry().num_kv_heads(),
+                   in.geometry().head_dim(), static_cast<DType>(in.geometry().dtype())};
+  CopyIf(in.zones().has_sink(), in.zones().sink(), &spec.sink);
+  CopyIf(in.zones().has_local(), in.zones().local(), &spec.local);
+  CopyIf(in.zones().has_update_buffer(), in.zones().update_buffer(), &spec.update_buffer);
+  CopyIf(in.zones().has_dense_threshold(), in.zones().dense_threshold(), &spec.dense_threshold);
+  spec.codec = in.codec().name();
+  CopyIf(in.codec().has_seed(), in.codec().seed(), &spec.seed);
+  spec.centre = static_cast<Centre>(in.codec().centre());
+  CopyIf(in.codec().has_centre_window(), in.codec().centre_window(), &spec.centre_window);
+  const v1::RetrievalSettings& retrieval = in.retrieval();
+  CopyIf(retrieval.has_top_k(), retrieval.top_k(), &spec.top_k);
+  CopyIf(retrieval.has_beta(), retrieval.beta(), &spec.beta);
+  CopyIf(retrieval.has_refine(), retrieval.refine(), &spec.refine);
+  spec.coarse = static_cast<Coarse>(retrieval.coarse());
+  CopyIf(retrieval.has_rho(), retrieval.rho(), &spec.rho);
+  spec.scope = static_cast<Scope>(retrieval.scope());
+  spec.gqa_reduce = static_cast<GqaReduce>(retrieval.gqa_reduce());
+  CopyIf(retrieval.has_softmax_scale(), retrieval.softmax_scale(), &spec.softmax_scale);
+  spec.kv_store = static_cast<KvStore>(in.kv_store());
+  spec.memory_limit_bytes = in.memory_limit_bytes();
+  return out;
+}
+
+ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
+  return {info.version(),
+          info.backend(),
+          info.simd_target(),
+          info.num_threads(),
+          info.memory_limit_bytes(),
+          info.memory_bytes(),
+          info.num_indexes(),
+          info.num_sequences(),
+          info.uptime_seconds(),
+          info.queue_capacity(),
+          info.max_message_bytes()};
+}
+
+HeadInfo FromProto(const v1::DescribeHeadResponse& info) {
+  return {info.num_tokens(), info.zone_begin(),  info.zone_end(),      info.num_segments(),
+          info.code_bytes(), info.store_bytes(), info.bytes_per_key(), info.codec(),
+          info.coarse(),     info.centre(),      info.coarse_bytes(),  info.fine_bytes()};
+}
+
+absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
+  out->status = FromProto(answer.status());
+  out->path = static_cast<Path>(answer.path());
+  out->num_tokens = answer.num_tokens();
+  out->zone_begin = answer.zone_begin();
+  out->zone_end = answer.zone_end();
+  out->all_returned = answer.all_returned();
+  out->num_sets = out->width = 0;
+  out->positions.clear();
+  out->counts.clear();
+  out->scores.clear();
+  const v1::Tensor& positions = answer.positions();
+  if (!answer.has_positions() || positions.shape_size() == 0) return absl::OkStatus();
+
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (positions.shape_size() != 2 || positions.shape(0) < 0 || positions.shape(0) >= kMost || positions.shape(1) < 0 ||
+      positions.shape(1) >= kMost) {
+    return absl::InternalError("the server's answer is malformed: positions must have the shape [sets, top_k]");
+  }
+  out->num_sets = static_cast<int>(positions.shape(0));
+  out->width = static_cast<int>(positions.shape(1));
+  const int64_t elements = positions.shape(0) * positions.shape(1);
+  absl::Status status = ReadElements("positions", positions, v1::D_TYPE_INT32, elements, &out->positions);
+  status.Update(ReadElements("counts", answer.counts(), v1::D_TYPE_INT32, out->num_sets, &out->counts));
+  if (answer.has_scores() && answer.scores().shape_size() > 0) {
+    status.Update(ReadElements("scores", answer.scores(), v1::D_TYPE_FLOAT32, elements, &out->scores));
+  }
+  status.Update(CheckCounts(*out));
+  return status;
+}
+
+absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out) {
+  out->step = response.step();
+  out->server_us = response.server_us();
+  out->status = FromProto(response.status());
+  out->append_status.clear();
+  for (const v1::Status& status : response.append_status()) out->append_status.push_back(FromProto(status));
+  out->answers.resize(response.answers_size());
+  for (int i = 0; i < response.answers_size(); ++i) {
+    absl::Status status = FromProto(response.answers(i), &out->answers[i]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FromProto(const v1::GatherResponse& response, int64_t count, Gathered* out) {
+  out->count = count;
+  for (const auto& [tensor, bytes] :
+       {std::make_pair(&response.keys(), &out->keys), std::make_pair(&response.values(), &out->values)}) {
+    if (tensor->shape_size() == 0) continue;
+    out->dtype = static_cast<DType>(tensor->dtype());
+    if (tensor->shape_size() != 2 || tensor->shape(0) != count || tensor->shape(1) < 0 ||
+        tensor->shape(1) > (1 << 20) ||
+        tensor->raw().size() != static_cast<size_t>(count * tensor->shape(1)) * SizeOf(out->dtype)) {
+      return absl::InternalError(
+          "the server's answer is malformed: gathered rows must have the shape [count, head_dim]");
+    }
+    out->head_dim = static_cast<int>(tensor->shape(1));
+    *bytes = tensor->raw();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace seine::client

@@ -1,0 +1,46 @@
+// Between the client's values (types.h) and wire messages. Internal to client/; knows protobuf but not gRPC.
+// Messages on the hot path are reused: writers set every field and resize repeated ones, and never Clear, which would
+// give back the strings that hold the tensors.
+#ifndef SEINE_CLIENT_CONVERT_H_
+#define SEINE_CLIENT_CONVERT_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "client/types.h"
+#include "seine/v1/admin_service.pb.h"
+#include "seine/v1/index_service.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "seine/v1/sequence_service.pb.h"
+
+namespace seine::client {
+
+// An error of the server: `message`, opened with the field at fault, and the details that FieldOf and ReasonOf read.
+absl::Status MakeError(int code, absl::string_view message, const v1::Status& details);
+absl::Status FromProto(const v1::Status& status);
+
+// Bytes of `tensor`; INVALID_ARGUMENT "<name>: ..." for a negative dimension, a product that overflows, or no data.
+absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size_t* bytes);
+inline bool IsAbsent(const ConstTensor& tensor) { return tensor.data == nullptr && tensor.shape.empty(); }
+
+void ToProto(const Sequence& sequence, v1::SequenceHandle* out);
+void ToProto(const IndexSpec& spec, v1::IndexSpec* out);
+absl::Status ToProto(const Selector& selector, v1::Selector* out);
+absl::Status ToProto(const AppendItem& item, v1::AppendItem* out);
+absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out);
+absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out);
+
+Sequence FromProto(const v1::SequenceHandle& handle);
+SequenceInfo FromProto(const v1::SequenceInfo& info);
+IndexInfo FromProto(const v1::IndexInfo& info);
+ServerInfo FromProto(const v1::GetServerInfoResponse& info);
+HeadInfo FromProto(const v1::DescribeHeadResponse& info);
+
+// Answers are checked before they are believed: INTERNAL where shapes and bytes disagree. Allocations of `out` are
+// reused.
+absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out);
+absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out);
+absl::Status FromProto(const v1::GatherResponse& response, int64_t count, Gathered* out);
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_CONVERT_H_

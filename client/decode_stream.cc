@@ -1,0 +1,175 @@
+// The decode stream over its two transports: gRPC's blocking stream, and an asynchronous one whose completion queue the
+// caller's own thread spins on (no wake-up, which costs more than all of gRPC's work).
+#include <array>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "client/channel.h"
+#include "client/convert.h"
+#include "seine/v1/retrieval_service.grpc.pb.h"
+
+namespace seine::client {
+namespace {
+
+// The stream ended though a step was to be sent or read: the server's error, or that it said goodbye.
+absl::Status Ended(const grpc::Status& status, const std::string& endpoint) {
+  if (status.ok()) return absl::UnavailableError("the server has ended the stream");
+  return FromGrpc(status, endpoint);
+}
+
+class BlockingStream final : public DecodeStream {
+ public:
+  BlockingStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint)
+      : endpoint_(std::move(endpoint)),
+        stub_(v1::RetrievalService::NewStub(channel)),
+        stream_(stub_->Decode(&context_)) {}
+
+  ~BlockingStream() override {
+    if (!end_) context_.TryCancel();
+    End();
+  }
+
+  absl::Status Write(const DecodeStep& step) override {
+    if (end_) return Ended(*end_, endpoint_);
+    absl::Status status = ToProto(step, &request_);
+    if (!status.ok()) return status;
+    return stream_->Write(request_) ? absl::OkStatus() : Ended(End(), endpoint_);
+  }
+
+  absl::Status Read(DecodeAnswer* answer) override {
+    if (end_ || !stream_->Read(&response_)) return Ended(End(), endpoint_);
+    return FromProto(response_, answer);
+  }
+
+  absl::Status Finish() override {
+    if (!end_) stream_->WritesDone();
+    return FromGrpc(End(), endpoint_);
+  }
+
+ private:
+  const grpc::Status& End() {
+    if (!end_) {
+      while (stream_->Read(&response_)) {  // gRPC hands out the status after the last message only
+      }
+      end_ = stream_->Finish();
+    }
+    return *end_;
+  }
+
+  const std::string endpoint_;
+  const std::unique_ptr<v1::RetrievalService::Stub> stub_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream_;
+  v1::DecodeRequest request_;
+  v1::DecodeResponse response_;
+  std::optional<grpc::Status> end_;
+};
+
+// At most one operation of each kind is under way; a Read always is while the stream lives, so that an answer is taken
+// off the socket by the same spin that sees it arrive.
+class PollingStream final : public DecodeStream {
+ public:
+  PollingStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint)
+      : endpoint_(std::move(endpoint)), stub_(v1::RetrievalService::NewStub(channel)) {
+    stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
+    stream_->StartCall(Begin(kStart));
+    Await(kStart);
+    stream_->Read(&response_, Begin(kRead));
+  }
+
+  ~PollingStream() override {
+    if (!end_) context_.TryCancel();
+    End();
+    queue_.Shutdown();
+    void* tag;
+    bool ok;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  absl::Status Write(const DecodeStep& step) override {
+    if (end_) return Ended(*end_, endpoint_);
+    if (!Await(kWrite)) return Ended(End(), endpoint_);
+    absl::Status status = ToProto(step, &request_);
+    if (!status.ok()) return status;
+    stream_->Write(request_, Begin(kWrite));  // serialised here; Read's spin hears of its completion
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(DecodeAnswer* answer) override {
+    if (end_ || !Await(kRead)) return Ended(End(), endpoint_);
+    absl::Status status = FromProto(response_, answer);
+    stream_->Read(&response_, Begin(kRead));
+    return status;
+  }
+
+  absl::Status Finish() override {
+    if (!end_ && Await(kWrite)) {
+      stream_->WritesDone(Begin(kWrite));
+      Await(kWrite);
+    }
+    return FromGrpc(End(), endpoint_);
+  }
+
+ private:
+  enum Operation : size_t { kStart, kWrite, kRead, kFinish, kNumOperations };
+
+  void* Begin(Operation operation) {
+    under_way_[operation] = true;
+    return &under_way_[operation];
+  }
+
+  // Spins until `operation` is done; whether its last run succeeded.
+  bool Await(Operation operation) {
+    while (under_way_[operation]) {
+      void* tag;
+      bool ok;
+      // A deadline long past: look once, without sleeping. Yielding costs next to nothing where a core is free, and
+      // where none is it lets the server run rather than wait for our time slice to end.
+      if (queue_.AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC)) != grpc::CompletionQueue::GOT_EVENT) {
+        std::this_thread::yield();
+        continue;
+      }
+      const size_t done = static_cast<bool*>(tag) - under_way_.data();
+      under_way_[done] = false;
+      succeeded_[done] = ok;
+    }
+    return succeeded_[operation];
+  }
+
+  const grpc::Status& End() {
+    if (!end_) {
+      while (Await(kRead)) stream_->Read(&response_, Begin(kRead));
+      Await(kWrite);
+      grpc::Status status;
+      stream_->Finish(&status, Begin(kFinish));
+      Await(kFinish);
+      end_ = status;
+    }
+    return *end_;
+  }
+
+  const std::string endpoint_;
+  const std::unique_ptr<v1::RetrievalService::Stub> stub_;
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream_;
+  std::array<bool, kNumOperations> under_way_ = {};
+  std::array<bool, kNumOperations> succeeded_ = {true, true, true, true};
+  v1::DecodeRequest request_;
+  v1::DecodeResponse response_;
+  std::optional<grpc::Status> end_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,
+                                                               Transport transport) {
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
+  if (!channel.ok()) return channel.status();
+  if (transport == Transport::kPolling) return std::make_unique<PollingStream>(*channel, endpoint);
+  return std::make_unique<BlockingStream>(*channel, endpoint);
+}
+
+}  // namespace seine::client

@@ -1,0 +1,136 @@
+// `seine-demo`: shows what Seine does. A decode of a real model, recorded with its queries and keys, is answered by a
+// running seined; the answers are held against exact attention.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/output.h"
+#include "client/client.h"
+#include "client/demo/replay.h"
+#include "client/demo/trace.h"
+
+namespace seine::demo {
+namespace {
+
+using cli::FormatBytes;
+using cli::FormatDouble;
+
+cli::Json ToJson(const Trace& trace, const ReplayOptions& options, const Report& report) {
+  return {{"model", trace.model()},
+          {"text", trace.text()},
+          {"layers", trace.model_layers()},
+          {"num_tokens", trace.num_tokens()},
+          {"num_q_heads", trace.num_q_heads()},
+          {"num_kv_heads", trace.num_kv_heads()},
+          {"head_dim", trace.head_dim()},
+          {"steps", options.steps},
+          {"top_k", options.top_k},
+          {"beta", options.beta},
+          {"refine", options.refine},
+          {"transport", options.transport == client::Transport::kPolling ? "polling" : "blocking"},
+          {"num_queries", report.num_queries},
+          {"recall_at_k", report.recall},
+          {"recall_at_k_worst_head", report.recall_worst_head},
+          {"attention_mass", report.attention_mass},
+          {"attention_covered", report.attention_covered},
+          {"tokens_read", report.tokens_read},
+          {"step_p50_us", report.step_us.p50},
+          {"step_p99_us", report.step_us.p99},
+          {"layer_p50_us", report.layer_us.p50},
+          {"layer_p99_us", report.layer_us.p99},
+          {"server_p50_us", report.server_us.p50},
+          {"server_p99_us", report.server_us.p99},
+          {"append_tokens_per_s", report.append_tokens_per_second},
+          {"bytes_per_key", report.bytes_per_key},
+          {"code_bytes", report.code_bytes},
+          {"store_bytes", report.store_bytes},
+          {"full_cache_bytes", report.full_cache_bytes},
+          {"simd_target", report.simd_target}};
+}
+
+std::string Microseconds(const Percentiles& value) {
+  return absl::StrCat("p50 ", FormatDouble(value.p50, 0), " us, p99 ", FormatDouble(value.p99, 0), " us");
+}
+
+std::string ToText(const Trace& trace, const ReplayOptions& options, const Report& report) {
+  const int key_bytes = trace.head_dim() * 2;
+  const double share = 100.0 * report.code_bytes / report.full_cache_bytes;
+  return absl::StrCat(
+      trace.model(), " reading ", trace.text(), "\n", trace.num_tokens(), " tokens, layers ",
+      absl::StrJoin(trace.model_layers(), ", "), ", ", trace.num_q_heads(), " query heads on ", trace.num_kv_heads(),
+      " KV heads of ", trace.head_dim(), "; the last ", options.steps, " tokens decoded one by one\n\n",
+      cli::ToString({
+          {absl::StrCat("recall@", options.top_k),
+           absl::StrCat(FormatDouble(report.recall, 3), "  of each head's exact top ", options.top_k, " (worst head ",
+                        FormatDouble(report.recall_worst_head, 3), ")")},
+          {"attention mass", absl::StrCat(FormatDouble(report.attention_mass, 4), "  of what the exact top ",
+                                          options.top_k, " would have")},
+          {"attention covered", absl::StrCat(FormatDouble(report.attention_covered, 3), "  of all ", trace.num_tokens(),
+                                             " tokens', from ", FormatDouble(report.tokens_read, 0), " of them")},
+          {"a layer", absl::StrCat(Microseconds(report.layer_us), "  (append + retrieve over gRPC; in the index p50 ",
+                                   FormatDouble(report.server_us.p50, 0), " us)")},
+          {"decode step", absl::StrCat(Microseconds(report.step_us), "  (", trace.num_layers(), " layers)")},
+          {"prefill", absl::StrCat(FormatDouble(report.append_tokens_per_second / 1000, 0),
+                                   " thousand tokens of a layer a second")},
+          {"bytes a key", absl::StrCat(FormatDouble(report.bytes_per_key, 1), "  beside ", key_bytes,
+                                       " of the fp16 key and ", key_bytes, " of its value")},
+          {"index memory", absl::StrCat(FormatBytes(report.code_bytes), "  = ", FormatDouble(share, 0),
+                                        "% of the full fp16 cache of ", FormatBytes(report.full_cache_bytes),
+                                        "; the keys, kept for exact scores, ", FormatBytes(report.store_bytes))},
+      }));
+}
+
+int Run(int argc, char** argv) {
+  std::string server = client::DefaultEndpoint(), path, output = "table", transport = "blocking";
+  double wait_seconds = 10;
+  ReplayOptions options;
+  CLI::App app("Replay a recorded decode of a real model through a running seined, and compare with exact attention.",
+               "seine-demo");
+  app.add_option("--server", server, "unix:///path/to/socket or host:port")->envname("SEINE_SERVER");
+  app.add_option("--trace", path, "Recorded queries and keys (python -m seine_kv.trace)")->required();
+  app.add_option("--steps", options.steps, "Decode steps: the trace's last tokens (512)");
+  app.add_option("--top-k", options.top_k, "Tokens retrieved for each query head (100)")->check(CLI::PositiveNumber);
+  app.add_option("--beta", options.beta, "Share of the zone kept as candidates (.10)");
+  app.add_option("--refine", options.refine, "Survivors that are scored exactly (200)");
+  app.add_option("--transport", transport, "blocking, or polling: least latency, one core spins")
+      ->check(CLI::IsMember({"blocking", "polling"}).description(""));
+  app.add_option("--wait", wait_seconds, "Seconds to wait for the server (10)")->check(CLI::NonNegativeNumber);
+  app.add_option("-o,--output", output, "table or json")->check(CLI::IsMember({"table", "json"}).description(""));
+  app.footer(cli::kExitCodeHelp);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    return cli::Report("seine-demo", cli::UsageError(absl::StrCat(error.what(), " (seine-demo --help)")));
+  }
+  if (transport == "polling") options.transport = client::Transport::kPolling;
+
+  const absl::StatusOr<Trace> trace = Trace::Open(path);
+  if (!trace.ok()) return cli::Report("seine-demo", cli::FileError(trace.status()));
+  client::Options connection;
+  connection.connect_timeout = absl::Seconds(wait_seconds);
+  connection.wait_for_server = true;
+  const auto client = client::Client::Connect(server, connection);
+  if (absl::IsInvalidArgument(client.status()))
+    return cli::Report("seine-demo", cli::UsageError(client.status().message()));
+  if (!client.ok()) return cli::Report("seine-demo", client.status());
+  const absl::StatusOr<Report> report = Replay(client->get(), *trace, options);
+  if (!report.ok()) return cli::Report("seine-demo", report.status());
+  if (output == "json") {
+    cli::PrintJson(ToJson(*trace, options, *report));
+  } else {
+    cli::PrintText(ToText(*trace, options, *report));
+  }
+  return cli::kOk;
+}
+
+}  // namespace
+}  // namespace seine::demo
+
+int main(int argc, char** argv) {
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // errors are ours to print, once
+  return seine::demo::Run(argc, argv);
+}

@@ -1,0 +1,67 @@
+"""Writes and reads safetensors files with numpy alone.
+
+Layout (https://huggingface.co/docs/safetensors): u64 little-endian header length, a JSON header, then the tensors' bytes
+back to back. The safetensors package writes metadata in hash order; this writer keeps the caller's order, so that the same
+tensors always make the same bytes, and it renames into place, so that a reader never meets half a file.
+"""
+
+import json
+import os
+import struct
+
+import numpy as np
+
+_NAME_OF_DTYPE = {"float16": "F16", "float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8"}
+_DTYPE_OF_NAME = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in _NAME_OF_DTYPE.items()}
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+def write_tensors(path, tensors, metadata):
+    """Writes `tensors` (name -> array) and `metadata` (str -> str) to `path`, whole or not at all."""
+    header, begin = {"__metadata__": metadata}, 0
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": _NAME_OF_DTYPE[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [begin, begin + array.nbytes],
+        }
+        begin += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start on 8 bytes, for readers that map the file
+
+    partial = f"{path}.partial.{os.getpid()}"
+    try:
+        with open(partial, "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            for array in tensors.values():
+                out.write(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        if os.path.exists(partial):
+            os.unlink(partial)
+        raise
+
+
+def read_tensors(path):
+    """Returns (tensors, metadata) of a safetensors file; tensors are read-only views of a memory map."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if length > min(size - 8, _MAX_HEADER_BYTES):
+            raise ValueError(f"{path}: not a safetensors file, or cut short")
+        header = json.loads(file.read(length))
+    start, tensors = 8 + length, {}
+    data = np.memmap(path, np.uint8, mode="r", offset=start) if size > start else np.empty(0, np.uint8)
+    metadata = header.pop("__metadata__", {})
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        dtype = _DTYPE_OF_NAME.get(entry["dtype"])
+        if dtype is None:
+            raise ValueError(f"{path}: tensor {name} has type {entry['dtype']}, which this reader does not know")
+        if not 0 <= first <= last <= data.size:
+            raise ValueError(f"{path}: tensor {name} lies outside the file, which may be cut short")
+        tensors[name] = data[first:last].view(dtype).reshape(entry["shape"])
+    return tensors, metadata

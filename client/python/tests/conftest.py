@@ -1,0 +1,29 @@
+"""A real seined (its path in the environment variable SEINED) on a socket of its own, for tests that need a server."""
+
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory):
+    program = os.environ.get("SEINED")
+    if not program:
+        pytest.fail("SEINED is not set: it must name the seined program to test against")
+    socket = tmp_path_factory.mktemp("seine") / "seine.sock"
+    process = subprocess.Popen([program, "--listen", f"unix:{socket}", "--threads", "1", "--log-level", "error"])
+    yield f"unix://{socket}"
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.fixture
+def client(address):
+    from seine_kv.client import Client
+
+    with Client(address) as client:
+        client.wait_until_ready(20)
+        yield client
+        for index in client.list_indexes():
+            client.delete_index(index["spec"]["name"])

@@ -1,0 +1,201 @@
+"""seine_kv.client against a real server: the committed trace of a real model, and random data compared with numpy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seine_kv.client import Append, Client, Item, SeineError, default_address
+from seine_kv.tensor_file import read_tensors
+
+TRACE = Path(__file__).resolve().parents[3] / "bench" / "data" / "smollm2-135m-kjv-8k.safetensors"
+ZONES = {"sink": 16, "local": 64, "update_buffer": 64, "dense_threshold": 128}
+HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 64, 600
+
+
+@pytest.fixture
+def model():
+    random = np.random.default_rng(3)
+    return {
+        "keys": random.standard_normal((TOKENS + 20, KV_HEADS, DIM)).astype(np.float32),
+        "values": random.standard_normal((TOKENS + 20, KV_HEADS, DIM)).astype(np.float32),
+        "queries": random.standard_normal((HEADS, DIM)).astype(np.float32),
+    }
+
+
+@pytest.fixture
+def sequence(client, model):
+    client.create_index(
+        "m",
+        num_layers=1,
+        num_q_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=DIM,
+        dtype="float32",
+        zones=ZONES,
+        retrieval={"scope": "per_q_head"},
+        kv_store="keys_values",
+    )
+    sequence = client.create_sequence("m", "s")
+    assert client.append(sequence, 0, 0, model["keys"][:TOKENS], model["values"][:TOKENS]) == TOKENS
+    return sequence
+
+
+def exact_top_k(keys, query, k, begin, end):
+    scores = keys[begin:end].astype(np.float64) @ query.astype(np.float64)
+    return np.sort(begin + np.argsort(-scores, kind="stable")[:k])
+
+
+def test_recall_on_a_real_model(client):
+    """The last tokens of the committed trace, decoded as an engine would: answers against exact attention."""
+    tensors, metadata = read_tensors(TRACE)
+    layers = [int(layer) for layer in metadata["layers"].split(",")]
+    keys = [tensors[f"layers.{layer}.k"] for layer in layers]
+    queries = [tensors[f"layers.{layer}.q"] for layer in layers]
+    tokens, kv_heads, dim = keys[0].shape
+    q_heads, steps = queries[0].shape[1], 8
+    client.create_index(
+        "trace",
+        num_layers=len(layers),
+        num_q_heads=q_heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        zones={"sink": 16, "local": 512, "update_buffer": 64, "dense_threshold": 1024},
+        codec={"centre": "window", "centre_window": 64},
+        retrieval={"beta": 0.10, "refine": 200, "coarse": "sign_ip", "scope": "per_q_head"},
+        kv_store="keys",
+    )
+    sequence = client.create_sequence("trace")
+    for layer, array in enumerate(keys):
+        assert client.append(sequence, layer, 0, array[: tokens - steps]) == tokens - steps
+    recalls = []
+    with client.decode_stream() as stream:
+        for position in range(tokens - steps, tokens):
+            for layer in range(len(layers)):
+                query = queries[layer][position - tokens]
+                append = Append(sequence, layer, position, keys[layer][position : position + 1])
+                step = stream.step([append], [Item(sequence, layer, query)], top_k=100)
+                assert step.error is None and step.append_errors == [None]
+                answer = step.answers[0]
+                assert answer.path == "index" and answer.num_tokens == position + 1
+                for head in range(q_heads):
+                    head_keys = keys[layer][:, head // (q_heads // kv_heads)]
+                    truth = exact_top_k(head_keys, query[head], 100, answer.zone_begin, answer.zone_end)
+                    recalls.append(np.isin(answer.set(head), truth).mean())
+    assert len(recalls) == steps * len(layers) * q_heads
+    assert np.mean(recalls) >= 0.95
+
+
+def test_retrieve_and_gather(client, sequence, model):
+    answer = client.retrieve(sequence, 0, model["queries"], top_k=20, exact=True, with_scores=True)
+    assert answer.path == "exact" and answer.positions.shape == (HEADS, 20) == answer.scores.shape
+    for head in range(HEADS):
+        keys = model["keys"][:, head // 2]
+        expected = exact_top_k(keys, model["queries"][head], 20, answer.zone_begin, answer.zone_end)
+        np.testing.assert_array_equal(answer.set(head), expected)
+        np.testing.assert_allclose(answer.scores[head], keys[expected] @ model["queries"][head] / 8, rtol=1e-4)
+    positions = answer.set(1)
+    keys, values = client.gather(sequence, 0, 1, positions, values=True)
+    np.testing.assert_array_equal(keys, model["keys"][positions, 1])
+    np.testing.assert_array_equal(values, model["values"][positions, 1])
+    share = client.retrieve(sequence, 0, model["queries"], mass_p=(0.5, 3, 50))
+    assert all(3 <= count <= 50 for count in share.counts)
+    # Queries of another dtype, and answers for KV heads.
+    halves = client.retrieve(sequence, 0, model["queries"].astype(np.float16), top_k=20, exact=True, scope="per_kv_head")
+    assert halves.positions.shape == (KV_HEADS, 20)
+
+
+def test_sequences(client, sequence, model):
+    assert client.get_sequence(sequence).layer_tokens == [TOKENS]
+    copy = client.fork(sequence, "copy", position=300)
+    assert client.get_sequence(copy).layer_tokens == [300]
+    assert client.truncate(copy, 200).layer_tokens == [200]
+    assert {info.handle.id for info in client.list_sequences("m")} == {"s", "copy"}
+    client.delete_sequence(copy)
+    assert len(client.list_sequences("m")) == 1
+    assert client.append(sequence, 0, 500, model["keys"][500:620], model["values"][500:620]) == 120  # a replay that runs on
+    assert client.get_sequence(sequence).layer_tokens == [620]
+    assert client.describe_head(sequence, 0, 1)["num_tokens"] == 620
+
+
+def test_decode_stream_keeps_errors_apart(client, sequence, model):
+    with client.decode_stream() as stream:
+        good = Append(sequence, 0, TOKENS, model["keys"][TOKENS : TOKENS + 1], model["values"][TOKENS : TOKENS + 1])
+        gap = Append(sequence, 0, TOKENS + 9, good.keys, good.values)
+        step = stream.step([good, gap], [Item(sequence, 0, model["queries"]), Item(sequence, 3, model["queries"])])
+        assert step.append_errors[0] is None and step.append_errors[1].code == "OUT_OF_RANGE"
+        assert step.answers[0].error is None and step.answers[0].num_tokens == TOKENS + 1
+        assert step.answers[1].error.code == "INVALID_ARGUMENT" and "layer" in step.answers[1].error.field
+        assert stream.step(items=[Item(sequence, 0, model["queries"])], top_k=-1).error.code == "INVALID_ARGUMENT"
+        assert stream.step(items=[Item(sequence, 0, model["queries"])], top_k=5).answers[0].positions.shape == (HEADS, 5)
+
+
+def test_errors_name_code_field_and_reason(client, sequence, model):
+    def code_of(call, *args, **kwargs):
+        with pytest.raises(SeineError) as caught:
+            call(*args, **kwargs)
+        return caught.value.code, caught.value.field
+
+    keys, values, queries = model["keys"][:1], model["values"][:1], model["queries"]
+    nobody = type(sequence)("m", "nobody")
+    assert code_of(client.get_index, "nowhere")[0] == "NOT_FOUND"
+    assert code_of(client.get_sequence, nobody)[0] == "NOT_FOUND"
+    assert code_of(client.create_sequence, "m", "s")[0] == "ALREADY_EXISTS"
+    assert code_of(client.append, sequence, 0, TOKENS + 1, keys, values)[0] == "OUT_OF_RANGE"
+    assert code_of(client.append, sequence, 0, 0, keys + 1, values)[0] == "ALREADY_EXISTS"
+    assert code_of(client.append, sequence, 2, 0, keys, values) == ("INVALID_ARGUMENT", "item.layer")
+    assert code_of(client.append, sequence, 0, TOKENS, keys[..., :32], values[..., :32]) == ("INVALID_ARGUMENT", "item.keys.shape")
+    assert code_of(client.append, sequence, 0, TOKENS, keys * np.nan, values)[0] == "INVALID_ARGUMENT"
+    code, field = code_of(client.retrieve, sequence, 5, queries)
+    assert code == "INVALID_ARGUMENT" and field.endswith("layer")
+    assert code_of(client.retrieve, sequence, 0, queries, top_k=0)[0] == "INVALID_ARGUMENT"
+    with pytest.raises(SeineError) as caught:
+        client.truncate(sequence, TOKENS + 1)
+    assert caught.value.reason and str(caught.value)
+    assert client.get_sequence(sequence).layer_tokens == [TOKENS]
+
+
+def test_what_numpy_or_spelling_gets_wrong_never_leaves(client, sequence, model):
+    keys = model["keys"][:1]
+    geometry = {"num_layers": 1, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64}
+    for call in (
+        lambda: client.append(sequence, 0, TOKENS, keys.astype(np.int8)),
+        lambda: client.append(sequence, 0, TOKENS, keys[0]),
+        lambda: client.append(sequence, 0, TOKENS, keys, keys[:0]),
+        lambda: client.retrieve(sequence, 0, model["queries"], scope="per_cow"),
+        lambda: client.retrieve(sequence, 0, model["queries"], top_k=3, mass_p=(0.5, 1, 9)),
+        lambda: client.create_index("x", dtype="int8", **geometry),
+        lambda: client.create_index("x", zones={"sinks": 3}, **geometry),
+        lambda: client.create_index("x", codec={"centre": "moon"}, **geometry),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    assert len(client.list_indexes()) == 1
+
+
+def test_long_appends_travel_in_pieces(client):
+    geometry = {"num_layers": 1, "num_q_heads": 8, "num_kv_heads": 8, "head_dim": 128}
+    client.create_index("wide", kv_store="keys", **geometry)
+    sequence = client.create_sequence("wide")
+    keys = np.random.default_rng(1).standard_normal((5000, 8, 128)).astype(np.float16)  # 10 MB
+    assert client.append(sequence, 0, 0, keys) == 5000
+    rows, _ = client.gather(sequence, 0, 7, [0, 2048, 4999])
+    np.testing.assert_array_equal(rows, keys[[0, 2048, 4999], 7])
+    empty = client.retrieve(client.create_sequence("wide"), 0, np.zeros((8, 128), np.float32))
+    assert empty.path == "dense" and empty.positions.size == 0
+
+
+def test_no_server():
+    with Client("unix:///nowhere/seine.sock") as client:
+        with pytest.raises(SeineError) as caught:
+            client.server_info()
+        assert caught.value.code == "UNAVAILABLE"
+        with pytest.raises(SeineError):
+            client.wait_until_ready(0.2)
+
+
+def test_default_address(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_address() == f"unix://{tmp_path}/seine.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+    assert default_address().startswith("unix:///tmp/seine-")

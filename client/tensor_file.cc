@@ -1,0 +1,336 @@
+// Opening and checking safetensors and .npy files. Nothing in a file is believed before it is compared with the file's
+// size.
+#include "client/tensor_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace seine {
+namespace {
+
+using Json = nlohmann::json;
+using Type = TensorFile::Type;
+using Tensor = TensorFile::Tensor;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // safetensors' own limit
+constexpr absl::string_view kNpyMagic("\x93NUMPY", 6);
+
+struct TypeRow {
+  Type type;
+  absl::string_view safetensors_name;
+  absl::string_view npy_name;  // descr without its byte-order mark; empty: numpy has none
+  size_t size;
+};
+constexpr TypeRow kTypes[] = {
+    {Type::kBool, "BOOL", "b1", 1}, {Type::kU8, "U8", "u1", 1},   {Type::kI8, "I8", "i1", 1},
+    {Type::kU16, "U16", "u2", 2},   {Type::kI16, "I16", "i2", 2}, {Type::kF16, "F16", "f2", 2},
+    {Type::kBF16, "BF16", "", 2},   {Type::kU32, "U32", "u4", 4}, {Type::kI32, "I32", "i4", 4},
+    {Type::kF32, "F32", "f4", 4},   {Type::kU64, "U64", "u8", 8}, {Type::kI64, "I64", "i8", 8},
+    {Type::kF64, "F64", "f8", 8},
+};
+
+const TypeRow& RowOf(Type type) { return kTypes[static_cast<size_t>(type)]; }
+
+template <typename... Parts>
+absl::Status Torn(const std::string& path, const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat(path, ": cut short: ", parts...));
+}
+
+template <typename... Parts>
+absl::Status Bad(const std::string& path, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+}
+
+absl::Status FromErrno(const std::string& path, int error) {
+  const std::string text = absl::StrCat(path, ": ", std::strerror(error));
+  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
+  return absl::UnavailableError(text);
+}
+
+// Product of `shape` times `element`; false where it does not fit.
+bool ByteSize(const std::vector<int64_t>& shape, size_t element, size_t* bytes) {
+  size_t product = element;
+  for (int64_t dim : shape) {
+    if (dim < 0 || __builtin_mul_overflow(product, static_cast<size_t>(dim), &product)) return false;
+  }
+  *bytes = product;
+  return true;
+}
+
+// One tensor's entry of a safetensors header; `data_size` bytes follow the header.
+absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, const std::string& name,
+                                                       const Json& entry, const uint8_t* data, uint64_t data_size) {
+  const auto bad = [&](const auto&... parts) { return Bad(path, "tensor ", name, ": ", parts...); };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
+    return bad("header needs dtype, shape and data_offsets");
+  }
+  Tensor tensor;
+  const Json& dtype = entry["dtype"];
+  const auto row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& candidate) {
+    return dtype.is_string() && dtype.get_ref<const std::string&>() == candidate.safetensors_name;
+  });
+  if (row == std::end(kTypes)) return bad("unknown dtype ", dtype.dump());
+  tensor.type = row->type;
+
+  const Json& shape = entry["shape"];
+  if (!shape.is_array()) return bad("shape must be a list");
+  for (const Json& dim : shape) {
+    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
+      return bad("shape ", shape.dump(), " holds something that is no size");
+    }
+    tensor.shape.push_back(dim.get<int64_t>());
+  }
+  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return bad("shape ", shape.dump(), " is too large");
+
+  const Json& offsets = entry["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return bad("data_offsets must be two sizes");
+  }
+  const uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
+  if (begin > end || end - begin != tensor.bytes) {
+    return bad("data_offsets ", offsets.dump(), " contradict shape ", shape.dump(), " of ", row->safetensors_name);
+  }
+  if (end > data_size) {
+    return Torn(path, "tensor ", name, " ends at byte ", end, " of the data and the file holds ", data_size);
+  }
+  tensor.data = data + begin;
+  return std::make_pair(begin, std::move(tensor));
+}
+
+// The value after `key` in a .npy header, a Python dict literal such as
+// {'descr': '<f4', 'fortran_order': False, 'shape': (3, 64), }. Ends at the comma or bracket that closes it.
+absl::StatusOr<absl::string_view> NpyValue(const std::string& path, absl::string_view header, absl::string_view key) {
+  const std::string quoted = absl::StrCat("'", key, "':");
+  const size_t at = header.find(quoted);
+  if (at == absl::string_view::npos) return Bad(path, ".npy header has no ", key);
+  absl::string_view rest = absl::StripLeadingAsciiWhitespace(header.substr(at + quoted.size()));
+  const size_t end = absl::StartsWith(rest, "(") ? rest.find(')') : rest.find_first_of(",}");
+  if (end == absl::string_view::npos) return Bad(path, ".npy header: ", key, " does not end");
+  return absl::StripTrailingAsciiWhitespace(rest.substr(0, absl::StartsWith(rest, "(") ? end + 1 : end));
+}
+
+float HalfToFloat(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = (half >> 10) & 31, fraction = half & 1023;
+  if (exponent == 0) {  // zero and subnormals: fraction * 2^-24, exact in fp32
+    const float value = static_cast<float>(fraction) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  // Rebias 15 -> 127; exponent 31 (infinity, NaN) becomes 255.
+  const uint32_t bits = sign | ((exponent == 31 ? 255 : exponent + 112) << 23) | (fraction << 13);
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+// The mapped bytes of a file.
+class TensorFile::Mapping {
+ public:
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Map(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return FromErrno(path, errno);
+    struct stat info;
+    const int stat_error = fstat(fd, &info) < 0 ? errno : 0;
+    const bool regular = stat_error == 0 && S_ISREG(info.st_mode);
+    const size_t size = regular ? info.st_size : 0;
+    void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
+    const int map_error = data == MAP_FAILED ? errno : 0;
+    close(fd);
+    if (stat_error != 0) return FromErrno(path, stat_error);
+    if (!regular) return Bad(path, "not a regular file");
+    if (map_error != 0) return FromErrno(path, map_error);
+    if (size == 0) return Torn(path, "the file is empty");
+    return std::shared_ptr<const Mapping>(new Mapping(static_cast<const uint8_t*>(data), size));
+  }
+  ~Mapping() { munmap(const_cast<uint8_t*>(data_), size_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  absl::string_view text(size_t begin, size_t count) const {
+    return absl::string_view(reinterpret_cast<const char*>(data_) + begin, count);
+  }
+
+ private:
+  Mapping(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  const uint8_t* data_;
+  size_t size_;
+};
+
+absl::StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
+  TensorFile file;
+  file.path_ = path;
+  absl::StatusOr<std::shared_ptr<const Mapping>> mapping = Mapping::Map(path);
+  if (!mapping.ok()) return mapping.status();
+  file.mapping_ = *std::move(mapping);
+  const absl::string_view start = file.mapping_->text(0, std::min(file.mapping_->size(), kNpyMagic.size()));
+  // A file that stops inside the magic is a torn .npy: 0x93 opens no safetensors file of sane header length and '{'.
+  const bool npy = start == kNpyMagic.substr(0, start.size());
+  const absl::Status status = npy ? file.ReadNpy() : file.ReadSafetensors();
+  if (!status.ok()) return status;
+  return file;
+}
+
+absl::Status TensorFile::ReadSafetensors() {
+  const size_t size = mapping_->size();
+  uint64_t header_size = 0;
+  if (size < sizeof(header_size) + 1) return Torn(path_, "only ", size, " bytes; neither safetensors nor .npy");
+  std::memcpy(&header_size, mapping_->data(), sizeof(header_size));
+  if (mapping_->data()[8] != '{' || header_size > kMaxHeaderBytes) {
+    return Bad(path_, "neither a safetensors nor a .npy file");
+  }
+  if (header_size > size - 8) return Torn(path_, "the header has ", header_size, " bytes and the file ", size);
+  const Json header = Json::parse(mapping_->data() + 8, mapping_->data() + 8 + header_size, nullptr, false);
+  if (!header.is_object()) return Bad(path_, "the safetensors header is not JSON");
+
+  const uint64_t data_size = size - 8 - header_size;
+  std::vector<std::pair<uint64_t, std::string>> order;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") {
+      if (!entry.is_object()) return Bad(path_, "__metadata__ must be an object of strings");
+      for (const auto& [key, value] : entry.items()) {
+        if (!value.is_string()) return Bad(path_, "__metadata__.", key, " must be a string");
+        metadata_[key] = value.get<std::string>();
+      }
+      continue;
+    }
+    auto parsed = ParseEntry(path_, name, entry, mapping_->data() + 8 + header_size, data_size);
+    if (!parsed.ok()) return parsed.status();
+    order.emplace_back(parsed->first, name);
+    tensors_.emplace(name, std::move(parsed->second));
+  }
+  // The format: tensors lie back to back and fill the file.
+  const auto end_of = [&](const auto& entry) { return entry.first + tensors_.find(entry.second)->second.bytes; };
+  std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return std::make_pair(a.first, end_of(a)) < std::make_pair(b.first, end_of(b));
+  });
+  uint64_t expected = 0;
+  for (const auto& entry : order) {
+    if (entry.first != expected)
+      return Bad(path_, "tensor ", entry.second, " overlaps another, or bytes before it are unused");
+    expected = end_of(entry);
+    names_.push_back(entry.second);
+  }
+  if (expected != data_size) return Bad(path_, data_size - expected, " bytes after the last tensor");
+  return absl::OkStatus();
+}
+
+absl::Status TensorFile::ReadNpy() {
+  const size_t size = mapping_->size();
+  if (size < 10) return Torn(path_, "only ", size, " bytes of a .npy file");
+  const uint8_t* data = mapping_->data();
+  const int version = data[6];
+  if (version < 1 || version > 3) return Bad(path_, ".npy version ", version, " is unknown");
+  const size_t prefix = version == 1 ? 10 : 12;
+  if (size < prefix) return Torn(path_, "only ", size, " bytes of a .npy file");
+  uint32_t header_size = 0;
+  std::memcpy(&header_size, data + 8, prefix - 8);
+  if (header_size > size - prefix) return Torn(path_, "the header has ", header_size, " bytes and the file ", size);
+  const absl::string_view header = mapping_->text(prefix, header_size);
+  const auto descr = NpyValue(path_, header, "descr"), order = NpyValue(path_, header, "fortran_order"),
+             shape = NpyValue(path_, header, "shape");
+  for (const auto* value : {&descr, &order, &shape}) {
+    if (!value->ok()) return value->status();
+  }
+
+  const auto row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& candidate) {
+    return !candidate.npy_name.empty() &&
+           (*descr == absl::StrCat("'<", candidate.npy_name, "'") ||
+            (candidate.size == 1 && *descr == absl::StrCat("'|", candidate.npy_name, "'")));
+  });
+  if (row == std::end(kTypes)) return Bad(path_, "dtype ", *descr, " is not a little-endian number");
+  if (*order != "False") return Bad(path_, "the array is in Fortran order; save numpy.ascontiguousarray of it");
+  Tensor tensor;
+  tensor.type = row->type;
+  absl::string_view dims = *shape;
+  if (!absl::ConsumePrefix(&dims, "(") || !absl::ConsumeSuffix(&dims, ")"))
+    return Bad(path_, "shape ", *shape, " is no tuple");
+  for (absl::string_view dim : absl::StrSplit(dims, ',', absl::SkipWhitespace())) {
+    if (!absl::SimpleAtoi(dim, &tensor.shape.emplace_back()))
+      return Bad(path_, "shape ", *shape, " holds something that is no size");
+  }
+  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return Bad(path_, "shape ", *shape, " is too large");
+  const size_t data_size = size - prefix - header_size;
+  if (data_size < tensor.bytes)
+    return Torn(path_, "the array has ", tensor.bytes, " bytes and the file holds ", data_size);
+  if (data_size > tensor.bytes) return Bad(path_, data_size - tensor.bytes, " bytes after the array");
+  tensor.data = data + prefix + header_size;
+  names_.push_back(kNpyName);
+  tensors_.emplace(kNpyName, std::move(tensor));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorFile::Tensor> TensorFile::Get(absl::string_view name) const {
+  const auto it = tensors_.find(name);
+  if (it != tensors_.end()) return it->second;
+  return absl::NotFoundError(
+      absl::StrCat(path_, ": no tensor named ", name, "; it holds ", absl::StrJoin(names_, ", ")));
+}
+
+absl::string_view TensorFile::NameOf(Type type) { return RowOf(type).safetensors_name; }
+
+size_t TensorFile::SizeOf(Type type) { return RowOf(type).size; }
+
+absl::StatusOr<std::vector<float>> TensorFile::ToFloat32(const Tensor& tensor, int64_t first, int64_t count) {
+  const int64_t total = tensor.num_elements();
+  if (first < 0 || count < 0 || first > total || count > total - first) {
+    return absl::OutOfRangeError(
+        absl::StrCat("elements [", first, ", ", first, " + ", count, ") of a tensor of ", total));
+  }
+  if (count == 0) return std::vector<float>();
+  const uint8_t* source = tensor.data + first * SizeOf(tensor.type);
+  std::vector<float> out(count);
+  const auto convert = [&](auto element, const auto& to_float) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(&element, source + i * sizeof(element), sizeof(element));
+      out[i] = to_float(element);
+    }
+  };
+  switch (tensor.type) {
+    case Type::kF32:
+      std::memcpy(out.data(), source, count * sizeof(float));
+      return out;
+    case Type::kF64:
+      convert(double(), [](double value) { return static_cast<float>(value); });
+      return out;
+    case Type::kF16:
+      convert(uint16_t(), HalfToFloat);
+      return out;
+    case Type::kBF16:
+      convert(uint16_t(), [](uint16_t value) {
+        const uint32_t bits = static_cast<uint32_t>(value) << 16;
+        float out_value;
+        std::memcpy(&out_value, &bits, sizeof(out_value));
+        return out_value;
+      });
+      return out;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("dtype ", NameOf(tensor.type), " is not a floating-point type"));
+  }
+}
+
+absl::StatusOr<std::vector<float>> TensorFile::ToFloat32(const Tensor& tensor) {
+  return ToFloat32(tensor, 0, tensor.num_elements());
+}
+
+}  // namespace seine

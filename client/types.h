@@ -1,0 +1,221 @@
+// What travels between an engine and a Seine server, as plain C++ values: settings, handles, tensors, answers.
+// Everything of the wire stays out of here; client.h has the calls.
+#ifndef SEINE_CLIENT_TYPES_H_
+#define SEINE_CLIENT_TYPES_H_
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+// A namespace of its own: a program may link index/ (whose types bear the same names) and this client.
+namespace seine::client {
+
+// kDefault, and absent optionals, take the index's setting (or, when an index is created, the server's default).
+enum class DType : uint8_t { kFloat32 = 1, kFloat16 = 2, kBFloat16 = 3, kInt32 = 4 };
+enum class Scope : uint8_t { kDefault = 0, kPerKvHead = 1, kPerQHead = 2 };
+enum class GqaReduce : uint8_t { kDefault = 0, kSoftmaxSum = 1, kMax = 2, kMean = 3 };
+enum class Coarse : uint8_t { kDefault = 0, kSignIp = 1, kCollision = 2 };
+enum class Centre : uint8_t { kDefault = 0, kNone = 1, kGlobal = 2, kWindow = 3 };
+enum class KvStore : uint8_t { kDefault = 0, kNone = 1, kKeys = 2, kKeysValues = 3 };
+enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3 };
+
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2; }
+
+// Up to three dimensions, in place, written as a list: {tokens, heads, head_dim}.
+class Shape {
+ public:
+  template <std::convertible_to<int64_t>... Dims>
+  Shape(Dims... dims)  // NOLINT(google-explicit-constructor)
+      : dims_{static_cast<int64_t>(dims)...}, size_(sizeof...(Dims)) {
+    static_assert(sizeof...(Dims) <= 3);
+  }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  int64_t& operator[](size_t i) { return dims_[i]; }
+  int64_t operator[](size_t i) const { return dims_[i]; }
+  const int64_t* begin() const { return dims_.data(); }
+  const int64_t* end() const { return dims_.data() + size_; }
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<int64_t, 3> dims_;
+  uint8_t size_;
+};
+
+// A dense row-major little-endian array that the caller owns; read during the call it is given to, never kept.
+struct ConstTensor {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat16;
+  Shape shape;
+};
+
+struct Geometry {
+  int num_layers = 1;
+  int num_q_heads = 1;  // a multiple of num_kv_heads
+  int num_kv_heads = 1;
+  int head_dim = 128;             // 64, 80, 96, 128, 192 or 256
+  DType dtype = DType::kFloat16;  // of keys and values as appended and stored
+};
+
+struct IndexSpec {
+  std::string name;
+  Geometry geometry;
+  // Zones, in tokens.
+  std::optional<int> sink, local;
+  std::optional<int> update_buffer;    // a multiple of 64 and of the centre window
+  std::optional<int> dense_threshold;  // below this many tokens everything is visible (Path::kDense)
+  // Codec.
+  std::string codec;  // empty: the server's default
+  std::optional<uint64_t> seed;
+  Centre centre = Centre::kDefault;
+  std::optional<int> centre_window;  // tokens that share a centre
+  // What a Retrieve without a Selector of its own does.
+  std::optional<int> top_k;
+  std::optional<double> beta;  // share of the zone kept as candidates
+  std::optional<int> refine;   // survivors scored exactly
+  Coarse coarse = Coarse::kDefault;
+  std::optional<double> rho;  // collision's covered share
+  Scope scope = Scope::kDefault;
+  GqaReduce gqa_reduce = GqaReduce::kDefault;
+  std::optional<float> softmax_scale;  // 1 / sqrt(head_dim)
+  KvStore kv_store = KvStore::kDefault;
+  int64_t memory_limit_bytes = 0;  // 0: none of its own
+};
+
+struct IndexInfo {
+  IndexSpec spec;  // every default filled in
+  int64_t num_sequences = 0;
+  int64_t code_bytes = 0;   // held for codes
+  int64_t store_bytes = 0;  // held for keys and values
+};
+
+// Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.
+struct Sequence {
+  std::string index;
+  std::string id;
+  uint64_t generation = 0;
+};
+
+struct SequenceInfo {
+  Sequence handle;
+  std::vector<int64_t> layer_tokens;  // [num_layers]
+  int64_t code_bytes = 0;
+  int64_t store_bytes = 0;
+};
+
+struct AppendItem {
+  Sequence sequence;
+  int layer = 0;
+  int64_t position = 0;  // of the first token
+  ConstTensor keys;      // [tokens, num_kv_heads, head_dim] in the index's dtype, post-RoPE
+  ConstTensor values;    // the same shape; given exactly when the index stores values
+};
+
+struct AppendTotals {
+  int64_t pieces = 0;
+  int64_t tokens = 0;
+};
+
+struct RetrieveItem {
+  Sequence sequence;
+  int layer = 0;
+  ConstTensor queries;  // [num_q_heads, head_dim], fp32, fp16 or bf16, post-RoPE
+};
+
+// The smallest set whose estimated softmax mass of the zone reaches p, of between floor and cap tokens.
+struct MassP {
+  float p = 0.95f;
+  int floor = 1;
+  int cap = 100;
+};
+
+struct Selector {
+  std::optional<int> top_k;  // at most one of top_k and mass_p
+  std::optional<MassP> mass_p;
+  Scope scope = Scope::kDefault;
+  GqaReduce gqa_reduce = GqaReduce::kDefault;
+  std::optional<double> beta;
+  std::optional<int> refine;
+  bool with_scores = false;
+  bool exact = false;  // read every stored key instead of the index
+};
+
+// What one RetrieveItem got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; under
+// Path::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head (Selector::scope).
+struct Answer {
+  absl::Status status;
+  Path path = Path::kUnknown;
+  int64_t num_tokens = 0;
+  int64_t zone_begin = 0, zone_end = 0;
+  bool all_returned = false;  // top_k covers the whole zone
+  int num_sets = 0;
+  int width = 0;                   // of a row of positions
+  std::vector<int32_t> positions;  // [num_sets, width], each row ascending, padded with -1
+  std::vector<int32_t> counts;     // [num_sets]
+  std::vector<float> scores;       // [num_sets, width] if asked for
+  absl::Span<const int32_t> set(int i) const { return absl::MakeConstSpan(positions).subspan(i * width, counts[i]); }
+  absl::Span<const float> set_scores(int i) const { return absl::MakeConstSpan(scores).subspan(i * width, counts[i]); }
+};
+
+struct RetrieveResult {
+  std::vector<Answer> answers;  // one an item, in order
+  int64_t server_us = 0;        // time in the index
+};
+
+// One layer of one decode step for a whole batch: appends are applied first, then the retrievals run. Either may be
+// empty.
+struct DecodeStep {
+  uint64_t step = 0;  // echoed
+  std::vector<AppendItem> appends;
+  std::vector<RetrieveItem> items;
+  Selector selector;
+};
+
+struct DecodeAnswer {
+  uint64_t step = 0;
+  absl::Status status;                      // not OK: the whole step was refused; the stream goes on
+  std::vector<absl::Status> append_status;  // one an append, in order
+  std::vector<Answer> answers;              // one an item, in order
+  int64_t server_us = 0;
+};
+
+// Stored rows, [count, head_dim] in `dtype`, in the order that was asked for.
+struct Gathered {
+  DType dtype = DType::kFloat16;
+  int64_t count = 0;
+  int head_dim = 0;
+  std::string keys;  // raw bytes; empty if not asked for
+  std::string values;
+};
+
+struct ServerInfo {
+  std::string version, backend, simd_target;
+  int num_threads = 0;
+  int64_t memory_limit_bytes = 0;  // 0: none
+  int64_t memory_bytes = 0;
+  int64_t num_indexes = 0, num_sequences = 0;
+  int64_t uptime_seconds = 0;
+  int queue_capacity = 0;
+  int64_t max_message_bytes = 0;
+};
+
+struct HeadInfo {
+  int64_t num_tokens = 0;
+  int64_t zone_begin = 0, zone_end = 0;
+  int64_t num_segments = 0;
+  int64_t code_bytes = 0, store_bytes = 0;
+  double bytes_per_key = 0;
+  std::string codec, coarse, centre;
+  int coarse_bytes = 0;  // a key, read by every scan
+  int fine_bytes = 0;    // a key, read for candidates
+};
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_TYPES_H_

@@ -1,0 +1,351 @@
+// Serving by gRPC's callback API. Light calls are answered on the thread that received them, heavy ones go through the
+// executor. A Decode step runs on the receiving thread as long as steps are short, because a hop to another thread
+// costs as much as gRPC itself; once a stream's steps are long the hop is nothing beside them, and gRPC's threads stay
+// free.
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/index_service.grpc.pb.h"
+#include "seine/v1/retrieval_service.grpc.pb.h"
+#include "seine/v1/sequence_service.grpc.pb.h"
+#include "service/calls.h"
+#include "service/rpc.h"
+#include "service/services.h"
+#include "service/streams.h"
+
+namespace seine {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+// A stream whose last step took longer goes through the executor: the hop costs about 75 us there and back, 2% of this.
+constexpr int64_t kInlineMicroseconds = 4000;
+// Requests above this size (prefill, large batches) take longer than that whatever the steps before them took.
+constexpr size_t kInlineBytes = size_t{1} << 20;
+
+template <typename Request, typename Response>
+using Call = absl::Status (*)(Core&, const Request&, Response*);
+
+template <typename Request, typename Response>
+ServerUnaryReactor* Light(Core& core, CallbackServerContext* context, Call<Request, Response> call,
+                          const Request* request, Response* response) {
+  ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool entered = core.under_way.Enter();
+  reactor->Finish(entered ? Finished(core, call(core, *request, response)) : ToGrpc(ShuttingDown()));
+  return reactor;
+}
+
+template <typename Request, typename Response>
+ServerUnaryReactor* Heavy(Core& core, CallbackServerContext* context, Call<Request, Response> call,
+                          const Request* request, Response* response) {
+  ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!core.under_way.Enter()) {
+    reactor->Finish(ToGrpc(ShuttingDown()));
+    return reactor;
+  }
+  const bool accepted = core.executor.Submit([=, &core] {
+    absl::Status status = StillWanted(*context);
+    if (status.ok()) status = call(core, *request, response);
+    reactor->Finish(Finished(core, status));
+  });
+  if (!accepted) reactor->Finish(Finished(core, QueueFull(core)));
+  return reactor;
+}
+
+// Turns of a stream, one at a time: reading -> working -> (writing) -> reading ... -> finished. Guards against the one
+// event that comes from outside this order, Drain.
+class Turns {
+ public:
+  // Reading is over and work begins. False: the stream is finished already.
+  bool BeginWork() { return Move(kReading, kWorking); }
+  // Work is over, the next read may begin. False: the stream drains, the caller finishes it.
+  bool BeginRead() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    state_ = draining_ ? kFinished : kReading;
+    return !draining_;
+  }
+  // True for the one caller who is to finish the stream.
+  bool BeginFinish() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(state_, kFinished) != kFinished;
+  }
+  // True if the stream waits for its client and the caller is to finish it now.
+  bool BeginDrain() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    draining_ = true;
+    return MoveLocked(kReading, kFinished);
+  }
+
+ private:
+  enum State { kReading, kWorking, kFinished };
+  bool Move(State from, State to) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return MoveLocked(from, to);
+  }
+  bool MoveLocked(State from, State to) {
+    if (state_ != from) return false;
+    state_ = to;
+    return true;
+  }
+  std::mutex mutex_;
+  State state_ = kReading;  // guarded by mutex_
+  bool draining_ = false;   // guarded by mutex_
+};
+
+class DecodeReactor final : public grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>, public Stream {
+ public:
+  DecodeReactor(Core& core, StreamSet& streams) : core_(core), streams_(streams), session_(core) {
+    StartRead(&request_);  // before Add: a Finish by Drain must not come first
+    if (!streams_.Add(this) && turns_.BeginFinish()) Finish(Finished(core_, ShuttingDown()));
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!turns_.BeginWork()) return;
+    if (!ok) return End(absl::OkStatus());
+    if (last_step_us_ <= kInlineMicroseconds && request_.ByteSizeLong() <= kInlineBytes) return Answer();
+    if (core_.executor.Submit([this] { Answer(); })) return;
+    response_.Clear();
+    response_.set_step(request_.step());
+    ToProto(QueueFull(core_), response_.mutable_status());
+    Write();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the client is gone"));
+    if (!turns_.BeginRead()) return Finish(Finished(core_, ShuttingDown()));
+    StartRead(&request_);
+  }
+  void Drain() override {
+    if (turns_.BeginDrain()) Finish(Finished(core_, ShuttingDown()));
+  }
+  void OnDone() override {
+    streams_.Remove(this);
+    delete this;
+  }
+
+ private:
+  void Answer() {
+    session_.Step(request_, &response_);
+    last_step_us_ = response_.server_us();
+    Write();
+  }
+  void Write() {
+    core_.calls.fetch_add(1, std::memory_order_relaxed);
+    if (response_.has_status()) core_.errors.fetch_add(1, std::memory_order_relaxed);
+    StartWrite(&response_);
+  }
+  void End(const absl::Status& status) {
+    if (turns_.BeginFinish()) Finish(Finished(core_, status));
+  }
+
+  Core& core_;
+  StreamSet& streams_;
+  Turns turns_;
+  DecodeSession session_;
+  int64_t last_step_us_ = 0;
+  v1::DecodeRequest request_;  // both are used again by every step: their buffers grow once
+  v1::DecodeResponse response_;
+};
+
+class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStreamRequest>, public Stream {
+ public:
+  AppendStreamReactor(Core& core, StreamSet& streams, CallbackServerContext* context, v1::AppendStreamResponse* totals)
+      : core_(core), streams_(streams), context_(context), totals_(totals) {
+    StartRead(&request_);  // before Add: a Finish by Drain must not come first
+    if (!streams_.Add(this) && turns_.BeginFinish()) Finish(Finished(core_, ShuttingDown()));
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!turns_.BeginWork()) return;
+    if (!ok) return End(context_->IsCancelled() ? absl::CancelledError("the client is gone") : absl::OkStatus());
+    if (!core_.executor.Submit([this] { TakePiece(); })) End(QueueFull(core_));
+  }
+  void Drain() override {
+    if (turns_.BeginDrain()) Finish(Finished(core_, ShuttingDown()));
+  }
+  void OnDone() override {
+    streams_.Remove(this);
+    delete this;
+  }
+
+ private:
+  // The next piece is read when this one is in the index: a fast sender waits in its own buffers.
+  void TakePiece() {
+    absl::Status status = StillWanted(*context_);
+    if (status.ok()) status = AppendPiece(core_, request_, totals_);
+    if (!status.ok()) return End(status);
+    if (!turns_.BeginRead()) return Finish(Finished(core_, ShuttingDown()));
+    StartRead(&request_);
+  }
+  void End(const absl::Status& status) {
+    if (turns_.BeginFinish()) Finish(Finished(core_, status));
+  }
+
+  Core& core_;
+  StreamSet& streams_;
+  CallbackServerContext* const context_;
+  v1::AppendStreamResponse* const totals_;
+  Turns turns_;
+  v1::AppendStreamRequest request_;
+};
+
+// A stream that came while the server ends.
+template <typename Reactor>
+class Refusal final : public Reactor {
+ public:
+  Refusal() { this->Finish(ToGrpc(ShuttingDown())); }
+  void OnDone() override { delete this; }
+};
+
+// One method: its handler calls `function` of the same name by `weight` (Light or Heavy).
+#define SEINE_UNARY(method, weight)                                                              \
+  ServerUnaryReactor* method(CallbackServerContext* context, const v1::method##Request* request, \
+                             v1::method##Response* response) override {                          \
+    return weight(core_, context, &seine::method, request, response);                            \
+  }
+
+class IndexServiceImpl final : public v1::IndexService::CallbackService {
+ public:
+  explicit IndexServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(CreateIndex, Light)
+  SEINE_UNARY(GetIndex, Light)
+  SEINE_UNARY(ListIndexes, Light)
+  SEINE_UNARY(DeleteIndex, Heavy)  // gives back what may be gigabytes
+
+ private:
+  Core& core_;
+};
+
+class SequenceServiceImpl final : public v1::SequenceService::CallbackService {
+ public:
+  explicit SequenceServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(CreateSequence, Light)
+  SEINE_UNARY(GetSequence, Light)
+  SEINE_UNARY(ListSequences, Heavy)
+  SEINE_UNARY(DeleteSequence, Heavy)
+  SEINE_UNARY(ForkSequence, Heavy)
+  SEINE_UNARY(TruncateSequence, Heavy)
+
+ private:
+  Core& core_;
+};
+
+class AdminServiceImpl final : public v1::AdminService::CallbackService {
+ public:
+  explicit AdminServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(GetServerInfo, Light)
+  SEINE_UNARY(DescribeHead, Light)
+
+ private:
+  Core& core_;
+};
+
+class RetrievalServiceImpl final : public v1::RetrievalService::CallbackService {
+ public:
+  explicit RetrievalServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(Append, Heavy)
+  SEINE_UNARY(Retrieve, Heavy)
+  SEINE_UNARY(Gather, Heavy)
+  grpc::ServerReadReactor<v1::AppendStreamRequest>* AppendStream(CallbackServerContext* context,
+                                                                 v1::AppendStreamResponse* response) override {
+    if (!core_.under_way.Enter()) return new Refusal<grpc::ServerReadReactor<v1::AppendStreamRequest>>();
+    return new AppendStreamReactor(core_, streams_, context, response);
+  }
+  grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>* Decode(CallbackServerContext*) override {
+    if (!core_.under_way.Enter()) return new Refusal<grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>>();
+    return new DecodeReactor(core_, streams_);
+  }
+  void Drain() { streams_.Drain(); }
+
+ private:
+  Core& core_;
+  StreamSet streams_;
+};
+#undef SEINE_UNARY
+
+// gRPC 1.51 serves callbacks from a few threads, each of which sleeps 100 ms, deaf, after a second without an event.
+// All may sleep at once: the first call after a pause then waits. A call to ourselves, often enough, keeps one of them
+// listening.
+class Heartbeat {
+ public:
+  void Start(const std::shared_ptr<grpc::Channel>& channel) {
+    thread_ = std::thread([this, channel] {
+      std::unique_lock<std::mutex> lock(mutex_);
+      while (!ended_.wait_for(lock, kPeriod, [this] { return stopping_; })) Beat(channel);
+    });
+  }
+  ~Heartbeat() { Stop(); }
+  void Stop() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    ended_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPeriod{400};
+
+  static void Beat(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPeriod);
+    const grpc::internal::RpcMethod check("/grpc.health.v1.Health/Check", grpc::internal::RpcMethod::NORMAL_RPC,
+                                          channel);
+    const grpc::Slice whole_server;  // the empty name
+    const grpc::ByteBuffer request(&whole_server, 1);
+    grpc::ByteBuffer response;
+    // Its answer does not matter; a server too busy to give one is awake.
+    (void)grpc::internal::BlockingUnaryCall(channel.get(), check, &context, request, &response);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool stopping_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+class CallbackServices final : public Services {
+ public:
+  explicit CallbackServices(Core& core) : index_(core), sequence_(core), admin_(core), retrieval_(core) {}
+
+  void Register(grpc::ServerBuilder* builder) override {
+    grpc::EnableDefaultHealthCheckService(true);
+    builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
+  }
+  void Start(grpc::Server* server) override {
+    health_ = server->GetHealthCheckService();
+    for (const char* name : {v1::IndexService::service_full_name(), v1::SequenceService::service_full_name(),
+                             v1::AdminService::service_full_name(), v1::RetrievalService::service_full_name()}) {
+      health_->SetServingStatus(name, true);
+    }
+    heartbeat_.Start(server->InProcessChannel(grpc::ChannelArguments()));
+  }
+  void Drain() override {
+    heartbeat_.Stop();
+    health_->SetServingStatus(false);
+    retrieval_.Drain();
+  }
+  void Stop() override {}
+
+ private:
+  IndexServiceImpl index_;
+  SequenceServiceImpl sequence_;
+  AdminServiceImpl admin_;
+  RetrievalServiceImpl retrieval_;
+  grpc::HealthCheckServiceInterface* health_ = nullptr;
+  Heartbeat heartbeat_;
+};
+
+}  // namespace
+
+std::unique_ptr<Services> MakeCallbackServices(Core& core) { return std::make_unique<CallbackServices>(core); }
+
+}  // namespace seine

@@ -1,0 +1,95 @@
+// Every call of the wire contract as a plain function: validate, do, convert. No gRPC here, so a test or a bench can
+// call them in process, and each way of serving (callback_services.cc, polling_services.cc) is a list of one-liners.
+//
+// Thread safety: any number of calls at once. A call that does not return OK has changed nothing.
+#ifndef SEINE_SERVICE_CALLS_H_
+#define SEINE_SERVICE_CALLS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "seine/v1/admin_service.pb.h"
+#include "seine/v1/index_service.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "seine/v1/sequence_service.pb.h"
+#include "service/core.h"
+
+namespace seine {
+
+// An index by name, or NOT_FOUND; a handle's index with the handle in the index's terms.
+absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field);
+absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
+                                                     absl::string_view field, SequenceHandle* out);
+
+// IndexService.
+absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response);
+absl::Status GetIndex(Core& core, const v1::GetIndexRequest& request, v1::GetIndexResponse* response);
+absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest& request, v1::ListIndexesResponse* response);
+absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::DeleteIndexResponse* response);
+
+// SequenceService.
+absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request, v1::CreateSequenceResponse* response);
+absl::Status GetSequence(Core& core, const v1::GetSequenceRequest& request, v1::GetSequenceResponse* response);
+absl::Status ListSequences(Core& core, const v1::ListSequencesRequest& request, v1::ListSequencesResponse* response);
+absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request, v1::DeleteSequenceResponse* response);
+absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response);
+absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& request,
+                              v1::TruncateSequenceResponse* response);
+
+// AdminService.
+absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);
+absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response);
+
+// RetrievalService.
+absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);
+absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals);
+absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
+absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);
+
+// A batch of retrievals, with scratch that is kept from one to the next. Not thread-safe: one per stream or call.
+class Retriever {
+ public:
+  explicit Retriever(Core& core) : core_(core) {}
+
+  // Checks the selector and every item; a wrong item is remembered for Run. `items` must live until Run has returned.
+  absl::Status Prepare(const google::protobuf::RepeatedPtrField<v1::RetrieveItem>& items, const v1::Selector& selector);
+  // Answers what Prepare has taken, in order.
+  absl::Status Run(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers);
+
+ private:
+  // The items of one index and the settings for them.
+  struct Group {
+    std::shared_ptr<Index> index;
+    SearchParams params;
+    std::vector<RetrieveItem> items;
+    std::vector<int> places;  // of the items in the request
+  };
+  absl::Status PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector);
+  absl::StatusOr<Group*> GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector);
+  absl::Status CheckAnswerSize() const;
+
+  Core& core_;
+  bool with_scores_ = false;
+  std::vector<Group> groups_;
+  std::vector<absl::Status> wrong_;          // [items], OK where the item is right
+  std::vector<std::vector<float>> queries_;  // [items], used where queries are not fp32
+};
+
+// One Decode stream's steps: appends in order, then the retrievals. Not thread-safe.
+class DecodeSession {
+ public:
+  explicit DecodeSession(Core& core) : core_(core), retriever_(core) {}
+  void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response);
+
+ private:
+  absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response);
+
+  Core& core_;
+  Retriever retriever_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CALLS_H_

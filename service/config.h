@@ -1,0 +1,49 @@
+// seined's configuration: defaults < YAML file < environment SEINE__SECTION__KEY < flags. One table (Settings) says
+// what there is; the file, the environment, the command line, --help and --check-config all follow from it.
+#ifndef SEINE_SERVICE_CONFIG_H_
+#define SEINE_SERVICE_CONFIG_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "service/server.h"
+
+namespace seine {
+
+struct ServerConfig {
+  ServerOptions server;
+  std::string backend = "auto";
+  int grace_seconds = 10;
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+struct Setting {
+  std::string key;   // "server.memory_limit"; the flag is --memory-limit
+  std::string hint;  // of the value, for --help; empty: a flag without one
+  std::string help;
+  std::function<absl::Status(const std::string&, ServerConfig*)> set;  // an error is what is wrong with the value
+  std::function<std::string(const ServerConfig&)> get;
+};
+const std::vector<Setting>& Settings();
+std::string FlagOf(const std::string& key);
+
+// Each of the three layers over `config`. INVALID_ARGUMENT in one line that names where, the key and what is wrong.
+absl::Status ApplyYaml(const std::string& path, ServerConfig* config);
+absl::Status ApplyEnvironment(const char* const* environment, ServerConfig* config);  // as ::environ
+absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config);
+
+// The whole as YAML that ApplyYaml reads back.
+std::string ToYaml(const ServerConfig& config);
+
+// 8GiB, 512MiB, 64KiB, 4GB (powers of ten), 1048576; at least 0.
+absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+std::string FormatBytes(int64_t bytes);
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CONFIG_H_

@@ -1,0 +1,165 @@
+// The calls of IndexService, SequenceService and AdminService.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "service/calls.h"
+#include "service/convert.h"
+#include "service/error.h"
+#include "service/validate.h"
+
+namespace seine {
+namespace {
+
+// A call has its sequence in `handle` or `source`, and the id of one to be made in `id` or `new_id`.
+constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"sequence: ", "handle: "},
+                                                                            {"sequence id: ", "id: "}};
+constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequence: ", "source: "},
+                                                                          {"sequence id: ", "new_id: "}};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
+  std::shared_ptr<Index> index = core.catalog.Find(name);
+  if (index == nullptr) return FieldError("INDEX_NOT_FOUND", field, "no such index", absl::StatusCode::kNotFound);
+  return index;
+}
+
+absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
+                                                     absl::string_view field, SequenceHandle* out) {
+  auto index = FindIndex(core, handle.index(), absl::StrCat(field, ".index"));
+  if (!index.ok()) return index;
+  if (auto s = CheckId(handle.id(), absl::StrCat(field, ".id")); !s.ok()) return s;
+  out->id = handle.id();
+  out->generation = handle.generation();
+  return index;
+}
+
+absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response) {
+  auto config = ConfigFrom(request.spec(), "spec");
+  if (!config.ok()) return config.status();
+  auto index = core.catalog.Create(*config);
+  if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
+  ToProto(**index, response->mutable_index());
+  return absl::OkStatus();
+}
+
+absl::Status GetIndex(Core& core, const v1::GetIndexRequest& request, v1::GetIndexResponse* response) {
+  auto index = FindIndex(core, request.name(), "name");
+  if (!index.ok()) return index.status();
+  ToProto(**index, response->mutable_index());
+  return absl::OkStatus();
+}
+
+absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest&, v1::ListIndexesResponse* response) {
+  for (const auto& index : core.catalog.List()) ToProto(*index, response->add_indexes());
+  return absl::OkStatus();
+}
+
+absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::DeleteIndexResponse*) {
+  auto index = FindIndex(core, request.name(), "name");
+  if (!index.ok()) return index.status();
+  // Of two deletions at once, one finds nothing.
+  if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
+  return absl::OkStatus();
+}
+
+absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request,
+                            v1::CreateSequenceResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (!request.id().empty()) {
+    if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
+  }
+  auto handle = (*index)->CreateSequence(request.id());
+  if (!handle.ok()) return Explain(handle.status(), "", kHandleNames);
+  response->mutable_handle()->set_index(request.index());
+  response->mutable_handle()->set_id(handle->id);
+  response->mutable_handle()->set_generation(handle->generation);
+  return absl::OkStatus();
+}
+
+absl::Status GetSequence(Core& core, const v1::GetSequenceRequest& request, v1::GetSequenceResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  auto sequence = (*index)->GetSequence(handle);
+  if (!sequence.ok()) return Explain(sequence.status(), "", kHandleNames);
+  ToProto(*sequence, request.handle().index(), response->mutable_sequence());
+  return absl::OkStatus();
+}
+
+absl::Status ListSequences(Core& core, const v1::ListSequencesRequest& request, v1::ListSequencesResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  std::vector<SequenceInfo> sequences = (*index)->ListSequences();
+  std::sort(sequences.begin(), sequences.end(),
+            [](const SequenceInfo& a, const SequenceInfo& b) { return a.handle.id < b.handle.id; });
+  for (const auto& sequence : sequences) ToProto(sequence, request.index(), response->add_sequences());
+  return absl::OkStatus();
+}
+
+absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request, v1::DeleteSequenceResponse*) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  return Explain((*index)->DeleteSequence(handle), "", kHandleNames);
+}
+
+absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response) {
+  SequenceHandle source;
+  auto index = ResolveHandle(core, request.source(), "source", &source);
+  if (!index.ok()) return index.status();
+  if (!request.new_id().empty()) {
+    if (auto s = CheckId(request.new_id(), "new_id"); !s.ok()) return s;
+  }
+  // The index takes a negative position for "all"; the wire says so by leaving it out.
+  if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
+  auto handle = (*index)->Fork(source, request.new_id(), request.has_position() ? request.position() : -1);
+  if (!handle.ok()) return Explain(handle.status(), "", kForkNames);
+  response->mutable_handle()->set_index(request.source().index());
+  response->mutable_handle()->set_id(handle->id);
+  response->mutable_handle()->set_generation(handle->generation);
+  return absl::OkStatus();
+}
+
+absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& request,
+                              v1::TruncateSequenceResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  if (auto s = (*index)->Truncate(handle, request.position()); !s.ok()) return Explain(s, "", kHandleNames);
+  auto sequence = (*index)->GetSequence(handle);
+  if (!sequence.ok()) return Explain(sequence.status(), "", kHandleNames);  // somebody deleted it in between
+  ToProto(*sequence, request.handle().index(), response->mutable_sequence());
+  return absl::OkStatus();
+}
+
+absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetServerInfoResponse* response) {
+  response->set_version(SEINE_VERSION);
+  response->set_backend(core.backend->name());
+  response->set_simd_target(core.backend->simd_target());
+  response->set_num_threads(core.backend->num_threads());
+  response->set_memory_limit_bytes(core.options.memory_limit_bytes);
+  response->set_memory_bytes(core.budget->used_bytes());
+  for (const auto& index : core.catalog.List()) {
+    response->set_num_indexes(response->num_indexes() + 1);
+    response->set_num_sequences(response->num_sequences() + index->stats().num_sequences);
+  }
+  const auto uptime = std::chrono::steady_clock::now() - core.started;
+  response->set_uptime_seconds(std::chrono::duration_cast<std::chrono::seconds>(uptime).count());
+  response->set_queue_capacity(core.options.queue_capacity);
+  response->set_max_message_bytes(core.options.max_message_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  auto head = (*index)->DescribeHead(handle, request.layer(), request.kv_head());
+  if (!head.ok()) return Explain(head.status(), "", kHandleNames);
+  ToProto(*head, response);
+  return absl::OkStatus();
+}
+
+}  // namespace seine

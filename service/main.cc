@@ -1,0 +1,147 @@
+// seined: configuration, one server, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1 could not serve
+// (address in use, no memory for an index); 2 wrong configuration.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "service/address.h"
+#include "service/config.h"
+#include "service/log.h"
+#include "service/server.h"
+
+namespace seine {
+namespace {
+
+constexpr int kFailed = 1, kBadConfiguration = 2;
+
+constexpr char kFooter[] = R"(
+Settings, the last one counts: a YAML file (--config), the environment, flags. server.memory_limit in the file is
+SEINE__SERVER__MEMORY_LIMIT in the environment and --memory-limit as a flag. An example of a file:
+
+  server:
+    listen: unix:/run/seine/seine.sock
+    memory_limit: 16GiB
+  log:
+    format: json
+  indexes:
+    - name: llama
+      geometry: {num_layers: 32, num_q_heads: 32, num_kv_heads: 8, head_dim: 128, dtype: bfloat16}
+      retrieval: {top_k: 100, beta: 0.05}
+      kv_store: keys
+
+Try it:
+  seined --check-config                  # what it would run with
+  seined --memory-limit 8GiB &           # on the default socket, for this user only
+  seine health                           # the command line finds that socket by itself
+SIGTERM or SIGINT: health turns NOT_SERVING, calls under way end within server.grace seconds, exit code 0. A second one kills.)";
+
+int Fail(int code, absl::string_view what) {
+  std::cerr << "seined: " << what << std::endl;
+  return code;
+}
+
+struct CommandLine {
+  std::string config_path;
+  bool check_config = false;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+// Every setting of the table becomes a flag. Exits on --help, --version and what CLI11 finds wrong.
+std::optional<int> Parse(int argc, char** argv, CommandLine* line) {
+  CLI::App app("seined serves Seine's KV-cache retrieval index over gRPC.", "seined");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "seined " SEINE_VERSION);
+  app.add_option("--config", line->config_path, "YAML file with settings and indexes.")->option_text("FILE");
+  app.add_flag("--check-config", line->check_config, "Print the resulting configuration as YAML and exit.");
+  ServerConfig defaults;
+  defaults.server.listen = DefaultAddress();
+  for (const Setting& setting : Settings()) {
+    auto keep = [line, key = setting.key](const std::string& value) { line->settings.emplace_back(key, value); };
+    const std::string help = absl::StrCat(setting.help, " [", setting.get(defaults), "]");
+    if (setting.hint.empty()) {
+      app.add_flag_function(
+          FlagOf(setting.key), [keep](int64_t count) { keep(count > 0 ? "true" : "false"); }, help);
+    } else {
+      app.add_option_function<std::string>(FlagOf(setting.key), keep, help)->option_text(setting.hint);
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    return Fail(kBadConfiguration, error.what());
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
+  ServerConfig config;
+  config.server.listen = DefaultAddress();
+  if (!line.config_path.empty()) {
+    if (auto s = ApplyYaml(line.config_path, &config); !s.ok()) return s;
+  }
+  if (auto s = ApplyEnvironment(environ, &config); !s.ok()) return s;
+  if (auto s = ApplyFlags(line.settings, &config); !s.ok()) return s;
+  return config;
+}
+
+// A server out of descriptors is alive and serves nobody: take as many as the system gives.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("RLIMIT_NOFILE stays as it is");
+}
+
+int Serve(const ServerConfig& config, const sigset_t& signals) {
+  auto server = Server::Start(config.server);
+  if (!server.ok()) return Fail(kFailed, server.status().message());
+  Core& core = (*server)->core();
+  spdlog::info("seined {} listens on {} ({}, {}, {} threads, {} indexes{})", SEINE_VERSION, (*server)->address(),
+               core.backend->name(), core.backend->simd_target(), core.backend->num_threads(),
+               config.server.indexes.size(), config.server.polling ? ", polling" : "");
+  int signal = 0;
+  sigwait(&signals, &signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
+  spdlog::info("{}: ending, at most {} s", signal == SIGTERM ? "SIGTERM" : "SIGINT", config.grace_seconds);
+  (*server)->Shutdown(absl::Seconds(config.grace_seconds));
+  spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CommandLine line;
+  if (auto code = Parse(argc, argv, &line)) return *code;
+  auto config = Configure(line);
+  if (!config.ok()) return Fail(kBadConfiguration, config.status().message());
+  if (line.check_config) {
+    std::cout << ToYaml(*config);
+    return 0;
+  }
+  // Before any thread starts: all inherit the mask, so that only sigwait takes the signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what matters of gRPC's own log comes back as a status
+  StartLog(config->log_level, config->log_format);
+  RaiseDescriptorLimit();
+  return Serve(*config, signals);
+}
+
+}  // namespace
+}  // namespace seine
+
+int main(int argc, char** argv) { return seine::Main(argc, argv); }

@@ -1,0 +1,221 @@
+// The calls of RetrievalService. Hot path: tensors are used where the message holds them, messages and scratch are
+// reused.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/calls.h"
+#include "service/convert.h"
+#include "service/error.h"
+#include "service/validate.h"
+
+namespace seine {
+namespace {
+
+constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"sequence: ", "handle: "}};
+
+class Stopwatch {
+ public:
+  int64_t microseconds() const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// Empty where the request has none and the index keeps none; whether it may have any is the index's to say.
+absl::StatusOr<TensorView> ValuesView(const v1::AppendItem& item, const IndexConfig& config, const std::string& field) {
+  if (item.has_values()) return TokensView(item.values(), config.geometry, field);
+  if (config.kv_store != KvStore::kKeysValues) return TensorView{};
+  return FieldError("VALUES_MISSING", field, "not given, but the index's kv_store keeps values");
+}
+
+// Appends one item; returns the layer's length.
+absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, item.handle(), field + ".handle", &handle);
+  if (!index.ok()) return index.status();
+  const IndexConfig& config = (*index)->config();
+  auto keys = TokensView(item.keys(), config.geometry, field + ".keys");
+  if (!keys.ok()) return keys.status();
+  auto values = ValuesView(item, config, field + ".values");
+  if (!values.ok()) return values.status();
+  auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values);
+  if (!length.ok()) return Explain(length.status(), field, kHandleNames);
+  return *length;
+}
+
+absl::Status CheckBatch(int size, absl::string_view field) {
+  if (size <= kMaxBatchItems) return absl::OkStatus();
+  return FieldError("OUT_OF_LIMITS", field, absl::StrCat(size, " entries, at most ", kMaxBatchItems));
+}
+
+int Sets(const Index& index, const SearchParams& params) {
+  const Geometry& geometry = index.config().geometry;
+  return params.scope == Scope::kPerQHead ? geometry.num_q_heads : geometry.num_kv_heads;
+}
+
+}  // namespace
+
+absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
+  auto length = AppendOne(core, request.item(), "item");
+  if (!length.ok()) return length.status();
+  response->set_num_tokens(*length);
+  return absl::OkStatus();
+}
+
+absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals) {
+  auto length = AppendOne(core, request.item(), "item");
+  if (!length.ok()) return length.status();
+  totals->set_pieces(totals->pieces() + 1);
+  totals->set_tokens(totals->tokens() + request.item().keys().shape(0));
+  return absl::OkStatus();
+}
+
+absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response) {
+  const Stopwatch watch;
+  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
+  Retriever retriever(core);
+  if (auto s = retriever.Prepare(request.items(), request.selector()); !s.ok()) return s;
+  if (auto s = retriever.Run(response->mutable_answers()); !s.ok()) return s;
+  response->set_server_us(watch.microseconds());
+  return absl::OkStatus();
+}
+
+absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  const Geometry& geometry = (*index)->config().geometry;
+  auto positions = PositionsView(request.positions(), "positions");
+  if (!positions.ok()) return positions.status();
+  if (!request.keys() && !request.values()) return FieldError("EMPTY", "keys", "neither keys nor values asked for");
+  const int parts = (request.keys() ? 1 : 0) + (request.values() ? 1 : 0);
+  const auto row_bytes = static_cast<int64_t>(geometry.head_dim * SizeOf(geometry.dtype) * parts);
+  if (static_cast<int64_t>(positions->size()) > core.options.max_message_bytes / row_bytes) {
+    return FieldError(
+        "OUT_OF_LIMITS", "positions.shape",
+        absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));
+  }
+  v1::Tensor* tensors[] = {request.keys() ? response->mutable_keys() : nullptr,
+                           request.values() ? response->mutable_values() : nullptr};
+  for (v1::Tensor* tensor : tensors) {
+    if (tensor == nullptr) continue;
+    tensor->set_dtype(ToProto(geometry.dtype));
+    tensor->add_shape(static_cast<int64_t>(positions->size()));
+    tensor->add_shape(geometry.head_dim);
+    tensor->mutable_raw();
+  }
+  auto raw = [](v1::Tensor* tensor) { return tensor == nullptr ? nullptr : tensor->mutable_raw(); };
+  return Explain(
+      (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "",
+      kHandleNames);
+}
+
+absl::Status Retriever::Prepare(const google::protobuf::RepeatedPtrField<v1::RetrieveItem>& items,
+                                const v1::Selector& selector) {
+  groups_.clear();
+  wrong_.assign(items.size(), absl::OkStatus());
+  if (auto s = CheckBatch(items.size(), "items"); !s.ok()) return s;
+  queries_.resize(std::max<size_t>(queries_.size(), items.size()));
+  with_scores_ = selector.with_scores();
+  for (int i = 0; i < items.size(); ++i) {
+    if (auto s = PrepareItem(i, items[i], selector); !s.ok()) return s;
+  }
+  return CheckAnswerSize();
+}
+
+// A wrong item is kept for its answer; only a wrong selector is returned.
+absl::Status Retriever::PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector) {
+  const std::string field = absl::StrCat("items[", place, "]");
+  RetrieveItem out;
+  auto index = ResolveHandle(core_, item.handle(), field + ".handle", &out.sequence);
+  if (!index.ok()) {
+    wrong_[place] = index.status();
+    return absl::OkStatus();
+  }
+  auto group = GroupOf(*std::move(index), selector);
+  if (!group.ok()) return group.status();
+  const Geometry& geometry = (*group)->index->config().geometry;
+  out.layer = item.layer();
+  auto queries = QueriesView(item.queries(), geometry, field + ".queries", &queries_[place]);
+  if (!queries.ok()) {
+    wrong_[place] = queries.status();
+    return absl::OkStatus();
+  }
+  out.queries = *queries;
+  (*group)->items.push_back(std::move(out));
+  (*group)->places.push_back(place);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Retriever::Group*> Retriever::GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector) {
+  for (Group& group : groups_) {
+    if (group.index == index) return &group;
+  }
+  auto params = ParamsFrom(selector, index->config());
+  if (!params.ok()) return params.status();
+  groups_.push_back({std::move(index), *params, {}, {}});
+  return &groups_.back();
+}
+
+absl::Status Retriever::CheckAnswerSize() const {
+  int64_t bytes = 0;
+  for (const Group& group : groups_) {
+    const int64_t row_bytes = int64_t{group.params.top_k} * (with_scores_ ? 8 : 4);
+    bytes += row_bytes * Sets(*group.index, group.params) * static_cast<int64_t>(group.items.size());
+  }
+  if (bytes <= core_.options.max_message_bytes) return absl::OkStatus();
+  return FieldError("OUT_OF_LIMITS", "selector.top_k",
+                    absl::StrCat("the answer would take ", bytes,
+                                 " bytes, more than a message may have: ", core_.options.max_message_bytes));
+}
+
+absl::Status Retriever::Run(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers) {
+  for (const absl::Status& wrong : wrong_) {
+    v1::RetrieveAnswer* answer = answers->Add();
+    if (!wrong.ok()) ToProto(wrong, answer->mutable_status());
+  }
+  for (Group& group : groups_) {
+    if (group.items.empty()) continue;
+    auto results = group.index->Retrieve(group.items, group.params);
+    if (!results.ok()) return Explain(results.status(), "selector");
+    for (size_t i = 0; i < results->size(); ++i) {
+      ItemAnswer& result = (*results)[i];
+      if (!result.status.ok())
+        result.status = Explain(result.status, absl::StrCat("items[", group.places[i], "]"), kHandleNames);
+      ToProto(result, Sets(*group.index, group.params), group.params.top_k, with_scores_,
+              answers->Mutable(group.places[i]));
+    }
+  }
+  groups_.clear();  // lets go of the indexes between steps
+  return absl::OkStatus();
+}
+
+void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
+  const Stopwatch watch;
+  response->Clear();
+  const absl::Status status = TryStep(request, response);
+  if (!status.ok()) {
+    response->Clear();
+    ToProto(status, response->mutable_status());
+  }
+  response->set_step(request.step());
+  response->set_server_us(watch.microseconds());
+}
+
+// The selector is checked before anything is appended: a step that fails as a whole has changed nothing.
+absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
+  if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
+  if (auto s = retriever_.Prepare(request.items(), request.selector()); !s.ok()) return s;
+  for (int i = 0; i < request.appends_size(); ++i) {
+    auto length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
+    v1::Status* status = response->add_append_status();
+    if (!length.ok()) ToProto(length.status(), status);
+  }
+  return retriever_.Run(response->mutable_answers());
+}
+
+}  // namespace seine

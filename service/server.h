@@ -1,0 +1,39 @@
+// A Seine server in a process: start, where it listens, shut down. seined is this and a command line; tests and benches
+// use it directly.
+#ifndef SEINE_SERVICE_SERVER_H_
+#define SEINE_SERVICE_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "service/core.h"
+
+namespace seine {
+
+struct ServerOptions {
+  std::string listen;    // an address (address.h)
+  bool polling = false;  // services.h
+  CoreOptions core;
+  std::vector<IndexConfig> indexes;  // made at start
+};
+
+class Server {
+ public:
+  // ALREADY_EXISTS: the address is in use. The status names what is wrong in one line.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  virtual ~Server() = default;  // as Shutdown(zero)
+
+  virtual const std::string& address() const = 0;  // unix:/path or host:port, the port that was taken
+  virtual Core& core() = 0;
+
+  // Health turns NOT_SERVING, new calls are refused, calls at work end; what runs after `grace` is cancelled. Returns
+  // when no call is left.
+  virtual void Shutdown(absl::Duration grace) = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_SERVER_H_

@@ -1,0 +1,362 @@
+// Every call of the client against a real server: what comes back, and how errors arrive.
+#include "client/client.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/client/process.h"
+#include "tests/client/random_model.h"
+
+namespace seine {
+namespace {
+
+using client::Client;
+using client::KvStore;
+using client::Sequence;
+
+constexpr int kTokens = 600;
+
+class ClientTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = new Server({"--max-message", "1MiB"});
+    client_ = server_->Connect().release();
+    ASSERT_NE(client_, nullptr);
+    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+  }
+  static void TearDownTestSuite() {
+    delete client_;
+    delete server_;
+  }
+
+  // A sequence that holds the model's first tokens in both layers.
+  static Sequence Filled(const RandomModel& model, int64_t tokens) {
+    const auto sequence = client_->CreateSequence("m", "");
+    EXPECT_TRUE(sequence.ok()) << sequence.status();
+    for (int layer = 0; layer < RandomModel::kLayers; ++layer) {
+      const auto length =
+          client_->Append({*sequence, layer, 0, model.Keys(layer, 0, tokens), model.Values(layer, 0, tokens)});
+      EXPECT_TRUE(length.ok()) << length.status();
+    }
+    return *sequence;
+  }
+
+  static Server* server_;
+  static Client* client_;
+};
+Server* ClientTest::server_ = nullptr;
+Client* ClientTest::client_ = nullptr;
+
+TEST_F(ClientTest, ShowsServerAndIndexes) {
+  const auto info = client_->GetServerInfo();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->backend, "cpu");
+  EXPECT_EQ(info->max_message_bytes, 1 << 20);
+  EXPECT_TRUE(*client_->IsServing(""));
+  EXPECT_TRUE(*client_->IsServing("seine.v1.RetrievalService"));
+  EXPECT_EQ(client_->IsServing("nothing").status().code(), absl::StatusCode::kNotFound);
+
+  client::IndexSpec spec = RandomModel::Spec("full", KvStore::kKeys);
+  spec.codec = "rsq";
+  spec.seed = 5;
+  spec.centre = client::Centre::kWindow;
+  spec.centre_window = 64;
+  spec.top_k = 17;
+  spec.beta = 0.25;
+  spec.refine = 33;
+  spec.coarse = client::Coarse::kCollision;
+  spec.rho = 0.5;
+  spec.gqa_reduce = client::GqaReduce::kMax;
+  spec.softmax_scale = 0.5f;
+  spec.memory_limit_bytes = 1 << 30;
+  ASSERT_TRUE(client_->CreateIndex(spec).ok());
+  const auto got = client_->GetIndex("full");
+  ASSERT_TRUE(got.ok()) << got.status();
+  const client::IndexSpec& back = got->spec;
+  EXPECT_EQ(back.name, "full");
+  EXPECT_EQ(back.geometry.num_q_heads, RandomModel::kQHeads);
+  EXPECT_EQ(back.geometry.dtype, client::DType::kFloat32);
+  EXPECT_EQ(std::tie(back.sink, back.local, back.update_buffer, back.dense_threshold),
+            std::tie(spec.sink, spec.local, spec.update_buffer, spec.dense_threshold));
+  EXPECT_EQ(std::tie(back.codec, back.seed, back.centre, back.centre_window),
+            std::tie(spec.codec, spec.seed, spec.centre, spec.centre_window));
+  EXPECT_EQ(std::tie(back.top_k, back.beta, back.refine, back.coarse, back.rho, back.scope, back.gqa_reduce,
+                     back.softmax_scale),
+            std::tie(spec.top_k, spec.beta, spec.refine, spec.coarse, spec.rho, spec.scope, spec.gqa_reduce,
+                     spec.softmax_scale));
+  EXPECT_EQ(back.kv_store, KvStore::kKeys);
+  EXPECT_EQ(back.memory_limit_bytes, 1 << 30);
+  EXPECT_EQ(client_->ListIndexes()->size(), 2u);
+  ASSERT_TRUE(client_->DeleteIndex("full").ok());
+  EXPECT_EQ(client_->GetIndex("full").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = Filled(model, kTokens);
+  const auto info = client_->GetSequence(sequence);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->layer_tokens, (std::vector<int64_t>{kTokens, kTokens}));
+  EXPECT_GT(info->code_bytes, 0);
+  EXPECT_EQ(info->handle.id, sequence.id);
+
+  const auto fork = client_->ForkSequence(sequence, "copy", 300);
+  ASSERT_TRUE(fork.ok()) << fork.status();
+  EXPECT_EQ(client_->GetSequence(*fork)->layer_tokens, (std::vector<int64_t>{300, 300}));
+  EXPECT_EQ(client_->GetSequence(*client_->ForkSequence(sequence, "", std::nullopt))->layer_tokens[0], kTokens);
+  const auto cut = client_->TruncateSequence(*fork, 200);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->layer_tokens, (std::vector<int64_t>{200, 200}));
+  EXPECT_EQ(client_->ListSequences("m")->size(), 3u);
+
+  const auto head = client_->DescribeHead(sequence, 1, 1);
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(head->num_tokens, kTokens);
+  EXPECT_EQ(head->zone_begin, 16);
+  EXPECT_EQ(head->zone_end, 16 + (kTokens - 16 - 64) / 64 * 64);
+  EXPECT_GT(head->bytes_per_key, 0);
+
+  ASSERT_TRUE(client_->DeleteSequence(*fork).ok());
+  EXPECT_EQ(client_->GetSequence(*fork).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(client_->CreateSequence("m", "copy").ok());
+  EXPECT_EQ(client_->GetSequence(*fork).status().code(), absl::StatusCode::kFailedPrecondition);  // stale generation
+}
+
+TEST_F(ClientTest, RetrievesAndGathers) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = Filled(model, kTokens);
+  client::Selector selector;
+  selector.top_k = 20;
+  selector.exact = true;
+  selector.with_scores = true;
+  const auto result = client_->Retrieve(
+      {{sequence, 0, model.Query()}, {sequence, 1, model.Query()}, {sequence, 9, model.Query()}}, selector);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->answers.size(), 3u);
+  for (int layer = 0; layer < 2; ++layer) {
+    const client::Answer& answer = result->answers[layer];
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.path, client::Path::kExact);
+    EXPECT_EQ(answer.num_tokens, kTokens);
+    ASSERT_EQ(answer.num_sets, RandomModel::kQHeads);
+    ASSERT_EQ(answer.scores.size(), answer.positions.size());
+    for (int head = 0; head < RandomModel::kQHeads; ++head) {
+      const auto expected = model.ExactTopK(layer, head, 20, answer.zone_begin, answer.zone_end);
+      EXPECT_EQ(std::vector<int32_t>(answer.set(head).begin(), answer.set(head).end()), expected);
+    }
+  }
+  EXPECT_EQ(result->answers[2].status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(client::FieldOf(result->answers[2].status), "layer")) << result->answers[2].status;
+
+  const std::vector<int32_t> positions = {599, 0, 17, 17};
+  const auto rows = client_->Gather(sequence, 1, 1, positions, true, true);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->count, 4);
+  EXPECT_EQ(rows->head_dim, RandomModel::kHeadDim);
+  EXPECT_EQ(rows->dtype, client::DType::kFloat32);
+  constexpr size_t kRowBytes = RandomModel::kHeadDim * sizeof(float);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const size_t offset = positions[i] * RandomModel::kRow + RandomModel::kHeadDim;
+    EXPECT_EQ(std::memcmp(rows->keys.data() + i * kRowBytes, model.keys[1].data() + offset, kRowBytes), 0);
+    EXPECT_EQ(std::memcmp(rows->values.data() + i * kRowBytes, model.values[1].data() + offset, kRowBytes), 0);
+  }
+  EXPECT_TRUE(client_->Gather(sequence, 1, 1, positions, true, false)->values.empty());
+}
+
+TEST_F(ClientTest, SharesOfTheMassAreSelected) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = Filled(model, kTokens);
+  client::Selector selector;
+  selector.mass_p = client::MassP{0.5f, 3, 50};
+  const auto result = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
+  ASSERT_TRUE(result.ok() && result->answers[0].status.ok()) << result.status();
+  for (int32_t count : result->answers[0].counts) EXPECT_TRUE(count >= 3 && count <= 50) << count;
+  selector.top_k = 5;
+  const absl::Status both = client_->Retrieve({{sequence, 0, model.Query()}}, selector).status();
+  EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument) << both;
+}
+
+TEST_F(ClientTest, AppendStreamCutsItemsBelowTheMessageLimit) {
+  constexpr int64_t kMany = 3000;  // 1.5 MB of keys and as much of values a layer; the server takes 1 MiB
+  const RandomModel model(kMany);
+  const Sequence sequence = *client_->CreateSequence("m", "");
+  std::vector<int64_t> heard;
+  const std::vector<client::AppendItem> items = {{sequence, 0, 0, model.Keys(0, 0, kMany), model.Values(0, 0, kMany)},
+                                                 {sequence, 1, 0, model.Keys(1, 0, kMany), model.Values(1, 0, kMany)}};
+  const auto totals = client_->AppendStream(items, [&](int64_t tokens) { heard.push_back(tokens); });
+  ASSERT_TRUE(totals.ok()) << totals.status();
+  EXPECT_EQ(totals->tokens, 2 * kMany);
+  EXPECT_GE(totals->pieces, 6);
+  EXPECT_EQ(heard.size(), static_cast<size_t>(totals->pieces));
+  EXPECT_EQ(heard.back(), 2 * kMany);
+  std::vector<int32_t> all(kMany);
+  for (int i = 0; i < kMany; ++i) all[i] = i;
+  for (int begin = 0; begin < kMany; begin += 1000) {
+    const auto rows = client_->Gather(sequence, 0, 1, absl::MakeConstSpan(all).subspan(begin, 1000), true, false);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    for (int i = 0; i < 1000; ++i) {
+      const float* expected = model.keys[0].data() + (begin + i) * RandomModel::kRow + RandomModel::kHeadDim;
+      ASSERT_EQ(std::memcmp(rows->keys.data() + i * 256, expected, 256), 0) << begin + i;
+    }
+  }
+}
+
+TEST_F(ClientTest, AFailingPieceLeavesThoseBeforeIt) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = *client_->CreateSequence("m", "");
+  const std::vector<client::AppendItem> gap = {{sequence, 0, 0, model.Keys(0, 0, 100), model.Values(0, 0, 100)},
+                                               {sequence, 0, 101, model.Keys(0, 101, 9), model.Values(0, 101, 9)},
+                                               {sequence, 1, 0, model.Keys(1, 0, 100), model.Values(1, 0, 100)}};
+  const absl::Status status = client_->AppendStream(gap).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+  EXPECT_EQ(client_->GetSequence(sequence)->layer_tokens, (std::vector<int64_t>{100, 0}));
+
+  // Replays of what is there are no-ops; other bytes are refused.
+  EXPECT_EQ(*client_->Append({sequence, 0, 50, model.Keys(0, 50, 50), model.Values(0, 50, 50)}), 100);
+  const absl::Status other = client_->Append({sequence, 0, 50, model.Keys(0, 0, 50), model.Values(0, 0, 50)}).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists) << other;
+  const absl::Status rank =
+      client_->AppendStream({{sequence, 0, 100, {model.query.data(), client::DType::kFloat32, {2, 64}}, {}}}).status();
+  EXPECT_EQ(rank.code(), absl::StatusCode::kInvalidArgument) << rank;
+  EXPECT_EQ(client_->GetSequence(sequence)->layer_tokens, (std::vector<int64_t>{100, 0}));
+}
+
+TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = Filled(model, 100);
+  const auto keys = model.Keys(0, 100, 1), values = model.Values(0, 100, 1);
+  auto append = [&](int layer, client::ConstTensor k) {
+    return client_->Append({sequence, layer, 100, k, values}).status();
+  };
+  auto with_shape = [&](client::Shape shape) { return client::ConstTensor{keys.data, client::DType::kFloat32, shape}; };
+  client::IndexSpec bad = RandomModel::Spec("bad", KvStore::kKeys);
+  bad.geometry.head_dim = 65;
+  client::Selector no_tokens;
+  no_tokens.top_k = 0;
+  const struct {
+    const char* name;
+    absl::Status status;
+    absl::StatusCode code;
+    const char* field;  // part of it
+  } cases[] = {
+      {"head_dim", client_->CreateIndex(bad).status(), absl::StatusCode::kInvalidArgument, "head_dim"},
+      {"taken", client_->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).status(), absl::StatusCode::kAlreadyExists,
+       ""},
+      {"no index", client_->GetIndex("nowhere").status(), absl::StatusCode::kNotFound, ""},
+      {"no sequence", client_->GetSequence({"m", "nobody", 0}).status(), absl::StatusCode::kNotFound, ""},
+      {"layer", append(2, keys), absl::StatusCode::kInvalidArgument, "item.layer"},
+      {"shape", append(0, with_shape({1, 1, 128})), absl::StatusCode::kInvalidArgument, "item.keys.shape"},
+      {"dtype", append(0, {keys.data, client::DType::kFloat16, {1, 2, 64}}), absl::StatusCode::kInvalidArgument,
+       "item.keys.dtype"},
+      {"negative", append(0, with_shape({-1, 2, 64})), absl::StatusCode::kInvalidArgument, ""},
+      {"overflow", append(0, with_shape({int64_t{1} << 40, int64_t{1} << 40, 64})), absl::StatusCode::kInvalidArgument,
+       ""},
+      {"null", append(0, {nullptr, client::DType::kFloat32, {1, 2, 64}}), absl::StatusCode::kInvalidArgument, ""},
+      {"top_k", client_->Retrieve({{sequence, 0, model.Query()}}, no_tokens).status(),
+       absl::StatusCode::kInvalidArgument, "selector"},
+      {"gather", client_->Gather(sequence, 0, 0, {100}, true, false).status(), absl::StatusCode::kOutOfRange,
+       "positions"},
+      {"kv_head", client_->DescribeHead(sequence, 0, 2).status(), absl::StatusCode::kInvalidArgument, "kv_head"},
+      {"fork", client_->ForkSequence(sequence, "", 101).status(), absl::StatusCode::kOutOfRange, "position"},
+      {"truncate", client_->TruncateSequence(sequence, -1).status(), absl::StatusCode::kOutOfRange, "position"},
+  };
+  for (const auto& test : cases) {
+    EXPECT_EQ(test.status.code(), test.code) << test.name << ": " << test.status;
+    EXPECT_FALSE(test.status.message().empty()) << test.name;
+    EXPECT_TRUE(absl::StrContains(client::FieldOf(test.status), test.field)) << test.name << ": " << test.status;
+    EXPECT_TRUE(absl::StrContains(test.status.message(), test.field)) << test.name << ": " << test.status;
+  }
+  EXPECT_FALSE(client::ReasonOf(cases[5].status).empty()) << cases[5].status;
+  EXPECT_EQ(client::FieldOf(absl::OkStatus()), "");
+  EXPECT_EQ(client_->GetSequence(sequence)->layer_tokens, (std::vector<int64_t>{100, 100}));
+}
+
+TEST(Connect, RefusesWrongEndpoints) {
+  const std::string long_path = "unix:///" + std::string(200, 'x');
+  for (const std::string& endpoint :
+       {std::string(""), std::string("unix:"), std::string("unix://"), std::string("localhost"), std::string(":50051"),
+        std::string("host:"), std::string("host:0"), std::string("host:65536"), std::string("http://host:80"),
+        long_path}) {
+    const absl::Status status = Client::Connect(endpoint).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << endpoint << ": " << status;
+    EXPECT_TRUE(absl::StartsWith(status.message(), "endpoint")) << status;
+  }
+}
+
+TEST(Connect, SaysAtOnceThatNobodyIsThere) {
+  TempFolder folder;
+  const absl::Time start = absl::Now();
+  const std::string missing = "unix://" + folder.Path("no.sock");
+  for (const std::string& endpoint : {missing, std::string("127.0.0.1:1")}) {
+    const absl::Status status = Client::Connect(endpoint).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), endpoint)) << status;
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+}
+
+TEST(Connect, WaitsForAServerThatIsStarting) {
+  client::Options options;
+  options.wait_for_server = true;
+  options.connect_timeout = absl::Milliseconds(300);
+  TempFolder folder;
+  EXPECT_EQ(Client::Connect("unix://" + folder.Path("no.sock"), options).status().code(),
+            absl::StatusCode::kUnavailable);
+  Server server;  // Connect begins before it listens
+  EXPECT_TRUE(*server.Connect()->IsServing(""));
+}
+
+TEST(Connect, DefaultIsWhereSeinedListens) {
+  TempFolder folder;
+  const std::string runtime = folder.Path("");
+  for (const std::string& setting :
+       {runtime.substr(0, runtime.size() - 1), std::string("/nowhere/at/all"), std::string()}) {
+    setenv("XDG_RUNTIME_DIR", setting.c_str(), 1);
+    std::string path = client::DefaultEndpoint();
+    ASSERT_TRUE(absl::StartsWith(path, "unix://")) << path;
+    path = path.substr(7);
+    EXPECT_EQ(path, folder.Path("") == setting + "/" ? folder.Path("seine.sock")
+                                                     : absl::StrCat("/tmp/seine-", getuid(), ".sock"));
+    const Outcome outcome = RunProgram({SEINED_PROGRAM, "--check-config"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    bool found = false;
+    for (absl::string_view line : absl::StrSplit(outcome.out, '\n'))
+      found |= absl::StrContains(line, "listen") && absl::EndsWith(line, path);
+    EXPECT_TRUE(found) << path << " is not in\n" << outcome.out;
+  }
+  unsetenv("XDG_RUNTIME_DIR");
+}
+
+TEST(Client, SaysThatTheServerIsLost) {
+  Server server;
+  const auto client = server.Connect();
+  ASSERT_TRUE(client->GetServerInfo().ok());
+  server.Kill();
+  const absl::Status status = client->GetServerInfo().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), server.endpoint())) << status;
+}
+
+TEST(Client, KeepsToItsTimeout) {
+  Server server;
+  ASSERT_NE(server.Connect(), nullptr);
+  client::Options options;
+  options.timeout = absl::Milliseconds(200);
+  const auto client = server.Connect(options);
+  ASSERT_NE(client, nullptr);
+  server.Pause();
+  const absl::Status status = client->GetServerInfo().status();
+  server.Resume();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+}
+
+}  // namespace
+}  // namespace seine

@@ -1,0 +1,58 @@
+// Runs our programs as a person would: seined as a server in the background, the others to their end.
+#ifndef SEINE_TESTS_CLIENT_PROCESS_H_
+#define SEINE_TESTS_CLIENT_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+
+namespace seine {
+
+// A new folder under the system's temporary one, removed with all it holds.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  std::string Path(const std::string& name) const { return path_ + "/" + name; }
+  // Writes a file and returns its path.
+  std::string Write(const std::string& name, const std::string& bytes) const;
+
+ private:
+  std::string path_;
+};
+
+struct Outcome {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string out, err;
+};
+// `environment`: "NAME=value" settings over this process's own.
+Outcome RunProgram(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+// seined on a socket of its own, ready to serve. Ends with SIGTERM, and must then exit with 0.
+class Server {
+ public:
+  explicit Server(const std::vector<std::string>& flags = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  const std::string& endpoint() const { return endpoint_; }
+  std::unique_ptr<client::Client> Connect(const client::Options& options = {}) const;
+  void Kill();   // SIGKILL: as a crash would
+  void Pause();  // SIGSTOP: as a machine that hangs would
+  void Resume();
+
+ private:
+  TempFolder folder_;
+  std::string endpoint_;
+  pid_t pid_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_TESTS_CLIENT_PROCESS_H_

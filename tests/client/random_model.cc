@@ -1,0 +1,61 @@
+// Making and searching the random model.
+#include "tests/client/random_model.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace seine {
+
+RandomModel::RandomModel(int64_t num_tokens, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  const auto fill = [&](std::vector<float>* out, int64_t count) {
+    out->resize(count);
+    for (float& value : *out) value = normal(random);
+  };
+  for (int layer = 0; layer < kLayers; ++layer) {
+    fill(&keys[layer], num_tokens * kRow);
+    fill(&values[layer], num_tokens * kRow);
+  }
+  fill(&query, kQHeads * kHeadDim);
+}
+
+client::IndexSpec RandomModel::Spec(const std::string& name, client::KvStore store) {
+  client::IndexSpec spec;
+  spec.name = name;
+  spec.geometry = {kLayers, kQHeads, kKvHeads, kHeadDim, client::DType::kFloat32};
+  spec.sink = 16;
+  spec.local = 64;
+  spec.update_buffer = 64;
+  spec.dense_threshold = 128;
+  spec.scope = client::Scope::kPerQHead;
+  spec.kv_store = store;
+  return spec;
+}
+
+client::ConstTensor RandomModel::Keys(int layer, int64_t first, int64_t count) const {
+  return {keys[layer].data() + first * kRow, client::DType::kFloat32, {count, kKvHeads, kHeadDim}};
+}
+
+client::ConstTensor RandomModel::Values(int layer, int64_t first, int64_t count) const {
+  return {values[layer].data() + first * kRow, client::DType::kFloat32, {count, kKvHeads, kHeadDim}};
+}
+
+client::ConstTensor RandomModel::Query() const { return {query.data(), client::DType::kFloat32, {kQHeads, kHeadDim}}; }
+
+std::vector<int32_t> RandomModel::ExactTopK(int layer, int q_head, int k, int64_t begin, int64_t end) const {
+  std::vector<double> score(end, 0);
+  for (int64_t token = begin; token < end; ++token) {
+    const float* key = keys[layer].data() + token * kRow + q_head / kGroup * kHeadDim;
+    for (int d = 0; d < kHeadDim; ++d) score[token] += double{query[q_head * kHeadDim + d]} * key[d];
+  }
+  std::vector<int32_t> order(end - begin);
+  std::iota(order.begin(), order.end(), static_cast<int32_t>(begin));
+  std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int a, int b) { return score[a] > score[b]; });
+  order.resize(k);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+}  // namespace seine

@@ -1,0 +1,314 @@
+// The program seined: configuration and its errors, addresses in use, SIGTERM under load.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "tests/service/fixture.h"
+
+namespace seine::test {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+int64_t Lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+// A seined of its own, its output in files.
+class Process {
+ public:
+  Process(const std::string& folder, const std::vector<std::string>& flags,
+          const std::vector<std::string>& environment = {})
+      : out_(folder + "/out"), err_(folder + "/err") {
+    std::vector<std::string> words = {SEINED_PATH};
+    words.insert(words.end(), flags.begin(), flags.end());
+    unlink(out_.c_str());  // of a process before
+    unlink(err_.c_str());
+    pid_ = fork();
+    if (pid_ == 0) Become(words, environment);
+  }
+  ~Process() {
+    if (pid_ > 0) kill(pid_, SIGKILL), Wait();
+  }
+
+  void Signal(int signal) const { kill(pid_, signal); }
+  // Exit code, or minus the signal that ended it.
+  int Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string out() const { return ReadFile(out_); }
+  std::string err() const { return ReadFile(err_); }
+  bool WaitForLine(const std::string& text) const {
+    for (int i = 0; i < 1000; ++i) {
+      if (err().find(text) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+ private:
+  [[noreturn]] void Become(std::vector<std::string>& words, const std::vector<std::string>& environment) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
+    const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600),
+              err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(out, 1);
+    dup2(err, 2);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+
+  const std::string out_, err_;
+  pid_t pid_ = -1;
+};
+
+class SeinedTest : public testing::Test {
+ protected:
+  std::string socket() const { return "unix:" + dir_.path + "/seine.sock"; }
+  TempDir dir_;
+};
+
+// Each is one line on stderr that holds `says`, exit code 2, and nothing on stdout.
+TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
+  struct Case {
+    std::vector<std::string> flags;
+    std::vector<std::string> environment;
+    std::string file;  // written to a file and given by --config, unless empty
+    std::string says;
+  };
+  const std::string index =
+      "indexes: [{name: a, geometry: {num_layers: 1, num_q_heads: 1, num_kv_heads: 1, head_dim: 64, dtype: float16}";
+  const Case cases[] = {
+      {{"--bogus"}, {}, "", "--bogus"},
+      {{"--threads", "many"}, {}, "", "--threads: 'many'"},
+      {{"--threads", "-1"}, {}, "", "--threads"},
+      {{"--threads"}, {}, "", "--threads"},
+      {{"--workers", "0"}, {}, "", "--workers"},
+      {{"--queue-capacity", "0"}, {}, "", "--queue-capacity"},
+      {{"--memory-limit", "8GiBs"}, {}, "", "--memory-limit: '8GiBs'"},
+      {{"--max-message", "1KiB"}, {}, "", "--max-message: '1KiB'"},
+      {{"--max-message", "3GiB"}, {}, "", "--max-message"},
+      {{"--grace", "-1"}, {}, "", "--grace"},
+      {{"--backend", "tpu"}, {}, "", "--backend: 'tpu'"},
+      {{"--log-level", "loud"}, {}, "", "--log-level: 'loud'"},
+      {{"--log-format", "xml"}, {}, "", "--log-format"},
+      {{"--listen", "somewhere"}, {}, "", "--listen: 'somewhere'"},
+      {{"--listen", "0.0.0.0:50051"}, {}, "", "TLS and authentication are not there yet"},
+      {{"--listen", "192.168.1.2:50051"}, {}, "", "TLS and authentication are not there yet"},
+      {{"--config", "/no/such/file"}, {}, "", "/no/such/file: cannot be read"},
+      {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key"},
+      {{}, {"SEINE__SERVER__THREADS=two"}, "", "SEINE__SERVER__THREADS: 'two'"},
+      {{}, {"SEINE__NOWHERE=1"}, "", "SEINE__NOWHERE: unknown key"},
+      {{}, {}, "server: {treads: 2}", "server.treads: unknown key"},
+      {{}, {}, "sever: {threads: 2}", "sever.threads: unknown key"},
+      {{}, {}, "server: 5", "server: expected keys and values"},
+      {{}, {}, "nothing: 5", "nothing: unknown key"},
+      {{}, {}, "server: {threads: [1]}", "server.threads"},
+      {{}, {}, "server: {polling: perhaps}", "server.polling: 'perhaps'"},
+      {{}, {}, "just words", "expected sections"},
+      {{}, {}, "server: {threads: 2", "seined.yaml:2: "},
+      {{}, {}, "indexes: {name: a}", "indexes: expected a list"},
+      {{}, {}, index + ", snik: 4}]", "indexes[0].snik: unknown key"},
+      {{}, {}, index + ", zones: {snik: 4}}]", "indexes[0].zones.snik: unknown key"},
+      {{}, {}, index + ", zones: {sink: four}}]", "indexes[0].zones.sink: expected a number"},
+      {{}, {}, index + ", zones: {update_buffer: 65}}]", "indexes[0].zones.update_buffer: 65"},
+      {{}, {}, index + ", codec: {centre: middle}}]", "indexes[0].codec.centre: no such Centre"},
+      {{}, {}, index + ", retrieval: {top_k: 0}}]", "indexes[0].retrieval.top_k: 0"},
+      {{}, {}, "indexes: [{name: a}]", "indexes[0].geometry"},
+      {{},
+       {},
+       index +
+           "}, {name: a, geometry: {num_layers: 1, num_q_heads: 1, num_kv_heads: 1, head_dim: 64, dtype: float16}}]",
+       "indexes[1].name: a second index"},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> flags = c.flags;
+    if (!c.file.empty()) {
+      std::ofstream(dir_.path + "/seined.yaml") << c.file << "\n";
+      flags.insert(flags.end(), {"--config", dir_.path + "/seined.yaml"});
+    }
+    Process seined(dir_.path, flags, c.environment);
+    EXPECT_EQ(seined.Wait(), 2) << c.says;
+    const std::string err = seined.err();
+    EXPECT_NE(err.find(c.says), std::string::npos) << c.says << "\n got: " << err;
+    EXPECT_EQ(Lines(err), 1) << err;
+    EXPECT_EQ(seined.out(), "") << c.says;
+  }
+}
+
+TEST_F(SeinedTest, LaterLayersWinAndCheckConfigPrintsThem) {
+  std::ofstream(dir_.path + "/seined.yaml") << "server: {threads: 1, workers: 2, queue_capacity: 3}\n";
+  Process seined(dir_.path, {"--config", dir_.path + "/seined.yaml", "--queue-capacity", "30", "--check-config"},
+                 {"SEINE__SERVER__WORKERS=20", "SEINE__SERVER__QUEUE_CAPACITY=25"});
+  ASSERT_EQ(seined.Wait(), 0) << seined.err();
+  const std::string out = seined.out();
+  for (const char* line : {"  threads: 1\n", "  workers: 20\n", "  queue_capacity: 30\n", "  max_message: 64MiB\n"}) {
+    EXPECT_NE(out.find(line), std::string::npos) << line << out;
+  }
+}
+
+TEST_F(SeinedTest, HelpTeachesEverySetting) {
+  Process seined(dir_.path, {"--help"});
+  ASSERT_EQ(seined.Wait(), 0);
+  for (const char* text :
+       {"--listen", "--polling", "--memory-limit", "--check-config", "SEINE__SERVER__MEMORY_LIMIT", "indexes:"}) {
+    EXPECT_NE(seined.out().find(text), std::string::npos) << text;
+  }
+}
+
+TEST_F(SeinedTest, AddressInUseIsOneClearLine) {
+  Process first(dir_.path, {"--listen", socket()});
+  ASSERT_TRUE(first.WaitForLine("listens on"));
+  const TempDir other;
+  Process second(other.path, {"--listen", socket()});
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_NE(second.err().find("in use"), std::string::npos) << second.err();
+  EXPECT_EQ(Lines(second.err()), 1) << second.err();
+  v1::ListIndexesResponse list;
+  EXPECT_TRUE(Call(*Stubs(socket()).index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &list).ok());
+
+  const TempDir third_dir, fourth_dir;
+  Process third(third_dir.path, {"--listen", "127.0.0.1:0"});
+  ASSERT_TRUE(third.WaitForLine("listens on 127.0.0.1:"));
+  const std::string line = third.err();
+  const size_t at = line.find("127.0.0.1:");
+  const std::string address = line.substr(at, line.find(' ', at) - at);
+  Process fourth(fourth_dir.path, {"--listen", address});
+  EXPECT_EQ(fourth.Wait(), 1);
+  EXPECT_NE(fourth.err().find(address + " is in use"), std::string::npos) << fourth.err();
+}
+
+TEST_F(SeinedTest, SocketOfAKilledServerIsReplaced) {
+  {
+    Process killed(dir_.path, {"--listen", socket()});
+    ASSERT_TRUE(killed.WaitForLine("listens on"));
+    killed.Signal(SIGKILL);
+    EXPECT_EQ(killed.Wait(), -SIGKILL);
+  }
+  ASSERT_EQ(access((dir_.path + "/seine.sock").c_str(), F_OK), 0);
+  Process next(dir_.path, {"--listen", socket()});
+  ASSERT_TRUE(next.WaitForLine("listens on")) << next.err();
+  v1::ListIndexesResponse list;
+  EXPECT_TRUE(Call(*Stubs(socket()).index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &list).ok());
+  next.Signal(SIGINT);
+  EXPECT_EQ(next.Wait(), 0);
+  EXPECT_NE(access((dir_.path + "/seine.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(SeinedTest, LogsAreJsonOnRequestAndIndexesAreThereFromTheStart) {
+  std::ofstream(dir_.path + "/seined.yaml") << "indexes: [{name: early, geometry: {num_layers: 1, num_q_heads: 1, "
+                                               "num_kv_heads: 1, head_dim: 64, dtype: float16}}]\n";
+  Process seined(dir_.path, {"--listen", socket(), "--log-format", "json", "--config", dir_.path + "/seined.yaml"});
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  v1::GetIndexRequest get;
+  v1::GetIndexResponse got;
+  get.set_name("early");
+  EXPECT_TRUE(Call(*Stubs(socket()).index, &v1::IndexService::Stub::GetIndex, get, &got).ok());
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0);
+  std::istringstream lines(seined.err());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(parsed.is_object()) << line;
+    EXPECT_EQ(parsed.at("level"), "info");
+    EXPECT_FALSE(parsed.at("message").get<std::string>().empty());
+  }
+  EXPECT_GE(count, 3);
+}
+
+// What a client saw of a server that was told to end while it was busy.
+struct Load {
+  std::atomic<int64_t> answered{0};
+  std::atomic<int> wrong_ends{0};
+  void Ended(const grpc::Status& status) {
+    const auto code = status.error_code();
+    if (code != grpc::UNAVAILABLE && code != grpc::CANCELLED && code != grpc::OK) ++wrong_ends;
+  }
+};
+
+void DecodeUntilTheEnd(const Stubs& stubs, v1::SequenceHandle handle, Load* load) {
+  grpc::ClientContext context;
+  auto stream = stubs.retrieval->Decode(&context);
+  v1::DecodeRequest step;
+  v1::DecodeResponse response;
+  for (int64_t position = 0;; ++position) {
+    step.Clear();
+    *step.add_appends() = Item(handle, 0, position, 1);
+    *step.add_items() = Query(handle, 0);
+    if (!stream->Write(step) || !stream->Read(&response)) break;
+    if (response.append_status(0).code() != 0) ++load->wrong_ends;
+    ++load->answered;
+  }
+  load->Ended(stream->Finish());
+}
+
+void AppendUntilTheEnd(const Stubs& stubs, v1::SequenceHandle handle, Load* load) {
+  grpc::Status status;
+  for (int64_t position = 0; status.ok(); position += 64) {
+    v1::AppendRequest request;
+    v1::AppendResponse response;
+    *request.mutable_item() = Item(handle, 1, position, 64);
+    status = Call(*stubs.retrieval, &v1::RetrievalService::Stub::Append, request, &response);
+    if (status.ok()) ++load->answered;
+  }
+  load->Ended(status);
+}
+
+class SeinedLoadTest : public SeinedTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(SeinedLoadTest, SigtermUnderLoadEndsWithZero) {
+  std::vector<std::string> flags = {"--listen", socket(), "--threads", "1"};
+  if (GetParam()) flags.push_back("--polling");
+  Process seined(dir_.path, flags);
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  const Stubs stubs(socket());
+  v1::CreateIndexRequest create;
+  v1::CreateIndexResponse created;
+  *create.mutable_spec() = Spec("load");
+  ASSERT_TRUE(Call(*stubs.index, &v1::IndexService::Stub::CreateIndex, create, &created).ok());
+  Load load;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    v1::CreateSequenceRequest request;
+    v1::CreateSequenceResponse response;
+    request.set_index("load");
+    ASSERT_TRUE(Call(*stubs.sequence, &v1::SequenceService::Stub::CreateSequence, request, &response).ok());
+    threads.emplace_back(i % 2 == 0 ? DecodeUntilTheEnd : AppendUntilTheEnd, std::cref(stubs), response.handle(),
+                         &load);
+  }
+  grpc::ClientContext idle_context;
+  auto idle = stubs.retrieval->Decode(&idle_context);  // open, and silent: must not hold the end up
+  while (load.answered < 100) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto begin = std::chrono::steady_clock::now();
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0) << seined.err();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(load.wrong_ends.load(), 0);
+  EXPECT_NE(seined.err().find("ended after"), std::string::npos) << seined.err();
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, SeinedLoadTest, testing::Bool(),
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
+
+}  // namespace
+}  // namespace seine::test

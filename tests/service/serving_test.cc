@@ -1,0 +1,215 @@
+// How a server serves, in both ways: health, reflection, its socket, shutdown, overload, deadlines, oversized messages.
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "tests/service/fixture.h"
+
+namespace seine::test {
+namespace {
+
+using grpc::StatusCode;
+
+class ServingTest : public ServerTest {
+ protected:
+  // Bytes in, bytes out: for services whose protos are not ours.
+  grpc::Status Raw(const char* method, const std::string& request, std::string* response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    const grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::NORMAL_RPC, stubs_->channel);
+    const grpc::Slice slice(request);
+    const grpc::ByteBuffer sent(&slice, 1);
+    grpc::ByteBuffer received;
+    const auto status = grpc::internal::BlockingUnaryCall(stubs_->channel.get(), rpc, &context, sent, &received);
+    grpc::Slice bytes;
+    if (status.ok() && received.DumpToSingleSlice(&bytes).ok()) {
+      response->assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+    }
+    return status;
+  }
+};
+
+TEST_P(ServingTest, HealthAndReflection) {
+  std::string response;
+  for (const std::string service : {"", "seine.v1.IndexService", "seine.v1.SequenceService",
+                                    "seine.v1.RetrievalService", "seine.v1.AdminService"}) {
+    std::string request;
+    if (!service.empty()) request = std::string("\x0a") + static_cast<char>(service.size()) + service;
+    ASSERT_TRUE(Raw("/grpc.health.v1.Health/Check", request, &response).ok()) << service;
+    EXPECT_EQ(response, std::string("\x08\x01")) << service;  // SERVING
+  }
+  EXPECT_EQ(Raw("/grpc.health.v1.Health/Check", "\x0a\x03xyz", &response).error_code(), StatusCode::NOT_FOUND);
+
+  grpc::ClientContext context;
+  const grpc::internal::RpcMethod rpc("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                                      grpc::internal::RpcMethod::BIDI_STREAMING, stubs_->channel);
+  using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
+  const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+      Factory::Create(stubs_->channel.get(), rpc, &context));
+  const grpc::Slice slice(std::string("\x3a\x01*"));  // {list_services: "*"}
+  stream->Write(grpc::ByteBuffer(&slice, 1));
+  grpc::ByteBuffer received;
+  ASSERT_TRUE(stream->Read(&received));
+  grpc::Slice bytes;
+  ASSERT_TRUE(received.DumpToSingleSlice(&bytes).ok());
+  const std::string services(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  for (const char* name :
+       {"seine.v1.IndexService", "seine.v1.SequenceService", "seine.v1.RetrievalService", "seine.v1.AdminService"}) {
+    EXPECT_NE(services.find(name), std::string::npos) << name;
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_P(ServingTest, WatchersOfHealthHearOfTheEndAndDoNotDelayIt) {
+  grpc::ClientContext context;
+  const grpc::internal::RpcMethod rpc("/grpc.health.v1.Health/Watch", grpc::internal::RpcMethod::SERVER_STREAMING,
+                                      stubs_->channel);
+  const grpc::Slice whole_server;
+  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(stubs_->channel.get(), rpc, &context,
+                                                                    grpc::ByteBuffer(&whole_server, 1)));
+  grpc::ByteBuffer received;
+  if (GetParam()) {  // the specification lets a server leave Watch out
+    EXPECT_FALSE(stream->Read(&received));
+    EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNIMPLEMENTED);
+    return;
+  }
+  grpc::Slice bytes;
+  const auto next = [&] {
+    if (!stream->Read(&received) || !received.DumpToSingleSlice(&bytes).ok()) return std::string("ended");
+    return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  };
+  ASSERT_EQ(next(), "\x08\x01");  // SERVING
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread shutdown([&] { server_->Shutdown(absl::Seconds(8)); });
+  EXPECT_EQ(next(), "\x08\x02");  // NOT_SERVING
+  EXPECT_EQ(next(), "ended");
+  shutdown.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+}
+
+TEST_P(ServingTest, SocketIsForItsOwnerAlone) {
+  struct stat info;
+  ASSERT_EQ(stat((dir_.path + "/seine.sock").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_P(ServingTest, SecondServerOnTheSocketIsRefusedAndTheFirstLivesOn) {
+  const auto second = Server::Start(Options());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists) << second.status();
+  v1::ListIndexesResponse list;
+  EXPECT_TRUE(Call(*stubs_->index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &list).ok());
+}
+
+TEST_P(ServingTest, ShutdownEndsIdleStreamsAtOnceAndFinishesTheBusy) {
+  const auto handle = NewSequence("keys");
+  grpc::ClientContext decode_context, append_context;
+  auto decode = stubs_->retrieval->Decode(&decode_context);
+  v1::DecodeRequest step;
+  v1::DecodeResponse response;
+  *step.add_appends() = Item(handle, 0, 0, 10);
+  decode->Write(step);
+  ASSERT_TRUE(decode->Read(&response));
+  v1::AppendStreamResponse totals;
+  auto append = stubs_->retrieval->AppendStream(&append_context, &totals);
+  v1::AppendStreamRequest piece;
+  *piece.mutable_item() = Item(handle, 1, 0, 10);
+  append->Write(piece);
+  v1::GetSequenceRequest get;
+  v1::GetSequenceResponse got;
+  *get.mutable_handle() = handle;
+  while (got.sequence().layer_tokens_size() == 0 ||
+         got.sequence().layer_tokens(1) == 0) {  // until the server works on it
+    ASSERT_TRUE(Call(*stubs_->sequence, &v1::SequenceService::Stub::GetSequence, get, &got).ok());
+  }
+
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread shutdown([&] { server_->Shutdown(absl::Seconds(10)); });
+  EXPECT_FALSE(decode->Read(&response));
+  EXPECT_EQ(decode->Finish().error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(append->Finish().error_code(), GetParam() ? StatusCode::CANCELLED : StatusCode::UNAVAILABLE);
+  shutdown.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_FALSE(Append(Item(handle, 0, 10, 1)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, ServingTest, testing::Bool(),
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
+
+// One worker and one place in the queue: what overload and deadlines do. The executor serves the callback way only.
+class OverloadTest : public ServingTest {
+ protected:
+  ServerOptions Options() const override {
+    ServerOptions options = ServingTest::Options();
+    options.core.workers = 1;
+    options.core.queue_capacity = 1;
+    options.core.max_message_bytes = 64 << 10;
+    return options;
+  }
+  // Holds the worker until Release.
+  void Block() {
+    std::latch running(1);
+    ASSERT_TRUE(server_->core().executor.Submit([&running, released = released_.get_future().share()] {
+      running.count_down();
+      released.wait();
+    }));
+    running.wait();
+  }
+  void Release() { released_.set_value(); }
+  std::promise<void> released_;
+};
+
+TEST_P(OverloadTest, FullQueueRefusesWithRetryInfo) {
+  const auto handle = NewSequence("keys");
+  Block();
+  auto queued = std::async(std::launch::async, [&] { return Append(Item(handle, 0, 0, 10)); });
+  grpc::Status refused;  // as soon as the one place in the queue is taken
+  do {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    v1::AppendRequest request;
+    v1::AppendResponse response;
+    *request.mutable_item() = Item(handle, 1, 0, 10);
+    refused = stubs_->retrieval->Append(&context, request, &response);
+  } while (refused.error_code() == StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(refused.error_code(), StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_EQ(DetailsOf(refused).reason, "QUEUE_FULL");
+  EXPECT_TRUE(DetailsOf(refused).retry);
+  Release();
+  queued.wait();
+}
+
+TEST_P(OverloadTest, DeadlinePassedInTheQueueAppliesNothing) {
+  const auto handle = NewSequence("keys");
+  const std::string before = Digest();
+  Block();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  v1::AppendRequest request;
+  v1::AppendResponse response;
+  *request.mutable_item() = Item(handle, 0, 0, 10);
+  EXPECT_EQ(stubs_->retrieval->Append(&context, request, &response).error_code(), StatusCode::DEADLINE_EXCEEDED);
+  Release();
+  EXPECT_EQ(Digest(), before);
+}
+
+TEST_P(OverloadTest, OversizedMessageIsRefusedAndTheRestLivesOn) {
+  const auto handle = NewSequence("keys");
+  const std::string before = Digest();
+  const grpc::Status status = Append(Item(handle, 0, 0, 300));  // 76,800 bytes of keys
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(status.error_message().find("larger than max"), std::string::npos) << status.error_message();
+  EXPECT_EQ(Digest(), before);
+  EXPECT_TRUE(Append(Item(handle, 0, 0, 200)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, OverloadTest, testing::Values(false), [](const auto&) { return "Callback"; });
+
+}  // namespace
+}  // namespace seine::test

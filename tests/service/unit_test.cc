@@ -1,0 +1,235 @@
+// Service code without a network: tensors, halves, errors, executor, sizes, addresses, configuration.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "service/address.h"
+#include "service/config.h"
+#include "service/convert.h"
+#include "service/error.h"
+#include "service/executor.h"
+#include "service/validate.h"
+
+namespace seine {
+namespace {
+
+v1::Tensor Tensor(v1::DType dtype, const std::vector<int64_t>& shape, size_t bytes) {
+  v1::Tensor tensor;
+  tensor.set_dtype(dtype);
+  for (const int64_t dim : shape) tensor.add_shape(dim);
+  tensor.set_raw(std::string(bytes, '\0'));
+  return tensor;
+}
+
+// Every combination of awkward dimensions against the product done in 128 bits: accepted when the bytes match, else
+// refused.
+TEST(CheckTensor, EveryCombinationOfAwkwardDimensions) {
+  const int64_t dims[] = {0,
+                          1,
+                          2,
+                          64,
+                          (int64_t{1} << 31) - 1,
+                          int64_t{1} << 31,
+                          (int64_t{1} << 31) + 1,
+                          int64_t{1} << 32,
+                          int64_t{1} << 62,
+                          std::numeric_limits<int64_t>::max(),
+                          -1,
+                          std::numeric_limits<int64_t>::min()};
+  int checked = 0, accepted = 0;
+  for (const auto dtype : {v1::D_TYPE_FLOAT16, v1::D_TYPE_FLOAT32}) {
+    for (const int64_t a : dims) {
+      for (const int64_t b : dims) {
+        for (const int64_t c : dims) {
+          for (const size_t bytes : {size_t{0}, size_t{2}, size_t{256}, size_t{8192}}) {
+            bool right = true;
+            unsigned __int128 product = dtype == v1::D_TYPE_FLOAT32 ? 4 : 2;
+            for (const int64_t dim : {a, b, c}) {
+              right = right && dim >= 0 && dim <= kMaxDim;
+              product *= right ? static_cast<uint64_t>(dim) : 0;
+              right = right && product >> 64 == 0;  // 64 bits must hold every step of the way
+            }
+            right = right && product == bytes;
+            const bool ok = CheckTensor(Tensor(dtype, {a, b, c}, bytes), {kAnyDim, kAnyDim, kAnyDim}, "t").ok();
+            ASSERT_EQ(ok, right) << a << " " << b << " " << c << " " << bytes;
+            ++checked;
+            accepted += ok;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(checked, 2 * 12 * 12 * 12 * 4);
+  EXPECT_GT(accepted, 100);
+}
+
+TEST(CheckTensor, HugeShapeGivesAShortMessage) {
+  const absl::Status status =
+      CheckTensor(Tensor(v1::D_TYPE_FLOAT16, std::vector<int64_t>(100000, 7), 2), {kAnyDim}, "t");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_LT(status.message().size(), 200u) << status;
+}
+
+// All 65,536 halves and all bfloat16 against arithmetic in double.
+TEST(QueriesView, EverySixteenBitPattern) {
+  const Geometry geometry{.num_layers = 1, .num_q_heads = 1024, .num_kv_heads = 1, .head_dim = 64};
+  std::vector<float> scratch;
+  for (const auto dtype : {v1::D_TYPE_FLOAT16, v1::D_TYPE_BFLOAT16}) {
+    v1::Tensor tensor = Tensor(dtype, {1024, 64}, 65536 * 2);
+    for (int i = 0; i < 65536; ++i) {
+      const auto pattern = static_cast<uint16_t>(i);
+      memcpy(tensor.mutable_raw()->data() + 2 * i, &pattern, 2);
+    }
+    const auto values = QueriesView(tensor, geometry, "queries", &scratch);
+    ASSERT_TRUE(values.ok()) << values.status();
+    for (int i = 0; i < 65536; ++i) {
+      const bool half = dtype == v1::D_TYPE_FLOAT16;
+      const int exponent_bits = half ? 5 : 8, mantissa_bits = half ? 10 : 7, bias = half ? 15 : 127;
+      const int exponent = i >> mantissa_bits & ((1 << exponent_bits) - 1), mantissa = i & ((1 << mantissa_bits) - 1);
+      const float got = (*values)[i];
+      if (exponent == (1 << exponent_bits) - 1) {
+        ASSERT_FALSE(std::isfinite(got)) << i;
+        continue;
+      }
+      const double whole = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+      const double magnitude = std::ldexp(whole, std::max(exponent, 1) - bias - mantissa_bits);
+      ASSERT_EQ(static_cast<double>(got), i >> 15 ? -magnitude : magnitude) << i;
+      ASSERT_EQ(std::signbit(got), i >> 15 != 0) << i;
+    }
+  }
+}
+
+TEST(QueriesView, FloatsAreUsedInPlace) {
+  const Geometry geometry{.num_layers = 1, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 64};
+  const v1::Tensor tensor = Tensor(v1::D_TYPE_FLOAT32, {2, 64}, 512);
+  std::vector<float> scratch;
+  const auto values = QueriesView(tensor, geometry, "queries", &scratch);
+  ASSERT_TRUE(values.ok());
+  EXPECT_EQ(static_cast<const void*>(*values), tensor.raw().data());
+  EXPECT_TRUE(scratch.empty());
+}
+
+TEST(Errors, IndexErrorsTakeTheRequestsNames) {
+  const std::pair<absl::string_view, absl::string_view> names[] = {{"sequence: ", "handle: "}};
+  const auto text = [&](const absl::Status& s) { return std::string(Explain(s, "item", names).message()); };
+  EXPECT_EQ(text(absl::InvalidArgumentError("keys: NaN")), "item.keys: NaN");
+  EXPECT_EQ(text(absl::NotFoundError("sequence: not found")), "item.handle: not found");
+  EXPECT_EQ(text(absl::InternalError("two words: here")), "item: two words: here");
+  EXPECT_EQ(text(absl::ResourceExhaustedError("memory limit: 5")), "memory limit: 5");
+  EXPECT_TRUE(Explain(absl::OkStatus(), "item").ok());
+  const absl::Status once = Explain(absl::InvalidArgumentError("keys: NaN"), "item");
+  EXPECT_EQ(Explain(once, "batch").message(), once.message());
+  v1::Status wire;
+  ToProto(once, &wire);
+  EXPECT_EQ(wire.code(), 3);
+  EXPECT_EQ(wire.details_size(), 2);
+}
+
+TEST(Executor, RefusesBeyondCapacityAndRunsWhatItTook) {
+  std::atomic<int> ran{0};
+  {
+    Executor executor(2, 3);
+    std::latch running(2), release(1);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(executor.Submit([&] {
+        running.count_down();
+        release.wait();
+        ++ran;
+      }));
+    }
+    running.wait();
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(executor.Submit([&] { ++ran; }));
+    EXPECT_FALSE(executor.Submit([&] { ran += 100; }));
+    release.count_down();
+  }
+  EXPECT_EQ(ran.load(), 5);
+}
+
+TEST(Config, Bytes) {
+  const std::pair<const char*, int64_t> right[] = {{"0", 0},         {"17", 17},       {"8GiB", int64_t{8} << 30},
+                                                   {"64KiB", 65536}, {"2MB", 2000000}, {"1TiB", int64_t{1} << 40}};
+  for (const auto& [text, bytes] : right) {
+    ASSERT_TRUE(ParseBytes(text).ok()) << text;
+    EXPECT_EQ(*ParseBytes(text), bytes);
+    EXPECT_EQ(*ParseBytes(FormatBytes(bytes)), bytes);
+  }
+  for (const char* wrong : {"", "GiB", "-1", "1.5GiB", "8 GiB", "8GiBs", "99999999999GiB", "0x10"}) {
+    EXPECT_FALSE(ParseBytes(wrong).ok()) << wrong;
+  }
+}
+
+TEST(Config, Addresses) {
+  const std::pair<const char*, const char*> right[] = {
+      {"unix:/a/b", "unix:/a/b"},     {"unix:///a/b", "unix:/a/b"},   {"127.0.0.1:50051", "127.0.0.1:50051"},
+      {"localhost:0", "localhost:0"}, {"127.9.9.9:1", "127.9.9.9:1"}, {"[::1]:443", "[::1]:443"}};
+  for (const auto& [text, address] : right) {
+    ASSERT_TRUE(ParseAddress(text).ok()) << text << ParseAddress(text).status();
+    EXPECT_EQ(ParseAddress(text)->ToString(), address);
+  }
+  for (const char* wrong : {"", "unix:", "nowhere", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1"}) {
+    EXPECT_FALSE(ParseAddress(wrong).ok()) << wrong;
+  }
+  EXPECT_FALSE(ParseAddress("unix:/" + std::string(120, 'x')).ok());
+  for (const char* beyond : {"0.0.0.0:1", "192.168.0.1:1", "[::]:1", "example.org:1", ":1"}) {
+    const auto status = ParseAddress(beyond).status();
+    EXPECT_NE(std::string(status.message()).find("TLS"), std::string::npos) << beyond << ": " << status;
+  }
+}
+
+TEST(Config, ClaimRemovesTheSocketOfTheDeadOnly) {
+  const std::string folder = std::filesystem::temp_directory_path() / ("seine-claim-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  EXPECT_TRUE(Claim(*ParseAddress("unix:" + folder + "/fresh")).ok());
+  std::ofstream(folder + "/file") << "not a socket";
+  EXPECT_EQ(Claim(*ParseAddress("unix:" + folder + "/file")).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(std::filesystem::exists(folder + "/file"));
+  EXPECT_EQ(Claim(*ParseAddress("unix:" + folder + "/no/such")).code(), absl::StatusCode::kFailedPrecondition);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("seine-config-" + std::to_string(getpid()) + ".yaml");
+  std::ofstream(path)
+      << "server: {listen: 'unix:/tmp/x.sock', threads: 3, memory_limit: 5GiB, polling: yes}\n"
+         "log: {format: json}\n"
+         "indexes:\n"
+         "  - name: a\n"
+         "    geometry: {num_layers: 2, num_q_heads: 8, num_kv_heads: 2, head_dim: 128, dtype: bfloat16}\n"
+         "    zones: {sink: 4}\n"
+         "    codec: {centre: none}\n"
+         "    retrieval: {beta: 0.1, coarse: collision}\n"
+         "    kv_store: KV_STORE_KEYS_VALUES\n";
+  ServerConfig config;
+  ASSERT_TRUE(ApplyYaml(path, &config).ok()) << ApplyYaml(path, &config);
+  EXPECT_EQ(config.server.core.threads, 3);
+  EXPECT_TRUE(config.server.polling);
+  EXPECT_EQ(config.server.core.memory_limit_bytes, int64_t{5} << 30);
+  ASSERT_EQ(config.server.indexes.size(), 1u);
+  const IndexConfig& index = config.server.indexes[0];
+  EXPECT_EQ(index.geometry.dtype, DType::kBFloat16);
+  EXPECT_EQ(index.zones.sink, 4);
+  EXPECT_EQ(index.zones.local, 512);
+  EXPECT_EQ(index.codec.centre, Centre::kNone);
+  EXPECT_EQ(index.search.coarse, Coarse::kCollision);
+  EXPECT_EQ(index.search.beta, .1);
+  EXPECT_EQ(index.kv_store, KvStore::kKeysValues);
+  const std::string printed = ToYaml(config);
+  std::ofstream(path) << printed;
+  ServerConfig again;
+  ASSERT_TRUE(ApplyYaml(path, &again).ok());
+  EXPECT_EQ(ToYaml(again), printed);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace seine
