@@ -102,7 +102,10 @@ std::unique_ptr<client::Client> Server::Connect(const client::Options& options) 
   return client.ok() ? *std::move(client) : nullptr;
 }
 
-void Server::Pause() { kill(pid_, SIGSTOP); }
+void Server::Pause() {
+  kill(pid_, SIGSTOP);
+  waitpid(pid_, nullptr, WUNTRACED);  // until all its threads stand
+}
 
 void Server::Resume() { kill(pid_, SIGCONT); }
 
