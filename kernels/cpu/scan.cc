@@ -13,6 +13,7 @@
 #include "kernels/cpu/dot8-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
+#include <bit>
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
@@ -78,11 +79,40 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
       const __m512i v = _mm512_loadu_si512(coarse + t * kTileTokens * coarse_bytes + g * 64);
       const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
       const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
-      sum[t] = _mm512_dpbusd_epi32(sum[t], _mm512_permutexvar_epi8(lo, table_lo), ones);
-      sum[t] = _mm512_dpbusd_epi32(sum[t], _mm512_permutexvar_epi8(hi, table_hi), ones);
+      const __m512i both =
+          _mm512_add_epi8(_mm512_permutexvar_epi8(lo, table_lo), _mm512_permutexvar_epi8(hi, table_hi));
+      sum[t] = _mm512_dpbusd_epi32(sum[t], both, ones);
     }
   }
   for (int t = 0; t < 4; ++t) _mm512_store_si512(sums + t * 16, sum[t]);
+}
+
+// Appends the keys of a window's mask, counted from the stride's first key, to `keys`; room for 64.
+HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
+  alignas(64) static constexpr uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                    48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  const __m512i found = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota)), start = _mm512_set1_epi16(first);
+  const size_t count = static_cast<size_t>(_mm_popcnt_u64(mask));
+  _mm512_storeu_si512(keys, _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm512_castsi512_si256(found)), start));
+  if (count > 32) {
+    _mm512_storeu_si512(keys + 32, _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(found, 1)), start));
+  }
+  return count;
+}
+
+// <centre, query>: unsigned times signed, so the centre is shifted by 128 and the shift taken back.
+HWY_INLINE int32_t CentreDot(const int8_t* centre, const int8_t* query, int dim) {
+  if (dim % 64 != 0) return Dot8Inline(centre, query, dim);
+  const __m512i shift = _mm512_set1_epi8(-128);
+  __m512i sum = _mm512_setzero_si512(), excess = _mm512_setzero_si512();
+  for (int i = 0; i < dim; i += 64) {
+    const __m512i q = _mm512_loadu_si512(query + i);
+    sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(_mm512_loadu_si512(centre + i), shift), q);
+    excess = _mm512_dpbusd_epi32(excess, shift, q);  // 128 * q
+  }
+  return _mm512_reduce_add_epi32(_mm512_sub_epi32(sum, excess));
 }
 
 HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
@@ -142,6 +172,16 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   }
 }
 
+HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
+  size_t count = 0;
+  for (; mask != 0; mask &= mask - 1) keys[count++] = static_cast<uint16_t>(first + std::countr_zero(mask));
+  return count;
+}
+
+HWY_INLINE int32_t CentreDot(const int8_t* centre, const int8_t* query, int dim) {
+  return Dot8Inline(centre, query, dim);
+}
+
 HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
   scalar::SumTiers(coarse, coarse_bytes, tiers, sums);
 }
@@ -187,8 +227,8 @@ HWY_INLINE void ForEachTile(const ScanArgs& a, int begin, int end, UseBase use_b
     }
     if (a.planes.centre != nullptr && key / layout.centre_tokens != centre_row) {
       centre_row = key / layout.centre_tokens;
-      const int32_t dot = Dot8Inline(a.planes.centre + static_cast<size_t>(centre_row) * layout.head_dim,
-                                     a.query->query8.data(), layout.head_dim);
+      const int32_t dot = CentreDot(a.planes.centre + static_cast<size_t>(centre_row) * layout.head_dim,
+                                    a.query->query8.data(), layout.head_dim);
       base = static_cast<float>(dot) * (a.planes.centre_scale[centre_row] * unit);
     }
     use_base(key, base);
@@ -220,47 +260,46 @@ void ScanScoresImpl(const ScanArgs& a, float* scores, float* bases) {
       [&](int key, const F16& s) HWY_ATTR { Store16(s, scores + (key - a.begin)); });
 }
 
-// In strides that stay in the first cache: scores above go out through compressed registers, without a branch; then the
-// survivors' coarse bytes and bases are copied.
+// In strides that stay in the first cache: all scores are written, and the keys of those above listed without a branch;
+// then the listed keys' scores, bases and coarse bytes are copied.
 void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Candidates* out) {
   constexpr int kStride = 1024;
   constexpr size_t kWriteAhead = 64;  // candidates whose place is fetched before they are written: the list may be cold
   const int row_bytes = a.layout->coarse_bytes;
-  const DF d;
-  const hn::Rebind<int32_t, DF> di;
-  const VF limit = hn::Set(d, threshold);
-  const auto iota = hn::Iota(di, 0);
-  float bases[kStride / kWindowTokens];
+  const VF limit = hn::Set(DF(), threshold);
+  alignas(64) float scores[kStride], bases[kStride / kWindowTokens];
+  alignas(64) uint16_t keys[kStride + kWindowTokens];
   for (int begin = a.begin, end; begin < a.end; begin = end) {
     end = a.end - begin < kStride ? a.end : begin + kStride;
-    size_t size = out->size;
-    for (size_t c = size; c < size + kWriteAhead; c += 16) {
-      __builtin_prefetch(out->index.data() + c, 1);
-      __builtin_prefetch(out->coarse.data() + c, 1);
-      __builtin_prefetch(out->base.data() + c, 1);
-    }
-    int32_t* index = reinterpret_cast<int32_t*>(out->index.data());
-    float* coarse = out->coarse.data();
+    uint64_t above = 0;
+    size_t count = 0;
     ForEachTile(
         a, begin, end, [&](int key, float base) { bases[(key - begin) / kWindowTokens] = base; },
         [&](int key, const F16& s) HWY_ATTR {
-          for (size_t i = 0; i < kParts; ++i) {
-            const MF above = hn::Ge(s.v[i], limit);
-            if (kN < 16 && hn::AllFalse(d, above)) continue;  // where compression is a table look-up, most are empty
-            const auto keys = hn::Add(iota, hn::Set(di, key + static_cast<int>(i * kN)));
-            hn::StoreU(hn::Compress(s.v[i], above), d, coarse + size);
-            hn::StoreU(hn::Compress(keys, hn::RebindMask(di, above)), di, index + size);
-            size += hn::CountTrue(d, above);
-          }
+          Store16(s, scores + (key - begin));
+          MF masks[kParts];
+          for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(s.v[i], limit);
+          const int place = (key - begin) % kWindowTokens;
+          above |= static_cast<uint64_t>(Bits16(masks)) << place;
+          if (place != kWindowTokens - kTileTokens) return;
+          count += AppendKeys(above, key - begin - place, keys + count);
+          above = 0;
         });
-    for (size_t c = out->size; c < size; ++c) {
-      const int key = index[c];
-      __builtin_prefetch(out->rows.data() + (c + kWriteAhead) * row_bytes, 1);
-      CopyCoarseRow(a.planes.coarse, row_bytes, key, out->rows.data() + c * row_bytes);
-      out->base[c] = bases[(key - begin) / kWindowTokens];
-      out->index[c] = first_index + static_cast<uint32_t>(key);
+    const size_t first = out->size;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t c = first + i, key = keys[i];
+      if (c % 4 == 0) __builtin_prefetch(out->rows.data() + (c + kWriteAhead) * row_bytes, 1);
+      if (c % 16 == 0) {
+        __builtin_prefetch(out->index.data() + c + kWriteAhead, 1);
+        __builtin_prefetch(out->coarse.data() + c + kWriteAhead, 1);
+        __builtin_prefetch(out->base.data() + c + kWriteAhead, 1);
+      }
+      out->index[c] = first_index + static_cast<uint32_t>(begin + key);
+      out->coarse[c] = scores[key];
+      out->base[c] = bases[key / kWindowTokens];
+      CopyCoarseRow(a.planes.coarse, row_bytes, begin + static_cast<int>(key), out->rows.data() + c * row_bytes);
     }
-    out->size = size;
+    out->size = first + count;
   }
 }
 
