@@ -25,7 +25,7 @@ CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first
     planes.centre += first / layout.centre_tokens * layout.head_dim;
     planes.centre_scale += first / layout.centre_tokens;
   }
-  if (planes.fine != nullptr) planes.fine += first * layout.fine_bytes;
+  planes.fine += first * layout.fine_bytes;
   planes.fine_base += first / kWindowTokens;
   return planes;
 }
@@ -44,21 +44,24 @@ void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, siz
 
 }  // namespace
 
-int64_t SegmentFormat::Bytes(int capacity) const { return static_cast<int64_t>(CodeBytes(layout_, capacity)); }
+int64_t SegmentFormat::Bytes(int capacity) const { return static_cast<int64_t>(CodeBytes(layout_, capacity, part_)); }
 
 void SegmentFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
-  const CodePlanes a = PlanesAt(layout_, from_capacity, const_cast<uint8_t*>(from));
-  const CodePlanes b = PlanesAt(layout_, to_capacity, to);
-  const size_t n = count;
+  CodePlanes a, b;
+  PlacePlanes(layout_, from_capacity, part_, const_cast<uint8_t*>(from), &a);
+  PlacePlanes(layout_, to_capacity, part_, to, &b);
+  const size_t n = count, windows = n / kWindowTokens;
+  if (part_ == CodePart::kFine) {
+    std::memcpy(b.fine, a.fine, n * layout_.fine_bytes);
+    std::memcpy(b.fine_base, a.fine_base, windows * sizeof(uint32_t));
+    return;
+  }
   std::memcpy(b.coarse, a.coarse, n * layout_.coarse_bytes);
   std::memcpy(b.factor, a.factor, n);
-  std::memcpy(b.factor_base, a.factor_base, n / kWindowTokens * sizeof(uint32_t));
-  if (a.centre != nullptr) {
-    std::memcpy(b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim);
-    std::memcpy(b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float));
-  }
-  if (a.fine != nullptr) std::memcpy(b.fine, a.fine, n * layout_.fine_bytes);
-  std::memcpy(b.fine_base, a.fine_base, n / kWindowTokens * sizeof(uint32_t));
+  std::memcpy(b.factor_base, a.factor_base, windows * sizeof(uint32_t));
+  if (a.centre == nullptr) return;
+  std::memcpy(b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim);
+  std::memcpy(b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float));
 }
 
 void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
@@ -72,16 +75,21 @@ CodeShape::CodeShape(Backend* backend, const Codec* index_codec, int num_heads, 
       segment_keys(FullSegmentKeys(unit_keys)),
       with_counts(counted),
       counts_per_head(codec->layout().head_dim / 8 * 256),
-      segment_format(codec->layout()),
+      scan_format(codec->layout(), CodePart::kScan),
+      fine_format(codec->layout(), CodePart::kFine),
       counts_format(int64_t{heads} * counts_per_head * sizeof(uint32_t)),
-      segment_pool(backend, segment_format.Bytes(segment_keys)),
-      segments{&segment_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &segment_pool},
+      scan_pool(backend, scan_format.Bytes(segment_keys)),
+      fine_pool(backend, fine_format.Bytes(segment_keys)),
+      scan_parts{&scan_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &scan_pool},
+      fine_parts{&fine_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &fine_pool},
       counts{&counts_format, MemoryKind::kCode, 1, 1, 1, nullptr} {}
 
 void CodeStore::PlanGrow(int64_t visible, Staging* staging) {
   if (visible <= visible_) return;
-  if (heads_.empty()) heads_.resize(shape_->heads, Head{PieceList(&shape_->segments), {}});
-  for (Head& head : heads_) head.segments.Plan(encoded_, visible, encoded_, staging);
+  if (heads_.empty())
+    heads_.resize(shape_->heads, Head{PieceList(&shape_->scan_parts), PieceList(&shape_->fine_parts), {}});
+  for (Head& head : heads_) head.scan.Plan(encoded_, visible, encoded_, staging);
+  for (Head& head : heads_) head.fine.Plan(encoded_, visible, encoded_, staging);
   if (shape_->with_counts) counts_.Plan(0, 1, visible_ > 0 ? 1 : 0, staging);
 }
 
@@ -117,7 +125,10 @@ void CodeStore::Shrink(int64_t visible, int64_t encoded) {
   visible_ = visible;
   encoded_ = encoded;
   if (encoded_ == 0) centre_ = nullptr;
-  for (Head& head : heads_) head.segments.Truncate(encoded_);
+  for (Head& head : heads_) {
+    head.scan.Truncate(encoded_);
+    head.fine.Truncate(encoded_);
+  }
   Refresh();
 }
 
@@ -132,20 +143,27 @@ void CodeStore::FillTask(int head, SearchTask* task) const {
 
 int64_t CodeStore::bytes() const {
   int64_t total = counts_.bytes();
-  for (const Head& head : heads_) total += head.segments.bytes();
+  for (const Head& head : heads_) total += head.scan.bytes() + head.fine.bytes();
   return total;
 }
 
 int64_t CodeStore::head_bytes(int head) const {
-  return (heads_.empty() ? 0 : heads_[head].segments.bytes()) + counts_.bytes() / shape_->heads;
+  const int64_t codes = heads_.empty() ? 0 : heads_[head].scan.bytes() + heads_[head].fine.bytes();
+  return codes + counts_.bytes() / shape_->heads;
+}
+
+CodePlanes CodeStore::PlanesOf(const Head& head, size_t segment) const {
+  const CodeLayout& layout = shape_->codec->layout();
+  CodePlanes planes;
+  PlacePlanes(layout, head.scan.capacity(segment), CodePart::kScan, head.scan.data(segment), &planes);
+  PlacePlanes(layout, head.fine.capacity(segment), CodePart::kFine, head.fine.data(segment), &planes);
+  return planes;
 }
 
 void CodeStore::Refresh() {
   for (Head& head : heads_) {
-    head.planes.resize(head.segments.size());
-    for (size_t i = 0; i < head.planes.size(); ++i) {
-      head.planes[i] = AsConst(PlanesAt(shape_->codec->layout(), head.segments.capacity(i), head.segments.data(i)));
-    }
+    head.planes.resize(head.scan.size());
+    for (size_t i = 0; i < head.planes.size(); ++i) head.planes[i] = AsConst(PlanesOf(head, i));
   }
 }
 
@@ -173,7 +191,6 @@ void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend)
   std::vector<EncodeTask> tasks;
   std::vector<std::unique_ptr<uint8_t[]>> together;
   for (int h = 0; h < shape_->heads; ++h) {
-    const PieceList& segments = heads_[h].segments;
     for (int64_t key = encoded_; key < end;) {
       const int64_t segment = key / shape_->segment_keys;
       int64_t run = 0;
@@ -187,7 +204,7 @@ void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend)
         CopyRows(source, h, key, run, row_bytes, together.back().get());
         rows = {together.back().get(), row_bytes, rows.dtype};
       }
-      const CodePlanes planes = PlanesAt(layout, segments.capacity(segment), segments.data(segment));
+      const CodePlanes planes = PlanesOf(heads_[h], segment);
       tasks.push_back({shape_->codec, rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
                        PlanesFrom(layout, planes, key % shape_->segment_keys)});
       key += run;

@@ -20,12 +20,13 @@ namespace seine {
 
 class SegmentFormat : public PieceFormat {
  public:
-  explicit SegmentFormat(const CodeLayout& layout) : layout_(layout) {}
+  SegmentFormat(const CodeLayout& layout, CodePart part) : layout_(layout), part_(part) {}
   int64_t Bytes(int capacity) const override;
   void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
 
  private:
   const CodeLayout layout_;
+  const CodePart part_;
 };
 
 // One fixed-size array kept as a piece of capacity 1.
@@ -52,10 +53,10 @@ class CodeShape {
   const int segment_keys;  // keys in a full segment
   const bool with_counts;
   const int counts_per_head;  // uint32 [head_dim / 8][256]
-  const SegmentFormat segment_format;
+  const SegmentFormat scan_format, fine_format;
   const ArrayFormat counts_format;
-  mutable SlabPool segment_pool;  // thread-safe
-  const PieceList::Shape segments;
+  mutable SlabPool scan_pool, fine_pool;  // thread-safe; apart, so that a scan streams from segment to segment
+  const PieceList::Shape scan_parts, fine_parts;
   const PieceList::Shape counts;
 };
 
@@ -93,10 +94,11 @@ class CodeStore {
 
  private:
   struct Head {
-    PieceList segments;
+    PieceList scan, fine;                 // the two parts of each segment, of equal capacity
     std::vector<ConstCodePlanes> planes;  // of each segment
   };
 
+  CodePlanes PlanesOf(const Head& head, size_t segment) const;
   void Refresh();
   void FreezeCentre(const KeySource& source, int centre_keys);
   void EncodeTo(int64_t end, const KeySource& source, Backend* backend);

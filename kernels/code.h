@@ -44,9 +44,24 @@ struct BasicCodePlanes {
 using CodePlanes = BasicCodePlanes<false>;
 using ConstCodePlanes = BasicCodePlanes<true>;
 
-// Bytes of one buffer that holds all planes of `num_keys` keys, and the planes laid out in it (64-byte aligned each).
-size_t CodeBytes(const CodeLayout& layout, int num_keys);
-CodePlanes PlanesAt(const CodeLayout& layout, int num_keys, uint8_t* buffer);
+// A segment's planes come in two parts: what a scan streams, and the records that it leaves aside. Parts of one kind
+// laid one after another keep the scan of many segments one stream.
+enum class CodePart : uint8_t { kScan = 0, kFine = 1 };
+
+// Bytes of one part of `num_keys` keys; and the part's planes laid out in such a buffer (64-byte aligned each).
+size_t CodeBytes(const CodeLayout& layout, int num_keys, CodePart part);
+void PlacePlanes(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* planes);
+
+// Both parts in one buffer.
+inline size_t CodeBytes(const CodeLayout& layout, int num_keys) {
+  return CodeBytes(layout, num_keys, CodePart::kScan) + CodeBytes(layout, num_keys, CodePart::kFine);
+}
+inline CodePlanes PlanesAt(const CodeLayout& layout, int num_keys, uint8_t* buffer) {
+  CodePlanes planes;
+  PlacePlanes(layout, num_keys, CodePart::kScan, buffer, &planes);
+  PlacePlanes(layout, num_keys, CodePart::kFine, buffer + CodeBytes(layout, num_keys, CodePart::kScan), &planes);
+  return planes;
+}
 inline ConstCodePlanes AsConst(const CodePlanes& p) {
   return {p.coarse, p.factor, p.factor_base, p.centre, p.centre_scale, p.fine, p.fine_base};
 }
