@@ -49,7 +49,7 @@ void Reserve(Candidates* c, size_t size, int coarse_bytes) {
 // The sampled scores' value at about kMargin times the wanted share, `loosen` doublings further down.
 float Threshold(const std::vector<float>& sample, double share, int loosen, std::vector<float>* scratch) {
   const double rank = share * static_cast<double>(sample.size());
-  const size_t place = static_cast<size_t>((rank * kMargin + 4 * std::sqrt(rank)) * std::ldexp(1.0, loosen));
+  const size_t place = static_cast<size_t>((rank * kMargin + 3 * std::sqrt(rank)) * std::ldexp(1.0, loosen));
   if (place >= sample.size()) return -INFINITY;
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
@@ -60,17 +60,17 @@ void FetchWindow(const SearchTask& task, int64_t key) {
   const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
   const int64_t at = key % task.segment_keys;
   const uint8_t* coarse = planes.coarse + at * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) __builtin_prefetch(coarse + b);
-  __builtin_prefetch(planes.factor + at);
+  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) __builtin_prefetch(coarse + b, 0, 2);
+  __builtin_prefetch(planes.factor + at, 0, 2);
   if (planes.centre == nullptr) return;
   for (int b = 0; b < layout.head_dim; b += 64)
-    __builtin_prefetch(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
+    __builtin_prefetch(planes.centre + at / layout.centre_tokens * layout.head_dim + b, 0, 2);
 }
 
 void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* sample) {
   const int64_t windows = task.num_keys / kWindowTokens;
   const int64_t stride = std::max<int64_t>(1, windows / (kSampleKeys / kWindowTokens));
-  constexpr int64_t kAhead = 4;  // windows in flight
+  constexpr int64_t kAhead = 8;  // windows in flight
   const auto fetch = [&](int64_t w) {
     if (w < windows) FetchWindow(task, w * kWindowTokens);
   };

@@ -260,11 +260,27 @@ void ScanScoresImpl(const ScanArgs& a, float* scores, float* bases) {
       [&](int key, const F16& s) HWY_ATTR { Store16(s, scores + (key - a.begin)); });
 }
 
+inline constexpr size_t kWriteAhead =
+    64;  // candidates whose place is fetched before they are written: lists may be cold
+
+// Coarse bytes of the listed keys, from their tiles to rows. kWords: 32-bit words a row if known at compile time,
+// else 1.
+template <int kWords>
+HWY_INLINE void CopyRows(const uint8_t* coarse, int words, const uint16_t* keys, size_t count,
+                         uint8_t* HWY_RESTRICT rows) {
+  const size_t row_words = kWords > 1 ? kWords : words;
+  for (size_t c = 0; c < count; ++c, rows += row_words * 4) {
+    const uint32_t key = keys[c];
+    const uint8_t* from = coarse + key / kTileTokens * (kTileTokens * 4 * row_words) + key % kTileTokens * 4;
+    __builtin_prefetch(rows + kWriteAhead * row_words * 4, 1);
+    for (size_t w = 0; w < row_words; ++w) memcpy(rows + w * 4, from + w * 64, 4);
+  }
+}
+
 // In strides that stay in the first cache: all scores are written, and the keys of those above listed without a branch;
 // then the listed keys' scores, bases and coarse bytes are copied.
 void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Candidates* out) {
   constexpr int kStride = 1024;
-  constexpr size_t kWriteAhead = 64;  // candidates whose place is fetched before they are written: the list may be cold
   const int row_bytes = a.layout->coarse_bytes;
   const VF limit = hn::Set(DF(), threshold);
   alignas(64) float scores[kStride], bases[kStride / kWindowTokens];
@@ -286,18 +302,28 @@ void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Can
           above = 0;
         });
     const size_t first = out->size;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t c = first + i, key = keys[i];
-      if (c % 4 == 0) __builtin_prefetch(out->rows.data() + (c + kWriteAhead) * row_bytes, 1);
-      if (c % 16 == 0) {
-        __builtin_prefetch(out->index.data() + c + kWriteAhead, 1);
-        __builtin_prefetch(out->coarse.data() + c + kWriteAhead, 1);
-        __builtin_prefetch(out->base.data() + c + kWriteAhead, 1);
-      }
-      out->index[c] = first_index + static_cast<uint32_t>(begin + key);
-      out->coarse[c] = scores[key];
-      out->base[c] = bases[key / kWindowTokens];
-      CopyCoarseRow(a.planes.coarse, row_bytes, begin + static_cast<int>(key), out->rows.data() + c * row_bytes);
+    const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(begin) * row_bytes;
+    uint8_t* rows = out->rows.data() + first * row_bytes;
+    if (row_bytes == 16) {
+      CopyRows<4>(coarse, 4, keys, count, rows);
+    } else if (row_bytes == 8) {
+      CopyRows<2>(coarse, 2, keys, count, rows);
+    } else {
+      CopyRows<1>(coarse, row_bytes / 4, keys, count, rows);
+    }
+    uint32_t* index = out->index.data() + first;
+    float *coarse_score = out->coarse.data() + first, *base = out->base.data() + first;
+    for (size_t c = 0; c < count; c += 16) {
+      __builtin_prefetch(index + c + kWriteAhead, 1);
+      __builtin_prefetch(coarse_score + c + kWriteAhead, 1);
+      __builtin_prefetch(base + c + kWriteAhead, 1);
+    }
+    const uint32_t start = first_index + static_cast<uint32_t>(begin);
+    for (size_t c = 0; c < count; ++c) {
+      const uint32_t key = keys[c];
+      index[c] = start + key;
+      coarse_score[c] = scores[key];
+      base[c] = bases[key / kWindowTokens];
     }
     out->size = first + count;
   }
