@@ -1,0 +1,45 @@
+// seine-bench: how well and how fast Seine retrieves, beside exact search and learned baselines.
+// Data on stdout, errors on stderr. Exit code 0: done; 1: the run failed; 2: wrong flags or input.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "bench/recall_command.h"
+#ifdef SEINE_BENCH_SERVICE
+#include "bench/service_command.h"
+#endif
+
+namespace {
+
+constexpr int kFailed = 1, kWrongInput = 2;
+
+bool IsInput(absl::StatusCode code) {
+  return code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kPermissionDenied;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "seine-bench: how well and how fast Seine retrieves, beside exact search and learned baselines.\n"
+      "`seine-bench COMMAND --help` says what is measured and how.");
+  app.require_subcommand(1);
+  std::function<absl::Status()> run;
+  seine::bench::AddRecallCommand(&app, &run);
+#ifdef SEINE_BENCH_SERVICE
+  seine::bench::AddServiceCommand(&app, &run);
+#endif
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    std::fprintf(stderr, "seine-bench: %s\n", e.what());
+    return kWrongInput;
+  }
+  const absl::Status status = run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "seine-bench: %s\n", std::string(status.message()).c_str());
+  return IsInput(status.code()) ? kWrongInput : kFailed;
+}

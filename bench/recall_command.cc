@@ -1,0 +1,289 @@
+// See recall_command.h.
+#include "bench/recall_command.h"
+
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "bench/method.h"
+#include "bench/peers.h"
+#include "bench/recall.h"
+#include "bench/report.h"
+#include "index/config.h"
+
+namespace seine::bench {
+namespace {
+
+constexpr char kDescription[] =
+    "Recall and speed of retrieval against exact attention, on a recorded trace or made-up keys.\n"
+    "\n"
+    "Keys are the tokens [sink, n - local) of a trace, cut to a multiple of 64 (or of --window); queries are those of "
+    "the\n"
+    "last `local` positions that the trace holds, one query head at a time. Truth is the exact top-k in fp32. Figures "
+    "are\n"
+    "means over queries, heads and layers; times are medians of one thread, with the caches emptied before each "
+    "answer.\n"
+    "\n"
+    "  seine-bench recall --trace bench/data/smollm2-135m-kjv-8k.safetensors --beta .05,.10,.25 --compare\n"
+    "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --beta .02 --peers \"python3 "
+    "bench/peers.py\"";
+
+struct Flags {
+  DatasetOptions data;
+  int top_k = 100;
+  std::string codec = "rsq", coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
+  int window = 64;
+  std::vector<double> betas = {.05};
+  double rho = .2;
+  int refine = 200;
+  std::string backend = "cpu", cache = "cold", output = "table", plot, peers;
+  int threads = 1;
+  std::vector<std::string> baselines;
+  bool compare = false;
+};
+
+void AddFlags(CLI::App* app, Flags* f) {
+  using CLI::IsMember;
+  const char* data = "Data";
+  app->add_option("--trace", f->data.trace, "safetensors file of a recorded model (bench/data)")->group(data);
+  app->add_option("--layers", f->data.layers, "of the trace; all that it holds if absent")->delimiter(',')->group(data);
+  app->add_option("--sink", f->data.sink, "first tokens left out")->capture_default_str()->group(data);
+  app->add_option("--local", f->data.local, "last tokens left out; they bring the queries")
+      ->capture_default_str()
+      ->group(data);
+  app->add_option("--synthetic", f->data.synthetic, "gaussian, anisotropic, rope or drift, in place of a trace")
+      ->group(data);
+  app->add_option("--num-keys", f->data.num_keys, "made-up keys")->capture_default_str()->group(data);
+  app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--num-queries", f->data.num_queries, "positions asked; absent: all of a trace, 64 made up")
+      ->group(data);
+  app->add_option("--dtype", f->data.dtype,
+                  "of the stored keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
+      ->check(IsMember({"fp32", "fp16", "bf16"}))
+      ->group(data);
+  const char* search = "Search";
+  app->add_option("--top-k", f->top_k, "keys wanted a query")->capture_default_str()->group(search);
+  app->add_option("--beta", f->betas, "share of the keys kept as candidates; several: .02,.05,.10")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--refine", f->refine, "survivors of the rerank scored exactly; below top-k: top-k, the paper's")
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--codec", f->codec, "rsq")->check(IsMember({"rsq"}))->group(search);
+  app->add_option("--coarse", f->coarse, "first stage: sign_ip, or the paper's collision")
+      ->check(IsMember({"sign_ip", "collision"}))
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--rho", f->rho, "collision: share of the keys that the tiers cover")
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--centre", f->centre, "what keys are encoded against: window, global or none (the paper)")
+      ->check(IsMember({"window", "global", "none"}))
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--window", f->window, "tokens that share a centre")->capture_default_str()->group(search);
+  app->add_option("--scope", f->scope, "one answer per q_head or per kv_head")
+      ->check(IsMember({"q_head", "kv_head"}))
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--reduce", f->reduce, "how a kv_head's query heads agree: softmax_sum, max or mean")
+      ->check(IsMember({"softmax_sum", "max", "mean"}))
+      ->capture_default_str()
+      ->group(search);
+  const char* peers = "Peers in the same run and table";
+  app->add_flag("--compare", f->compare, "the paper's pipeline and every FAISS baseline")->group(peers);
+  app->add_option("--baseline", f->baselines, "faiss_flat, faiss_pq_fastscan, faiss_ivfpq; several")
+      ->delimiter(',')
+      ->group(peers);
+  app->add_option("--peers", f->peers, "command that runs bench/peers.py with a Python that has numpy and faiss-cpu")
+      ->group(peers);
+  const char* run = "Run";
+  app->add_option("--backend", f->backend, "cpu")->check(IsMember({"cpu"}))->group(run);
+  app->add_option("--threads", f->threads, "of the backend; times are of one thread by default")
+      ->capture_default_str()
+      ->group(run);
+  app->add_option("--cache", f->cache, "cold: emptied before each timed answer; warm: not")
+      ->check(IsMember({"cold", "warm"}))
+      ->capture_default_str()
+      ->group(run);
+  app->add_option("-o,--output", f->output, "table or json")
+      ->check(IsMember({"table", "json"}))
+      ->capture_default_str()
+      ->group(run);
+  app->add_option("--plot", f->plot, "writes recall against time as SVG")->group(run);
+}
+
+absl::Status Invalid(absl::string_view flag, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
+}
+
+// What the data set and the index do not check themselves, under the names of the flags.
+absl::Status Check(const Flags& f) {
+  if (f.top_k < 1) return Invalid("top-k", "at least 1");
+  for (double beta : f.betas) {
+    if (!(beta > 0 && beta <= 1)) return Invalid("beta", absl::StrCat(beta, " is not in (0, 1]"));
+  }
+  if (!(f.rho > 0 && f.rho <= 1)) return Invalid("rho", absl::StrCat(f.rho, " is not in (0, 1]"));
+  if (f.refine < 0) return Invalid("refine", "at least 0");
+  constexpr int kWidestWindow = 2048;  // index/config.h
+  if (f.window < kWindowTokens || f.window > kWidestWindow || f.window % kWindowTokens != 0) {
+    return Invalid("window", absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));
+  }
+  if (f.threads < 0) return Invalid("threads", "at least 0 (one a core)");
+  if (f.scope == "kv_head" && (f.compare || !f.baselines.empty() || !f.peers.empty())) {
+    return Invalid("scope", "peers answer per q_head only");
+  }
+  return absl::OkStatus();
+}
+
+SearchParams Search(const Flags& f) {
+  SearchParams p;
+  p.top_k = f.top_k;
+  p.beta = f.betas.front();
+  p.rho = f.rho;
+  p.refine = f.refine;
+  p.coarse = f.coarse == "collision" ? Coarse::kCollision : Coarse::kSignIp;
+  p.scope = f.scope == "kv_head" ? Scope::kPerKvHead : Scope::kPerQHead;
+  p.reduce = f.reduce == "max" ? GqaReduce::kMax : f.reduce == "mean" ? GqaReduce::kMean : GqaReduce::kSoftmaxSum;
+  return p;
+}
+
+std::string NameOf(const SeineOptions& o) {
+  const bool collision = o.search.coarse == Coarse::kCollision;
+  const std::string centre = o.centre == Centre::kNone     ? "no centre"
+                             : o.centre == Centre::kGlobal ? "global centre"
+                                                           : absl::StrCat("window ", o.centre_tokens);
+  return absl::StrCat("seine ", o.codec, ", ", collision ? "collision" : "sign_ip", ", ", centre, ", refine ",
+                      std::max(o.search.refine, o.search.top_k));
+}
+
+SeineOptions Primary(const Flags& f, const DatasetInfo& info) {
+  SeineOptions o;
+  o.search = Search(f);
+  o.centre = f.centre == "none" ? Centre::kNone : f.centre == "global" ? Centre::kGlobal : Centre::kWindow;
+  o.centre_tokens = f.window;
+  o.codec = f.codec;
+  o.group = o.search.scope == Scope::kPerKvHead ? info.group : 1;
+  o.head_dim = info.head_dim;
+  o.dtype = info.dtype;
+  o.betas = f.betas;
+  o.with_exact = true;
+  o.name = NameOf(o);
+  return o;
+}
+
+// ParisKV as published: collision scores, no centres, the rerank's best are the answer.
+SeineOptions Paper(const SeineOptions& primary) {
+  SeineOptions o = primary;
+  o.search.coarse = Coarse::kCollision;
+  o.centre = Centre::kNone;
+  o.search.refine = o.search.top_k;
+  o.with_exact = false;
+  o.name = absl::StrCat("paper: ", NameOf(o).substr(6));
+  return o;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f, const DatasetInfo& info,
+                                                                 Backend* backend) {
+  const SeineOptions primary = Primary(f, info);
+  std::vector<std::unique_ptr<Method>> methods;
+  methods.push_back(MakeSeineMethod(primary, backend));
+  if (info.dtype == DType::kFloat32) {  // engines keep 16 bits a key, and exact search gains most from that
+    SeineOptions narrow = primary;
+    narrow.dtype = DType::kFloat16;
+    narrow.betas.clear();
+    methods.push_back(MakeSeineMethod(narrow, backend));
+  }
+  if (f.compare) methods.push_back(MakeSeineMethod(Paper(primary), backend));
+  std::vector<std::string> baselines = f.baselines;
+  if (f.compare && baselines.empty()) baselines = {"faiss_flat", "faiss_pq_fastscan", "faiss_ivfpq"};
+  for (const std::string& name : baselines) {
+    auto made = MakeFaissMethods(name, info.head_dim, f.top_k, info.num_keys(), f.betas);
+    if (!made.ok()) return made.status();
+    for (auto& method : *made) methods.push_back(std::move(method));
+  }
+  return methods;
+}
+
+RecallOptions Options(const Flags& f, const DatasetInfo& info) {
+  RecallOptions o;
+  o.truth.head_dim = info.head_dim;
+  o.truth.group = f.scope == "kv_head" ? info.group : 1;
+  o.truth.top_k = f.top_k;
+  o.truth.scope = Search(f).scope;
+  o.truth.reduce = Search(f).reduce;
+  o.truth.softmax_scale = 1 / std::sqrt(static_cast<float>(info.head_dim));
+  o.cold = f.cache == "cold";
+  return o;
+}
+
+absl::Status Print(const Flags& f, const RecallReport& report) {
+  if (f.output == "json") {
+    std::cout << ToJson(report).dump(2) << std::endl;
+  } else {
+    std::cout << RenderText(report) << std::flush;
+  }
+  if (!std::cout) return absl::UnavailableError("cannot write to standard output");
+  return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(report), f.plot);
+}
+
+absl::Status Run(Flags f) {
+  if (absl::Status s = Check(f); !s.ok()) return s;
+  f.data.granule = f.window;
+  auto dataset = Dataset::Open(f.data);
+  if (!dataset.ok()) return dataset.status();
+  const DatasetInfo& info = (*dataset)->info();
+  if (f.top_k > info.num_keys()) {
+    return Invalid("top-k", absl::StrCat(f.top_k, " is more than the ", info.num_keys(), " keys of a head"));
+  }
+  auto backend = MakeCpuBackend(f.threads);
+  MemoryProbe probe(backend.get());
+  if (!probe.ok()) return absl::ResourceExhaustedError("not enough memory to measure the read bandwidth");
+  constexpr int kBandwidthPasses = 8;
+  probe.Measure(kBandwidthPasses);
+  auto methods = MakeMethods(f, info, backend.get());
+  if (!methods.ok()) return methods.status();
+  const RecallOptions options = Options(f, info);
+  auto rows = MeasureRecall(**dataset, options, *methods, &probe);
+  if (!rows.ok()) return rows.status();
+
+  RecallReport report{info,
+                      f.top_k,
+                      options.truth.scope,
+                      options.cold,
+                      backend->name(),
+                      backend->simd_target(),
+                      probe.best_gb_s(),
+                      FaissVersion(),
+                      "",
+                      0,
+                      *std::move(rows)};
+  if (!f.compare && f.baselines.empty()) report.faiss.clear();
+  for (Row& row : report.rows) row.peer = row.name.rfind("faiss", 0) == 0;
+  if (!f.peers.empty()) {
+    auto peers = RunPeers(**dataset, {f.peers, f.top_k, f.betas, options.cold});
+    if (!peers.ok()) return peers.status();
+    report.peers = peers->versions;
+    report.rows.insert(report.rows.end(), peers->rows.begin(), peers->rows.end());
+  }
+  return Print(f, report);
+}
+
+}  // namespace
+
+void AddRecallCommand(CLI::App* app, std::function<absl::Status()>* run) {
+  CLI::App* command = app->add_subcommand("recall", kDescription);
+  auto flags = std::make_shared<Flags>();
+  AddFlags(command, flags.get());
+  command->callback([flags, run] { *run = [flags] { return Run(*flags); }; });
+}
+
+}  // namespace seine::bench

@@ -1,0 +1,136 @@
+// Seine's index as a bench method: a sequence of one layer and one KV head holds the head's tokens, and its zone is
+// exactly the head's. Scope per query head asks with one query at a time, scope per KV head with the whole group.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/method.h"
+#include "index/index.h"
+
+namespace seine::bench {
+namespace {
+
+constexpr int64_t kAppendTokens = 16384;  // a call, as a prefill in pieces would
+
+class SeineMethod : public Method {
+ public:
+  SeineMethod(const SeineOptions& options, Backend* backend) : options_(options), backend_(backend) {
+    for (double beta : options.betas) lines_.push_back({options.name, false, beta});
+    if (options.with_exact) lines_.push_back({absl::StrCat("exact, ours, ", NameOf(options.dtype)), true, 0});
+  }
+
+  const std::vector<Line>& lines() const override { return lines_; }
+
+  absl::Status Build(const Head& head) override {
+    Release();
+    auto index = Index::Create(Config(head), backend_);
+    if (!index.ok()) return index.status();
+    index_ = *std::move(index);
+    auto sequence = index_->CreateSequence("");
+    if (!sequence.ok()) return sequence.status();
+    sequence_ = *sequence;
+    if (absl::Status s = Append(head); !s.ok()) return s;
+    auto info = index_->DescribeHead(sequence_, 0, 0);
+    if (!info.ok()) return info.status();
+    info_ = *info;
+    if (info_.zone_begin != head.zone_begin || info_.zone_end != head.zone_end) {
+      return absl::InternalError(absl::StrCat("the index's zone [", info_.zone_begin, ", ", info_.zone_end,
+                                              ") is not the bench's [", head.zone_begin, ", ", head.zone_end, ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Search(const Line& line, const Ask& ask, bool with_candidates, Found* found) override {
+    SearchParams params = options_.search;
+    params.method = line.exact ? seine::Method::kExact : seine::Method::kIndex;
+    if (!line.exact) params.beta = line.beta;
+    params.with_candidates = with_candidates && !line.exact;
+    const RetrieveItem item{sequence_, 0, ask.queries};
+    auto answers = index_->Retrieve({&item, 1}, params);
+    if (!answers.ok()) return answers.status();
+    ItemAnswer& answer = answers->front();
+    if (!answer.status.ok()) return answer.status;
+    if (answer.positions.size() != 1) return absl::InternalError("one set was asked for, another number came");
+    found->positions = std::move(answer.positions.front());
+    found->candidates = Union(answer.candidates);
+    found->stats = answer.stats;
+    return absl::OkStatus();
+  }
+
+  void Release() override {
+    sequence_ = {};
+    index_.reset();
+  }
+
+  double BytesPerKey(const Line& line) const override {
+    return line.exact ? static_cast<double>(options_.head_dim * SizeOf(options_.dtype)) : info_.bytes_per_key;
+  }
+
+  // kernels/code.h: what every scan reads in full.
+  double ScanBytesPerKey(const Line& line) const override {
+    if (line.exact) return BytesPerKey(line);
+    const CodeLayout& layout = info_.layout;
+    double bytes = layout.coarse_bytes;
+    if (options_.search.coarse == Coarse::kCollision) return bytes;
+    bytes += 1 + 4.0 / kWindowTokens;
+    if (layout.centre_tokens > 0) bytes += (layout.head_dim + 4.0) / layout.centre_tokens;
+    return bytes;
+  }
+
+ private:
+  IndexConfig Config(const Head& head) const {
+    IndexConfig config;
+    config.name = "bench";
+    config.geometry = {1, options_.group, 1, options_.head_dim, options_.dtype};
+    config.zones.sink = static_cast<int>(head.zone_begin);
+    config.zones.local = static_cast<int>(head.num_tokens - head.zone_end);
+    config.zones.update_buffer = std::max(kWindowTokens, options_.centre_tokens);
+    config.zones.dense_threshold = 0;
+    config.codec.name = options_.codec;
+    config.codec.seed = options_.seed;
+    config.codec.centre = options_.centre;
+    config.codec.centre_tokens = options_.centre_tokens;
+    config.search = options_.search;
+    config.kv_store = KvStore::kKeys;
+    return config;
+  }
+
+  absl::Status Append(const Head& head) {
+    std::vector<uint8_t> converted;  // only where the index stores another dtype than the data set's
+    const size_t row = options_.head_dim * SizeOf(options_.dtype);
+    if (head.tokens.size() != row * head.num_tokens) {
+      std::vector<float> keys = head.keys;
+      converted = ToDType(options_.dtype, &keys);
+    }
+    const uint8_t* tokens = converted.empty() ? head.tokens.data() : converted.data();
+    for (int64_t p = 0; p < head.num_tokens; p += kAppendTokens) {
+      const int64_t count = std::min(kAppendTokens, head.num_tokens - p);
+      auto length = index_->Append(sequence_, 0, p, {tokens + p * row, count, count * row}, {});
+      if (!length.ok()) return length.status();
+    }
+    return absl::OkStatus();
+  }
+
+  static std::vector<int32_t> Union(const std::vector<std::vector<int32_t>>& lists) {
+    if (lists.size() == 1) return lists.front();
+    std::set<int32_t> all;
+    for (const auto& list : lists) all.insert(list.begin(), list.end());
+    return {all.begin(), all.end()};
+  }
+
+  SeineOptions options_;
+  Backend* backend_;
+  std::vector<Line> lines_;
+  std::unique_ptr<Index> index_;
+  SequenceHandle sequence_;
+  HeadInfo info_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> MakeSeineMethod(const SeineOptions& options, Backend* backend) {
+  return std::make_unique<SeineMethod>(options, backend);
+}
+
+}  // namespace seine::bench

@@ -1,0 +1,146 @@
+// seine-bench as a person or a script runs it: the JSON contract, and every wrong flag is one clear line and exit
+// code 2.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/bench/test_util.h"
+
+namespace seine::bench {
+namespace {
+
+// DESIGN.md, "Numbers that the tools print".
+constexpr const char* kContract[] = {"recall_at_k",
+                                     "recall_at_k_worst_head",
+                                     "attention_mass",
+                                     "coarse_recall",
+                                     "bytes_per_key",
+                                     "us_per_query",
+                                     "exact_us_per_query",
+                                     "scan_ns_per_key",
+                                     "num_keys",
+                                     "num_queries",
+                                     "backend",
+                                     "simd_target",
+                                     "scan_bandwidth_share",
+                                     "read_bandwidth_gb_s",
+                                     "speedup_over_exact"};
+
+const std::string kTrace = std::string("recall --trace ") + SEINE_TRACE + " --layers 26 --num-queries 2 --cache warm ";
+const std::string kSynthetic = "recall --synthetic rope --num-keys 2048 --head-dim 64 --num-queries 4 --cache warm ";
+
+TEST(ProgramTest, RecallJsonHoldsTheContract) {
+  const TestFolder folder;
+  const ProgramRun run = RunBench(kTrace + "--beta .10,.25 -o json --plot " + folder.File("plot.svg"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  for (const char* key : kContract) {
+    ASSERT_TRUE(json.contains(key)) << key;
+    EXPECT_FALSE(json[key].is_null()) << key;
+  }
+  EXPECT_EQ(json["num_keys"], (8192 - 16 - 512) / 64 * 64);
+  EXPECT_EQ(json["num_queries"], 2 * 9);
+  EXPECT_EQ(json["synthetic"], false);
+  EXPECT_EQ(json["dtype"], "fp16");
+  EXPECT_EQ(json["beta"], .10);
+  EXPECT_GE(json["recall_at_k"], .9);
+  ASSERT_EQ(json["rows"].size(), 3u);  // two betas, our exact scan
+  EXPECT_EQ(json["rows"][1]["beta"], .25);
+  EXPECT_GE(json["rows"][1]["recall_at_k"], json["rows"][0]["recall_at_k"]);
+  EXPECT_TRUE(json["rows"][2]["exact"]);
+  EXPECT_NE(ReadFile(folder.File("plot.svg")).find("</svg>"), std::string::npos);
+}
+
+TEST(ProgramTest, SyntheticSaysSoAndMeasuresBothWidths) {
+  const ProgramRun run = RunBench(kSynthetic + "-o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json["synthetic"], true);
+  EXPECT_EQ(json["dtype"], "fp32");
+  EXPECT_TRUE(json.contains("exact_fp16_us_per_query"));
+}
+
+TEST(ProgramTest, TableShowsThePaperAndTheBaselines) {
+  const ProgramRun run = RunBench(kSynthetic + "--compare --beta .2");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const char* part :
+       {"synthetic: rope", "sign_ip, window 64", "paper: rsq, collision, no centre, refine 100", "faiss_flat",
+        "faiss_pq_fastscan 8 B", "faiss_ivfpq", "exact, ours, fp32", "GB/s", "recall@100"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(ProgramTest, PeersAreMergedOrRefused) {
+  const TestFolder folder;
+  WriteFile(folder.File("peer.sh"),
+            "echo '{\"versions\": \"test 1\", \"rows\": [{\"name\": \"toy\", \"exact\": true, \"beta\": null, "
+            "\"answers\": 4, \"recall_at_k\": 1, \"recall_at_k_worst_head\": 1, \"bytes_per_key\": 256, "
+            "\"us_per_query\": 0.001}]}'\n");
+  ProgramRun run = RunBench(kSynthetic + "-o json --peers 'sh " + folder.File("peer.sh") + "'");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json["peers"], "test 1");
+  EXPECT_EQ(json["exact_by"], "toy");
+  EXPECT_EQ(json["exact_us_per_query"], .001);
+
+  run = RunBench(kSynthetic + "--peers 'exit 3;'");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.err, "seine-bench: --peers: the command ended with 3\n");
+  run = RunBench(kSynthetic + "--peers echo");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find("--peers: the command printed something else than its JSON"), std::string::npos) << run.err;
+}
+
+TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "subcommand is required"},
+      {"fly", "subcommand is required"},
+      {"recall", "exactly one of --trace FILE and --synthetic KIND"},
+      {"recall --trace a --synthetic rope", "exactly one of --trace FILE and --synthetic KIND"},
+      {"recall --trace /nowhere/at/all", "--trace: /nowhere/at/all"},
+      {"recall --synthetic wave", "--synthetic: \"wave\" is none of"},
+      {kTrace + "--layers 4,7", "--layers: 7 is not in the trace, which holds 4, 15, 26"},
+      {kTrace + "--top-k 8000", "--top-k: 8000 is more than the 7616 keys of a head"},
+      {kTrace + "--local 8192", "--local 8192 leave 0 keys"},
+      {kSynthetic + "--top-k 0", "--top-k: at least 1"},
+      {kSynthetic + "--beta 0", "--beta: 0 is not in (0, 1]"},
+      {kSynthetic + "--beta .1,2", "--beta: 2 is not in (0, 1]"},
+      {kSynthetic + "--beta many", "--beta"},
+      {kSynthetic + "--rho 7", "--rho: 7 is not in (0, 1]"},
+      {kSynthetic + "--refine=-1", "--refine: at least 0"},
+      {kSynthetic + "--window 100", "--window: 100 is no multiple of 64"},
+      {kSynthetic + "--coarse fine", "--coarse"},
+      {kSynthetic + "--centre left", "--centre"},
+      {kSynthetic + "--codec zip", "--codec"},
+      {kSynthetic + "--dtype int3", "--dtype"},
+      {kSynthetic + "--backend tpu", "--backend"},
+      {kSynthetic + "-o xml", "--output"},
+      {kSynthetic + "--layers 1", "--layers: only a trace has layers"},
+      {kSynthetic + "--baseline faiss_hnsw", "--baseline: \"faiss_hnsw\" is none of"},
+      {kSynthetic + "--scope kv_head --compare", "--scope: peers answer per q_head only"},
+      {"recall --synthetic rope --head-dim 100", "--head-dim: 100 is none of 64, 80, 96, 128, 192, 256"},
+      {"recall --synthetic rope --num-keys 10", "--num-keys: 10 is not in [64, "},
+      {"recall --synthetic rope --num-queries=-4", "--num-queries: at least 0"},
+      {kSynthetic + "--frobnicate", "--frobnicate"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    SCOPED_TRACE(arguments);
+    const ProgramRun run = RunBench(arguments);
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_NE(run.err.find(says), std::string::npos) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+    EXPECT_EQ(run.out, "");
+  }
+}
+
+TEST(ProgramTest, HelpTeaches) {
+  const ProgramRun run = RunBench("recall --help");
+  EXPECT_EQ(run.exit_code, 0);
+  for (const char* part : {"--trace", "--beta", "--peers", "Truth is the exact top-k", "bench/data"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(RunBench("--help").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace seine::bench

@@ -1,0 +1,63 @@
+// seine-bench service against a seined of its own.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/bench/test_util.h"
+
+namespace seine::bench {
+namespace {
+
+const std::string kSpawn = std::string("service --spawn ") + SEINE_SERVER_PROGRAM + " ";
+
+TEST(ServiceBenchTest, EveryTransportAnswersAsInProcess) {
+  for (const char* transport : {"--transport stream", "--transport stream --polling", "--transport unary"}) {
+    SCOPED_TRACE(transport);
+    const TestFolder folder;
+    const ProgramRun run =
+        RunBench(kSpawn + transport + " --num-keys 3000 --steps 60 --num-kv-heads 2 --head-dim 64 -o json" +
+                 " --plot " + folder.File("cdf.svg"));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto json = nlohmann::json::parse(run.out);
+    for (const char* key :
+         {"p50_us", "p99_us", "steps_per_s", "tokens_per_s_append", "in_process_p50_us", "append_keys_per_s_core"}) {
+      ASSERT_TRUE(json.contains(key)) << key;
+      EXPECT_GT(json[key], 0) << key;
+    }
+    EXPECT_TRUE(json.contains("rpc_overhead_p50_us"));
+    EXPECT_EQ(json["errors"], 0);
+    EXPECT_EQ(json["steps"], 60);
+    EXPECT_NE(ReadFile(folder.File("cdf.svg")).find("in process"), std::string::npos);
+  }
+}
+
+TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"service", "exactly one of --endpoint ADDRESS and --spawn PROGRAM"},
+      {"service --spawn /nowhere/seined", "--spawn: /nowhere/seined is no program that can be run"},
+      {kSpawn + "--transport pigeon", "--transport"},
+      {kSpawn + "--transport unary --polling", "--polling: only --transport stream can spin"},
+      {kSpawn + "--steps 0", "--steps: not in"},
+      {kSpawn + "--num-kv-heads 0", "--num-kv-heads: not in"},
+      {kSpawn + "--group 99", "--group: not in"},
+      {kSpawn + "--head-dim 7", "--head-dim"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    SCOPED_TRACE(arguments);
+    const ProgramRun run = RunBench(arguments);
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_NE(run.err.find(says), std::string::npos) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+TEST(ServiceBenchTest, NoServerIsOneClearLine) {
+  const TestFolder folder;
+  const ProgramRun run = RunBench("service --endpoint unix://" + folder.File("none.sock"));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.err.find("none.sock"), std::string::npos) << run.err;
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+}  // namespace
+}  // namespace seine::bench

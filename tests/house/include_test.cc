@@ -1,0 +1,183 @@
+// The direction of the house: kernels <- index <- service -> proto <- client. Reads every #include of every room and
+// fails on one that the room's rule does not allow; then plants breaches in a tree of its own: each must be reported.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace seine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a room's files may include: groups (see GroupOf), single headers besides, and files with a rule of their own.
+struct Rule {
+  std::string files;  // a file, or a folder ending in '/'. The first rule that fits counts.
+  std::set<std::string> groups;
+  std::set<std::string> headers;
+};
+
+const std::vector<Rule>& Rules() {
+  static const auto* const kRules = new std::vector<Rule>{
+      {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
+      {"kernels/", {"std", "hwy", "kernels"}, {}},
+      {"index/", {"std", "absl", "xxhash", "kernels", "index"}, {}},
+      {"service/",
+       {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "index", "service"},
+       {"kernels/backend.h", "kernels/types.h", "kernels/search.h"}},
+      {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "client"}, {}},
+      {"bench/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
+      {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "kernels", "index", "client", "bench"}, {}},
+  };
+  return *kRules;
+}
+
+bool Matches(const std::string& text, const char* pattern) { return std::regex_match(text, std::regex(pattern)); }
+
+// Whose header it is: "std" (C++, C, POSIX, Linux), a library, or a room. A path that is not from the root is
+// "relative".
+std::string GroupOf(bool angled, const std::string& header) {
+  const size_t slash = header.find('/');
+  if (slash == std::string::npos) {
+    if (!angled) return "relative";
+    if (Matches(header, R"(.*intrin\.h|arm_(neon|sve)\.h)")) return "intrinsics";
+    if (Matches(header, "xxh(ash|3).h")) return "xxhash";
+    if (Matches(header, "(cuda|cublas|mma|nv).*")) return "cuda";
+    if (Matches(header, "(omp|cblas|f77blas|lapacke).*")) return "faiss";
+    return "std";
+  }
+  const std::string top = header.substr(0, slash);
+  if (angled && Matches(top, "sys|linux|asm|netinet|arpa|bits")) return "std";
+  if (top == "grpcpp" || top == "grpc") return "grpc";
+  if (top == "google") return "protobuf";
+  if (top == "seine" || top == "proto") return "proto";
+  if (top == ".." || top == ".") return "relative";
+  return top;
+}
+
+struct Report {
+  int files = 0;
+  int includes = 0;
+  std::vector<std::string> breaches;  // "file:line includes header"
+};
+
+void CheckFile(const fs::path& root, const fs::path& file, const Rule& rule, Report* report) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"].*)re");
+  std::ifstream in(file);
+  ++report->files;
+  std::string line;
+  std::smatch match;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (!std::regex_match(line, match, kInclude)) continue;
+    ++report->includes;
+    const std::string header = match[2];
+    if (rule.groups.count(GroupOf(match[1] == "<", header)) != 0 || rule.headers.count(header) != 0) continue;
+    report->breaches.push_back(fs::relative(file, root).string() + ":" + std::to_string(number) + " includes " +
+                               header);
+  }
+}
+
+Report CheckTree(const fs::path& root) {
+  Report report;
+  for (const char* room : {"kernels", "index", "service", "client", "bench"}) {
+    if (!fs::exists(root / room)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      if (!Matches(entry.path().extension().string(), R"(\.(h|cc|cu|cuh|inc))")) continue;
+      const std::string name = fs::relative(entry.path(), root).string();
+      for (const Rule& rule : Rules()) {
+        if (name != rule.files && !(rule.files.back() == '/' && name.rfind(rule.files, 0) == 0)) continue;
+        CheckFile(root, entry.path(), rule, &report);
+        break;
+      }
+    }
+  }
+  std::sort(report.breaches.begin(), report.breaches.end());
+  return report;
+}
+
+// A tree in a folder of its own, gone with the object.
+class PlantedTree {
+ public:
+  PlantedTree() {
+    std::string name = (fs::temp_directory_path() / "seine_include_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    root_ = name;
+  }
+  ~PlantedTree() { fs::remove_all(root_); }
+  const fs::path& root() const { return root_; }
+  void Plant(const std::string& file, const std::string& text) const {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+
+ private:
+  fs::path root_;
+};
+
+TEST(Include, RoomsIncludeOnlyWhatTheyMay) {
+  const Report report = CheckTree(SEINE_SOURCE_DIR);
+  EXPECT_GT(report.files, 20) << "the tree was not read";
+  EXPECT_GT(report.includes, 100) << "the tree was not read";
+  for (const std::string& breach : report.breaches) ADD_FAILURE() << breach;
+}
+
+TEST(Include, EveryPlantedBreachIsReported) {
+  struct Breach {
+    const char* file;
+    const char* line;
+    const char* header;
+  };
+  const Breach breaches[] = {
+      {"kernels/a.cc", "#include \"index/index.h\"", "index/index.h"},
+      {"kernels/a.cc", "#include \"absl/status/status.h\"", "absl/status/status.h"},
+      {"kernels/a.h", "#include <immintrin.h>", "immintrin.h"},
+      {"kernels/cpu/a.cc", "#include <cuda_runtime.h>", "cuda_runtime.h"},
+      {"kernels/cpu/a.cc", "#include \"seine/v1/common.pb.h\"", "seine/v1/common.pb.h"},
+      {"kernels/cpu/a.cc", "  #  include <faiss/IndexFlat.h>  // far away", "faiss/IndexFlat.h"},
+      {"kernels/a.cc", "#include \"types.h\"", "types.h"},
+      {"index/a.cc", "#include \"hwy/highway.h\"", "hwy/highway.h"},
+      {"index/a.cc", "#include <arm_neon.h>", "arm_neon.h"},
+      {"index/a.cc", "#include <grpcpp/grpcpp.h>", "grpcpp/grpcpp.h"},
+      {"index/a.cc", "#include \"seine/v1/common.pb.h\"", "seine/v1/common.pb.h"},
+      {"index/a.h", "#include \"service/convert.h\"", "service/convert.h"},
+      {"index/deep/a.cu", "#include <faiss/IndexPQ.h>", "faiss/IndexPQ.h"},
+      {"service/a.cc", "#include \"kernels/cpu/ops.h\"", "kernels/cpu/ops.h"},
+      {"service/a.cc", "#include \"client/client.h\"", "client/client.h"},
+      {"client/a.cc", "#include \"index/index.h\"", "index/index.h"},
+      {"client/a.h", "#include \"kernels/types.h\"", "kernels/types.h"},
+      {"client/a.cc", "#include \"../service/convert.h\"", "../service/convert.h"},
+      {"bench/a.cc", "#include <faiss/IndexFlat.h>", "faiss/IndexFlat.h"},
+      {"bench/a.cc", "#include <omp.h>", "omp.h"},
+      {"bench/a.cc", "#include \"service/convert.h\"", "service/convert.h"},
+  };
+  for (const Breach& breach : breaches) {
+    const PlantedTree tree;
+    tree.Plant(breach.file, std::string("#include <vector>\n") + breach.line + "\n");
+    const std::vector<std::string> expected = {std::string(breach.file) + ":2 includes " + breach.header};
+    EXPECT_EQ(CheckTree(tree.root()).breaches, expected);
+  }
+}
+
+TEST(Include, WhatIsAllowedIsNotReported) {
+  const PlantedTree tree;
+  tree.Plant("kernels/cpu/a.cc", "#include <sys/mman.h>\n#include \"hwy/highway.h\"\n#include \"kernels/code.h\"\n");
+  tree.Plant("kernels/cuda/a.cu", "#include <cuda_runtime.h>\n#include \"kernels/math.h\"\n");
+  tree.Plant("index/a.cc", "#include <xxhash.h>\n#include \"absl/status/status.h\"\n#include \"kernels/code.h\"\n");
+  tree.Plant("service/a.cc",
+             "#include <grpcpp/grpcpp.h>\n#include \"index/index.h\"\n#include \"kernels/backend.h\"\n");
+  tree.Plant("client/a.cc", "#include <grpcpp/grpcpp.h>\n#include \"seine/v1/common.pb.h\"\n#include <math.h>\n");
+  tree.Plant("bench/faiss_baseline.cc", "#include <faiss/IndexFlat.h>\n#include <omp.h>\n");
+  tree.Plant("tests/kernels/a_test.cc", "#include \"client/client.h\"\n");
+  const Report report = CheckTree(tree.root());
+  EXPECT_EQ(report.files, 6);
+  EXPECT_EQ(report.includes, 16);
+  EXPECT_EQ(report.breaches, std::vector<std::string>());
+}
+
+}  // namespace
+}  // namespace seine
