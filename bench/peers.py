@@ -2,11 +2,11 @@
 
     seine-bench recall ... --peers "python3 bench/peers.py"
 
-calls this with keys [heads, num_keys, head_dim] and queries [heads, queries, head_dim] as fp32 .npy files and reads the
-JSON that it prints: versions, and rows of name, exact, beta, answers, recall_at_k, recall_at_k_worst_head, bytes_per_key
-and us_per_query (median). The heads of a group take turns in `queries`. One thread, one query at a time. As in the C++
-baselines, the best beta * n by PQ codes are scored exactly and the best top_k of them answer. Needs numpy, and faiss-cpu
-from PyPI (built for AVX2 and AVX-512, unlike the distribution's) where it is there.
+calls this with keys [heads, num_keys, head_dim] and queries [heads, queries, head_dim] as fp32 .npy files and reads
+the JSON that it prints: versions, and rows of name, exact, beta, answers, recall_at_k, recall_at_k_worst_head,
+bytes_per_key and us_per_query (median). The heads of a group take turns in `queries`. One thread, one query at a time.
+As in the C++ baselines, the best beta * n by PQ codes are scored exactly and the best top_k of them answer. Needs
+numpy, and faiss-cpu from PyPI (built for AVX2 and AVX-512, unlike the distribution's) where it is there.
 """
 
 import os

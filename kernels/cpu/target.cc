@@ -30,7 +30,7 @@ bool ReadEnvironment() {
   }
   return true;
 }
-const bool environment_read = ReadEnvironment();
+const bool kEnvironmentRead = ReadEnvironment();
 
 }  // namespace
 
