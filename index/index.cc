@@ -94,7 +94,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
   return sequence;
 }
 
-absl::StatusOr<SequenceHandle> IndexImpl::Insert(SequenceRef sequence, absl::string_view id) {
+absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, absl::string_view id) {
   WriterLock lock(mutex_);
   std::string name(id);
   do {
@@ -104,7 +104,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(SequenceRef sequence, absl::str
   sequence->id = name;
   sequence->generation = last_generation_;
   SequenceHandle handle{name, sequence->generation};
-  if (!sequences_.emplace(std::move(name), std::move(sequence)).second) {
+  if (!sequences_.emplace(std::move(name), sequence).second) {
     return absl::AlreadyExistsError("sequence id: already in use");
   }
   return handle;

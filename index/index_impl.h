@@ -45,7 +45,7 @@ class IndexImpl : public Index {
   absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle) const;
   absl::Status CheckNewId(absl::string_view id) const;
   absl::StatusOr<SequenceRef> NewSequence() const;
-  absl::StatusOr<SequenceHandle> Insert(SequenceRef sequence, absl::string_view id);
+  absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id);
 
   absl::Status CheckLayer(int layer) const;
   absl::Status CheckHead(int kv_head) const;
