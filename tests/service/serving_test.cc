@@ -195,9 +195,12 @@ TEST_P(OverloadTest, DeadlinePassedInTheQueueAppliesNothing) {
   v1::AppendResponse response;
   *request.mutable_item() = Item(handle, 0, 0, 10);
   EXPECT_EQ(stubs_->retrieval->Append(&context, request, &response).error_code(), StatusCode::DEADLINE_EXCEEDED);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the server's clock for the call may run a little late
   Release();
-  v1::ListIndexesResponse indexes;  // the queue has one place: served again once the late call has left it
-  while (!Call(*stubs_->index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &indexes).ok()) {
+  v1::ListSequencesRequest list;  // the queue has one place: served again once the late call has left it
+  v1::ListSequencesResponse sequences;
+  list.set_index("keys");
+  while (!Call(*stubs_->sequence, &v1::SequenceService::Stub::ListSequences, list, &sequences).ok()) {
     std::this_thread::yield();
   }
   EXPECT_EQ(Digest(), before);
