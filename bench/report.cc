@@ -100,16 +100,18 @@ std::string RenderText(const RecallReport& report) {
   const Row& fastest = report.FastestExact();
   std::vector<std::vector<std::string>> table = {{"method", "beta %", absl::StrCat("recall@", report.top_k),
                                                   "worst head", "mass", "coarse", "bytes/key", "scan B/key", "us/query",
-                                                  "x exact", "scan ns/key", "of bandwidth"}};
+                                                  "x exact", "scan ns/key", "of best read", "of read beside"}};
   for (const Row& row : report.rows) {
-    const auto share = row.scan_bandwidth_share;
+    const auto percent = [](std::optional<double> share) {
+      return Number(share ? std::optional(100 * *share) : std::nullopt, "%.0f%%");
+    };
     table.push_back({row.name, Number(row.beta ? std::optional(100 * *row.beta) : std::nullopt, "%.3g"),
                      Number(row.recall_at_k, "%.4f"), Number(row.recall_at_k_worst_head, "%.3f"),
                      Number(row.attention_mass, "%.4f"), Number(row.coarse_recall, "%.4f"),
                      Number(row.bytes_per_key, "%.1f"), Number(row.scan_bytes_per_key, "%.1f"),
                      Number(row.us_per_query, "%.1f"), Number(fastest.us_per_query / row.us_per_query, "%.1f"),
                      Number(row.scan_ns_per_key, "%.3f"),
-                     Number(share ? std::optional(100 * *share) : std::nullopt, "%.0f%%")});
+                     percent(row.scan_bandwidth_share), percent(row.scan_bandwidth_share_paired)});
   }
   std::string text = DataText(report) + "\n" + RenderTable(table);
   absl::StrAppendFormat(&text, "\nfastest exact search: %s, %.1f us a query\n", fastest.name, fastest.us_per_query);

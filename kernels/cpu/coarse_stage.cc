@@ -112,9 +112,9 @@ void ScanShort(const SearchTask& task, bool collision, size_t wanted, QueryWork*
 }
 
 void ScanLong(const SearchTask& task, bool collision, size_t wanted, QueryWork* work, SearchStats* stats) {
-  const int64_t start = NowNs();
   const int row_bytes = task.codec->layout().coarse_bytes;
   const double share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
+  int64_t start = NowNs();
   std::vector<std::vector<float>> samples(task.group);
   for (int g = 0; g < task.group; ++g) SampleScores(task, collision, &work[g], &samples[g]);
   std::vector<int> open(task.group);
@@ -125,6 +125,8 @@ void ScanLong(const SearchTask& task, bool collision, size_t wanted, QueryWork* 
       thresholds.push_back(Threshold(samples[g], share, loosen, &work[g].scratch));
       work[g].found.size = 0;
     }
+    const int64_t decided = NowNs();
+    stats->select_ns += decided - start;
     for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every query of the group
       for (size_t i = 0; i < open.size(); ++i) {
         QueryWork& w = work[open[i]];
@@ -136,13 +138,13 @@ void ScanLong(const SearchTask& task, bool collision, size_t wanted, QueryWork* 
     stats->scanned_keys += task.num_keys * static_cast<int64_t>(open.size());
     std::erase_if(open, [&](int g) { return work[g].found.size >= wanted; });
     stats->rescans += static_cast<int64_t>(open.size());
+    start = NowNs();
+    stats->scan_ns += start - decided;
   }
-  const int64_t scanned = NowNs();
-  stats->scan_ns += scanned - start;
   for (int g = 0; g < task.group; ++g) {
     SelectLargest(work[g].found.coarse.data(), work[g].found.size, wanted, &work[g].scratch, &work[g].chosen);
   }
-  stats->select_ns += NowNs() - scanned;
+  stats->select_ns += NowNs() - start;
 }
 
 }  // namespace
