@@ -85,9 +85,18 @@ int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                int dim, const RsqTables& tables, const int8_t* query8, float* out);
 
-// out[i] = <query, row_i> in fp32, fixed order of sums.
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out);
-void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out);
+// out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and converted
+// once for up to four queries.
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
+             int64_t stride);
+// The same for rows at `positions`; stride = count.
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
+               float* out);
+
+// lanes[i % 16] += e^(x[i] * scale - shift) for i < n; no exponent above 0.
+void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
+// out[i] += share * e^min(x[i] - shift, 0) for i < n.
+void AddExp(const float* x, size_t n, float shift, float share, float* out);
 
 // counts[b][byte] += sign for keys [begin, end) of a coarse plane.
 void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,

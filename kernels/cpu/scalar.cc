@@ -174,12 +174,28 @@ void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records,
   }
 }
 
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = Dot(rows.row(i), rows.dtype, dim, query);
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
+             int64_t stride) {
+  for (int g = 0; g < group; ++g) {
+    const float* query = queries + static_cast<size_t>(g) * dim;
+    for (int64_t i = 0; i < count; ++i) out[g * stride + i] = Dot(rows.row(i), rows.dtype, dim, query);
+  }
 }
 
-void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out) {
-  for (int i = 0; i < count; ++i) out[i] = Dot(rows.row(positions[i]), rows.dtype, rows.head_dim, query);
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
+               float* out) {
+  for (int g = 0; g < group; ++g) {
+    const float* query = queries + static_cast<size_t>(g) * rows.head_dim;
+    for (int i = 0; i < count; ++i) *out++ = Dot(rows.row(positions[i]), rows.dtype, rows.head_dim, query);
+  }
+}
+
+void SumExp(const float* x, size_t n, float scale, float shift, float* lanes) {
+  for (size_t i = 0; i < n; ++i) lanes[i % 16] = lanes[i % 16] + ExpNonPositive(x[i] * scale - shift);
+}
+
+void AddExp(const float* x, size_t n, float shift, float share, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = out[i] + ExpNonPositive(std::min(x[i] - shift, 0.0f)) * share;
 }
 
 void Range(const float* scores, size_t n, float* smallest, float* largest) {

@@ -24,8 +24,12 @@ void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int
 int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                int dim, const RsqTables& tables, const int8_t* query8, float* out);
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out);
-void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out);
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
+             int64_t stride);
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
+               float* out);
+void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
+void AddExp(const float* x, size_t n, float shift, float share, float* out);
 
 void Range(const float* scores, size_t n, float* smallest, float* largest);
 size_t CountAbove(const float* scores, size_t n, float value);

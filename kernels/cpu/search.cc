@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <iterator>
 
 #include "kernels/cpu/coarse_stage.h"
 #include "kernels/cpu/ops.h"
@@ -17,14 +18,16 @@ namespace {
 class LogSumExp {
  public:
   void Add(const float* x, size_t n, float scale) {
-    float largest = max_;
-    for (size_t i = 0; i < n; ++i) largest = std::max(largest, x[i] * scale);
+    if (n == 0) return;
+    float smallest, largest;
+    Range(x, n, &smallest, &largest);
+    largest *= scale;
     if (largest > max_) {
       const float shrink = ExpNonPositive(max_ - largest);
       for (float& lane : lanes_) lane *= shrink;
       max_ = largest;
     }
-    for (size_t i = 0; i < n; ++i) lanes_[i % 16] += ExpNonPositive(x[i] * scale - max_);
+    SumExp(x, n, scale, max_, lanes_);
   }
   float Value() const {
     float sum = 0;
@@ -39,7 +42,9 @@ class LogSumExp {
 
 struct Workspace {
   QueryWork query[kMaxGroup];
+  LogSumExp lse[kMaxGroup];
   std::vector<uint32_t> keys;      // zone keys scored exactly, ascending
+  std::vector<uint32_t> survivors, merged;
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
   std::vector<float> combined;     // [keys] the reduced score
@@ -82,13 +87,13 @@ void Emit(const SearchParams& params, const std::vector<int32_t>& positions, con
   }
 }
 
-float DenseLse(const SearchTask& task, const float* query, float scale, LogSumExp lse, Workspace* w) {
+// Adds the dense zones' logits to each head's log-sum-exp.
+void AddDense(const SearchTask& task, float scale, Workspace* w) {
   for (const DenseRun& run : task.dense) {
-    w->dots.resize(run.count);
-    DotRows(run.keys, run.count, task.codec->layout().head_dim, query, w->dots.data());
-    lse.Add(w->dots.data(), w->dots.size(), scale);
+    w->dots.resize(static_cast<size_t>(run.count) * task.group);
+    DotRows(run.keys, run.count, task.codec->layout().head_dim, task.queries, task.group, w->dots.data(), run.count);
+    for (int g = 0; g < task.group; ++g) w->lse[g].Add(w->dots.data() + int64_t{g} * run.count, run.count, scale);
   }
-  return lse.Value();
 }
 
 // Reduces w->logits [group][keys] to one score a key, given each head's log-sum-exp over the zone (zone) and in all
@@ -100,31 +105,30 @@ void Reduce(const SearchTask& task, const SearchParams& params, const float* zon
   const float share = 1.0f / static_cast<float>(task.group);
   for (int g = 0; g < task.group; ++g) {
     const float* l = w->logits.data() + g * n;
-    for (size_t i = 0; i < n; ++i) {
-      if (params.reduce == GqaReduce::kSoftmaxSum) w->combined[i] += ExpNonPositive(std::min(l[i] - full[g], 0.0f));
-      if (params.reduce == GqaReduce::kMean) w->combined[i] += l[i] * share;
-      if (params.reduce == GqaReduce::kMax) w->combined[i] = std::max(w->combined[i], l[i]);
-    }
-    for (size_t i = 0; i < w->mass.size(); ++i) w->mass[i] += ExpNonPositive(std::min(l[i] - zone[g], 0.0f)) * share;
+    if (params.reduce == GqaReduce::kSoftmaxSum) AddExp(l, n, full[g], 1.0f, w->combined.data());
+    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMean; ++i) w->combined[i] += l[i] * share;
+    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMax; ++i) w->combined[i] = std::max(w->combined[i], l[i]);
+    AddExp(l, w->mass.size(), zone[g], share, w->mass.data());
   }
 }
 
-// Logits of w->keys for query g into w->logits: exact from the store, else from the codes.
-void Score(const SearchTask& task, int g, float scale, Workspace* w, SearchStats* stats) {
+// Logits of w->keys for every query into w->logits [group][keys]: exact from the store, else from the codes.
+void Score(const SearchTask& task, const QueryWork* queries, float scale, Workspace* w, SearchStats* stats) {
   const size_t n = w->keys.size();
   w->logits.resize(n * task.group);
-  float* out = w->logits.data() + g * n;
   if (task.keys.chunks != nullptr) {
-    DotGather(task.keys, w->positions.data(), static_cast<int>(n),
-              task.queries + static_cast<size_t>(g) * task.keys.head_dim, out);
-    stats->refined += static_cast<int64_t>(n);
+    DotGather(task.keys, w->positions.data(), static_cast<int>(n), task.queries, task.group, w->logits.data());
+    stats->refined += static_cast<int64_t>(n) * task.group;
   } else {
-    FillCandidates(task, w->query[g], w->keys, nullptr, &w->candidates);
     w->order.resize(n);
     for (size_t i = 0; i < n; ++i) w->order[i] = static_cast<uint32_t>(i);
-    task.codec->Rerank(w->query[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys, out);
+    for (int g = 0; g < task.group; ++g) {
+      FillCandidates(task, queries[g], w->keys, nullptr, &w->candidates);
+      task.codec->Rerank(queries[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys,
+                         w->logits.data() + g * n);
+    }
   }
-  for (size_t i = 0; i < n; ++i) out[i] *= scale;
+  for (float& logit : w->logits) logit *= scale;
 }
 
 void SetKeys(const SearchTask& task, Workspace* w) {
@@ -140,8 +144,14 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
   SelectLargest(q->estimates.data(), q->estimates.size(), keep, &q->scratch, &q->survivors);
 }
 
-void AppendSurvivors(const QueryWork& q, std::vector<uint32_t>* keys) {
-  for (const uint32_t s : q.survivors) keys->push_back(q.found.index[q.chosen[s]]);
+// Adds the keys of q's survivors, ascending, to `keys`, which stay ascending and without doubles.
+void AddSurvivors(const QueryWork& q, Workspace* w) {
+  w->survivors.clear();
+  for (const uint32_t s : q.survivors) w->survivors.push_back(q.found.index[q.chosen[s]]);
+  w->merged.clear();
+  std::set_union(w->keys.begin(), w->keys.end(), w->survivors.begin(), w->survivors.end(),
+                 std::back_inserter(w->merged));
+  std::swap(w->keys, w->merged);
 }
 
 void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, Workspace* w) {
@@ -161,36 +171,34 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   const bool want_full = joint && params.reduce == GqaReduce::kSoftmaxSum;
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
   for (int g = 0; g < task.group && (want_zone || want_full); ++g) {
-    LogSumExp lse;
-    lse.Add(w->query[g].estimates.data(), w->query[g].estimates.size(), scale);
-    zone[g] = lse.Value();
-    const float* query = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
-    if (want_full) full[g] = DenseLse(task, query, scale, lse, w);
+    w->lse[g] = LogSumExp();
+    w->lse[g].Add(w->query[g].estimates.data(), w->query[g].estimates.size(), scale);
+    zone[g] = w->lse[g].Value();
+  }
+  if (want_full) {
+    AddDense(task, scale, w);
+    for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
   }
   if (joint) {
     w->keys.clear();
-    for (int g = 0; g < task.group; ++g) AppendSurvivors(w->query[g], &w->keys);
-    std::sort(w->keys.begin(), w->keys.end());
-    w->keys.erase(std::unique(w->keys.begin(), w->keys.end()), w->keys.end());
+    for (int g = 0; g < task.group; ++g) AddSurvivors(w->query[g], w);
     SetKeys(task, w);
-    for (int g = 0; g < task.group; ++g) Score(task, g, scale, w, stats);
+    Score(task, w->query, scale, w, stats);
     Reduce(task, params, zone, full, w);
     Emit(params, w->positions, w->combined.data(), want_zone ? w->mass.data() : nullptr, w, &out->positions[0],
          &out->scores[0]);
   } else {
     SearchTask one = task;  // each head alone: a group of one
+    SearchParams alone = params;
     one.group = 1;
+    alone.reduce = GqaReduce::kMean;
     for (int g = 0; g < task.group; ++g) {
       w->keys.clear();
-      AppendSurvivors(w->query[g], &w->keys);
+      AddSurvivors(w->query[g], w);
       SetKeys(task, w);
-      if (g > 0) std::swap(w->query[0], w->query[g]);
       one.queries = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
-      Score(one, 0, scale, w, stats);
-      SearchParams alone = params;
-      alone.reduce = GqaReduce::kMean;
+      Score(one, &w->query[g], scale, w, stats);
       Reduce(one, alone, zone + g, full + g, w);
-      if (g > 0) std::swap(w->query[0], w->query[g]);
       Emit(params, w->positions, w->combined.data(), want_zone ? w->mass.data() : nullptr, w, &out->positions[g],
            &out->scores[g]);
     }
@@ -206,17 +214,19 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   }
 }
 
-// Every stored key of the zone, chunk by chunk. out[num_keys], scaled.
-void ExactLogits(const SearchTask& task, const float* query, float scale, float* out) {
+// Every stored key of the zone, chunk by chunk, with every query. out [group][num_keys], scaled.
+void ExactLogits(const SearchTask& task, float scale, std::vector<float>* out) {
   const ChunkedRows& keys = task.keys;
   const size_t stride = keys.head_dim * SizeOf(keys.dtype);
   const int64_t end = task.zone_begin + task.num_keys;
+  out->resize(static_cast<size_t>(task.num_keys) * task.group);
   for (int64_t p = task.zone_begin; p < end;) {
     const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
-    DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, query, out + (p - task.zone_begin));
+    DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
+            out->data() + (p - task.zone_begin), task.num_keys);
     p += count;
   }
-  for (int64_t i = 0; i < task.num_keys; ++i) out[i] *= scale;
+  for (float& logit : *out) logit *= scale;
 }
 
 void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, Workspace* w) {
@@ -227,33 +237,29 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
   w->keys.resize(n);
   for (size_t i = 0; i < n; ++i) w->keys[i] = static_cast<uint32_t>(i);
   SetKeys(task, w);
-  SearchTask one = task;
-  one.group = 1;
+  ExactLogits(task, scale, &w->logits);
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
-  w->logits.resize(n * (joint ? task.group : 1));
-  for (int g = 0; g < task.group; ++g) {
-    const float* query = task.queries + static_cast<size_t>(g) * task.keys.head_dim;
-    float* logits = w->logits.data() + (joint ? g * n : 0);
-    ExactLogits(task, query, scale, logits);
-    if (joint || params.mass_p > 0) {
-      LogSumExp lse;
-      lse.Add(logits, n, 1.0f);
-      zone[g] = lse.Value();
-      full[g] = joint ? DenseLse(task, query, scale, lse, w) : 0.0f;
-    }
-    if (joint) continue;
-    if (params.mass_p > 0) {
-      SearchParams alone = params;
-      alone.reduce = GqaReduce::kMean;
-      Reduce(one, alone, zone + g, full + g, w);
-    }
-    Emit(params, w->positions, logits, params.mass_p > 0 ? w->mass.data() : nullptr, w, &out->positions[g],
-         &out->scores[g]);
+  for (int g = 0; g < task.group && (joint || params.mass_p > 0); ++g) {
+    w->lse[g] = LogSumExp();
+    w->lse[g].Add(w->logits.data() + g * n, n, 1.0f);
+    zone[g] = w->lse[g].Value();
   }
   if (joint) {
+    AddDense(task, scale, w);
+    for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
     Emit(params, w->positions, w->combined.data(), params.mass_p > 0 ? w->mass.data() : nullptr, w, &out->positions[0],
          &out->scores[0]);
+  } else {
+    for (int g = 0; g < task.group; ++g) {
+      const float* logits = w->logits.data() + g * n;
+      if (params.mass_p > 0) {
+        w->mass.assign(n, 0.0f);
+        AddExp(logits, n, zone[g], 1.0f, w->mass.data());
+      }
+      Emit(params, w->positions, logits, params.mass_p > 0 ? w->mass.data() : nullptr, w, &out->positions[g],
+           &out->scores[g]);
+    }
   }
   out->stats.refined += static_cast<int64_t>(n) * task.group;
   out->stats.refine_ns += NowNs() - start;

@@ -24,34 +24,66 @@ void ToFloatImpl(const ConstRows& rows, int count, int dim, float* out) {
   }
 }
 
-HWY_INLINE float DotRow(const void* row, DType dtype, int dim, const float* query) {
-  F16 sum = Set16(0);
-  for (int j = 0; j < dim; j += 16) sum = Add(sum, Mul(Load16Typed(row, dtype, j), Load16(query + j)));
-  return Sum16(sum);
+// One row with kQueries queries: the row is loaded and converted once.
+template <int kQueries>
+HWY_INLINE void DotRow(const void* row, DType dtype, int dim, const float* queries, float* out, int64_t stride) {
+  F16 sums[kQueries];
+  for (F16& sum : sums) sum = Set16(0);
+  for (int j = 0; j < dim; j += 16) {
+    const F16 x = Load16Typed(row, dtype, j);
+    for (int g = 0; g < kQueries; ++g) {
+      sums[g] = Add(sums[g], Mul(x, Load16(queries + static_cast<size_t>(g) * dim + j)));
+    }
+  }
+  for (int g = 0; g < kQueries; ++g) out[g * stride] = Sum16(sums[g]);
 }
 
-// One dtype a loop, so that the branch of Load16Typed is taken once and not for each 16 elements.
-template <typename Row>
-HWY_INLINE void DotEach(Row row, DType dtype, int64_t count, int dim, const float* query, float* out) {
+template <int kQueries, typename Row>
+HWY_INLINE void DotEachTyped(Row row, DType dtype, int64_t count, int dim, const float* queries, float* out,
+                             int64_t stride) {
+  // One dtype a loop, so that the branch of Load16Typed is taken once and not for each 16 elements.
   const auto run = [&](auto constant) HWY_ATTR {
-    for (int64_t i = 0; i < count; ++i) out[i] = DotRow(row(i), decltype(constant)::value, dim, query);
+    for (int64_t i = 0; i < count; ++i) {
+      DotRow<kQueries>(row(i), decltype(constant)::value, dim, queries, out + i, stride);
+    }
   };
   if (dtype == DType::kFloat32) return run(std::integral_constant<DType, DType::kFloat32>());
   if (dtype == DType::kFloat16) return run(std::integral_constant<DType, DType::kFloat16>());
   run(std::integral_constant<DType, DType::kBFloat16>());
 }
 
-void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* query, float* out) {
+template <typename Row>
+HWY_INLINE void DotEach(Row row, DType dtype, int64_t count, int dim, const float* queries, int group, float* out,
+                        int64_t stride) {
+  while (group > 0) {
+    const int now = group < 4 ? group : 4;
+    if (now == 4) DotEachTyped<4>(row, dtype, count, dim, queries, out, stride);
+    if (now == 3) DotEachTyped<3>(row, dtype, count, dim, queries, out, stride);
+    if (now == 2) DotEachTyped<2>(row, dtype, count, dim, queries, out, stride);
+    if (now == 1) DotEachTyped<1>(row, dtype, count, dim, queries, out, stride);
+    queries += static_cast<size_t>(now) * dim;
+    out += now * stride;
+    group -= now;
+  }
+}
+
+void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
+                 int64_t stride) {
   // 2 KiB ahead: what the machine's own streaming bandwidth wants; much further ahead halves it.
   const auto row = [&](int64_t i) HWY_ATTR {
     const uint8_t* p = static_cast<const uint8_t*>(rows.row(i));
     for (size_t b = 0; b < dim * SizeOf(rows.dtype); b += 64) hwy::Prefetch(p + 2048 + b);
     return static_cast<const void*>(p);
   };
-  DotEach(row, rows.dtype, count, dim, query, out);
+  constexpr int64_t kBlock = 512;  // rows that are still at hand when the next four queries come
+  for (int64_t i = 0; i < count; i += kBlock) {
+    const auto block_row = [&](int64_t r) HWY_ATTR { return row(i + r); };
+    DotEach(block_row, rows.dtype, count - i < kBlock ? count - i : kBlock, dim, queries, group, out + i, stride);
+  }
 }
 
-void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out) {
+void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
+                   float* out) {
   constexpr int kAhead = 12;  // rows in flight: about a DRAM latency's worth of dot products
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
   const auto fetch = [&](int i) HWY_ATTR {
@@ -63,7 +95,48 @@ void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count,
     if (i + kAhead < count) fetch(static_cast<int>(i) + kAhead);
     return rows.row(positions[i]);
   };
-  DotEach(row, rows.dtype, count, rows.head_dim, query, out);
+  DotEach(row, rows.dtype, count, rows.head_dim, queries, group, out, count);
+}
+
+// math.h, ExpNonPositive: the same operations in the same order.
+HWY_INLINE VF Exp(VF x) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const auto set = [&](float c) HWY_ATTR { return hn::Set(d, c); };
+  const auto n = hn::ConvertTo(di, hn::Sub(hn::Mul(x, set(1.44269504f)), set(0.5f)));
+  const VF whole = hn::ConvertTo(d, n);
+  const VF r = hn::Add(hn::Sub(x, hn::Mul(whole, set(0.693359375f))), hn::Mul(whole, set(2.12194440e-4f)));
+  VF p = set(1.9875691500e-4f);
+  for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
+    p = hn::Add(hn::Mul(p, r), set(c));
+  }
+  p = hn::Add(hn::Add(hn::Mul(hn::Mul(p, r), r), r), set(1.0f));
+  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+  return hn::IfThenElseZero(hn::Gt(x, set(-87.0f)), hn::Mul(p, power));
+}
+
+void SumExpImpl(const float* x, size_t n, float scale, float shift, float* lanes) {
+  const F16 vscale = Set16(scale), vshift = Set16(shift);
+  F16 sum = Load16(lanes);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 t = Sub(Mul(Load16(x + i), vscale), vshift);
+    sum = Add(sum, Map([&](size_t p) HWY_ATTR { return Exp(t.v[p]); }));
+  }
+  Store16(sum, lanes);
+  scalar::SumExp(x + i, n - i, scale, shift, lanes);
+}
+
+void AddExpImpl(const float* x, size_t n, float shift, float share, float* out) {
+  const F16 vshare = Set16(share), vshift = Set16(shift);
+  const VF zero = hn::Zero(DF());
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 t = Sub(Load16(x + i), vshift);
+    const F16 e = Map([&](size_t p) HWY_ATTR { return Exp(hn::Min(t.v[p], zero)); });
+    Store16(Add(Load16(out + i), Mul(e, vshare)), out + i);
+  }
+  scalar::AddExp(x + i, n - i, shift, share, out + i);
 }
 
 int64_t FirstNonFiniteImpl(const ConstRows& rows, int64_t count, int dim) {
@@ -187,6 +260,8 @@ namespace seine::cpu {
 HWY_EXPORT(ToFloatImpl);
 HWY_EXPORT(DotRowsImpl);
 HWY_EXPORT(DotGatherImpl);
+HWY_EXPORT(SumExpImpl);
+HWY_EXPORT(AddExpImpl);
 HWY_EXPORT(FirstNonFiniteImpl);
 HWY_EXPORT(RotateImpl);
 HWY_EXPORT(MeanRowImpl);
@@ -197,13 +272,23 @@ void ToFloat(const ConstRows& rows, int count, int dim, float* out) {
   if (ScalarForced()) return scalar::ToFloat(rows, count, dim, out);
   HWY_DYNAMIC_DISPATCH(ToFloatImpl)(rows, count, dim, out);
 }
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* query, float* out) {
-  if (ScalarForced()) return scalar::DotRows(rows, count, dim, query, out);
-  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, count, dim, query, out);
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
+             int64_t stride) {
+  if (ScalarForced()) return scalar::DotRows(rows, count, dim, queries, group, out, stride);
+  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, count, dim, queries, group, out, stride);
 }
-void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* query, float* out) {
-  if (ScalarForced()) return scalar::DotGather(rows, positions, count, query, out);
-  HWY_DYNAMIC_DISPATCH(DotGatherImpl)(rows, positions, count, query, out);
+void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
+               float* out) {
+  if (ScalarForced()) return scalar::DotGather(rows, positions, count, queries, group, out);
+  HWY_DYNAMIC_DISPATCH(DotGatherImpl)(rows, positions, count, queries, group, out);
+}
+void SumExp(const float* x, size_t n, float scale, float shift, float* lanes) {
+  if (ScalarForced()) return scalar::SumExp(x, n, scale, shift, lanes);
+  HWY_DYNAMIC_DISPATCH(SumExpImpl)(x, n, scale, shift, lanes);
+}
+void AddExp(const float* x, size_t n, float shift, float share, float* out) {
+  if (ScalarForced()) return scalar::AddExp(x, n, shift, share, out);
+  HWY_DYNAMIC_DISPATCH(AddExpImpl)(x, n, shift, share, out);
 }
 int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim) {
   if (ScalarForced()) return scalar::FirstNonFinite(rows, count, dim);

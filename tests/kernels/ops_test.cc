@@ -81,40 +81,69 @@ TEST(Ops, DotsAndConversions) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       const int n = 37;
       const Typed typed(Keys(n, dim, dim), dim, dtype);
-      const std::vector<float> query = Gaussian(dim, 9);
-      std::vector<float> out(n), all(static_cast<size_t>(n) * dim);
+      constexpr int kGroup = 7;  // four, then three
+      const std::vector<float> queries = Gaussian(kGroup * dim, 9);
+      std::vector<float> out(kGroup * n), all(static_cast<size_t>(n) * dim);
       ExpectSameBits([&] {
         std::vector<uint8_t> bits;
-        cpu::DotRows(typed.rows, n, dim, query.data(), out.data());
+        cpu::DotRows(typed.rows, n, dim, queries.data(), kGroup, out.data(), n);
         cpu::ToFloat(typed.rows, n, dim, all.data());
         Put(&bits, out.data(), out.size());
         Put(&bits, all.data(), all.size());
         return bits;
       });
       EXPECT_EQ(all, typed.values);
-      for (int i = 0; i < n; ++i) {
-        const float* row = typed.values.data() + static_cast<size_t>(i) * dim;
-        const double size = std::sqrt(Dot64(row, row, dim) * Dot64(query.data(), query.data(), dim));
-        EXPECT_NEAR(out[i], Dot64(row, query.data(), dim), 2e-7 * size * std::sqrt(dim));
+      for (int i = 0; i < n * kGroup; ++i) {
+        const float* row = typed.values.data() + static_cast<size_t>(i % n) * dim;
+        const float* query = queries.data() + static_cast<size_t>(i / n) * dim;
+        const double size = std::sqrt(Dot64(row, row, dim) * Dot64(query, query, dim));
+        EXPECT_NEAR(out[i], Dot64(row, query, dim), 2e-7 * size * std::sqrt(dim));
       }
     }
   }
 }
 
+TEST(Ops, ExponentialsEqualTheirScalarTwinAndMath) {
+  for (const size_t n : {1, 15, 16, 17, 100}) {
+    std::vector<float> x = Gaussian(static_cast<int>(n), 3);
+    x[0] = -1e30f;  // far under the smallest result
+    std::vector<float> lanes(16), out(n);
+    ExpectSameBits([&] {
+      std::fill(lanes.begin(), lanes.end(), 0.5f);
+      std::fill(out.begin(), out.end(), 0.25f);
+      cpu::SumExp(x.data(), n, 0.5f, 4.0f, lanes.data());
+      cpu::AddExp(x.data(), n, 0.1f, 0.5f, out.data());
+      std::vector<uint8_t> bits;
+      Put(&bits, lanes.data(), lanes.size());
+      Put(&bits, out.data(), out.size());
+      return bits;
+    });
+    double sum = 8, want = 8;
+    for (size_t i = 0; i < n; ++i) {
+      want += std::exp(x[i] * 0.5 - 4.0);
+      EXPECT_NEAR(out[i], 0.25 + 0.5 * std::exp(std::min(x[i] - 0.1, 0.0)), 1e-6);
+    }
+    for (const float lane : lanes) sum += lane;
+    EXPECT_NEAR(sum - 8, want, 1e-5);
+  }
+}
+
 TEST(Ops, GatheredDotsEqualRowDots) {
   const int dim = 96, n = 300;
-  const std::vector<float> keys = Keys(n, dim, 4), query = Gaussian(dim, 5);
+  const std::vector<float> keys = Keys(n, dim, 4), queries = Gaussian(3 * dim, 5);
   std::vector<std::vector<float>> chunks;
   std::vector<const uint8_t*> pointers;
   for (int c = 0; c < 3; ++c) chunks.emplace_back(keys.begin() + c * 100 * dim, keys.begin() + (c + 1) * 100 * dim);
   for (const auto& c : chunks) pointers.push_back(reinterpret_cast<const uint8_t*>(c.data()));
   const std::vector<int32_t> positions = {0, 299, 99, 100, 101, 7, 7, 250};
-  std::vector<float> rows(n), got(positions.size());
+  std::vector<float> rows(3 * n), got(3 * positions.size());
   OnEveryTarget([&](const std::string&) {
-    cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, query.data(), rows.data());
+    cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, queries.data(), 3, rows.data(), n);
     cpu::DotGather({pointers.data(), 100, dim, DType::kFloat32}, positions.data(), static_cast<int>(positions.size()),
-                   query.data(), got.data());
-    for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(got[i], rows[positions[i]]);
+                   queries.data(), 3, got.data());
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], rows[i / positions.size() * n + positions[i % positions.size()]]);
+    }
   });
 }
 
