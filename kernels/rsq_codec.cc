@@ -7,6 +7,7 @@
 
 #include "kernels/code.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/math.h"
 
@@ -140,8 +141,8 @@ class RsqCodec final : public Codec {
       batch->rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout_.coarse_bytes;
       batch->records[i] = planes.fine + static_cast<size_t>(key) * layout_.fine_bytes;
       batch->base_at[i] = planes.fine_base + key / kWindowTokens;
-      for (int b = 0; b < layout_.fine_bytes; b += 64) __builtin_prefetch(batch->records[i] + b, 0, 2);
-      __builtin_prefetch(batch->base_at[i], 0, 2);
+      for (int b = 0; b < layout_.fine_bytes; b += 64) cpu::PrefetchFar(batch->records[i] + b);
+      cpu::PrefetchFar(batch->base_at[i]);
     }
   }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/collision.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/select.h"
 
 namespace seine::cpu {
@@ -60,11 +61,11 @@ void FetchWindow(const SearchTask& task, int64_t key) {
   const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
   const int64_t at = key % task.segment_keys;
   const uint8_t* coarse = planes.coarse + at * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) __builtin_prefetch(coarse + b, 0, 2);
-  __builtin_prefetch(planes.factor + at, 0, 2);
+  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
+  PrefetchFar(planes.factor + at);
   if (planes.centre == nullptr) return;
   for (int b = 0; b < layout.head_dim; b += 64)
-    __builtin_prefetch(planes.centre + at / layout.centre_tokens * layout.head_dim + b, 0, 2);
+    PrefetchFar(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
 }
 
 void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* sample) {

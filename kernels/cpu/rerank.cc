@@ -7,13 +7,13 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rerank.cc"
 #include "hwy/foreach_target.h"
 // clang-format off
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 
@@ -126,7 +126,7 @@ void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* reco
   for (int t = 0; t < 8; ++t) levels16[t] = tables.levels8[t];
   const int subvectors = dim / 8, record_bytes = dim / 2;
   const auto fetch = [&](int i) HWY_ATTR {
-    for (int b = 0; b < record_bytes; b += 64) hwy::Prefetch(records[i] + b);
+    for (int b = 0; b < record_bytes; b += 64) Prefetch(records[i] + b);
   };
   for (int i = 0; i < kAhead && i < count; ++i) fetch(i);
   for (int i = 0; i < count; ++i) {

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 
@@ -188,19 +189,16 @@ HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t*
 
 #endif
 
-// Into the second cache: there far more lines may be under way than the first has buffers for.
-HWY_INLINE void Fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 // Asks for all that the scan of one window reads.
 HWY_INLINE void FetchWindow(const CodeLayout& layout, const ConstCodePlanes& planes, int key) {
   const uint8_t* coarse = planes.coarse + static_cast<size_t>(key) * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) Fetch(coarse + b);
-  Fetch(planes.factor + key);
-  Fetch(planes.factor_base + key / kWindowTokens);
+  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
+  PrefetchFar(planes.factor + key);
+  PrefetchFar(planes.factor_base + key / kWindowTokens);
   if (planes.centre == nullptr || key % layout.centre_tokens != 0) return;
   const int row = key / layout.centre_tokens;
-  for (int b = 0; b < layout.head_dim; b += 64) Fetch(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
-  Fetch(planes.centre_scale + row);
+  for (int b = 0; b < layout.head_dim; b += 64) PrefetchFar(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
+  PrefetchFar(planes.centre_scale + row);
 }
 
 // Windows [begin, end) of a.planes one after another: use_base(key, base), then use(key, scores of 16 keys) for each
@@ -272,7 +270,7 @@ HWY_INLINE void CopyRows(const uint8_t* coarse, int words, const uint16_t* keys,
   for (size_t c = 0; c < count; ++c, rows += row_words * 4) {
     const uint32_t key = keys[c];
     const uint8_t* from = coarse + key / kTileTokens * (kTileTokens * 4 * row_words) + key % kTileTokens * 4;
-    __builtin_prefetch(rows + kWriteAhead * row_words * 4, 1);
+    PrefetchWrite(rows + kWriteAhead * row_words * 4);
     for (size_t w = 0; w < row_words; ++w) memcpy(rows + w * 4, from + w * 64, 4);
   }
 }
@@ -314,9 +312,9 @@ void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Can
     uint32_t* index = out->index.data() + first;
     float *coarse_score = out->coarse.data() + first, *base = out->base.data() + first;
     for (size_t c = 0; c < count; c += 16) {
-      __builtin_prefetch(index + c + kWriteAhead, 1);
-      __builtin_prefetch(coarse_score + c + kWriteAhead, 1);
-      __builtin_prefetch(base + c + kWriteAhead, 1);
+      PrefetchWrite(index + c + kWriteAhead);
+      PrefetchWrite(coarse_score + c + kWriteAhead);
+      PrefetchWrite(base + c + kWriteAhead);
     }
     const uint32_t start = first_index + static_cast<uint32_t>(begin);
     for (size_t c = 0; c < count; ++c) {

@@ -3,7 +3,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/vector_ops.cc"
 #include "hwy/foreach_target.h"
 // clang-format off
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/dot8-inl.h"
 #include "kernels/cpu/simd-inl.h"
@@ -12,6 +11,7 @@
 #include <cassert>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -72,7 +72,7 @@ void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* que
   // 2 KiB ahead: what the machine's own streaming bandwidth wants; much further ahead halves it.
   const auto row = [&](int64_t i) HWY_ATTR {
     const uint8_t* p = static_cast<const uint8_t*>(rows.row(i));
-    for (size_t b = 0; b < dim * SizeOf(rows.dtype); b += 64) hwy::Prefetch(p + 2048 + b);
+    for (size_t b = 0; b < dim * SizeOf(rows.dtype); b += 64) Prefetch(p + 2048 + b);
     return static_cast<const void*>(p);
   };
   constexpr int64_t kBlock = 512;  // rows that are still at hand when the next four queries come
@@ -84,11 +84,11 @@ void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* que
 
 void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
                    float* out) {
-  constexpr int kAhead = 12;  // rows in flight: about a DRAM latency's worth of dot products
+  constexpr int kAhead = 16;  // rows in flight: a DRAM latency's worth of dot products
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
   const auto fetch = [&](int i) HWY_ATTR {
     const uint8_t* p = static_cast<const uint8_t*>(rows.row(positions[i]));
-    for (size_t b = 0; b < bytes; b += 64) hwy::Prefetch(p + b);
+    for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
   };
   for (int i = 0; i < count && i < kAhead; ++i) fetch(i);
   const auto row = [&](int64_t i) HWY_ATTR {
