@@ -110,8 +110,8 @@ std::string RenderText(const RecallReport& report) {
                      Number(row.attention_mass, "%.4f"), Number(row.coarse_recall, "%.4f"),
                      Number(row.bytes_per_key, "%.1f"), Number(row.scan_bytes_per_key, "%.1f"),
                      Number(row.us_per_query, "%.1f"), Number(fastest.us_per_query / row.us_per_query, "%.1f"),
-                     Number(row.scan_ns_per_key, "%.3f"),
-                     percent(row.scan_bandwidth_share), percent(row.scan_bandwidth_share_paired)});
+                     Number(row.scan_ns_per_key, "%.3f"), percent(row.scan_bandwidth_share),
+                     percent(row.scan_bandwidth_share_paired)});
   }
   std::string text = DataText(report) + "\n" + RenderTable(table);
   absl::StrAppendFormat(&text, "\nfastest exact search: %s, %.1f us a query\n", fastest.name, fastest.us_per_query);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/bare_socket.h"
 #include "bench/dataset.h"
 #include "bench/progress.h"
 #include "bench/synthetic.h"
@@ -276,6 +277,14 @@ absl::StatusOr<ServiceResult> MeasureService(const ServiceOptions& o) {
   double total_us = 0;
   for (double us : result.remote_us) total_us += us;
   if (total_us > 0) result.steps_per_s = static_cast<double>(result.remote_us.size()) / total_us * 1e6;
+  BareSocketOptions bare;
+  bare.request_bytes = tokens.key_bytes + tokens.query_bytes;
+  bare.response_bytes = sizeof(int32_t) * o.top_k * o.num_kv_heads;
+  bare.work_us = Percentile(result.local_us, 50);
+  bare.spin = o.transport == client::Transport::kPolling;
+  auto floor = MeasureBareSocket(bare);
+  if (!floor.ok()) return floor.status();
+  result.bare_socket_us = *floor;
   auto append = MeasureAppend(o.num_kv_heads, o.head_dim, o.seed);
   if (!append.ok()) return append.status();
   result.append_keys_per_s_core = *append;

@@ -32,6 +32,7 @@ struct ServiceOptions {
 struct ServiceResult {
   std::vector<double> remote_us, local_us;  // a step each
   std::vector<double> wire_us;  // remote steps less what the server says that its index took; the stream's only
+  double bare_socket_us = 0;    // a step's bytes over a bare socket pair, beyond work as long as the step in process
   int64_t errors = 0;           // steps that failed, or answered other sets than in process
   std::string first_error;
   double steps_per_s = 0;             // over the remote steps alone

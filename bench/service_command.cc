@@ -95,6 +95,7 @@ Json ToJson(const Flags& f, const ServiceResult& r) {
   j["in_process_p50_us"] = Percentile(r.local_us, 50);
   j["in_process_p99_us"] = Percentile(r.local_us, 99);
   j["rpc_overhead_p50_us"] = Percentile(r.remote_us, 50) - Percentile(r.local_us, 50);
+  j["bare_socket_p50_us"] = r.bare_socket_us;
   j["beyond_server_p50_us"] = r.wire_us.empty() ? Json(nullptr) : Json(Percentile(r.wire_us, 50));
   j["append_keys_per_s_core"] = r.append_keys_per_s_core;
   j["steps"] = r.remote_us.size();
@@ -124,7 +125,8 @@ std::string ToText(const Flags& f, const ServiceResult& r) {
   text += RenderTable({{"step", "p50 us", "p99 us"},
                        {"over the wire", us(remote), us(Percentile(r.remote_us, 99))},
                        {"in process", us(local), us(Percentile(r.local_us, 99))},
-                       {"the wire's share", us(remote - local), ""}});
+                       {"the wire's share", us(remote - local), ""},
+                       {"a bare socket's", us(r.bare_socket_us), ""}});
   if (!r.wire_us.empty()) {
     absl::StrAppendFormat(&text, "\nbeyond what the server says its index took: p50 %.1f us\n",
                           Percentile(r.wire_us, 50));

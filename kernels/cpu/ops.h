@@ -85,8 +85,8 @@ int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                int dim, const RsqTables& tables, const int8_t* query8, float* out);
 
-// out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and converted
-// once for up to four queries.
+// out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and
+// converted once for up to four queries.
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
              int64_t stride);
 // The same for rows at `positions`; stride = count.

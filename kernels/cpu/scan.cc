@@ -197,7 +197,8 @@ HWY_INLINE void FetchWindow(const CodeLayout& layout, const ConstCodePlanes& pla
   PrefetchFar(planes.factor_base + key / kWindowTokens);
   if (planes.centre == nullptr || key % layout.centre_tokens != 0) return;
   const int row = key / layout.centre_tokens;
-  for (int b = 0; b < layout.head_dim; b += 64) PrefetchFar(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
+  for (int b = 0; b < layout.head_dim; b += 64)
+    PrefetchFar(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
   PrefetchFar(planes.centre_scale + row);
 }
 

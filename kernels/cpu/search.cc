@@ -43,7 +43,7 @@ class LogSumExp {
 struct Workspace {
   QueryWork query[kMaxGroup];
   LogSumExp lse[kMaxGroup];
-  std::vector<uint32_t> keys;      // zone keys scored exactly, ascending
+  std::vector<uint32_t> keys;  // zone keys scored exactly, ascending
   std::vector<uint32_t> survivors, merged;
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
