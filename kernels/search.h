@@ -39,8 +39,8 @@ struct SearchStats {
   int64_t candidates = 0;
   int64_t rescans = 0;  // scans repeated because the sampled threshold let too few through
   int64_t refined = 0;
-  // scan: over the whole coarse plane, survivors' copies included. select: the sample that sets the scan's threshold, and
-  // the exact cuts.
+  // scan: over the whole coarse plane, survivors' copies included. select: the sample that sets the scan's threshold,
+  // and the exact cuts.
   int64_t prepare_ns = 0, scan_ns = 0, select_ns = 0, rerank_ns = 0, refine_ns = 0;
   void Add(const SearchStats& o);
 };
