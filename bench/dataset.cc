@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "bench/synthetic.h"
-#include "client/tensor_file.h"
 #include "kernels/math.h"
+#include "profile/tensor_file.h"
 
 namespace seine::bench {
 namespace {

@@ -80,6 +80,10 @@ struct PreparedQuery {
   std::vector<int8_t> query8;  // [head_dim] in the codec's space, for centres and the fine stage
   float query8_step = 0;
   std::vector<float> transformed;  // [head_dim] the query in the codec's space, fp32
+  // Balanced code: weights of the fine stage's levels, sqrt(lambda_i) q'_i in units of fine8_step. [head_dim] rounded
+  // up to a multiple of 64.
+  std::vector<int8_t> fine8;
+  float fine8_step = 0;
 };
 
 // Candidates of one query: structure of arrays, ascending by index until selection reorders.
@@ -121,6 +125,20 @@ struct RsqOptions {
   int centre_tokens = 64;  // Centre::kWindow: a multiple of 64
 };
 std::shared_ptr<const Codec> MakeRsqCodec(const RsqOptions& options);
+
+// The balanced code (ours; README.md, "How retrieval works"): keys and queries in coordinates where both have the
+// second moment diag(lambda), bits where they pay, an embedded Gaussian quantiser, and two 8-bit factors a key. One
+// codec a head. Record of the fine stage: the bits that the coarse plane lacks, then the factor of the whole code.
+struct BalancedOptions {
+  int head_dim = 128;                // a multiple of 16 in [32, 256]
+  std::vector<float> key_map;        // [head_dim, head_dim] row-major: y = x * key_map for a row x
+  std::vector<float> query_map;      // the same for queries; <q, x> = <q * query_map, y>
+  std::vector<float> lambda;         // [head_dim] positive, descending
+  std::vector<uint8_t> coarse_bits;  // [head_dim] at most 4 each, filling whole nibbles with whole coordinates
+  std::vector<uint8_t> total_bits;   // [head_dim] at most 6 each, never below coarse_bits
+  int centre_tokens = 64;            // a multiple of 64
+};
+std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options);
 
 }  // namespace seine
 

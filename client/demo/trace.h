@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/tensor_file.h"
 #include "client/types.h"
+#include "profile/tensor_file.h"
 
 namespace seine::demo {
 

@@ -28,18 +28,6 @@ namespace {
 
 }  // namespace
 
-TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "seine-test-XXXXXX").string();
-  path_ = mkdtemp(pattern.data());
-}
-
-TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
-
-std::string TempFolder::Write(const std::string& name, const std::string& bytes) const {
-  std::ofstream(Path(name), std::ios::binary) << bytes;
-  return Path(name);
-}
-
 Outcome RunProgram(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   int out[2], err[2];
   EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);

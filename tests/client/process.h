@@ -9,23 +9,9 @@
 #include <vector>
 
 #include "client/client.h"
+#include "tests/temp_folder.h"
 
 namespace seine {
-
-// A new folder under the system's temporary one, removed with all it holds.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::string Path(const std::string& name) const { return path_ + "/" + name; }
-  // Writes a file and returns its path.
-  std::string Write(const std::string& name, const std::string& bytes) const;
-
- private:
-  std::string path_;
-};
 
 struct Outcome {
   int exit_code = -1;  // -1: ended by a signal

@@ -1,5 +1,6 @@
-// The direction of the house: kernels <- index <- service -> proto <- client. Reads every #include of every room and
-// fails on one that the room's rule does not allow; then plants breaches in a tree of its own: each must be reported.
+// The direction of the house: kernels <- index <- service -> proto <- client, and profile <- index, client. Reads every
+// #include of every room and fails on one that the room's rule does not allow; then plants breaches in a tree of its
+// own: each must be reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,13 +27,15 @@ const std::vector<Rule>& Rules() {
   static const auto* const kRules = new std::vector<Rule>{
       {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
       {"kernels/", {"std", "hwy", "kernels"}, {}},
-      {"index/", {"std", "absl", "xxhash", "kernels", "index"}, {}},
+      {"profile/", {"std", "absl", "Eigen", "nlohmann", "profile"}, {}},
+      {"index/", {"std", "absl", "xxhash", "Eigen", "profile", "kernels", "index"}, {}},
       {"service/",
-       {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "index", "service"},
+       {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "profile", "index",
+        "service"},
        {"kernels/backend.h", "kernels/types.h", "kernels/search.h"}},
-      {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "client"}, {}},
+      {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
       {"bench/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
-      {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "kernels", "index", "client", "bench"}, {}},
+      {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "profile", "kernels", "index", "client", "bench"}, {}},
   };
   return *kRules;
 }
@@ -84,7 +87,7 @@ void CheckFile(const fs::path& root, const fs::path& file, const Rule& rule, Rep
 
 Report CheckTree(const fs::path& root) {
   Report report;
-  for (const char* room : {"kernels", "index", "service", "client", "bench"}) {
+  for (const char* room : {"profile", "kernels", "index", "service", "client", "bench"}) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (!Matches(entry.path().extension().string(), R"(\.(h|cc|cu|cuh|inc))")) continue;

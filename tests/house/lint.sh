@@ -23,7 +23,7 @@ check_format() { tree_files '*.cc' '*.h' | xargs -r clang-format --dry-run -Werr
 # Every source of the rooms but those that only declare flags: CLI11's headers would double the time. What headers hold is
 # checked through the sources.
 check_tidy() {
-  tree_files 'kernels/*.cc' 'index/*.cc' 'service/*.cc' 'client/*.cc' 'bench/*.cc' |
+  tree_files 'profile/*.cc' 'kernels/*.cc' 'index/*.cc' 'service/*.cc' 'client/*.cc' 'bench/*.cc' |
     xargs -r grep -LE '^#include .*(<CLI/|_command\.h"|/(commands|names)\.h")' |
     xargs -r -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option \
       2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)

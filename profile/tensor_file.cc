@@ -1,6 +1,6 @@
 // Opening and checking safetensors and .npy files. Nothing in a file is believed before it is compared with the file's
 // size.
-#include "client/tensor_file.h"
+#include "profile/tensor_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

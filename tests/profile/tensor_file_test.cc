@@ -1,5 +1,5 @@
 // The file reader: what it reads, and every way in which a file can be torn, foreign or contradict itself.
-#include "client/tensor_file.h"
+#include "profile/tensor_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tests/client/process.h"
+#include "tests/temp_folder.h"
 
 namespace seine {
 namespace {

@@ -5,8 +5,8 @@
 // Every size is checked at Open, so a tensor that Get returns lies wholly inside the file.
 //
 // Thread safety: a TensorFile is read-only once opened; any thread may call const members.
-#ifndef SEINE_CLIENT_TENSOR_FILE_H_
-#define SEINE_CLIENT_TENSOR_FILE_H_
+#ifndef SEINE_PROFILE_TENSOR_FILE_H_
+#define SEINE_PROFILE_TENSOR_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -76,4 +76,4 @@ class TensorFile {
 
 }  // namespace seine
 
-#endif  // SEINE_CLIENT_TENSOR_FILE_H_
+#endif  // SEINE_PROFILE_TENSOR_FILE_H_

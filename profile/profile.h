@@ -1,0 +1,92 @@
+// The model profile: first and second moments of queries, keys and values of every head, measured once on any texts, in
+// the frame before RoPE. What calibrated methods need: the balanced code, Q-Filters, OjaKV's first bases, Expected
+// Attention. Format and contents: README.md, "The model profile".
+//
+// File: safetensors, fp16 or fp32. A symmetric matrix is stored as its upper triangle, row by row
+// ([heads, D (D + 1) / 2]: D + D - 1 + ... + 1 numbers), which halves the file.
+//   layers.{l}.q_mean [Hq, D]    .q_moment [Hq, T]
+//   layers.{l}.k_mean [Hkv, D]   .k_moment [Hkv, T]   .k_residual [Hkv, T]   (T = D (D + 1) / 2)
+//   layers.{l}.v_mean [Hkv, D]   .v_moment [Hkv, T]
+// metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json states it, empty
+// if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads, head_dim, key_tokens,
+// query_tokens (measured, a layer), licence.
+#ifndef SEINE_PROFILE_PROFILE_H_
+#define SEINE_PROFILE_PROFILE_H_
+
+#include <Eigen/Dense>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "profile/rope.h"
+
+namespace seine {
+
+struct LayerProfile {
+  std::vector<Eigen::VectorXd> q_mean, k_mean, v_mean;  // [Hq], [Hkv], [Hkv], each [D]
+  std::vector<Eigen::MatrixXd> q_moment;                // [Hq] uncentred, [D, D]
+  std::vector<Eigen::MatrixXd> k_moment;                // [Hkv] uncentred
+  std::vector<Eigen::MatrixXd> k_residual;  // [Hkv] about the means of windows of 64, subtracted after RoPE as the
+                                            // index does (stored as int8), then carried back
+  std::vector<Eigen::MatrixXd> v_moment;  // [Hkv] uncentred
+};
+
+struct Profile {
+  std::string model, licence;
+  std::vector<std::string> texts;
+  std::string rope_json;  // of the model as it is used without stretching; empty: not stated, moments as observed
+  Rope::Style rope_style = Rope::Style::kHalfSplit;
+  int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t key_tokens = 0, query_tokens = 0;  // measured, a layer
+  std::vector<LayerProfile> layers;
+
+  // Uncentred second moment of the queries of a KV head's group.
+  Eigen::MatrixXd GroupQueryMoment(int layer, int kv_head) const;
+};
+
+// Errors open with the path: NOT_FOUND, PERMISSION_DENIED, DATA_LOSS (cut short), INVALID_ARGUMENT (no profile, another
+// version, a tensor missing or of another shape, a NaN, a matrix that is not positive semi-definite to rounding).
+absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+enum class ProfilePrecision : uint8_t { kFloat16, kFloat32 };
+// Writes beside the path and renames, so that a reader never sees half a file.
+absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, const std::string& path);
+
+// INVALID_ARGUMENT naming the field ("profile: ...") unless the profile is of this geometry.
+absl::Status CheckGeometry(const Profile& profile, int num_layers, int num_q_heads, int num_kv_heads, int head_dim);
+
+// Gathers moments from any number of texts, one stretch of tokens of one layer at a time; sums in fp64.
+class ProfileBuilder {
+ public:
+  // `rope`: as seen by the vectors that are added (a stretched run states its own); not stated: moments as observed.
+  ProfileBuilder(int num_layers, int num_q_heads, int num_kv_heads, int head_dim);
+
+  // fp32 [count, heads, D] after RoPE, positions first_position... Keys come in order within a text; those before
+  // `sink` should be left out by the caller, for sinks are no zone keys. Windows of 64 begin at the first key of a
+  // call, and a last part of a window counts in k_moment only.
+  void AddKeys(int layer, const float* keys, int64_t count, int64_t first_position, const Rope& rope);
+  void AddQueries(int layer, const float* queries, int64_t count, int64_t first_position, const Rope& rope);
+  void AddValues(int layer, const float* values, int64_t count);
+
+  // FAILED_PRECONDITION naming a layer that has no keys, queries or values. Names, texts and rope_json are the caller's
+  // to fill in.
+  absl::StatusOr<Profile> Finish() const;
+
+ private:
+  struct Sums {
+    Eigen::MatrixXd mean;                 // [heads, D]
+    std::vector<Eigen::MatrixXd> moment;  // [heads]
+    int64_t count = 0;
+  };
+  struct LayerSums {
+    Sums q, k, residual, v;
+  };
+  int num_q_heads_, num_kv_heads_, head_dim_;
+  std::vector<LayerSums> layers_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_PROFILE_PROFILE_H_
