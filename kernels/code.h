@@ -139,6 +139,8 @@ struct BalancedOptions {
   int centre_tokens = 64;            // a multiple of 64
 };
 std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options);
+// The layout of any balanced codec whose bits add up to these over a key's coordinates.
+CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_tokens);
 
 }  // namespace seine
 
