@@ -30,7 +30,7 @@ struct LayerProfile {
   std::vector<Eigen::MatrixXd> k_moment;                // [Hkv] uncentred
   std::vector<Eigen::MatrixXd> k_residual;  // [Hkv] about the means of windows of 64, subtracted after RoPE as the
                                             // index does (stored as int8), then carried back
-  std::vector<Eigen::MatrixXd> v_moment;  // [Hkv] uncentred
+  std::vector<Eigen::MatrixXd> v_moment;    // [Hkv] uncentred
 };
 
 struct Profile {
