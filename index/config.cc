@@ -190,6 +190,9 @@ absl::Status Validate(const IndexConfig& config) {
   for (const char c : config.name) {
     if (!absl::ascii_isprint(c)) return Wrong("", "name", "holds a character that is not printable");
   }
+  if (config.model.size() > kMaxNameLength) {
+    return Wrong("", "model", config.model.size(), " characters, at most ", kMaxNameLength);
+  }
   absl::Status status = First(CheckGeometry(config.geometry), CheckCodec(config.codec));
   if (!status.ok()) return status;
   status = First(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),

@@ -63,6 +63,7 @@ struct CodecConfig {
 
 struct IndexConfig {
   std::string name;
+  std::string model;  // as descriptions give it
   Geometry geometry;
   Zones zones;
   CodecConfig codec;
