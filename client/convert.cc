@@ -20,6 +20,7 @@ static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast
                   static_cast<int>(Scope::kPerQHead) == v1::SCOPE_PER_Q_HEAD &&
                   static_cast<int>(GqaReduce::kMean) == v1::GQA_REDUCE_MEAN &&
                   static_cast<int>(Coarse::kCollision) == v1::COARSE_COLLISION &&
+                  static_cast<int>(RopeStyle::kInterleaved) == v1::ROPE_STYLE_INTERLEAVED &&
                   static_cast<int>(Centre::kWindow) == v1::CENTRE_WINDOW &&
                   static_cast<int>(KvStore::kKeysValues) == v1::KV_STORE_KEYS_VALUES,
               "types.h's enums carry the wire's numbers");
@@ -134,12 +135,18 @@ void ToProto(const Sequence& sequence, v1::SequenceHandle* out) {
 
 void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
   out->set_name(spec.name);
+  out->set_model(spec.model);
   v1::Geometry* geometry = out->mutable_geometry();
   geometry->set_num_layers(spec.geometry.num_layers);
   geometry->set_num_q_heads(spec.geometry.num_q_heads);
   geometry->set_num_kv_heads(spec.geometry.num_kv_heads);
   geometry->set_head_dim(spec.geometry.head_dim);
   geometry->set_dtype(static_cast<v1::DType>(spec.geometry.dtype));
+  if (const Rope& rope = spec.rope; !rope.inv_freq.empty() || !rope.config_json.empty()) {
+    geometry->mutable_rope()->set_style(static_cast<v1::RopeStyle>(rope.style));
+    geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+    geometry->mutable_rope()->set_config_json(rope.config_json);
+  }
   v1::Zones* zones = out->mutable_zones();
   if (spec.sink) zones->set_sink(*spec.sink);
   if (spec.local) zones->set_local(*spec.local);
@@ -150,6 +157,10 @@ void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
   if (spec.seed) codec->set_seed(*spec.seed);
   codec->set_centre(static_cast<v1::Centre>(spec.centre));
   if (spec.centre_window) codec->set_centre_window(*spec.centre_window);
+  codec->set_profile(spec.profile);
+  if (spec.horizon) codec->set_horizon(*spec.horizon);
+  if (spec.coarse_bits) codec->set_coarse_bits(*spec.coarse_bits);
+  if (spec.total_bits) codec->set_total_bits(*spec.total_bits);
   v1::RetrievalSettings* retrieval = out->mutable_retrieval();
   if (spec.top_k) retrieval->set_top_k(*spec.top_k);
   if (spec.beta) retrieval->set_beta(*spec.beta);
@@ -238,6 +249,9 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   spec.name = in.name();
   spec.geometry = {in.geometry().num_layers(), in.geometry().num_q_heads(), in.geometry().num_kv_heads(),
                    in.geometry().head_dim(), static_cast<DType>(in.geometry().dtype())};
+  spec.model = in.model();
+  const v1::Rope& rope = in.geometry().rope();
+  spec.rope = {static_cast<RopeStyle>(rope.style()), {rope.inv_freq().begin(), rope.inv_freq().end()}, ""};
   CopyIf(in.zones().has_sink(), in.zones().sink(), &spec.sink);
   CopyIf(in.zones().has_local(), in.zones().local(), &spec.local);
   CopyIf(in.zones().has_update_buffer(), in.zones().update_buffer(), &spec.update_buffer);
@@ -246,6 +260,10 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   CopyIf(in.codec().has_seed(), in.codec().seed(), &spec.seed);
   spec.centre = static_cast<Centre>(in.codec().centre());
   CopyIf(in.codec().has_centre_window(), in.codec().centre_window(), &spec.centre_window);
+  spec.profile = in.codec().profile();
+  CopyIf(in.codec().has_horizon(), in.codec().horizon(), &spec.horizon);
+  CopyIf(in.codec().has_coarse_bits(), in.codec().coarse_bits(), &spec.coarse_bits);
+  CopyIf(in.codec().has_total_bits(), in.codec().total_bits(), &spec.total_bits);
   const v1::RetrievalSettings& retrieval = in.retrieval();
   CopyIf(retrieval.has_top_k(), retrieval.top_k(), &spec.top_k);
   CopyIf(retrieval.has_beta(), retrieval.beta(), &spec.beta);
@@ -271,13 +289,36 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           info.num_sequences(),
           info.uptime_seconds(),
           info.queue_capacity(),
-          info.max_message_bytes()};
+          info.max_message_bytes(),
+          {info.profiles().begin(), info.profiles().end()}};
 }
 
-HeadInfo FromProto(const v1::DescribeHeadResponse& info) {
-  return {info.num_tokens(), info.zone_begin(),  info.zone_end(),      info.num_segments(),
-          info.code_bytes(), info.store_bytes(), info.bytes_per_key(), info.codec(),
-          info.coarse(),     info.centre(),      info.coarse_bytes(),  info.fine_bytes()};
+absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
+  HeadInfo head = {info.num_tokens(),
+                   info.zone_begin(),
+                   info.zone_end(),
+                   info.num_segments(),
+                   info.code_bytes(),
+                   info.store_bytes(),
+                   info.bytes_per_key(),
+                   info.codec(),
+                   info.coarse(),
+                   info.centre(),
+                   info.coarse_bytes(),
+                   info.fine_bytes(),
+                   info.profile(),
+                   {},
+                   {},
+                   info.coarse_bits(),
+                   info.total_bits(),
+                   {}};
+  CopyIf(info.has_position(), info.position(), &head.position);
+  CopyIf(info.has_horizon(), info.horizon(), &head.horizon);
+  if (!info.has_lambda()) return head;
+  const int64_t dims = info.lambda().shape_size() == 1 ? info.lambda().shape(0) : -1;
+  absl::Status status = ReadElements("lambda", info.lambda(), v1::D_TYPE_FLOAT32, dims, &head.lambda);
+  if (!status.ok()) return status;
+  return head;
 }
 
 absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {

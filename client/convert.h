@@ -5,6 +5,7 @@
 #define SEINE_CLIENT_CONVERT_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/types.h"
 #include "seine/v1/admin_service.pb.h"
@@ -33,7 +34,7 @@ Sequence FromProto(const v1::SequenceHandle& handle);
 SequenceInfo FromProto(const v1::SequenceInfo& info);
 IndexInfo FromProto(const v1::IndexInfo& info);
 ServerInfo FromProto(const v1::GetServerInfoResponse& info);
-HeadInfo FromProto(const v1::DescribeHeadResponse& info);
+absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info);
 
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree. Allocations of `out` are
 // reused.

@@ -22,6 +22,7 @@ enum class Scope : uint8_t { kDefault = 0, kPerKvHead = 1, kPerQHead = 2 };
 enum class GqaReduce : uint8_t { kDefault = 0, kSoftmaxSum = 1, kMax = 2, kMean = 3 };
 enum class Coarse : uint8_t { kDefault = 0, kSignIp = 1, kCollision = 2 };
 enum class Centre : uint8_t { kDefault = 0, kNone = 1, kGlobal = 2, kWindow = 3 };
+enum class RopeStyle : uint8_t { kDefault = 0, kHalfSplit = 1, kInterleaved = 2 };
 enum class KvStore : uint8_t { kDefault = 0, kNone = 1, kKeys = 2, kKeysValues = 3 };
 enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3 };
 
@@ -63,15 +64,28 @@ struct Geometry {
   DType dtype = DType::kFloat16;  // of keys and values as appended and stored
 };
 
+// The rotary position embedding that keys carry: either field states it; neither: it is not stated.
+struct Rope {
+  RopeStyle style = RopeStyle::kDefault;
+  std::vector<double> inv_freq;  // [head_dim / 2] radians a token
+  std::string config_json;       // rope_parameters of config.json, or rope_theta and rope_scaling
+};
+
 struct IndexSpec {
   std::string name;
+  std::string model;  // its profile is used where the server has one by this name (what follows the last '/')
   Geometry geometry;
+  Rope rope;  // not stated: the profile's own
   // Zones, in tokens.
   std::optional<int> sink, local;
   std::optional<int> update_buffer;    // a multiple of 64 and of the centre window
   std::optional<int> dense_threshold;  // below this many tokens everything is visible (Path::kDense)
   // Codec.
-  std::string codec;  // empty: the server's default
+  std::string codec;               // "rsq" or "balanced"; empty: balanced where a profile is given or found, else rsq
+  std::string profile;             // balanced: one of ServerInfo::profiles
+  std::optional<int64_t> horizon;  // balanced: tokens ahead that queries come from
+  std::optional<double> coarse_bits;  // balanced: a coordinate, .5 or 1
+  std::optional<double> total_bits;   // balanced: a coordinate, above coarse_bits, at most 4
   std::optional<uint64_t> seed;
   Centre centre = Centre::kDefault;
   std::optional<int> centre_window;  // tokens that share a centre
@@ -203,6 +217,7 @@ struct ServerInfo {
   int64_t uptime_seconds = 0;
   int queue_capacity = 0;
   int64_t max_message_bytes = 0;
+  std::vector<std::string> profiles;  // names for IndexSpec::profile
 };
 
 struct HeadInfo {
@@ -214,6 +229,12 @@ struct HeadInfo {
   std::string codec, coarse, centre;
   int coarse_bytes = 0;  // a key, read by every scan
   int fine_bytes = 0;    // a key, read for candidates
+  // The balanced code's; nothing under rsq.
+  std::string profile;
+  std::optional<int64_t> position;         // queries are expected at [position, position + horizon]
+  std::optional<int64_t> horizon;          // absent: RoPE is not stated
+  double coarse_bits = 0, total_bits = 0;  // a coordinate
+  std::vector<float> lambda;               // [head_dim] descending; empty before the first key is encoded
 };
 
 }  // namespace seine::client

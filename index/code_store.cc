@@ -68,15 +68,15 @@ void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int 
   if (count > 0) std::memcpy(to, from, bytes_);
 }
 
-CodeShape::CodeShape(Backend* backend, const Codec* index_codec, int num_heads, bool counted)
-    : codec(index_codec),
+CodeShape::CodeShape(Backend* backend, const CodeLayout& code_layout, int num_heads, bool counted)
+    : layout(code_layout),
       heads(num_heads),
-      unit_keys(std::max(kWindowTokens, codec->layout().centre_tokens)),
+      unit_keys(std::max(kWindowTokens, layout.centre_tokens)),
       segment_keys(FullSegmentKeys(unit_keys)),
       with_counts(counted),
-      counts_per_head(codec->layout().head_dim / 8 * 256),
-      scan_format(codec->layout(), CodePart::kScan),
-      fine_format(codec->layout(), CodePart::kFine),
+      counts_per_head(layout.head_dim / 8 * 256),
+      scan_format(layout, CodePart::kScan),
+      fine_format(layout, CodePart::kFine),
       counts_format(int64_t{heads} * counts_per_head * sizeof(uint32_t)),
       scan_pool(backend, scan_format.Bytes(segment_keys)),
       fine_pool(backend, fine_format.Bytes(segment_keys)),
@@ -97,7 +97,7 @@ void CodeStore::Grow(int64_t visible, const KeySource& source, int centre_keys, 
   if (visible <= visible_) return;
   Refresh();
   if (encoded_ < visible) {
-    if (shape_->codec->centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
+    if (codecs_->heads[0].codec->centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
     EncodeTo(visible, source, backend);
   }
   if (shape_->with_counts) {
@@ -124,7 +124,10 @@ void CodeStore::Shrink(int64_t visible, int64_t encoded) {
   }
   visible_ = visible;
   encoded_ = encoded;
-  if (encoded_ == 0) centre_ = nullptr;
+  if (encoded_ == 0) {
+    centre_ = nullptr;
+    codecs_ = nullptr;
+  }
   for (Head& head : heads_) {
     head.scan.Truncate(encoded_);
     head.fine.Truncate(encoded_);
@@ -133,7 +136,7 @@ void CodeStore::Shrink(int64_t visible, int64_t encoded) {
 }
 
 void CodeStore::FillTask(int head, SearchTask* task) const {
-  task->codec = shape_->codec;
+  task->codec = codecs_->heads[head].codec.get();
   task->segments = heads_[head].planes.data();
   task->segment_keys = shape_->segment_keys;
   task->num_keys = visible_;
@@ -153,7 +156,7 @@ int64_t CodeStore::head_bytes(int head) const {
 }
 
 CodePlanes CodeStore::PlanesOf(const Head& head, size_t segment) const {
-  const CodeLayout& layout = shape_->codec->layout();
+  const CodeLayout& layout = shape_->layout;
   CodePlanes planes;
   PlacePlanes(layout, head.scan.capacity(segment), CodePart::kScan, head.scan.data(segment), &planes);
   PlacePlanes(layout, head.fine.capacity(segment), CodePart::kFine, head.fine.data(segment), &planes);
@@ -174,12 +177,12 @@ void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
     int64_t run = 0;
     ConstRows rows = source.Rows(h, 0, &run);
     if (run < centre_keys) {
-      const size_t row_bytes = shape_->codec->layout().head_dim * SizeOf(rows.dtype);
+      const size_t row_bytes = shape_->layout.head_dim * SizeOf(rows.dtype);
       together.resize(row_bytes * centre_keys);
       CopyRows(source, h, 0, centre_keys, row_bytes, together.data());
       rows = {together.data(), row_bytes, rows.dtype};
     }
-    centres[h] = shape_->codec->MakeSharedCentre(rows, centre_keys);
+    centres[h] = codecs_->heads[h].codec->MakeSharedCentre(rows, centre_keys);
   }
   centre_ = std::make_shared<const std::vector<SharedCentre>>(std::move(centres));
 }
@@ -187,7 +190,7 @@ void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
 // One task for each run of keys that lie together in one place and belong in one segment. A unit that straddles two
 // places (a chunk's edge, or stored rows and new ones) is copied together first.
 void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend) {
-  const CodeLayout& layout = shape_->codec->layout();
+  const CodeLayout& layout = shape_->layout;
   std::vector<EncodeTask> tasks;
   std::vector<std::unique_ptr<uint8_t[]>> together;
   for (int h = 0; h < shape_->heads; ++h) {
@@ -205,7 +208,7 @@ void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend)
         rows = {together.back().get(), row_bytes, rows.dtype};
       }
       const CodePlanes planes = PlanesOf(heads_[h], segment);
-      tasks.push_back({shape_->codec, rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
+      tasks.push_back({codecs_->heads[h].codec.get(), rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
                        PlanesFrom(layout, planes, key % shape_->segment_keys)});
       key += run;
     }
@@ -220,7 +223,7 @@ void CodeStore::CountKeys(int64_t begin, int64_t end, int sign) {
       const int64_t segment = key / shape_->segment_keys;
       const int64_t stop = std::min(end, (segment + 1) * shape_->segment_keys);
       const int64_t base = segment * shape_->segment_keys;
-      cpu::CountCodes(heads_[h].planes[segment], shape_->codec->layout(), static_cast<int>(key - base),
+      cpu::CountCodes(heads_[h].planes[segment], shape_->layout, static_cast<int>(key - base),
                       static_cast<int>(stop - base), sign, head_counts(h));
       key = stop;
     }

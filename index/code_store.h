@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "index/piece_list.h"
 #include "index/slab_pool.h"
+#include "index/transforms.h"
 #include "kernels/backend.h"
 #include "kernels/code.h"
 
@@ -40,14 +42,14 @@ class ArrayFormat : public PieceFormat {
   const int64_t bytes_;
 };
 
-// What the code stores of an index share.
+// What the code stores of an index share. It follows from the layout alone: codecs differ between heads and layers.
 class CodeShape {
  public:
-  CodeShape(Backend* backend, const Codec* codec, int heads, bool with_counts);
+  CodeShape(Backend* backend, const CodeLayout& layout, int heads, bool with_counts);
   CodeShape(const CodeShape&) = delete;
   CodeShape& operator=(const CodeShape&) = delete;
 
-  const Codec* const codec;
+  const CodeLayout layout;
   const int heads;
   const int unit_keys;     // keys are encoded in multiples of this: 64, or the tokens that share a centre
   const int segment_keys;  // keys in a full segment
@@ -75,6 +77,10 @@ class CodeStore {
 
   int64_t visible() const { return visible_; }
   int64_t encoded() const { return encoded_; }
+
+  // What the keys are encoded with: chosen before the first of them, kept as long as any is encoded. nullptr: none is.
+  const std::shared_ptr<const LayerCodecs>& codecs() const { return codecs_; }
+  void Choose(std::shared_ptr<const LayerCodecs> codecs) { codecs_ = std::move(codecs); }
 
   // Grows the zone to `visible` keys. Keys beyond encoded() are read from `source` and encoded, in parallel.
   // `centre_keys`: keys at the start of the zone that the frozen centre is made of (Centre::kGlobal).
@@ -108,6 +114,7 @@ class CodeStore {
   }
 
   const CodeShape* shape_;
+  std::shared_ptr<const LayerCodecs> codecs_;                // shared by forks
   std::vector<Head> heads_;                                  // empty until the first key is encoded
   PieceList counts_;                                         // one array of all heads
   std::shared_ptr<const std::vector<SharedCentre>> centre_;  // [heads], shared by forks

@@ -5,6 +5,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "profile/profile.h"
 
 namespace seine {
 
@@ -16,6 +18,7 @@ constexpr int kMaxZoneTokens = 1 << 24;
 constexpr int kMaxCentreTokens = 2048;
 constexpr int kMaxTopK = 65536;
 constexpr int kMaxRefine = 1 << 24;
+constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;
 constexpr size_t kMaxNameLength = 128;
 
 // "field: what is wrong", for a field inside `group`, which may be empty.
@@ -43,6 +46,19 @@ absl::Status First(const Statuses&... statuses) {
   return first;
 }
 
+absl::Status CheckRope(const Rope& rope, int head_dim) {
+  if (absl::Status s = CheckEnum("geometry", "rope.style", rope.style, Rope::Style::kInterleaved); !s.ok()) return s;
+  if (!rope.stated()) return absl::OkStatus();
+  if (rope.head_dim() != head_dim) {
+    return Wrong("geometry", "rope.inv_freq", rope.inv_freq.size(), " frequencies where head_dim ", head_dim, " has ",
+                 head_dim / 2, " pairs");
+  }
+  for (const double w : rope.inv_freq) {
+    if (!(w >= 0 && std::isfinite(w))) return Wrong("geometry", "rope.inv_freq", w, " is no frequency");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGeometry(const Geometry& g) {
   absl::Status status = First(CheckRange("geometry", "num_layers", g.num_layers, 1, kMaxLayers),
                               CheckRange("geometry", "num_kv_heads", g.num_kv_heads, 1, kMaxKvHeads),
@@ -56,13 +72,69 @@ absl::Status CheckGeometry(const Geometry& g) {
     return Wrong("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
   }
   for (const int dim : {64, 80, 96, 128, 192, 256}) {
-    if (g.head_dim == dim) return absl::OkStatus();
+    if (g.head_dim == dim) return CheckRope(g.rope, dim);
   }
   return Wrong("geometry", "head_dim", g.head_dim, " is none of 64, 80, 96, 128, 192, 256");
 }
 
+// Every head needs something to be balanced by, or its first keys could not be encoded.
+absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
+  if (absl::Status s = seine::CheckGeometry(profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
+      !s.ok()) {
+    return Wrong("codec", "profile", absl::StripPrefix(s.message(), "profile: "));
+  }
+  if (!profile.rope_json.empty() && !g.rope.stated()) {
+    return Wrong("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
+  }
+  for (int l = 0; l < g.num_layers; ++l) {
+    for (int h = 0; h < g.num_kv_heads; ++h) {
+      const double keys = profile.layers[l].k_residual[h].trace(), queries = profile.GroupQueryMoment(l, h).trace();
+      if (keys > 0 && queries > 0 && std::isfinite(keys) && std::isfinite(queries)) continue;
+      return Wrong("codec", "profile", "no moments of layer ", l, ", KV head ", h);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBalanced(const IndexConfig& config) {
+  const CodecConfig& codec = config.codec;
+  const bool rope = config.geometry.rope.stated();
+  if (codec.centre != Centre::kWindow) return Wrong("codec", "centre", "balanced needs window");
+  if (codec.profile == nullptr) return Wrong("codec", "profile", "balanced needs one");
+  if (codec.profile_name.size() > kMaxNameLength) {
+    return Wrong("codec", "profile", codec.profile_name.size(), " characters, at most ", kMaxNameLength);
+  }
+  if (!rope && codec.horizon != kDefaultHorizon) return Wrong("codec", "horizon", "given, but geometry.rope is not");
+  if (!rope && codec.query_position) return Wrong("codec", "query_position", "given, but geometry.rope is not");
+  if (absl::Status s = CheckRange("codec", "horizon", codec.horizon, kMinHorizon, kMaxHorizon); !s.ok()) return s;
+  if (absl::Status s = CheckRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX); !s.ok())
+    return s;
+  if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {
+    return Wrong("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
+  }
+  if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
+    return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
+  }
+  if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
+  return CheckProfile(*codec.profile, config.geometry);
+}
+
+// Settings of another codec are a misunderstanding, not something to pass over.
+absl::Status CheckNotBalanced(const CodecConfig& codec) {
+  const CodecConfig plain;
+  constexpr char kWhat[] = "given, but only balanced has one";
+  if (codec.profile != nullptr || !codec.profile_name.empty()) return Wrong("codec", "profile", kWhat);
+  if (codec.horizon != plain.horizon) return Wrong("codec", "horizon", kWhat);
+  if (codec.coarse_bits != plain.coarse_bits) return Wrong("codec", "coarse_bits", kWhat);
+  if (codec.total_bits != plain.total_bits) return Wrong("codec", "total_bits", kWhat);
+  if (codec.query_position) return Wrong("codec", "query_position", kWhat);
+  return absl::OkStatus();
+}
+
 absl::Status CheckCodec(const CodecConfig& codec) {
-  if (codec.name != "rsq") return Wrong("codec", "name", "unknown codec; there is rsq");
+  if (codec.name != "rsq" && codec.name != "balanced") {
+    return Wrong("codec", "name", "unknown codec; there are rsq and balanced");
+  }
   if (absl::Status s = CheckEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
   if (codec.centre != Centre::kWindow) return absl::OkStatus();
   if (absl::Status s = CheckRange("codec", "centre_tokens", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
@@ -118,6 +190,9 @@ absl::Status Validate(const IndexConfig& config) {
   for (const char c : config.name) {
     if (!absl::ascii_isprint(c)) return Wrong("", "name", "holds a character that is not printable");
   }
+  if (config.model.size() > kMaxNameLength) {
+    return Wrong("", "model", config.model.size(), " characters, at most ", kMaxNameLength);
+  }
   absl::Status status = First(CheckGeometry(config.geometry), CheckCodec(config.codec));
   if (!status.ok()) return status;
   status = First(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),
@@ -126,6 +201,8 @@ absl::Status Validate(const IndexConfig& config) {
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
     return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
   }
+  status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
+  if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
   return absl::OkStatus();
 }

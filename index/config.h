@@ -4,14 +4,19 @@
 #define SEINE_INDEX_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "kernels/code.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
+#include "profile/rope.h"
 
 namespace seine {
+
+struct Profile;
 
 struct Geometry {
   int num_layers = 1;
@@ -19,6 +24,7 @@ struct Geometry {
   int num_kv_heads = 1;
   int head_dim = 128;             // 64, 80, 96, 128, 192 or 256
   DType dtype = DType::kFloat16;  // of keys and values as appended and stored
+  Rope rope = {};                 // of the keys as appended; not stated: moments are used as observed
   int group() const { return num_q_heads / num_kv_heads; }
 };
 
@@ -35,15 +41,29 @@ struct Zones {
 
 enum class KvStore : uint8_t { kNone = 0, kKeys = 1, kKeysValues = 2 };
 
+inline constexpr int64_t kDefaultHorizon = 32768;
+
 struct CodecConfig {
-  std::string name = "rsq";
-  uint64_t seed = 1;
+  std::string name = "rsq";  // or "balanced", which needs a profile of the model, window centres and sign_ip
+  uint64_t seed = 1;         // rsq
   Centre centre = Centre::kWindow;
   int centre_tokens = 64;  // Centre::kWindow
+
+  // What follows is the balanced code's (retrieval.md, "The balanced code").
+  std::shared_ptr<const Profile> profile;  // of the geometry's shape
+  std::string profile_name;                // as descriptions give it
+  // Queries are expected at positions [p, p + horizon], p following from the length when a layer's first keys are
+  // encoded (SealingPosition). Nothing but the default where RoPE is not stated, for it has no effect there.
+  int64_t horizon = kDefaultHorizon;
+  double coarse_bits = 1;  // a coordinate, of the plane that is scanned: .5 or 1
+  double total_bits = 2;   // a coordinate, of the whole code: a multiple of 1/8 above coarse_bits, in [2, 4]
+  // p for whoever knows it better than the length tells, as where recorded queries are replayed.
+  std::optional<int64_t> query_position;
 };
 
 struct IndexConfig {
   std::string name;
+  std::string model;  // as descriptions give it
   Geometry geometry;
   Zones zones;
   CodecConfig codec;

@@ -13,15 +13,6 @@ constexpr int kChunkTokens = 2048;
 constexpr int kTransientChunkTokens = 256;
 constexpr int kMinChunkTokens = 64;
 
-std::shared_ptr<const Codec> MakeCodec(const IndexConfig& config) {
-  RsqOptions options;
-  options.head_dim = config.geometry.head_dim;
-  options.seed = config.codec.seed;
-  options.centre = config.codec.centre;
-  options.centre_tokens = config.codec.centre_tokens;
-  return MakeRsqCodec(options);
-}
-
 int ChunkTokens(KvStore store) { return store == KvStore::kNone ? kTransientChunkTokens : kChunkTokens; }
 
 PieceList::Shape RowShape(const RowFormat* format, KvStore store, SlabPool* pool) {
@@ -36,13 +27,13 @@ Context::Context(const IndexConfig& index_config, Backend* index_backend, std::s
     : config(index_config),
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, std::move(budget)),
-      codec(MakeCodec(index_config)),
+      transforms(&config, index_backend),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(1, sizeof(uint64_t)),
       row_pool(backend, rows.Bytes(ChunkTokens(config.kv_store))),
       row_shape(RowShape(&rows, config.kv_store, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
-      codes(backend, codec.get(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision) {}
+      codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision) {}
 
 int64_t Context::ZoneKeys(int64_t n) const {
   const Zones& zones = config.zones;

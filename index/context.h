@@ -12,12 +12,12 @@
 #include "index/piece_list.h"
 #include "index/row_store.h"
 #include "index/slab_pool.h"
+#include "index/transforms.h"
 #include "kernels/backend.h"
-#include "kernels/code.h"
 
 namespace seine {
 
-// Immutable but for the ledger and the pools, which are thread-safe. Outlives all sequences.
+// Immutable but for the ledger, the transforms and the pools, which are thread-safe. Outlives all sequences.
 class Context {
  public:
   Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget);
@@ -25,7 +25,7 @@ class Context {
   const IndexConfig config;
   Backend* const backend;
   mutable MemoryLedger ledger;
-  const std::shared_ptr<const Codec> codec;
+  mutable Transforms transforms;  // thread-safe
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
   int row_bytes() const { return rows.row_bytes(); }

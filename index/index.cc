@@ -90,7 +90,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
   Reservation reservation(&context_.ledger);
   if (absl::Status s = reservation.Reserve(bytes); !s.ok()) return s;
   sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
-  for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_));
+  for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_, i));
   return sequence;
 }
 
@@ -295,10 +295,21 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   info.code_bytes = target.head_code_bytes(kv_head);
   info.store_bytes = target.store_bytes() / context_.config.geometry.num_kv_heads;
   info.bytes_per_key = target.zone_keys() > 0 ? double(info.code_bytes) / double(target.zone_keys()) : 0;
-  info.layout = context_.codec->layout();
+  info.layout = context_.transforms.layout();
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
-  info.centre = Name(context_.codec->centre());
+  info.centre = Name(context_.config.codec.centre);
+  if (context_.config.codec.name == "balanced") {
+    const CodecConfig& codec = context_.config.codec;
+    info.profile = codec.profile_name;
+    info.coarse_bits = codec.coarse_bits;
+    info.total_bits = codec.total_bits;
+    if (context_.config.geometry.rope.stated()) info.horizon = codec.horizon;
+    if (const auto& codecs = target.codes().codecs(); codecs != nullptr) {
+      info.position = codecs->position;
+      info.lambda = codecs->heads[kv_head].lambda;
+    }
+  }
   return info;
 }
 

@@ -85,6 +85,12 @@ struct HeadInfo {
   double bytes_per_key = 0;  // code bytes (all planes, centres, capacity not yet used) / zone keys
   CodeLayout layout;
   std::string codec, coarse, centre;
+  // The balanced code's; nothing under rsq.
+  std::string profile;
+  int64_t position = -1;  // p: queries are expected at [p, p + horizon]. -1: nothing is encoded, or RoPE not stated
+  int64_t horizon = 0;    // 0: RoPE is not stated, so that moments are used as observed
+  double coarse_bits = 0, total_bits = 0;  // a coordinate
+  std::vector<float> lambda;               // [head_dim] descending; empty before the first key is encoded
 };
 
 class Index {

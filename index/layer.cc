@@ -48,8 +48,9 @@ class Layer::AppendedKeys : public KeySource {
   const int64_t new_length_;
 };
 
-Layer::Layer(const Context* context)
+Layer::Layer(const Context* context, int layer)
     : context_(context),
+      layer_(layer),
       keys_(&context->rows, &context->row_shape),
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
@@ -91,6 +92,15 @@ absl::Status Layer::CheckReplay(int64_t position, int64_t count, const uint8_t* 
                                                " already holds other bytes; truncate before rewriting it"));
 }
 
+// Ahead of the first key that is encoded. Codecs chosen for an append that then fails are chosen anew by the next.
+absl::Status Layer::ChooseCodecs(int64_t new_length) {
+  if (codes_.encoded() > 0 || context_->ZoneKeys(new_length) == 0) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context_->transforms.Of(layer_, new_length);
+  if (!codecs.ok()) return codecs.status();
+  codes_.Choose(*std::move(codecs));
+  return absl::OkStatus();
+}
+
 absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_t* values) {
   const int64_t sink_end = std::min<int64_t>(context_->config.zones.sink, new_length);
   const int64_t raw_begin = RawBeginAt(new_length);
@@ -100,6 +110,7 @@ absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_
   const int64_t first_end = gap ? std::max(sink_end, length_) : new_length;
   const int64_t second_begin = gap ? raw_begin : new_length;
 
+  if (absl::Status s = ChooseCodecs(new_length); !s.ok()) return s;
   Staging staging;
   keys_.Plan(length_, first_end, &staging);
   keys_.Plan(second_begin, new_length, &staging);
@@ -144,7 +155,7 @@ int64_t Layer::RawBeginAt(int64_t length) const {
 int64_t Layer::EncodedAfterCut(int64_t position) const {
   const int64_t below = std::max<int64_t>(position - context_->config.zones.sink, 0);
   const int64_t whole = std::min(below / context_->codes.unit_keys * context_->codes.unit_keys, codes_.encoded());
-  if (context_->codec->centre() == Centre::kGlobal && whole < context_->config.zones.update_buffer) return 0;
+  if (context_->config.codec.centre == Centre::kGlobal && whole < context_->config.zones.update_buffer) return 0;
   return whole;
 }
 

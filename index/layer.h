@@ -28,12 +28,13 @@ namespace seine {
 // lock them in the order of sequence generation, then layer.
 class Layer {
  public:
-  explicit Layer(const Context* context);
+  Layer(const Context* context, int layer);  // its number
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
   std::shared_mutex& mutex() const { return mutex_; }
   int64_t length() const { return length_; }
+  const CodeStore& codes() const { return codes_; }
   int64_t zone_keys() const { return codes_.visible(); }
   int64_t num_segments() const { return codes_.num_segments(); }
 
@@ -64,6 +65,7 @@ class Layer {
   bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
   absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
+  absl::Status ChooseCodecs(int64_t new_length);
   absl::Status Extend(int64_t new_length, const uint8_t* keys, const uint8_t* values);
   int64_t RawBeginAt(int64_t length) const;
   int64_t EncodedAfterCut(int64_t position) const;
@@ -71,6 +73,7 @@ class Layer {
   void AddDense(int kv_head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
 
   const Context* context_;
+  const int layer_;
   mutable std::shared_mutex mutex_;
   int64_t length_ = 0;
   int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, length_) are held, besides the sink's

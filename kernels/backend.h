@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -57,6 +58,10 @@ class Backend {
   // Both run their tasks in parallel and return when all are done.
   virtual void Encode(const EncodeTask* tasks, int count) = 0;
   virtual void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) = 0;
+
+  // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
+  // fn must not throw or call the backend.
+  virtual void Run(int count, const std::function<void(int)>& fn) = 0;
 };
 
 // `threads` = 0: one per core. 1: everything on the calling thread.

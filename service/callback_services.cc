@@ -214,7 +214,7 @@ class Refusal final : public Reactor {
 class IndexServiceImpl final : public v1::IndexService::CallbackService {
  public:
   explicit IndexServiceImpl(Core& core) : core_(core) {}
-  SEINE_UNARY(CreateIndex, Light)
+  SEINE_UNARY(CreateIndex, Heavy)  // may read a profile
   SEINE_UNARY(GetIndex, Light)
   SEINE_UNARY(ListIndexes, Light)
   SEINE_UNARY(DeleteIndex, Heavy)  // gives back what may be gigabytes

@@ -96,6 +96,18 @@ Setting PollingSetting() {
           set, [](const ServerConfig& config) { return config.server.polling ? "true" : "false"; }};
 }
 
+Setting ProfilesSetting() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    config->profiles = text;
+    return absl::OkStatus();
+  };
+  return {
+      "server.profiles", "DIR",
+      "Folder of model profiles (seine calibrate), NAME.profile.safetensors or NAME.safetensors; an index names one "
+      "by NAME. Each is read when an index first asks for it.",
+      set, [](const ServerConfig& config) { return config.profiles; }};
+}
+
 std::vector<Setting> MakeSettings() {
   constexpr int64_t kAnyBytes = int64_t{1} << 50;
   return {
@@ -119,6 +131,7 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.max_message", "Largest request or answer.", kMinMessageBytes, kMaxMessageBytes,
           [](auto& c) -> auto& { return c.server.core.max_message_bytes; }),
+      ProfilesSetting(),
       Number(
           "server.grace", "Seconds that calls under way get to end after SIGTERM.", 0, 3600,
           [](auto& c) -> auto& { return c.grace_seconds; }),
@@ -140,30 +153,26 @@ absl::Status Apply(const std::string& key, const std::string& value, const std::
   return Wrong(absl::StrCat(where, ": unknown key"));
 }
 
-// The first error has been named by its path in the file ("indexes[0].zones.sink: ..."), as a call's would in its
-// request.
-absl::Status ApplyIndexes(const YAML::Node& list, ServerConfig* config) {
+absl::Status ApplyIndexes(const YAML::Node& list, const std::string& file, ServerConfig* config) {
   if (!list.IsSequence()) return Wrong("indexes: expected a list");
   std::set<std::string> names;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("indexes[", i, "]");
     v1::IndexSpec spec;
     if (auto s = FromYaml(list[i], path, &spec); !s.ok()) return s;
-    auto index = ConfigFrom(spec, path);
-    if (!index.ok()) return index.status();
-    if (!names.insert(index->name).second) return Wrong(path + ".name: a second index of this name");
-    config->server.indexes.push_back(*std::move(index));
+    if (!names.insert(spec.name()).second) return Wrong(path + ".name: a second index of this name");
+    config->entries.push_back({file, path, std::move(spec)});
   }
   return absl::OkStatus();
 }
 
-absl::Status ApplyRoot(const YAML::Node& root, ServerConfig* config) {
+absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerConfig* config) {
   if (root.IsNull()) return absl::OkStatus();  // an empty file
   if (!root.IsMap()) return Wrong("expected sections");
   for (const auto& section : root) {
     const std::string name = section.first.IsScalar() ? section.first.Scalar() : "?";
     if (name == "indexes") {
-      if (auto s = ApplyIndexes(section.second, config); !s.ok()) return s;
+      if (auto s = ApplyIndexes(section.second, file, config); !s.ok()) return s;
       continue;
     }
     if (!section.second.IsMap()) {
@@ -197,7 +206,7 @@ absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
   } catch (const YAML::Exception& error) {
     return Wrong(absl::StrCat(path, ":", error.mark.line + 1, ": ", error.msg));
   }
-  if (auto s = ApplyRoot(root, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
+  if (auto s = ApplyRoot(root, path, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
   return absl::OkStatus();
 }
 
@@ -215,6 +224,22 @@ absl::Status ApplyEnvironment(const char* const* environment, ServerConfig* conf
 absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config) {
   for (const auto& [key, value] : keys_and_values) {
     if (auto s = Apply(key, value, FlagOf(key), config); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// The first error has been named by its path in the file ("indexes[0].zones.sink: ..."), as a call's would in its
+// request.
+absl::Status Resolve(ServerConfig* config) {
+  if (!config->profiles.empty()) {
+    auto profiles = Profiles::Open(config->profiles);
+    if (!profiles.ok()) return Wrong(absl::StrCat("server.profiles: ", profiles.status().message()));
+    config->server.core.profiles = *std::move(profiles);
+  }
+  for (const IndexEntry& entry : config->entries) {
+    auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());
+    if (!index.ok()) return Wrong(absl::StrCat(entry.file, ": ", index.status().message()));
+    config->server.indexes.push_back(*std::move(index));
   }
   return absl::OkStatus();
 }

@@ -10,12 +10,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "seine/v1/index_service.pb.h"
 #include "service/server.h"
 
 namespace seine {
 
+// An index of a file, as it is written there.
+struct IndexEntry {
+  std::string file, path;  // "seined.yaml", "indexes[0]"
+  v1::IndexSpec spec;
+};
+
 struct ServerConfig {
   ServerOptions server;
+  std::string profiles;             // folder; empty: none
+  std::vector<IndexEntry> entries;  // what server.indexes is made of
   std::string backend = "auto";
   int grace_seconds = 10;
   std::string log_level = "info";
@@ -36,6 +45,9 @@ std::string FlagOf(const std::string& key);
 absl::Status ApplyYaml(const std::string& path, ServerConfig* config);
 absl::Status ApplyEnvironment(const char* const* environment, ServerConfig* config);  // as ::environ
 absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config);
+
+// After all layers, once: opens the folder of profiles and makes server.indexes of the entries. Errors as above.
+absl::Status Resolve(ServerConfig* config);
 
 // The whole as YAML that ApplyYaml reads back.
 std::string ToYaml(const ServerConfig& config);

@@ -1,5 +1,6 @@
 // The calls of IndexService, SequenceService and AdminService.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "service/calls.h"
@@ -35,7 +36,7 @@ absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::Seque
 }
 
 absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response) {
-  auto config = ConfigFrom(request.spec(), "spec");
+  auto config = ConfigFrom(request.spec(), "spec", core.options.profiles.get());
   if (!config.ok()) return config.status();
   auto index = core.catalog.Create(*config);
   if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
@@ -149,6 +150,7 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_uptime_seconds(std::chrono::duration_cast<std::chrono::seconds>(uptime).count());
   response->set_queue_capacity(core.options.queue_capacity);
   response->set_max_message_bytes(core.options.max_message_bytes);
+  for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   return absl::OkStatus();
 }
 

@@ -10,6 +10,9 @@
 namespace seine {
 namespace {
 
+constexpr int kMaxHeadDim = 256;
+constexpr int64_t kUnstretched = 0;  // dynamic scaling as it is before the context outgrows the model's own
+
 // Every wire enum is the index's enum shifted by one, 0 meaning "not given".
 template <typename Wire, typename Plain>
 constexpr bool Shifted(Wire wire, Plain plain) {
@@ -23,6 +26,8 @@ static_assert(Shifted(v1::COARSE_SIGN_IP, Coarse::kSignIp) && Shifted(v1::COARSE
 static_assert(Shifted(v1::SCOPE_PER_KV_HEAD, Scope::kPerKvHead) && Shifted(v1::SCOPE_PER_Q_HEAD, Scope::kPerQHead));
 static_assert(Shifted(v1::GQA_REDUCE_SOFTMAX_SUM, GqaReduce::kSoftmaxSum) &&
               Shifted(v1::GQA_REDUCE_MAX, GqaReduce::kMax) && Shifted(v1::GQA_REDUCE_MEAN, GqaReduce::kMean));
+static_assert(Shifted(v1::ROPE_STYLE_HALF_SPLIT, Rope::Style::kHalfSplit) &&
+              Shifted(v1::ROPE_STYLE_INTERLEAVED, Rope::Style::kInterleaved));
 static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE_KEYS, KvStore::kKeys) &&
               Shifted(v1::KV_STORE_KEYS_VALUES, KvStore::kKeysValues));
 static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
@@ -67,6 +72,22 @@ absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view
   return Down(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->reduce);
 }
 
+// Frequencies of an index's own statement of RoPE. `head_dim` may be wrong still; then the index refuses it.
+absl::Status RopeFrom(const v1::Rope& wire, int head_dim, const std::string& field, Rope* rope) {
+  if (auto s = Down(wire.style(), v1::RopeStyle_IsValid, field + ".style", &rope->style); !s.ok()) return s;
+  if (wire.config_json().empty()) {
+    if (wire.inv_freq().empty()) return FieldError("NOT_GIVEN", field, "give inv_freq or config_json");
+    rope->inv_freq.assign(wire.inv_freq().begin(), wire.inv_freq().end());
+    return absl::OkStatus();
+  }
+  if (!wire.inv_freq().empty()) return FieldError("CONFLICT", field, "give inv_freq or config_json, not both");
+  if (head_dim <= 0 || head_dim > kMaxHeadDim) return absl::OkStatus();
+  auto parsed = ParseRope(wire.config_json(), head_dim, rope->style, kUnstretched);
+  if (!parsed.ok()) return FieldError("BAD_ROPE", field + ".config_json", parsed.status().message());
+  *rope = *std::move(parsed);
+  return absl::OkStatus();
+}
+
 absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Geometry* geometry) {
   geometry->num_layers = wire.num_layers();
   geometry->num_q_heads = wire.num_q_heads();
@@ -75,7 +96,44 @@ absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Ge
   const std::string field = absl::StrCat(prefix, ".geometry.dtype");
   if (wire.dtype() == v1::D_TYPE_UNSPECIFIED) return FieldError("UNKNOWN_DTYPE", field, "not given");
   if (wire.dtype() == v1::D_TYPE_INT32) return FieldError("UNKNOWN_DTYPE", field, "keys are of a float type");
-  return Down(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype);
+  if (auto s = Down(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype); !s.ok()) return s;
+  if (!wire.has_rope()) return absl::OkStatus();
+  return RopeFrom(wire.rope(), wire.head_dim(), absl::StrCat(prefix, ".geometry.rope"), &geometry->rope);
+}
+
+// The profile of an index that names none: that of its model, unless the index asks for what balanced does not do.
+std::string ProfileOf(const v1::IndexSpec& spec, const IndexConfig& config, const Profiles& profiles) {
+  if (!spec.codec().profile().empty()) return spec.codec().profile();
+  if (spec.codec().name() == "rsq" || spec.model().empty()) return "";
+  if (config.codec.centre != Centre::kWindow || config.search.coarse != Coarse::kSignIp) return "";
+  const std::string name = spec.model().substr(spec.model().rfind('/') + 1);  // npos + 1 is 0
+  return profiles.Has(name) ? name : "";
+}
+
+// Codec and profile. The rest of the configuration has been read.
+absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Profiles* profiles, IndexConfig* config) {
+  const v1::CodecSettings& wire = spec.codec();
+  CodecConfig& codec = config->codec;
+  codec.profile_name = ProfileOf(spec, *config, *profiles);
+  codec.name = !wire.name().empty() ? wire.name() : codec.profile_name.empty() ? "rsq" : "balanced";
+  if (wire.has_horizon()) codec.horizon = wire.horizon();
+  if (wire.has_coarse_bits()) codec.coarse_bits = wire.coarse_bits();
+  if (wire.has_total_bits()) codec.total_bits = wire.total_bits();
+  if (codec.name != "balanced" || codec.profile_name.empty()) return absl::OkStatus();
+  auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
+  if (!profile.ok()) return profile.status();
+  codec.profile = *std::move(profile);
+  Geometry& geometry = config->geometry;
+  if (geometry.rope.stated() || codec.profile->rope_json.empty() || codec.profile->head_dim != geometry.head_dim) {
+    return absl::OkStatus();
+  }
+  auto rope = ParseRope(codec.profile->rope_json, geometry.head_dim, codec.profile->rope_style, kUnstretched);
+  if (!rope.ok()) {
+    return FieldError("BAD_PROFILE", prefix + ".codec.profile", absl::StrCat("rope: ", rope.status().message()),
+                      absl::StatusCode::kFailedPrecondition);
+  }
+  geometry.rope = *std::move(rope);
+  return absl::OkStatus();
 }
 
 void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor) {
@@ -104,7 +162,7 @@ const FieldNames kSpecNames = kSpecNamePairs;
 
 v1::DType ToProto(DType dtype) { return Up<v1::DType>(dtype); }
 
-absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix) {
+absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles) {
   IndexConfig config;
   config.name = spec.name();
   if (auto s = CheckName(spec.name(), absl::StrCat(prefix, ".name")); !s.ok()) return s;
@@ -114,7 +172,6 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   if (zones.has_local()) config.zones.local = zones.local();
   if (zones.has_update_buffer()) config.zones.update_buffer = zones.update_buffer();
   if (zones.has_dense_threshold()) config.zones.dense_threshold = zones.dense_threshold();
-  if (!spec.codec().name().empty()) config.codec.name = spec.codec().name();
   if (spec.codec().has_seed()) config.codec.seed = spec.codec().seed();
   if (spec.codec().has_centre_window()) config.codec.centre_tokens = spec.codec().centre_window();
   const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
@@ -122,6 +179,8 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
   if (auto s = Down(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
   config.memory_limit_bytes = spec.memory_limit_bytes();
+  config.model = spec.model();
+  if (auto s = CodecFrom(spec, std::string(prefix), profiles, &config); !s.ok()) return s;
   if (auto s = Validate(config); !s.ok()) return Explain(s, prefix, kSpecNames);
   return config;
 }
@@ -134,6 +193,10 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   geometry->set_num_kv_heads(config.geometry.num_kv_heads);
   geometry->set_head_dim(config.geometry.head_dim);
   geometry->set_dtype(ToProto(config.geometry.dtype));
+  if (const Rope& rope = config.geometry.rope; rope.stated()) {
+    geometry->mutable_rope()->set_style(Up<v1::RopeStyle>(rope.style));
+    geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+  }
   auto* zones = spec->mutable_zones();
   zones->set_sink(config.zones.sink);
   zones->set_local(config.zones.local);
@@ -144,6 +207,12 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   codec->set_seed(config.codec.seed);
   codec->set_centre(Up<v1::Centre>(config.codec.centre));
   codec->set_centre_window(config.codec.centre_tokens);
+  if (config.codec.name == "balanced") {
+    codec->set_profile(config.codec.profile_name);
+    codec->set_horizon(config.codec.horizon);
+    codec->set_coarse_bits(config.codec.coarse_bits);
+    codec->set_total_bits(config.codec.total_bits);
+  }
   auto* retrieval = spec->mutable_retrieval();
   retrieval->set_top_k(config.search.top_k);
   retrieval->set_beta(config.search.beta);
@@ -155,6 +224,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   retrieval->set_softmax_scale(config.search.softmax_scale);
   spec->set_kv_store(Up<v1::KvStore>(config.kv_store));
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
+  spec->set_model(config.model);
 }
 
 absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config) {
@@ -218,6 +288,14 @@ void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
   out->set_centre(head.centre);
   out->set_coarse_bytes(head.layout.coarse_bytes);
   out->set_fine_bytes(head.layout.fine_bytes);
+  out->set_profile(head.profile);
+  out->set_coarse_bits(head.coarse_bits);
+  out->set_total_bits(head.total_bits);
+  if (head.horizon > 0) out->set_horizon(head.horizon);
+  if (head.position >= 0) out->set_position(head.position);
+  if (head.lambda.empty()) return;
+  SetTensor(v1::D_TYPE_FLOAT32, {static_cast<int64_t>(head.lambda.size())}, out->mutable_lambda());
+  out->mutable_lambda()->set_raw(head.lambda.data(), head.lambda.size() * sizeof(float));
 }
 
 void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out) {

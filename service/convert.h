@@ -14,13 +14,15 @@
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
 #include "service/error.h"
+#include "service/profiles.h"
 
 namespace seine {
 
 v1::DType ToProto(DType dtype);
 
-// `prefix` stands before every field's path in errors, e.g. "spec".
-absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix);
+// `prefix` stands before every field's path in errors, e.g. "spec". Reads the profile that the spec names; besides
+// INVALID_ARGUMENT, NOT_FOUND and FAILED_PRECONDITION naming codec.profile.
+absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles);
 void ToProto(const IndexConfig& config, v1::IndexSpec* spec);  // every field given
 
 // Names of IndexSpec's fields where IndexConfig has others.

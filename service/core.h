@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "service/catalog.h"
 #include "service/executor.h"
+#include "service/profiles.h"
 
 namespace seine {
 
@@ -22,6 +23,7 @@ struct CoreOptions {
   int queue_capacity = 256;
   int64_t memory_limit_bytes = 0;                 // 0: none
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
+  std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
 // Calls under way, for a server that ends: it takes no more of them and waits for those it has. Thread-safe.

@@ -92,6 +92,7 @@ absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
   }
   if (auto s = ApplyEnvironment(environ, &config); !s.ok()) return s;
   if (auto s = ApplyFlags(line.settings, &config); !s.ok()) return s;
+  if (auto s = Resolve(&config); !s.ok()) return s;
   return config;
 }
 

@@ -70,6 +70,26 @@ absl::Status SetField(const YAML::Node& node, const FieldDescriptor& field, cons
   }
 }
 
+// The only lists that settings have.
+absl::Status SetNumbers(const YAML::Node& node, const FieldDescriptor& field, const std::string& path,
+                        Message* message) {
+  if (!node.IsSequence()) return Wrong(path, "expected a list of numbers");
+  for (size_t i = 0; i < node.size(); ++i) {
+    const auto add = [&](double v) { message->GetReflection()->AddDouble(message, &field, v); };
+    if (auto s = Scalar<double>(node[i], absl::StrCat(path, "[", i, "]"), "a number", add); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+void EmitNumbers(const Message& message, const FieldDescriptor& field, YAML::Emitter* out) {
+  const auto* reflection = message.GetReflection();
+  *out << YAML::Flow << YAML::BeginSeq;
+  for (int i = 0; i < reflection->FieldSize(message, &field); ++i) {
+    *out << reflection->GetRepeatedDouble(message, &field, i);
+  }
+  *out << YAML::EndSeq;
+}
+
 void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter* out) {
   const auto* reflection = message.GetReflection();
   switch (field.cpp_type()) {
@@ -110,8 +130,9 @@ absl::Status FromYaml(const YAML::Node& node, absl::string_view path, Message* m
     const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
     const std::string child = absl::StrCat(path, ".", key);
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key);
-    if (field == nullptr || field->is_repeated()) return Wrong(child, "unknown key");
-    if (auto s = SetField(entry.second, *field, child, message); !s.ok()) return s;
+    if (field == nullptr) return Wrong(child, "unknown key");
+    const auto set = field->is_repeated() ? SetNumbers : SetField;
+    if (auto s = set(entry.second, *field, child, message); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -122,7 +143,7 @@ void ToYaml(const Message& message, YAML::Emitter* out) {
   *out << YAML::BeginMap;
   for (const FieldDescriptor* field : fields) {
     *out << YAML::Key << field->name() << YAML::Value;
-    EmitField(message, *field, out);
+    (field->is_repeated() ? EmitNumbers : EmitField)(message, *field, out);
   }
   *out << YAML::EndMap;
 }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 
@@ -31,7 +32,8 @@ absl::Status Version(const Session& session) {
                      {"num_sequences", info->num_sequences},
                      {"uptime_seconds", info->uptime_seconds},
                      {"queue_capacity", info->queue_capacity},
-                     {"max_message_bytes", info->max_message_bytes}};
+                     {"max_message_bytes", info->max_message_bytes},
+                     {"profiles", info->profiles}};
   session.Print(json, [&] {
     const std::string limit = info->memory_limit_bytes > 0 ? FormatBytes(info->memory_limit_bytes) : "no limit";
     return ToString(
@@ -42,9 +44,20 @@ absl::Status Version(const Session& session) {
          {"holds", absl::StrCat(info->num_indexes, " indexes, ", info->num_sequences, " sequences")},
          {"uptime", absl::StrCat(info->uptime_seconds, " s")},
          {"queue", absl::StrCat(info->queue_capacity)},
-         {"message limit", FormatBytes(info->max_message_bytes)}});
+         {"message limit", FormatBytes(info->max_message_bytes)},
+         {"profiles", info->profiles.empty() ? "none" : absl::StrJoin(info->profiles, ", ")}});
   });
   return absl::OkStatus();
+}
+
+// What the transform was made for.
+std::string Balanced(const client::HeadInfo& head) {
+  if (head.profile.empty()) return "no";
+  std::string text = absl::StrCat("by ", head.profile, ", ", head.coarse_bits, " + ",
+                                  head.total_bits - head.coarse_bits, " bits a coordinate, ");
+  if (!head.horizon) return text + "RoPE not stated";
+  if (!head.position) return text + "nothing encoded";
+  return absl::StrCat(text, "for queries at [", *head.position, ", ", *head.position + *head.horizon, "]");
 }
 
 absl::Status DescribeHead(const Session& session, const client::Sequence& sequence, int layer, int kv_head) {
@@ -65,7 +78,13 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"coarse", head->coarse},
                      {"centre", head->centre},
                      {"coarse_bytes", head->coarse_bytes},
-                     {"fine_bytes", head->fine_bytes}};
+                     {"fine_bytes", head->fine_bytes},
+                     {"profile", head->profile},
+                     {"position", head->position ? Json(*head->position) : Json()},
+                     {"horizon", head->horizon ? Json(*head->horizon) : Json()},
+                     {"coarse_bits", head->coarse_bits},
+                     {"total_bits", head->total_bits},
+                     {"lambda", head->lambda}};
   session.Print(json, [&] {
     return ToString({{"tokens", absl::StrCat(head->num_tokens)},
                      {"zone", absl::StrCat("[", head->zone_begin, ", ", head->zone_end, ")")},
@@ -74,7 +93,8 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"store", FormatBytes(head->store_bytes)},
                      {"bytes a key", absl::StrCat(FormatDouble(head->bytes_per_key, 1), " (", head->coarse_bytes,
                                                   " scanned, ", head->fine_bytes, " for candidates)")},
-                     {"codec", absl::StrCat(head->codec, ", coarse ", head->coarse, ", centre ", head->centre)}});
+                     {"codec", absl::StrCat(head->codec, ", coarse ", head->coarse, ", centre ", head->centre)},
+                     {"balanced", Balanced(*head)}});
   });
   return absl::OkStatus();
 }

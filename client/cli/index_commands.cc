@@ -17,12 +17,16 @@ Json Optional(const std::optional<T>& value) {
 // The specification of an index: names as its flags have them.
 Json ToJson(const client::IndexInfo& info) {
   const client::IndexSpec& spec = info.spec;
+  const bool rope = !spec.rope.inv_freq.empty();
   return {{"name", spec.name},
+          {"model", spec.model},
           {"num_layers", spec.geometry.num_layers},
           {"num_q_heads", spec.geometry.num_q_heads},
           {"num_kv_heads", spec.geometry.num_kv_heads},
           {"head_dim", spec.geometry.head_dim},
           {"dtype", NameOf(kDTypeNames, spec.geometry.dtype)},
+          {"rope_style", rope ? Json(NameOf(kRopeStyleNames, spec.rope.style)) : Json()},
+          {"rope_inv_freq", rope ? Json(spec.rope.inv_freq) : Json()},
           {"sink", Optional(spec.sink)},
           {"local", Optional(spec.local)},
           {"update_buffer", Optional(spec.update_buffer)},
@@ -31,6 +35,10 @@ Json ToJson(const client::IndexInfo& info) {
           {"seed", Optional(spec.seed)},
           {"centre", NameOf(kCentreNames, spec.centre)},
           {"window", Optional(spec.centre_window)},
+          {"profile", spec.profile},
+          {"horizon", Optional(spec.horizon)},
+          {"coarse_bits", Optional(spec.coarse_bits)},
+          {"total_bits", Optional(spec.total_bits)},
           {"top_k", Optional(spec.top_k)},
           {"beta", Optional(spec.beta)},
           {"refine", Optional(spec.refine)},
@@ -74,6 +82,33 @@ absl::Status List(const Session& session) {
   return absl::OkStatus();
 }
 
+// RoPE: --rope-theta T is short for --rope '{"rope_theta": T}'.
+void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
+  const char* group = "Balanced code";
+  create->add_option("--profile", spec->profile, "Model profile, by its name on the server (see seine version)")
+      ->group(group);
+  create->add_option("--model", spec->model, "Model, e.g. meta-llama/Llama-3.1-8B: finds the profile of the last part")
+      ->group(group);
+  create->add_option("--horizon", spec->horizon, "Tokens ahead of the encoded ones that queries come from (32768)")
+      ->group(group);
+  create->add_option("--coarse-bits", spec->coarse_bits, "A coordinate, of what every scan reads: 0.5 or 1 (1)")
+      ->group(group);
+  create->add_option("--total-bits", spec->total_bits, "A coordinate, of the whole code: 2 to 4 (2)")->group(group);
+  CLI::Option* theta = create->add_option_function<double>(
+      "--rope-theta",
+      [spec](double base) {
+        spec->rope.config_json = Json{{"rope_theta", base}}.dump();
+      },
+      "Base of the model's RoPE without scaling (default: the profile's own RoPE)");
+  CLI::Option* json = create->add_option("--rope", spec->rope.config_json,
+                                         "RoPE as JSON: config.json's rope_parameters, or rope_theta and rope_scaling");
+  theta->group(group)->excludes(json);
+  json->group(group);
+  create->add_option("--rope-style", spec->rope.style, "half_split (default) or interleaved")
+      ->transform(Names(kRopeStyleNames))
+      ->group(group);
+}
+
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("NAME", spec->name, "Name of the new index")->required();
   client::Geometry& geometry = spec->geometry;
@@ -90,12 +125,16 @@ void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("--dense-threshold", spec->dense_threshold, "Below so many all are visible")
       ->group("Zones (tokens)");
 
-  create->add_option("--codec", spec->codec, "Codec (default: rsq)")->group("Codec");
+  create
+      ->add_option("--codec", spec->codec,
+                   "rsq or balanced (default: balanced where a profile is given or the server has one of --model)")
+      ->group("Codec");
   create->add_option("--seed", spec->seed, "Of the rotation")->group("Codec");
   create->add_option("--centre", spec->centre, "none, global or window")
       ->transform(Names(kCentreNames))
       ->group("Codec");
   create->add_option("--window", spec->centre_window, "Tokens that share a centre")->group("Codec");
+  AddBalancedOptions(create, spec);
 
   create->add_option("--top-k", spec->top_k, "Tokens of an answer")->group("Retrieval");
   create->add_option("--beta", spec->beta, "Share of the zone kept as candidates")->group("Retrieval");

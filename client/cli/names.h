@@ -25,6 +25,8 @@ inline const NameTable<client::Coarse> kCoarseNames = {{"sign_ip", client::Coars
                                                        {"collision", client::Coarse::kCollision}};
 inline const NameTable<client::Centre> kCentreNames = {
     {"none", client::Centre::kNone}, {"global", client::Centre::kGlobal}, {"window", client::Centre::kWindow}};
+inline const NameTable<client::RopeStyle> kRopeStyleNames = {{"half_split", client::RopeStyle::kHalfSplit},
+                                                             {"interleaved", client::RopeStyle::kInterleaved}};
 inline const NameTable<client::KvStore> kKvStoreNames = {
     {"none", client::KvStore::kNone}, {"keys", client::KvStore::kKeys}, {"keys_values", client::KvStore::kKeysValues}};
 inline const NameTable<client::Path> kPathNames = {

@@ -54,6 +54,8 @@ class CpuBackend final : public Backend {
     Spread(count, work, run);
   }
 
+  void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
+
  private:
   void Spread(int count, double work_ns, const std::function<void(int)>& run) {
     if (count > 1 && work_ns > kWorthSharingNs) return pool_.Run(count, run);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -40,6 +41,7 @@ class TestBackend : public Backend {
   void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
     inner_->Search(tasks, count, params, outputs);
   }
+  void Run(int count, const std::function<void(int)>& fn) override { inner_->Run(count, fn); }
 
   std::atomic<int> allocations{0}, freed{0};
   std::atomic<int> fail_after{-1};  // -1: never

@@ -211,6 +211,7 @@ TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
          "    kv_store: KV_STORE_KEYS_VALUES\n";
   ServerConfig config;
   ASSERT_TRUE(ApplyYaml(path, &config).ok()) << ApplyYaml(path, &config);
+  ASSERT_TRUE(Resolve(&config).ok());
   EXPECT_EQ(config.server.core.threads, 3);
   EXPECT_TRUE(config.server.polling);
   EXPECT_EQ(config.server.core.memory_limit_bytes, int64_t{5} << 30);
@@ -227,6 +228,7 @@ TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
   std::ofstream(path) << printed;
   ServerConfig again;
   ASSERT_TRUE(ApplyYaml(path, &again).ok());
+  ASSERT_TRUE(Resolve(&again).ok());
   EXPECT_EQ(ToYaml(again), printed);
   std::filesystem::remove(path);
 }

@@ -1,0 +1,116 @@
+// Carries the profile's moments to where they are used and balances them.
+#include "index/transforms.h"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "profile/balance.h"
+#include "profile/profile.h"
+
+namespace seine {
+
+namespace {
+
+constexpr int64_t kMinPosition = 512, kMinStep = 64;
+
+std::shared_ptr<const LayerCodecs> MakeRsq(const IndexConfig& config) {
+  if (config.codec.name != "rsq") return nullptr;
+  RsqOptions options;
+  options.head_dim = config.geometry.head_dim;
+  options.seed = config.codec.seed;
+  options.centre = config.codec.centre;
+  options.centre_tokens = config.codec.centre_tokens;
+  LayerCodecs codecs;
+  codecs.heads.assign(config.geometry.num_kv_heads, {MakeRsqCodec(options), {}});
+  return std::make_shared<const LayerCodecs>(std::move(codecs));
+}
+
+CodeLayout LayoutOf(const IndexConfig& config, const LayerCodecs* rsq) {
+  if (rsq != nullptr) return rsq->heads[0].codec->layout();
+  const int dim = config.geometry.head_dim;
+  return BalancedLayout(dim, static_cast<int>(std::lround(config.codec.coarse_bits * dim)),
+                        static_cast<int>(std::lround(config.codec.total_bits * dim)), config.codec.centre_tokens);
+}
+
+// Row-major fp32, as kernels take matrices.
+std::vector<float> Floats(const Eigen::MatrixXd& matrix) {
+  std::vector<float> out(matrix.size());
+  Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>(
+      out.data(), matrix.rows(), matrix.cols()) = matrix.cast<float>();
+  return out;
+}
+
+}  // namespace
+
+int64_t SealingPosition(int64_t length, int64_t horizon) {
+  const auto floor2 = [](int64_t n) { return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n))); };
+  const int64_t step = std::max(kMinStep, std::min(floor2(length) / 2, floor2(horizon / 8)));
+  return std::max(kMinPosition, length / step * step);
+}
+
+Transforms::Transforms(const IndexConfig* config, Backend* backend)
+    : config_(*config), backend_(backend), rsq_(MakeRsq(config_)), layout_(LayoutOf(config_, rsq_.get())) {}
+
+int64_t Transforms::PositionOf(int64_t length) const {
+  if (rsq_ != nullptr || !config_.geometry.rope.stated()) return -1;
+  return config_.codec.query_position.value_or(SealingPosition(length, config_.codec.horizon));
+}
+
+bool Transforms::Outgrown(const LayerCodecs& codecs, int64_t length) const {
+  return codecs.position >= 0 && !config_.codec.query_position && length > codecs.position + config_.codec.horizon;
+}
+
+Transforms::Codecs Transforms::Of(int layer, int64_t length) {
+  if (rsq_ != nullptr) return rsq_;
+  const int64_t position = PositionOf(length);
+  std::shared_ptr<Entry> entry;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<Entry>& found = entries_[{layer, position}];
+    if (found == nullptr) found = std::make_shared<Entry>();
+    entry = found;
+  }
+  std::call_once(entry->once, [&] { entry->codecs = Compute(layer, position); });
+  return entry->codecs;
+}
+
+Transforms::Codecs Transforms::Compute(int layer, int64_t position) const {
+  const int num_heads = config_.geometry.num_kv_heads;
+  std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);
+  backend_->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position); });
+  LayerCodecs codecs;
+  codecs.position = position;
+  for (int h = 0; h < num_heads; ++h) {
+    if (!heads[h].ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("codec.profile: layer ", layer, ", KV head ", h, ": ", heads[h].status().message()));
+    }
+    codecs.heads.push_back(*std::move(heads[h]));
+  }
+  return std::make_shared<const LayerCodecs>(std::move(codecs));
+}
+
+absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t position) const {
+  const Profile& profile = *config_.codec.profile;
+  const Rope& rope = config_.geometry.rope;
+  const auto begin = static_cast<double>(position), end = begin + static_cast<double>(config_.codec.horizon);
+  const Eigen::MatrixXd keys = CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, begin);
+  const Eigen::MatrixXd queries = CarryMoment(profile.GroupQueryMoment(layer, kv_head), rope, begin, end);
+  const absl::StatusOr<Balance> balance =
+      MakeBalance(keys, queries, {config_.codec.coarse_bits, config_.codec.total_bits});
+  if (!balance.ok()) return balance.status();
+  BalancedOptions options;
+  options.head_dim = config_.geometry.head_dim;
+  options.key_map = Floats(balance->key_map);
+  options.query_map = Floats(balance->query_map);
+  options.lambda = Floats(balance->lambda);
+  options.coarse_bits = balance->coarse_bits;
+  options.total_bits = balance->total_bits;
+  options.centre_tokens = config_.codec.centre_tokens;
+  return HeadCodec{MakeBalancedCodec(options), options.lambda};
+}
+
+}  // namespace seine

@@ -1,0 +1,87 @@
+#include "service/profiles.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "service/error.h"
+#include "service/validate.h"
+
+namespace seine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSuffixes[] = {".profile.safetensors", ".safetensors"};  // the first that fits counts
+constexpr size_t kMostNamed = 8;                                               // in an error
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Profiles>> Profiles::Open(const std::string& folder) {
+  std::error_code error;
+  fs::directory_iterator files(folder, error);
+  if (error) return absl::InvalidArgumentError(absl::StrCat("'", folder, "': ", error.message()));
+  auto profiles = std::make_shared<Profiles>();
+  profiles->folder_ = folder;
+  return profiles;
+}
+
+std::vector<std::string> Profiles::Names() const {
+  std::vector<std::string> names;
+  if (folder_.empty()) return names;
+  std::error_code error;  // a folder that went away since holds none
+  for (fs::directory_iterator file(folder_, error), end; !error && file != end; file.increment(error)) {
+    std::string name = file->path().filename().string();
+    for (const char* suffix : kSuffixes) {
+      if (!absl::EndsWith(name, suffix)) continue;
+      name.resize(name.size() - absl::string_view(suffix).size());
+      if (CheckName(name, "").ok()) names.push_back(std::move(name));
+      break;
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+std::string Profiles::PathOf(const std::string& name) const {
+  if (folder_.empty() || !CheckName(name, "").ok()) return "";
+  for (const char* suffix : kSuffixes) {
+    std::string path = absl::StrCat(folder_, "/", name, suffix);
+    std::error_code error;
+    if (fs::exists(path, error)) return path;
+  }
+  return "";
+}
+
+bool Profiles::Has(const std::string& name) const { return !PathOf(name).empty(); }
+
+absl::StatusOr<std::shared_ptr<const Profile>> Profiles::Find(const std::string& name, absl::string_view field) {
+  if (auto s = CheckName(name, field); !s.ok()) return s;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto found = read_.find(name); found != read_.end()) return found->second;
+  const std::string path = PathOf(name);
+  if (path.empty()) {
+    std::vector<std::string> names = Names();
+    const bool more = names.size() > kMostNamed;
+    if (more) names.resize(kMostNamed);
+    const std::string what =
+        folder_.empty() ? "the server has no folder of profiles (--profiles)"
+        : names.empty() ? "no such profile; the server has none"
+                        : absl::StrCat("no such profile; there are ", absl::StrJoin(names, ", "), more ? ", ..." : "");
+    return FieldError("PROFILE_NOT_FOUND", field, what, absl::StatusCode::kNotFound);
+  }
+  absl::StatusOr<Profile> profile = ReadProfile(path);
+  if (!profile.ok()) {  // clients need not know where the server's files lie
+    const absl::string_view what = absl::StripPrefix(profile.status().message(), absl::StrCat(path, ": "));
+    return FieldError("BAD_PROFILE", field, what, absl::StatusCode::kFailedPrecondition);
+  }
+  return read_[name] = std::make_shared<const Profile>(*std::move(profile));
+}
+
+}  // namespace seine
