@@ -72,6 +72,16 @@ SEINE_HD inline float DecodeFactor(uint8_t code, uint32_t base) {
   return BitsFloat(base + (static_cast<uint32_t>(code) << kFactorShift));
 }
 
+// Round half away from zero, |v| < 2^31.
+SEINE_HD inline int32_t RoundAway(float v) { return static_cast<int32_t>(v + (v < 0 ? -0.5f : 0.5f)); }
+
+// The balanced encoder's fixed point: a row of squared norm `squares` times `forth` has norm 32,000; `back` is the true
+// value of its unit. Both 0 for a row that is zero, or whose square is beyond fp32.
+inline constexpr float kBalancedRowNorm = 32000.0f, kBalancedColumnNorm = 65000.0f;
+struct BalancedScale {
+  float forth, back;
+};
+
 // Nibble table entries: 7 bits with bias 64, so that two entries of a byte add up within 8 bits.
 inline constexpr int kTableBias = 64;
 inline constexpr int kTableMax = 63;

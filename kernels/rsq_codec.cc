@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "kernels/code.h"
+#include "kernels/codec_util.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/prefetch.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/math.h"
 
@@ -34,18 +34,6 @@ std::vector<float> MakeSigns(int dim, uint64_t seed) {
   std::vector<float> signs(p < dim ? 2 * p : p);
   for (size_t i = 0; i < signs.size(); ++i) signs[i] = RotationSign(seed, i) * size;
   return signs;
-}
-
-// int8 values with one scale; returns the scale, 0 for a zero vector.
-float Quantise8(const float* x, int n, int8_t* out) {
-  float largest = 0;
-  for (int i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-  for (int i = 0; i < n; ++i) {
-    const float v = std::isfinite(inverse) ? x[i] * inverse : 0.0f;
-    out[i] = static_cast<int8_t>(static_cast<int>(v + (v < 0 ? -0.5f : 0.5f)));
-  }
-  return std::isfinite(inverse) ? largest / 127.0f : 0.0f;
 }
 
 class RsqCodec final : public Codec {
@@ -101,51 +89,18 @@ class RsqCodec final : public Codec {
 
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
               const ConstCodePlanes* segments, int segment_keys, float* out) const override {
-    // Records are fetched one batch before they are read: the next batch's memory accesses run under this one's
-    // arithmetic.
     const float unit = query.query8_step * (tables_.levels[7] / 127.0f);
-    Batch batches[2];
-    const auto prepare = [&](size_t first) {
-      if (first < count)
-        FetchBatch(candidates, chosen + first, count - first, segments, segment_keys, &batches[first / kBatch % 2]);
-    };
-    prepare(0);
-    for (size_t first = 0; first < count; first += kBatch) {
-      prepare(first + kBatch);
-      const Batch& batch = batches[first / kBatch % 2];
-      uint32_t bases[kBatch];
-      for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
+    const auto use = [&](const RecordBatch& batch, const uint32_t* bases, size_t first) {
       cpu::RerankRsq(batch.rows, batch.records, bases, batch.size, layout_.head_dim, tables_, query.query8.data(),
                      out + first);
       for (int i = 0; i < batch.size; ++i) {
         out[first + i] = candidates.base[chosen[first + i]] * query.coarse_step + out[first + i] * unit;
       }
-    }
+    };
+    ForEachRecordBatch(layout_, candidates, chosen, count, segments, segment_keys, use);
   }
 
  private:
-  static constexpr size_t kBatch = 64;
-  struct Batch {
-    const uint8_t *rows[kBatch], *records[kBatch];
-    const uint32_t* base_at[kBatch];
-    int size;
-  };
-
-  void FetchBatch(const Candidates& candidates, const uint32_t* chosen, size_t left, const ConstCodePlanes* segments,
-                  int segment_keys, Batch* batch) const {
-    batch->size = static_cast<int>(std::min(kBatch, left));
-    for (int i = 0; i < batch->size; ++i) {
-      const uint32_t index = candidates.index[chosen[i]], segment = index / segment_keys,
-                     key = index - segment * segment_keys;
-      const ConstCodePlanes& planes = segments[segment];
-      batch->rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout_.coarse_bytes;
-      batch->records[i] = planes.fine + static_cast<size_t>(key) * layout_.fine_bytes;
-      batch->base_at[i] = planes.fine_base + key / kWindowTokens;
-      for (int b = 0; b < layout_.fine_bytes; b += 64) cpu::PrefetchFar(batch->records[i] + b);
-      cpu::PrefetchFar(batch->base_at[i]);
-    }
-  }
-
   void Rotated(const ConstRows& keys, int first, int count, float* rows) const {
     const ConstRows from = {keys.row(first), keys.stride_bytes, keys.dtype};
     cpu::ToFloat(from, count, layout_.head_dim, rows);
@@ -174,26 +129,18 @@ class RsqCodec final : public Codec {
     for (int i = 0; i < kWindowTokens; ++i) out.factor[first + i] = EncodeFactor(factors[i], base);
   }
 
-  // Table of a nibble: sum of +-q~_j over its four coordinates, in steps that keep the largest within 63.
+  // Table of a nibble: sum of +-q~_j over its four coordinates.
   void MakeNibbleTables(const float* q, PreparedQuery* out) const {
-    const int dim = layout_.head_dim, nibbles = dim / 4;
-    float largest = 0;
+    const int nibbles = layout_.head_dim / 4;
+    float sums[kMaxHeadDim / 4 * 16];
     for (int i = 0; i < nibbles; ++i) {
-      const float* x = q + i * 4;
-      largest = std::max(largest, (std::fabs(x[0]) + std::fabs(x[1])) + (std::fabs(x[2]) + std::fabs(x[3])));
-    }
-    const float inverse = largest > 0 && std::isfinite(kTableMax / largest) ? kTableMax / largest : 0.0f;
-    out->coarse_step = inverse > 0 ? largest / kTableMax : 0.0f;
-    out->tables.assign(static_cast<size_t>(layout_.coarse_bytes) * 32, kTableBias);
-    for (int i = 0; i < nibbles; ++i) {
-      const int byte = i / 2;
-      uint8_t* table = out->tables.data() + (byte / 4) * 128 + (i % 2) * 64 + (byte % 4) * 16;
       for (int v = 0; v < 16; ++v) {
         float sum = 0;
         for (int j = 0; j < 4; ++j) sum += (v >> j) & 1 ? q[i * 4 + j] : -q[i * 4 + j];
-        table[v] = static_cast<uint8_t>(static_cast<int>(sum * inverse + (kTableBias + 0.5f)));
+        sums[i * 16 + v] = sum;
       }
     }
+    StoreNibbleTables(sums, nibbles, layout_.coarse_bytes, out);
   }
 
   RsqOptions options_;

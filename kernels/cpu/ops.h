@@ -5,12 +5,14 @@
 #ifndef SEINE_KERNELS_CPU_OPS_H_
 #define SEINE_KERNELS_CPU_OPS_H_
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "kernels/code.h"
+#include "kernels/math.h"
 #include "kernels/select.h"
 #include "kernels/types.h"
 
@@ -84,6 +86,45 @@ int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 // the outer in 16 lanes. coarse_rows[i] (sign bits), records[i] and bases[i] (of the window's weights) of candidate i.
 void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                int dim, const RsqTables& tables, const int8_t* query8, float* out);
+
+// out[i] = sum_j x[j] * matrix[j][i], matrix [dim, dim] row-major, j in order. dim a multiple of 16.
+void MulRow(const float* x, const float* matrix, int dim, float* out);
+
+// The balanced code's encoder of one head. Products run in int32 on 16-bit fixed point, so they are exact and the same
+// on every target: a row is scaled to norm 32,000, a column of the map to norm 65,000 (Cauchy-Schwarz keeps sums below
+// 2^31).
+struct BalancedTables {
+  int dim = 0;
+  std::vector<int16_t> map;            // [dim][dim / 2][2]: column i of key_map / sqrt(lambda), scaled
+  std::vector<float> scale;            // [dim] true value of a product's unit, for a row of norm 32,000
+  std::vector<float> lambda;           // [dim]
+  std::vector<uint8_t> coarse, total;  // [dim] bits
+};
+inline BalancedScale ScaleOf(float squares) {
+  const float norm = std::sqrt(squares);
+  if (!(norm > 0) || !std::isfinite(norm)) return {0.0f, 0.0f};
+  return {kBalancedRowNorm / norm, norm / kBalancedRowNorm};
+}
+// Codes of 64 centred keys x [64, dim]. cells [dim][64]: indices of total[i] bits (0 where total[i] is 0). Factors in
+// true units: s * sum(lambda z^2) / sum(lambda z z^) over the coded coordinates, of the coarse and of the whole code; 0
+// for a zero key.
+void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
+                          float* fine_factors);
+
+// How the fine stage reads a key: where bit p of each coordinate's index, counted from the highest, lies in
+// [coarse row | record], 64 bytes at most. Coordinates in groups of 64; what lies past dim has total bits 0.
+struct BalancedReader {
+  int groups = 0;                          // ceil(dim / 64)
+  int coarse_bytes = 0, record_bytes = 0;  // record: without its factor
+  std::vector<uint8_t> steps;              // [groups] bits of the longest index
+  std::vector<uint8_t> byte, bit, value;   // [groups][6][64]: source byte, mask in it, worth in the magnitude bin
+  std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
+  uint8_t levels[64];         // of 1 to 6 bits one after another, largest 127
+};
+// Fine sums: out[i] = DecodeFactor(record i's last byte, bases[i]) * sum_j z^_j * fine8[j] in units of the levels; the
+// sum exact in int32.
+void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                    const BalancedReader& reader, const int8_t* fine8, float* out);
 
 // out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and
 // converted once for up to four queries.

@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "hwy/highway.h"
+#include "kernels/cpu/products-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <cstring>
@@ -30,30 +31,7 @@ HWY_INLINE V32 AddHalves(D32 d32, V32 v) {
   return hn::Add(v, hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, v))));
 }
 
-// Sums of adjacent products level * query in 64-bit groups of 8 bytes; the sum is in the low 32 bits of each group.
-template <class D8, class V8, class VI8>
-HWY_INLINE auto SumProducts(D8, V8 levels, VI8 query) {
-  const hn::Repartition<int32_t, D8> d32;
-#if HWY_TARGET == HWY_AVX3_DL
-  if constexpr (sizeof(levels) ==
-                64) {  // the 512-bit form only: GCC codes shorter ones as AVX-VNNI, which may be missing
-    hn::Vec<decltype(d32)> sums;
-    sums.raw = _mm512_dpbusd_epi32(_mm512_setzero_si512(), levels.raw, query.raw);
-    return AddHalves(d32, sums);
-  }
-#endif
-  // Bytes of each 16-bit lane apart, multiplied in 16 bits: |127 * 127| twice fits, four times only in 32.
-  const hn::Repartition<int16_t, D8> d16;
-  const hn::Repartition<int8_t, D8> di8;
-  const auto l16 = hn::BitCast(d16, levels), q16 = hn::BitCast(d16, hn::BitCast(di8, query));
-  const auto level_even = hn::And(l16, hn::Set(d16, int16_t{255})), level_odd = hn::ShiftRight<8>(l16);
-  const auto query_even = hn::ShiftRight<8>(hn::ShiftLeft<8>(q16)), query_odd = hn::ShiftRight<8>(q16);
-  const auto pairs = hn::Add(hn::Mul(level_even, query_even), hn::Mul(level_odd, query_odd));
-  const auto pairs32 = hn::BitCast(d32, pairs);
-  return AddHalves(d32, hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32)));
-}
-
-// Products of coordinates [offset, offset + lanes of D8), as SumProducts gives them.
+// Products of coordinates [offset, offset + lanes of D8), summed over 8 bytes in the low 32 bits of each 64.
 template <class D8>
 HWY_INLINE auto Chunk(D8 d, const uint8_t* signs, const uint8_t* record, int subvectors, int offset,
                       const uint8_t* levels16, const int8_t* query8) {
@@ -67,7 +45,8 @@ HWY_INLINE auto Chunk(D8 d, const uint8_t* signs, const uint8_t* record, int sub
   bin = hn::Or(bin, hn::IfThenElseZero(m2, hn::Set(d, uint8_t{4})));
   const auto levels = hn::TableLookupBytes(hn::LoadDup128(d, levels16), bin);
   const auto q = hn::LoadU(di8, query8 + offset);
-  return SumProducts(d, levels, hn::IfThenElse(positive, q, hn::Neg(q)));
+  const auto products = LevelProducts(d, levels, hn::IfThenElse(positive, q, hn::Neg(q)));
+  return AddHalves(hn::Repartition<int32_t, D8>(), products);
 }
 
 using DI = hn::Rebind<int32_t, DF>;

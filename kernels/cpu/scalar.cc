@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/gaussian_quantiser.h"
 #include "kernels/math.h"
 
 namespace seine::cpu::scalar {
@@ -171,6 +172,82 @@ void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records,
       lanes[b % 16] = lanes[b % 16] + DecodeFactor(planes[3 * subvectors], bases[i]) * static_cast<float>(sum);
     }
     out[i] = Tree(lanes, 16);
+  }
+}
+
+void MulRow(const float* x, const float* matrix, int dim, float* out) {
+  std::fill_n(out, dim, 0.0f);
+  for (int j = 0; j < dim; ++j) {
+    for (int i = 0; i < dim; ++i) out[i] = out[i] + x[j] * matrix[static_cast<size_t>(j) * dim + i];
+  }
+}
+
+void EncodeBalancedWindow(const float* x, const BalancedTables& t, uint8_t* cells, float* coarse_factors,
+                          float* fine_factors) {
+  const int dim = t.dim;
+  std::vector<int16_t> row(dim);
+  std::vector<float> a(dim);
+  for (int k = 0; k < kWindowTokens; ++k, x += dim) {
+    float lanes[16] = {0};
+    for (int j = 0; j < dim; ++j) lanes[j % 16] = lanes[j % 16] + x[j] * x[j];
+    const BalancedScale scale = ScaleOf(Tree(lanes, 16));
+    for (int j = 0; j < dim; ++j) row[j] = static_cast<int16_t>(RoundAway(x[j] * scale.forth));
+    float squares = 0;
+    for (int i = 0; i < dim; ++i) {
+      int32_t sum = 0;
+      const int16_t* column = t.map.data() + static_cast<size_t>(i) * dim;
+      for (int j = 0; j < dim; ++j) sum += row[j] * column[j];
+      a[i] = static_cast<float>(sum) * t.scale[i];
+      squares = squares + a[i] * a[i];
+    }
+    const float size = std::sqrt(squares * (1.0f / static_cast<float>(dim)));
+    const float inverse = size > 0 ? 1.0f / size : 0.0f;
+    float coarse_top = 0, coarse_sum = 0, fine_top = 0, fine_sum = 0;
+    for (int i = 0; i < dim; ++i) {
+      uint8_t& cell = cells[static_cast<size_t>(i) * kWindowTokens + k];
+      cell = 0;
+      const int total = t.total[i], kept = t.coarse[i];
+      if (total == 0) continue;
+      const GaussianQuantiser& q = GaussianQuantiserOf(total);
+      const float z = a[i] * inverse, u = std::fabs(z);
+      const int half = 1 << (total - 1);
+      int bin = 0;
+      while (bin < half - 1 && u > q.thresholds[bin]) ++bin;
+      cell = static_cast<uint8_t>(z >= 0 ? half + bin : half - 1 - bin);
+      const float weighted = u * t.lambda[i], top = weighted * u;
+      fine_top = fine_top + top;
+      fine_sum = fine_sum + weighted * q.levels[bin];
+      if (kept == 0) continue;
+      coarse_top = coarse_top + top;
+      coarse_sum = coarse_sum + weighted * q.merged[kept][bin >> (total - kept)];
+    }
+    const float s = size * scale.back;
+    coarse_factors[k] = coarse_sum > 0 ? s * (coarse_top / coarse_sum) : 0.0f;
+    fine_factors[k] = fine_sum > 0 ? s * (fine_top / fine_sum) : 0.0f;
+  }
+}
+
+void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                    const BalancedReader& r, const int8_t* fine8, float* out) {
+  for (int i = 0; i < count; ++i) {
+    uint8_t bytes[64];
+    memcpy(bytes, coarse_rows[i], r.coarse_bytes);
+    memcpy(bytes + r.coarse_bytes, records[i], r.record_bytes);
+    int32_t sum = 0;
+    for (int c = 0; c < r.groups * 64; ++c) {
+      const auto bit = [&](int p) {
+        const size_t at = (static_cast<size_t>(c / 64) * 6 + p) * 64 + c % 64;
+        return (bytes[r.byte[at]] & r.bit[at]) != 0 ? r.value[at] : 0;
+      };
+      const size_t sign_at = static_cast<size_t>(c / 64) * 6 * 64 + c % 64;
+      const bool negative = (bytes[r.byte[sign_at]] & r.bit[sign_at]) == 0;
+      int bin = 0;
+      for (int p = 1; p < r.steps[c / 64]; ++p) bin |= bit(p);
+      if (negative) bin ^= r.flip[c];
+      const int product = r.levels[bin + r.flip[c]] * fine8[c];
+      sum += negative ? -product : product;
+    }
+    out[i] = DecodeFactor(records[i][r.record_bytes], bases[i]) * static_cast<float>(sum);
   }
 }
 

@@ -24,6 +24,11 @@ void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int
 int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                int dim, const RsqTables& tables, const int8_t* query8, float* out);
+void MulRow(const float* x, const float* matrix, int dim, float* out);
+void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
+                          float* fine_factors);
+void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                    const BalancedReader& reader, const int8_t* fine8, float* out);
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
              int64_t stride);
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,

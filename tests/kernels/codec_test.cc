@@ -8,29 +8,6 @@
 namespace seine {
 namespace {
 
-std::vector<float> Estimates(const Zone& zone, const std::vector<float>& query) {
-  PreparedQuery prepared;
-  zone.codec->PrepareQuery(query.data(), &prepared);
-  const CodeLayout& layout = zone.codec->layout();
-  const int n = static_cast<int>(zone.keys.size()) / zone.dim;
-  Candidates c;
-  std::vector<uint32_t> chosen(n);
-  c.index.resize(n), c.base.resize(n), c.coarse.resize(n), c.rows.resize(static_cast<size_t>(n) * layout.coarse_bytes);
-  for (int i = 0; i < n; ++i) {
-    const ConstCodePlanes& planes = zone.segments[i / zone.segment_keys];
-    const int key = i % zone.segment_keys;
-    c.index[i] = chosen[i] = i;
-    cpu::CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
-    if (planes.centre == nullptr) continue;
-    const int row = key / layout.centre_tokens;
-    const int32_t dot = cpu::Dot8(planes.centre + row * zone.dim, prepared.query8.data(), zone.dim);
-    c.base[i] = static_cast<float>(dot) * planes.centre_scale[row] * prepared.query8_step / prepared.coarse_step;
-  }
-  std::vector<float> out(n);
-  zone.codec->Rerank(prepared, c, chosen.data(), n, zone.segments.data(), zone.segment_keys, out.data());
-  return out;
-}
-
 TEST(RsqCodec, BytesAKey) {
   RsqOptions options;  // head_dim 128, windows of 64
   const CodeLayout layout = MakeRsqCodec(options)->layout();

@@ -39,9 +39,11 @@ inline std::vector<float> Keys(int n, int dim, uint64_t seed) {
 // A zone of one head: keys encoded into segments of 512 and kept as the store.
 struct Zone {
   Zone(std::vector<float> rows, int head_dim, const RsqOptions& options, int keys_a_segment = 512)
-      : keys(std::move(rows)), dim(head_dim), codec(MakeRsqCodec(options)), segment_keys(keys_a_segment) {
+      : Zone(std::move(rows), head_dim, MakeRsqCodec(options), keys_a_segment) {}
+  Zone(std::vector<float> rows, int head_dim, std::shared_ptr<const Codec> the_codec, int keys_a_segment = 512)
+      : keys(std::move(rows)), dim(head_dim), codec(std::move(the_codec)), segment_keys(keys_a_segment) {
     const int n = static_cast<int>(keys.size()) / dim;
-    if (options.centre == Centre::kGlobal) {
+    if (codec->centre() == Centre::kGlobal) {
       shared = codec->MakeSharedCentre({keys.data(), dim * sizeof(float), DType::kFloat32}, 64);
     }
     counts.assign(static_cast<size_t>(dim / 8) * 256, 0);
@@ -53,7 +55,8 @@ struct Zone {
       codec->Encode({keys.data() + static_cast<size_t>(first) * dim, dim * sizeof(float), DType::kFloat32}, count,
                     Shared(), planes);
       segments.push_back(AsConst(planes));
-      cpu::CountCodes(segments.back(), codec->layout(), 0, count, 1, counts.data());
+      if (codec->layout().coarse_bytes >= dim / 8)
+        cpu::CountCodes(segments.back(), codec->layout(), 0, count, 1, counts.data());
     }
     chunk = reinterpret_cast<const uint8_t*>(keys.data());
   }
@@ -84,6 +87,37 @@ struct Zone {
   std::vector<uint32_t> counts;
   const uint8_t* chunk;
 };
+
+// Every key of a zone as a candidate of one query, with the base that a scan would have found.
+inline Candidates AllCandidates(const Zone& zone, const PreparedQuery& prepared) {
+  const CodeLayout& layout = zone.codec->layout();
+  const int n = static_cast<int>(zone.keys.size()) / zone.dim;
+  Candidates c;
+  c.size = n;
+  c.index.resize(n), c.base.resize(n), c.coarse.resize(n), c.rows.resize(static_cast<size_t>(n) * layout.coarse_bytes);
+  for (int i = 0; i < n; ++i) {
+    const ConstCodePlanes& planes = zone.segments[i / zone.segment_keys];
+    const int key = i % zone.segment_keys;
+    c.index[i] = i;
+    cpu::CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
+    if (planes.centre == nullptr || !(prepared.coarse_step > 0)) continue;
+    const int row = key / layout.centre_tokens;
+    const int32_t dot = cpu::Dot8(planes.centre + row * zone.dim, prepared.query8.data(), zone.dim);
+    c.base[i] = static_cast<float>(dot) * planes.centre_scale[row] * prepared.query8_step / prepared.coarse_step;
+  }
+  return c;
+}
+
+// Fine estimates of <query, key> for every key of the zone.
+inline std::vector<float> Estimates(const Zone& zone, const std::vector<float>& query) {
+  PreparedQuery prepared;
+  zone.codec->PrepareQuery(query.data(), &prepared);
+  const Candidates c = AllCandidates(zone, prepared);
+  std::vector<uint32_t> chosen(c.index.begin(), c.index.end());
+  std::vector<float> out(c.size);
+  zone.codec->Rerank(prepared, c, chosen.data(), c.size, zone.segments.data(), zone.segment_keys, out.data());
+  return out;
+}
 
 inline double Dot64(const float* a, const float* b, int n) {
   double sum = 0;

@@ -1,0 +1,293 @@
+// The balanced codec (ours; retrieval.md, "The balanced code"): where each coordinate's bits lie, the encoder's tables,
+// and the query's. Keys are centred in the model's own space, so that one query serves every transform's centres.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/code.h"
+#include "kernels/codec_util.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/gaussian_quantiser.h"
+#include "kernels/math.h"
+
+namespace seine {
+namespace {
+
+constexpr int kMaxCodeBytes = 64;  // coarse row and record, without the factor
+constexpr float kLargestLevel8 = 127.0f;
+
+int RoundUp4(int n) { return (n + 3) / 4 * 4; }
+
+// Bits of one coordinate's index: `bits` of them from the index's bit `from` on, at bit `at` of the row or record.
+struct Place {
+  int coordinate, from, bits, at;
+};
+
+// Nibbles of whole coordinates. Widest first, each completed by the widest that still fits; ascending coordinates
+// within a width, so that neighbours in importance share a table.
+std::vector<Place> PlaceCoarse(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
+  std::vector<std::vector<int>> by_width(5);
+  for (size_t i = coarse.size(); i-- > 0;) by_width[coarse[i]].push_back(static_cast<int>(i));
+  std::vector<Place> places;
+  const auto take = [&](int width, int at) {
+    if (by_width[width].empty()) return false;
+    const int i = by_width[width].back();
+    by_width[width].pop_back();
+    places.push_back({i, total[i] - width, width, at});
+    return true;
+  };
+  for (int nibble = 0;; ++nibble) {
+    int used = 0;
+    for (int width = 4; width >= 1; --width) {
+      while (used + width <= 4 && take(width, nibble * 4 + used)) used += width;
+    }
+    if (used == 0) return places;
+  }
+}
+
+// The bits that the coarse plane lacks, one coordinate after another.
+std::vector<Place> PlaceFine(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
+  std::vector<Place> places;
+  int at = 0;
+  for (size_t i = 0; i < total.size(); ++i) {
+    const int rest = total[i] - coarse[i];
+    if (rest == 0) continue;
+    places.push_back({static_cast<int>(i), 0, rest, at});
+    at += rest;
+  }
+  return places;
+}
+
+// Packs 64 keys' cells [dim][64] into byte planes [bytes][64]: eight keys an operation.
+void PackPlanes(const uint8_t* cells, const std::vector<Place>& places, int num_bytes, uint8_t* planes) {
+  constexpr uint64_t kEach = 0x0101010101010101;
+  memset(planes, 0, static_cast<size_t>(num_bytes) * kWindowTokens);
+  for (const Place& p : places) {
+    const uint8_t* from = cells + static_cast<size_t>(p.coordinate) * kWindowTokens;
+    uint8_t* to = planes + static_cast<size_t>(p.at / 8) * kWindowTokens;
+    const int shift = p.at % 8, spill = shift + p.bits - 8;  // bits that reach into the next byte
+    const uint64_t mask = kEach * ((1u << p.bits) - 1), low = kEach * (((1u << p.bits) - 1) >> std::max(spill, 0));
+    for (int k = 0; k < kWindowTokens; k += 8) {
+      uint64_t v, byte;
+      memcpy(&v, from + k, 8);
+      v = (v >> p.from) & mask;
+      memcpy(&byte, to + k, 8);
+      byte |= (v & low) << shift;
+      memcpy(to + k, &byte, 8);
+      if (spill <= 0) continue;
+      memcpy(&byte, to + kWindowTokens + k, 8);
+      byte |= (v >> (8 - shift)) & (kEach * ((1u << spill) - 1));
+      memcpy(to + kWindowTokens + k, &byte, 8);
+    }
+  }
+}
+
+class BalancedCodec final : public Codec {
+ public:
+  explicit BalancedCodec(const BalancedOptions& o)
+      : query_map_(o.query_map),
+        coarse_places_(PlaceCoarse(o.coarse_bits, o.total_bits)),
+        fine_places_(PlaceFine(o.coarse_bits, o.total_bits)) {
+    const size_t dim = o.head_dim;
+    assert(o.key_map.size() == dim * dim && query_map_.size() == dim * dim);
+    assert(o.lambda.size() == dim && o.coarse_bits.size() == dim && o.total_bits.size() == dim);
+    int coarse = 0, total = 0;
+    for (size_t i = 0; i < dim; ++i) {
+      assert(o.coarse_bits[i] <= 4 && o.total_bits[i] <= kMaxGaussianBits && o.coarse_bits[i] <= o.total_bits[i]);
+      assert(o.lambda[i] > 0);
+      coarse += o.coarse_bits[i];
+      total += o.total_bits[i];
+    }
+    layout_ = BalancedLayout(o.head_dim, coarse, total, o.centre_tokens);
+    nibbles_ = coarse / 4;
+    assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxCodeBytes);
+    MakeTables(o);
+    MakeReader();
+  }
+
+  const CodeLayout& layout() const override { return layout_; }
+  Centre centre() const override { return Centre::kWindow; }
+
+  void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const override {
+    const int dim = layout_.head_dim, step = layout_.centre_tokens;
+    assert(num_keys % step == 0 && shared == nullptr);
+    static thread_local std::vector<float> rows, centre;
+    rows.resize(static_cast<size_t>(step) * dim);
+    centre.resize(dim);
+    for (int first = 0; first < num_keys; first += step) {
+      cpu::ToFloat({keys.row(first), keys.stride_bytes, keys.dtype}, step, dim, rows.data());
+      cpu::MeanRow(rows.data(), step, dim, centre.data());
+      int8_t* values = out.centre + static_cast<size_t>(first / step) * dim;
+      const float scale = Quantise8(centre.data(), dim, values);
+      out.centre_scale[first / step] = scale;
+      for (int j = 0; j < dim; ++j) centre[j] = static_cast<float>(values[j]) * scale;
+      cpu::SubtractRow(rows.data(), step, dim, centre.data());
+      for (int w = 0; w < step; w += kWindowTokens) {
+        EncodeWindow(rows.data() + static_cast<size_t>(w) * dim, first + w, out);
+      }
+    }
+  }
+
+  SharedCentre MakeSharedCentre(const ConstRows& keys, int num_keys) const override {
+    assert(false && "balanced codes have a centre a window");
+    return {};
+  }
+
+  void PrepareQuery(const float* query, PreparedQuery* out) const override {
+    const int dim = layout_.head_dim;
+    out->query8.resize(dim);
+    out->query8_step = Quantise8(query, dim, out->query8.data());
+    out->transformed.resize(dim);
+    cpu::MulRow(query, query_map_.data(), dim, out->transformed.data());
+    float weights[kMaxHeadDim];  // of the levels: sqrt(lambda_i) q'_i where coordinate i is coded
+    for (int i = 0; i < dim; ++i) weights[i] = tables_.total[i] > 0 ? out->transformed[i] * deviation_[i] : 0.0f;
+    out->fine8.assign(static_cast<size_t>(reader_.groups) * 64, 0);
+    out->fine8_step = Quantise8(weights, dim, out->fine8.data());
+    float sums[kMaxHeadDim / 4 * 16] = {0};
+    for (const Place& p : coarse_places_) {
+      const GaussianQuantiser& q = GaussianQuantiserOf(tables_.total[p.coordinate]);
+      const int half = 1 << (p.bits - 1);
+      for (int v = 0; v < 16; ++v) {
+        const int index = (v >> (p.at % 4)) & (2 * half - 1);
+        const float level = index >= half ? q.merged[p.bits][index - half] : -q.merged[p.bits][half - 1 - index];
+        sums[p.at / 4 * 16 + v] += weights[p.coordinate] * level;
+      }
+    }
+    StoreNibbleTables(sums, nibbles_, layout_.coarse_bytes, out);
+  }
+
+  void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
+              const ConstCodePlanes* segments, int segment_keys, float* out) const override {
+    const float unit = query.fine8_step * (largest_level_ / kLargestLevel8);
+    const auto use = [&](const RecordBatch& batch, const uint32_t* bases, size_t first) {
+      cpu::RerankBalanced(batch.rows, batch.records, bases, batch.size, reader_, query.fine8.data(), out + first);
+      for (int i = 0; i < batch.size; ++i) {
+        out[first + i] = candidates.base[chosen[first + i]] * query.coarse_step + out[first + i] * unit;
+      }
+    };
+    ForEachRecordBatch(layout_, candidates, chosen, count, segments, segment_keys, use);
+  }
+
+ private:
+  // Columns of key_map / sqrt(lambda) in 16 bits. The largest entry may not exceed them, the norm not the product's
+  // range.
+  void MakeTables(const BalancedOptions& o) {
+    const int dim = o.head_dim;
+    tables_.dim = dim;
+    tables_.lambda = o.lambda;
+    tables_.coarse = o.coarse_bits;
+    tables_.total = o.total_bits;
+    tables_.map.resize(static_cast<size_t>(dim) * dim);
+    tables_.scale.resize(dim);
+    deviation_.resize(dim);
+    for (int i = 0; i < dim; ++i) {
+      deviation_[i] = std::sqrt(o.lambda[i]);
+      double squares = 0, largest = 0;
+      for (int j = 0; j < dim; ++j) {
+        const double w = o.key_map[static_cast<size_t>(j) * dim + i] / static_cast<double>(deviation_[i]);
+        squares += w * w;
+        largest = std::max(largest, std::fabs(w));
+      }
+      const double forth =
+          largest > 0 ? std::min(static_cast<double>(kBalancedColumnNorm) / std::sqrt(squares), 32766.0 / largest) : 0;
+      for (int j = 0; j < dim; ++j) {
+        const double w = o.key_map[static_cast<size_t>(j) * dim + i] / static_cast<double>(deviation_[i]);
+        tables_.map[static_cast<size_t>(i) * dim + j] = static_cast<int16_t>(std::lround(w * forth));
+      }
+      tables_.scale[i] = forth > 0 ? static_cast<float>(1.0 / forth) : 0.0f;
+    }
+  }
+
+  void MakeReader() {
+    const int dim = layout_.head_dim;
+    reader_.groups = (dim + 63) / 64;
+    reader_.coarse_bytes = layout_.coarse_bytes;
+    reader_.record_bytes = layout_.fine_bytes - 1;
+    const size_t lanes = static_cast<size_t>(reader_.groups) * 64;
+    reader_.steps.assign(reader_.groups, 0);
+    for (auto* table : {&reader_.byte, &reader_.bit, &reader_.value}) table->assign(lanes * 6, 0);
+    reader_.flip.assign(lanes, 0);
+    for (int i = 0; i < dim; ++i) {
+      const int total = tables_.total[i];
+      reader_.steps[i / 64] = std::max<uint8_t>(reader_.steps[i / 64], static_cast<uint8_t>(total));
+      if (total > 0) reader_.flip[i] = static_cast<uint8_t>((1 << (total - 1)) - 1);
+    }
+    const auto put = [&](const Place& p, int first_byte) {
+      const int total = tables_.total[p.coordinate];
+      for (int b = 0; b < p.bits; ++b) {  // bit from + b of the index is number total - 1 - from - b from the top
+        const int step = total - 1 - p.from - b;
+        const size_t at = (static_cast<size_t>(p.coordinate / 64) * 6 + step) * 64 + p.coordinate % 64;
+        reader_.byte[at] = static_cast<uint8_t>(first_byte + (p.at + b) / 8);
+        reader_.bit[at] = static_cast<uint8_t>(1 << ((p.at + b) % 8));
+        reader_.value[at] = static_cast<uint8_t>(step == 0 ? 0 : 1 << (total - 1 - step));
+      }
+    };
+    for (const Place& p : coarse_places_) put(p, 0);
+    for (const Place& p : fine_places_) put(p, layout_.coarse_bytes);
+    largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
+    std::fill_n(reader_.levels, 64, uint8_t{0});
+    for (int bits = 1; bits <= kMaxGaussianBits; ++bits) {
+      const GaussianQuantiser& q = GaussianQuantiserOf(bits);
+      for (int m = 0; m < 1 << (bits - 1); ++m) {
+        reader_.levels[(1 << (bits - 1)) - 1 + m] =
+            static_cast<uint8_t>(std::lround(q.levels[m] * kLargestLevel8 / largest_level_));
+      }
+    }
+  }
+
+  void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
+    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[kMaxCodeBytes * kWindowTokens];
+    float coarse_factors[kWindowTokens], fine_factors[kWindowTokens];
+    cpu::EncodeBalancedWindow(rows, tables_, cells, coarse_factors, fine_factors);
+    PackPlanes(cells, coarse_places_, layout_.coarse_bytes, planes);
+    uint8_t* coarse = out.coarse + static_cast<size_t>(first) * layout_.coarse_bytes;
+    for (int b = 0; b < layout_.coarse_bytes; ++b) {
+      const uint8_t* plane = planes + b * kWindowTokens;
+      for (int k = 0; k < kWindowTokens; ++k) {
+        coarse[(k / kTileTokens * layout_.coarse_bytes + b / 4 * 4) * kTileTokens + k % kTileTokens * 4 + b % 4] =
+            plane[k];
+      }
+    }
+    const int record_bytes = layout_.fine_bytes - 1;
+    PackPlanes(cells, fine_places_, record_bytes, planes);
+    uint8_t* fine = out.fine + static_cast<size_t>(first) * layout_.fine_bytes;
+    for (int k = 0; k < kWindowTokens; ++k) {
+      for (int b = 0; b < record_bytes; ++b) fine[k * layout_.fine_bytes + b] = planes[b * kWindowTokens + k];
+    }
+    const uint32_t coarse_base = FactorBase(*std::max_element(coarse_factors, coarse_factors + kWindowTokens));
+    const uint32_t fine_base = FactorBase(*std::max_element(fine_factors, fine_factors + kWindowTokens));
+    out.factor_base[first / kWindowTokens] = coarse_base;
+    out.fine_base[first / kWindowTokens] = fine_base;
+    for (int k = 0; k < kWindowTokens; ++k) {
+      out.factor[first + k] = EncodeFactor(coarse_factors[k], coarse_base);
+      fine[k * layout_.fine_bytes + record_bytes] = EncodeFactor(fine_factors[k], fine_base);
+    }
+  }
+
+  CodeLayout layout_;
+  int nibbles_ = 0;
+  const std::vector<float> query_map_;
+  const std::vector<Place> coarse_places_, fine_places_;
+  std::vector<float> deviation_;  // sqrt(lambda)
+  cpu::BalancedTables tables_;
+  cpu::BalancedReader reader_;
+  float largest_level_ = 0;
+};
+
+}  // namespace
+
+CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_tokens) {
+  CodeLayout layout;
+  layout.head_dim = head_dim;
+  layout.coarse_bytes = RoundUp4((coarse_bits + 7) / 8);
+  layout.fine_bytes = (total_bits - coarse_bits + 7) / 8 + 1;
+  layout.centre_tokens = centre_tokens;
+  return layout;
+}
+
+std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options) {
+  return std::make_shared<BalancedCodec>(options);
+}
+
+}  // namespace seine

@@ -1,0 +1,96 @@
+// What the codecs share: int8 vectors, nibble tables, and the walk over candidates' records. Internal to kernels/.
+#ifndef SEINE_KERNELS_CODEC_UTIL_H_
+#define SEINE_KERNELS_CODEC_UTIL_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/code.h"
+#include "kernels/cpu/prefetch.h"
+#include "kernels/math.h"
+
+namespace seine {
+
+// int8 values with one scale; returns the scale, 0 for a zero vector.
+inline float Quantise8(const float* x, int n, int8_t* out) {
+  float largest = 0;
+  for (int i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  for (int i = 0; i < n; ++i) {
+    const float v = std::isfinite(inverse) ? x[i] * inverse : 0.0f;
+    out[i] = static_cast<int8_t>(static_cast<int>(v + (v < 0 ? -0.5f : 0.5f)));
+  }
+  return std::isfinite(inverse) ? largest / 127.0f : 0.0f;
+}
+
+// The table of nibble `nibble` (low or high half of byte nibble / 2) in PreparedQuery::tables.
+inline uint8_t* NibbleTable(PreparedQuery* query, int nibble) {
+  const int byte = nibble / 2;
+  return query->tables.data() + (byte / 4) * 128 + (nibble % 2) * 64 + (byte % 4) * 16;
+}
+
+// Stores sums [nibbles][16] as 7-bit entries in steps that keep the largest within kTableMax.
+inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, PreparedQuery* out) {
+  float largest = 0;
+  for (int i = 0; i < nibbles * 16; ++i) largest = std::max(largest, std::fabs(sums[i]));
+  const float inverse = largest > 0 && std::isfinite(kTableMax / largest) ? kTableMax / largest : 0.0f;
+  out->coarse_step = inverse > 0 ? largest / kTableMax : 0.0f;
+  out->tables.assign(static_cast<size_t>(coarse_bytes) * 32, kTableBias);
+  for (int i = 0; i < nibbles; ++i) {
+    uint8_t* table = NibbleTable(out, i);
+    for (int v = 0; v < 16; ++v) {
+      table[v] = static_cast<uint8_t>(static_cast<int>(sums[i * 16 + v] * inverse + (kTableBias + 0.5f)));
+    }
+  }
+}
+
+// Candidates' coarse rows and fine records, a batch at a time; each batch is fetched while the one before is worked on.
+struct RecordBatch {
+  static constexpr size_t kSize = 64;
+  const uint8_t *rows[kSize], *records[kSize];
+  const uint32_t* base_at[kSize];
+  int size = 0;
+
+  void Fetch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t left,
+             const ConstCodePlanes* segments, int segment_keys) {
+    size = static_cast<int>(std::min(kSize, left));
+    for (int i = 0; i < size; ++i) {
+      const uint32_t index = candidates.index[chosen[i]], segment = index / segment_keys,
+                     key = index - segment * segment_keys;
+      const ConstCodePlanes& planes = segments[segment];
+      rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
+      records[i] = planes.fine + static_cast<size_t>(key) * layout.fine_bytes;
+      base_at[i] = planes.fine_base + key / kWindowTokens;
+      for (int b = 0; b < layout.fine_bytes; b += 64) cpu::PrefetchFar(records[i] + b);
+      if (layout.fine_bytes % 64 != 0) cpu::PrefetchFar(records[i] + layout.fine_bytes - 1);
+      cpu::PrefetchFar(base_at[i]);
+    }
+  }
+};
+
+// use(batch, bases, first): the batch's records are at hand, bases are those of their windows.
+template <typename Use>
+void ForEachRecordBatch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t count,
+                        const ConstCodePlanes* segments, int segment_keys, Use use) {
+  RecordBatch batches[2];
+  const auto fetch = [&](size_t first) {
+    if (first >= count) return;
+    batches[first / RecordBatch::kSize % 2].Fetch(layout, candidates, chosen + first, count - first, segments,
+                                                  segment_keys);
+  };
+  fetch(0);
+  for (size_t first = 0; first < count; first += RecordBatch::kSize) {
+    fetch(first + RecordBatch::kSize);
+    const RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
+    uint32_t bases[RecordBatch::kSize];
+    for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
+    use(batch, bases, first);
+  }
+}
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_CODEC_UTIL_H_

@@ -1,0 +1,198 @@
+// The balanced code's encoder: one matrix product a window of 64 keys, then a quantiser a coordinate.
+//
+// Keys are the lanes throughout, so every key's sums run over the coordinates in their order, whatever the vector's
+// width. The product multiplies 16-bit pairs into int32 (one instruction with VNNI, two with AVX2 and AVX-512): twice
+// the lanes of fp32, and exact. Limit: D^2 / 32 multiply-adds a cycle and key with 512-bit vectors, 512 cycles at D =
+// 128.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/balanced_encode.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+// clang-format on
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scalar.h"
+#include "kernels/gaussian_quantiser.h"
+#include "kernels/math.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#pragma GCC target("avx512vnni")  // Highway tests for it at run time but leaves it out of the target's options
+#endif
+namespace seine::cpu::HWY_NAMESPACE {
+
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+inline constexpr int kVectors = kWindowTokens / static_cast<int>(kN);  // that hold one number of each key
+
+// Rows scaled to 16 bits and turned: pairs[j][key] holds coordinates 2j and 2j + 1 of a key. back[64]: their unit.
+HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) {
+  const DI di;
+  const hn::Rebind<int16_t, DI> d16;
+  const VF zero = hn::Zero(DF()), half = hn::Set(DF(), 0.5f);
+  alignas(64) int16_t row[kMaxHeadDim];
+  for (int k = 0; k < kWindowTokens; ++k, x += dim) {
+    F16 squares = Set16(0);
+    for (int j = 0; j < dim; j += 16) squares = Add(squares, Mul(Load16(x + j), Load16(x + j)));
+    const BalancedScale scale = ScaleOf(Sum16(squares));
+    back[k] = scale.back;
+    const VF forth = hn::Set(DF(), scale.forth);
+    for (size_t j = 0; j < static_cast<size_t>(dim); j += kN) {
+      const VF v = hn::Mul(hn::LoadU(DF(), x + j), forth);
+      const VF away = hn::IfThenElse(hn::Lt(v, zero), hn::Neg(half), half);
+      hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Add(v, away))), d16, row + j);
+    }
+    for (int j = 0; j < dim / 2; ++j) memcpy(pairs + j * kWindowTokens + k, row + 2 * j, 4);
+  }
+}
+
+// sum + the products of both halves of each lane.
+HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return VI{_mm512_dpwssd_epi32(sum.raw, x.raw, weight.raw)};
+#elif HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
+  const hn::Repartition<int16_t, DI> d16;
+  VI unused = hn::Zero(DI());
+  return hn::ReorderWidenMulAccumulate(DI(), hn::BitCast(d16, x), hn::BitCast(d16, weight), sum, unused);
+#else
+  const auto low = [](VI v) HWY_ATTR { return hn::ShiftRight<16>(hn::ShiftLeft<16>(v)); };
+  sum = hn::Add(sum, hn::Mul(low(x), low(weight)));
+  return hn::Add(sum, hn::Mul(hn::ShiftRight<16>(x), hn::ShiftRight<16>(weight)));
+#endif
+}
+
+// a[dim][64]: coordinates of the 64 keys in units of their scale. squares[64]: their sums of squares.
+HWY_INLINE void Product(const int32_t* pairs, const BalancedTables& t, float* a, float* squares) {
+  constexpr int kKeys = kN == 16 ? 4 : 2, kColumns = 4;  // vectors of keys, coordinates held in registers
+  const DI di;
+  const DF d;
+  memset(squares, 0, kWindowTokens * sizeof(float));
+  for (int i = 0; i < t.dim; i += kColumns) {
+    const int32_t* columns = reinterpret_cast<const int32_t*>(t.map.data()) + static_cast<size_t>(i) * (t.dim / 2);
+    for (int v = 0; v < kVectors; v += kKeys) {
+      VI sums[kColumns][kKeys];
+      for (auto& column : sums) {
+        for (VI& sum : column) sum = hn::Zero(di);
+      }
+      const int32_t* p = pairs + v * kN;
+      for (int j = 0; j < t.dim / 2; ++j, p += kWindowTokens) {
+        VI x[kKeys];
+        for (int k = 0; k < kKeys; ++k) x[k] = hn::LoadU(di, p + k * kN);
+        for (int c = 0; c < kColumns; ++c) {
+          const VI weight = hn::Set(di, columns[c * (t.dim / 2) + j]);
+          for (int k = 0; k < kKeys; ++k) sums[c][k] = MulAddPair(sums[c][k], x[k], weight);
+        }
+      }
+      for (int c = 0; c < kColumns; ++c) {
+        const VF scale = hn::Set(d, t.scale[i + c]);
+        for (int k = 0; k < kKeys; ++k) {
+          const size_t key = (v + k) * kN;
+          const VF value = hn::Mul(hn::ConvertTo(d, sums[c][k]), scale);
+          hn::StoreU(value, d, a + static_cast<size_t>(i + c) * kWindowTokens + key);
+          hn::StoreU(hn::Add(hn::LoadU(d, squares + key), hn::Mul(value, value)), d, squares + key);
+        }
+      }
+    }
+  }
+}
+
+// Level of |z| and index of z of kN keys, for the widths of one coordinate.
+struct Cell {
+  VF level, merged;
+  VI index;
+};
+HWY_INLINE Cell Quantise(VF z, VF u, const GaussianQuantiser& q, int kept) {
+  const DF d;
+  const DI di;
+  const int half = 1 << (q.bits - 1), cells = kept > 0 ? 1 << (q.bits - kept) : 0;
+  Cell cell = {hn::Set(d, q.levels[0]), hn::Set(d, kept > 0 ? q.merged[kept][0] : 0.0f), hn::Zero(di)};
+  for (int m = 1; m < half; ++m) {
+    const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
+    cell.level = hn::IfThenElse(above, hn::Set(d, q.levels[m]), cell.level);
+    if (kept > 0 && m % cells == 0)
+      cell.merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][m / cells]), cell.merged);
+    cell.index = hn::IfThenElse(hn::RebindMask(di, above), hn::Set(di, m), cell.index);
+  }
+  const auto positive = hn::RebindMask(di, hn::Ge(z, hn::Zero(d)));
+  cell.index =
+      hn::IfThenElse(positive, hn::Add(hn::Set(di, half), cell.index), hn::Sub(hn::Set(di, half - 1), cell.index));
+  return cell;
+}
+
+void EncodeBalancedWindowImpl(const float* x, const BalancedTables& t, uint8_t* cells, float* coarse_factors,
+                              float* fine_factors) {
+  const DF d;
+  const hn::Rebind<uint8_t, DI> d8;
+  alignas(64) int32_t pairs[kMaxHeadDim / 2 * kWindowTokens];
+  alignas(64) float a[kMaxHeadDim * kWindowTokens], squares[kWindowTokens], back[kWindowTokens];
+  MakePairs(x, t.dim, pairs, back);
+  Product(pairs, t, a, squares);
+  const VF share = hn::Set(d, 1.0f / static_cast<float>(t.dim)), one = hn::Set(d, 1.0f), zero = hn::Zero(d);
+  for (size_t key = 0; key < kWindowTokens; key += kN) {
+    const VF size = hn::Sqrt(hn::Mul(hn::LoadU(d, squares + key), share));
+    const VF inverse = hn::IfThenElseZero(hn::Gt(size, zero), hn::Div(one, size));
+    VF coarse_top = zero, coarse_sum = zero, fine_top = zero, fine_sum = zero;
+    for (int i = 0; i < t.dim; ++i) {
+      uint8_t* to = cells + static_cast<size_t>(i) * kWindowTokens + key;
+      const int total = t.total[i], kept = t.coarse[i];
+      if (total == 0) {
+        memset(to, 0, kN);
+        continue;
+      }
+      const VF z = hn::Mul(hn::LoadU(d, a + static_cast<size_t>(i) * kWindowTokens + key), inverse), u = hn::Abs(z);
+      const Cell cell = Quantise(z, u, GaussianQuantiserOf(total), kept);
+      hn::StoreU(hn::DemoteTo(d8, cell.index), d8, to);
+      const VF weighted = hn::Mul(u, hn::Set(d, t.lambda[i])), top = hn::Mul(weighted, u);
+      fine_top = hn::Add(fine_top, top);
+      fine_sum = hn::Add(fine_sum, hn::Mul(weighted, cell.level));
+      if (kept == 0) continue;
+      coarse_top = hn::Add(coarse_top, top);
+      coarse_sum = hn::Add(coarse_sum, hn::Mul(weighted, cell.merged));
+    }
+    const VF s = hn::Mul(size, hn::LoadU(d, back + key));
+    const auto factor = [&](VF top, VF sum)
+                            HWY_ATTR { return hn::IfThenElseZero(hn::Gt(sum, zero), hn::Mul(s, hn::Div(top, sum))); };
+    hn::StoreU(factor(coarse_top, coarse_sum), d, coarse_factors + key);
+    hn::StoreU(factor(fine_top, fine_sum), d, fine_factors + key);
+  }
+}
+
+// Rows are the lanes' source one after another, so every lane adds in the order of j.
+void MulRowImpl(const float* x, const float* matrix, int dim, float* out) {
+  const DF d;
+  for (size_t i = 0; i < static_cast<size_t>(dim); i += 4 * kN) {
+    const size_t vectors = (dim - i) / kN < 4 ? (dim - i) / kN : 4;
+    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    for (int j = 0; j < dim; ++j) {
+      const VF weight = hn::Set(d, x[j]);
+      const float* row = matrix + static_cast<size_t>(j) * dim + i;
+      for (size_t v = 0; v < vectors; ++v) sums[v] = hn::Add(sums[v], hn::Mul(weight, hn::LoadU(d, row + v * kN)));
+    }
+    for (size_t v = 0; v < vectors; ++v) hn::StoreU(sums[v], d, out + i + v * kN);
+  }
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace seine::cpu {
+
+HWY_EXPORT(EncodeBalancedWindowImpl);
+HWY_EXPORT(MulRowImpl);
+
+void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
+                          float* fine_factors) {
+  if (ScalarForced()) return scalar::EncodeBalancedWindow(x, tables, cells, coarse_factors, fine_factors);
+  HWY_DYNAMIC_DISPATCH(EncodeBalancedWindowImpl)(x, tables, cells, coarse_factors, fine_factors);
+}
+void MulRow(const float* x, const float* matrix, int dim, float* out) {
+  if (ScalarForced()) return scalar::MulRow(x, matrix, dim, out);
+  HWY_DYNAMIC_DISPATCH(MulRowImpl)(x, matrix, dim, out);
+}
+
+}  // namespace seine::cpu
+#endif  // HWY_ONCE

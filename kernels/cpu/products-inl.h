@@ -1,0 +1,45 @@
+// Products of 7-bit levels with int8 weights, summed by fours in int32. Per-target header.
+#if defined(SEINE_KERNELS_CPU_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SEINE_KERNELS_CPU_PRODUCTS_INL_H_
+#undef SEINE_KERNELS_CPU_PRODUCTS_INL_H_
+#else
+#define SEINE_KERNELS_CPU_PRODUCTS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#pragma GCC target("avx512vnni")  // Highway tests for it at run time but leaves it out of the target's options
+#endif
+namespace seine::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Each 32-bit lane of the result: the sum over its four bytes of level * weight. levels in [0, 127], weights in
+// [-127, 127].
+template <class D8, class V8, class VI8>
+HWY_INLINE auto LevelProducts(D8, V8 levels, VI8 weights) {
+  const hn::Repartition<int32_t, D8> d32;
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (sizeof(levels) ==
+                64) {  // the 512-bit form only: GCC codes shorter ones as AVX-VNNI, which may be missing
+    hn::Vec<decltype(d32)> sums;
+    sums.raw = _mm512_dpbusd_epi32(_mm512_setzero_si512(), levels.raw, weights.raw);
+    return sums;
+  }
+#endif
+  // Bytes of each 16-bit lane apart, multiplied in 16 bits: |127 * 127| twice fits, four times only in 32.
+  const hn::Repartition<int16_t, D8> d16;
+  const hn::Repartition<int8_t, D8> di8;
+  const auto l16 = hn::BitCast(d16, levels), w16 = hn::BitCast(d16, hn::BitCast(di8, weights));
+  const auto level_even = hn::And(l16, hn::Set(d16, int16_t{255})), level_odd = hn::ShiftRight<8>(l16);
+  const auto weight_even = hn::ShiftRight<8>(hn::ShiftLeft<8>(w16)), weight_odd = hn::ShiftRight<8>(w16);
+  const auto pairs = hn::Add(hn::Mul(level_even, weight_even), hn::Mul(level_odd, weight_odd));
+  const auto pairs32 = hn::BitCast(d32, pairs);
+  return hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32));
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
