@@ -264,6 +264,8 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_num_sequences(stats.num_sequences);
   info->set_code_bytes(stats.code_bytes);
   info->set_store_bytes(stats.store_bytes);
+  info->set_reencoded_layers(stats.reencoded_layers);
+  info->set_reencoded_keys(stats.reencoded_keys);
 }
 
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {
