@@ -59,10 +59,10 @@ std::vector<Place> PlaceFine(const std::vector<uint8_t>& coarse, const std::vect
   return places;
 }
 
-// Packs 64 keys' cells [dim][64] into byte planes [bytes][64]: eight keys an operation.
+// Packs 64 keys' cells [dim][64] into byte planes [num_bytes rounded up to 4][64]: eight keys an operation.
 void PackPlanes(const uint8_t* cells, const std::vector<Place>& places, int num_bytes, uint8_t* planes) {
   constexpr uint64_t kEach = 0x0101010101010101;
-  memset(planes, 0, static_cast<size_t>(num_bytes) * kWindowTokens);
+  memset(planes, 0, static_cast<size_t>(RoundUp4(num_bytes)) * kWindowTokens);
   for (const Place& p : places) {
     const uint8_t* from = cells + static_cast<size_t>(p.coordinate) * kWindowTokens;
     uint8_t* to = planes + static_cast<size_t>(p.at / 8) * kWindowTokens;
@@ -80,6 +80,14 @@ void PackPlanes(const uint8_t* cells, const std::vector<Place>& places, int num_
       byte |= (v >> (8 - shift)) & (kEach * ((1u << spill) - 1));
       memcpy(to + kWindowTokens + k, &byte, 8);
     }
+  }
+}
+
+// Bytes of four planes [4][64] key by key.
+void FourBytes(const uint8_t* planes, uint32_t* words) {
+  const uint8_t *p0 = planes, *p1 = p0 + kWindowTokens, *p2 = p1 + kWindowTokens, *p3 = p2 + kWindowTokens;
+  for (int k = 0; k < kWindowTokens; ++k) {
+    words[k] = uint32_t{p0[k]} | uint32_t{p1[k]} << 8 | uint32_t{p2[k]} << 16 | uint32_t{p3[k]} << 24;
   }
 }
 
@@ -237,23 +245,26 @@ class BalancedCodec final : public Codec {
   }
 
   void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
-    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[kMaxCodeBytes * kWindowTokens];
+    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[(kMaxCodeBytes + 3) * kWindowTokens];
     float coarse_factors[kWindowTokens], fine_factors[kWindowTokens];
     cpu::EncodeBalancedWindow(rows, tables_, cells, coarse_factors, fine_factors);
     PackPlanes(cells, coarse_places_, layout_.coarse_bytes, planes);
     uint8_t* coarse = out.coarse + static_cast<size_t>(first) * layout_.coarse_bytes;
-    for (int b = 0; b < layout_.coarse_bytes; ++b) {
-      const uint8_t* plane = planes + b * kWindowTokens;
-      for (int k = 0; k < kWindowTokens; ++k) {
-        coarse[(k / kTileTokens * layout_.coarse_bytes + b / 4 * 4) * kTileTokens + k % kTileTokens * 4 + b % 4] =
-            plane[k];
+    for (int b = 0; b < layout_.coarse_bytes; b += 4) {
+      uint32_t words[kWindowTokens];
+      FourBytes(planes + b * kWindowTokens, words);
+      for (int k = 0; k < kWindowTokens; k += kTileTokens) {
+        memcpy(coarse + (k / kTileTokens * layout_.coarse_bytes + b) * kTileTokens, words + k, 4 * kTileTokens);
       }
     }
     const int record_bytes = layout_.fine_bytes - 1;
     PackPlanes(cells, fine_places_, record_bytes, planes);
     uint8_t* fine = out.fine + static_cast<size_t>(first) * layout_.fine_bytes;
-    for (int k = 0; k < kWindowTokens; ++k) {
-      for (int b = 0; b < record_bytes; ++b) fine[k * layout_.fine_bytes + b] = planes[b * kWindowTokens + k];
+    for (int b = 0; b < record_bytes; b += 4) {
+      uint32_t words[kWindowTokens];
+      FourBytes(planes + b * kWindowTokens, words);
+      const int bytes = std::min(4, record_bytes - b);
+      for (int k = 0; k < kWindowTokens; ++k) memcpy(fine + k * layout_.fine_bytes + b, words + k, bytes);
     }
     const uint32_t coarse_base = FactorBase(*std::max_element(coarse_factors, coarse_factors + kWindowTokens));
     const uint32_t fine_base = FactorBase(*std::max_element(fine_factors, fine_factors + kWindowTokens));

@@ -95,7 +95,7 @@ void MakePack(const VectorXd& lambda, std::vector<uint8_t>* bits) {
   while (Unpaired(b) > 0) {
     double least = std::numeric_limits<double>::infinity();
     size_t from = 0, to = 0;
-    for (size_t i = 0; i < b.size(); ++i) {
+    for (size_t i = b.size(); i-- > 0;) {  // ties: from the last to the first
       for (size_t j = 0; j < b.size(); ++j) {
         if (i == j || b[i] == 0 || b[j] == kMaxCoarseBits) continue;
         const int change = weight(b[i] - 1) - weight(b[i]) + weight(b[j] + 1) - weight(b[j]);

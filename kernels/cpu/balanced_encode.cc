@@ -34,6 +34,7 @@ HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) 
   const hn::Rebind<int16_t, DI> d16;
   const VF zero = hn::Zero(DF()), half = hn::Set(DF(), 0.5f);
   alignas(64) int16_t row[kMaxHeadDim];
+  alignas(64) int32_t rows[kWindowTokens * kMaxHeadDim / 2];
   for (int k = 0; k < kWindowTokens; ++k, x += dim) {
     F16 squares = Set16(0);
     for (int j = 0; j < dim; j += 16) squares = Add(squares, Mul(Load16(x + j), Load16(x + j)));
@@ -45,7 +46,13 @@ HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) 
       const VF away = hn::IfThenElse(hn::Lt(v, zero), hn::Neg(half), half);
       hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Add(v, away))), d16, row + j);
     }
-    for (int j = 0; j < dim / 2; ++j) memcpy(pairs + j * kWindowTokens + k, row + 2 * j, 4);
+    memcpy(rows + k * (dim / 2), row, dim * sizeof(int16_t));
+  }
+  // Sixteen keys' pairs at a time, so that what is written stays in whole lines.
+  for (int k = 0; k < kWindowTokens; k += 16) {
+    for (int j = 0; j < dim / 2; ++j) {
+      for (int i = 0; i < 16; ++i) pairs[j * kWindowTokens + k + i] = rows[(k + i) * (dim / 2) + j];
+    }
   }
 }
 
@@ -64,6 +71,23 @@ HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
 #endif
 }
 
+// sums[c][k] = the products of kKeys vectors of keys with kColumns columns [half] apart; pairs [half][64].
+template <int kColumns, int kKeys>
+HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half, VI (&sums)[kColumns][kKeys]) {
+  const DI di;
+  for (auto& column : sums) {
+    for (VI& sum : column) sum = hn::Zero(di);
+  }
+  for (int j = 0; j < half; ++j, pairs += kWindowTokens) {
+    VI x[kKeys];
+    for (int k = 0; k < kKeys; ++k) x[k] = hn::LoadU(di, pairs + k * kN);
+    for (int c = 0; c < kColumns; ++c) {
+      const VI weight = hn::Set(di, columns[c * half + j]);
+      for (int k = 0; k < kKeys; ++k) sums[c][k] = MulAddPair(sums[c][k], x[k], weight);
+    }
+  }
+}
+
 // a[dim][64]: coordinates of the 64 keys in units of their scale. squares[64]: their sums of squares.
 HWY_INLINE void Product(const int32_t* pairs, const BalancedTables& t, float* a, float* squares) {
   constexpr int kKeys = kN == 16 ? 4 : 2, kColumns = 4;  // vectors of keys, coordinates held in registers
@@ -74,18 +98,7 @@ HWY_INLINE void Product(const int32_t* pairs, const BalancedTables& t, float* a,
     const int32_t* columns = reinterpret_cast<const int32_t*>(t.map.data()) + static_cast<size_t>(i) * (t.dim / 2);
     for (int v = 0; v < kVectors; v += kKeys) {
       VI sums[kColumns][kKeys];
-      for (auto& column : sums) {
-        for (VI& sum : column) sum = hn::Zero(di);
-      }
-      const int32_t* p = pairs + v * kN;
-      for (int j = 0; j < t.dim / 2; ++j, p += kWindowTokens) {
-        VI x[kKeys];
-        for (int k = 0; k < kKeys; ++k) x[k] = hn::LoadU(di, p + k * kN);
-        for (int c = 0; c < kColumns; ++c) {
-          const VI weight = hn::Set(di, columns[c * (t.dim / 2) + j]);
-          for (int k = 0; k < kKeys; ++k) sums[c][k] = MulAddPair(sums[c][k], x[k], weight);
-        }
-      }
+      SumPairs(pairs + v * kN, columns, t.dim / 2, sums);
       for (int c = 0; c < kColumns; ++c) {
         const VF scale = hn::Set(d, t.scale[i + c]);
         for (int k = 0; k < kKeys; ++k) {
@@ -107,13 +120,12 @@ struct Cell {
 HWY_INLINE Cell Quantise(VF z, VF u, const GaussianQuantiser& q, int kept) {
   const DF d;
   const DI di;
-  const int half = 1 << (q.bits - 1), cells = kept > 0 ? 1 << (q.bits - kept) : 0;
-  Cell cell = {hn::Set(d, q.levels[0]), hn::Set(d, kept > 0 ? q.merged[kept][0] : 0.0f), hn::Zero(di)};
+  const int half = 1 << (q.bits - 1), rest = q.bits - kept, inside = (1 << rest) - 1;
+  Cell cell = {hn::Set(d, q.levels[0]), hn::Set(d, q.merged[kept][0]), hn::Zero(di)};
   for (int m = 1; m < half; ++m) {
     const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
     cell.level = hn::IfThenElse(above, hn::Set(d, q.levels[m]), cell.level);
-    if (kept > 0 && m % cells == 0)
-      cell.merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][m / cells]), cell.merged);
+    if ((m & inside) == 0) cell.merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][m >> rest]), cell.merged);
     cell.index = hn::IfThenElse(hn::RebindMask(di, above), hn::Set(di, m), cell.index);
   }
   const auto positive = hn::RebindMask(di, hn::Ge(z, hn::Zero(d)));

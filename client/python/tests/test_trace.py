@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from seine_kv import trace  # noqa: E402
+from seine_kv import model, trace  # noqa: E402
 from seine_kv.tensor_file import read_tensors, write_tensors  # noqa: E402
 
 
@@ -61,14 +61,14 @@ class Arguments(unittest.TestCase):
         self.assertEqual(trace.parse_layers(None, 30), [4, 15, 26])
         self.assertEqual(trace.parse_layers(None, 1), [0])
         for spec in ("6", "-1", "a", "", "0,,1"):
-            with self.subTest(spec=spec), self.assertRaises(trace.TraceError):
+            with self.subTest(spec=spec), self.assertRaises(model.InputError):
                 trace.parse_layers(spec, 6)
 
     def test_rope_scaling(self):
-        self.assertEqual(trace.parse_rope_scaling("yarn:4"), ("yarn", 4.0))
+        self.assertEqual(model.parse_rope_scaling("yarn:4"), ("yarn", 4.0))
         for spec in ("yarn", "yarn:", "yarn:1", "yarn:nan", "yarn:inf", "cubic:2", "4"):
-            with self.subTest(spec=spec), self.assertRaises(trace.TraceError):
-                trace.parse_rope_scaling(spec)
+            with self.subTest(spec=spec), self.assertRaises(model.InputError):
+                model.parse_rope_scaling(spec)
 
     def test_scale_rope(self):
         def config():
@@ -76,18 +76,18 @@ class Arguments(unittest.TestCase):
             return argparse.Namespace(max_position_embeddings=8192, rope_parameters=rope)
 
         scaled = config()
-        trace.scale_rope(scaled, ("yarn", 4.0), 32768)
+        model.scale_rope(scaled, ("yarn", 4.0), 32768)
         self.assertEqual(scaled.max_position_embeddings, 32768)
         self.assertEqual(
             scaled.rope_parameters,
             {"rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "original_max_position_embeddings": 8192},
         )
-        trace.scale_rope(config(), None, 8192)
+        model.scale_rope(config(), None, 8192)
         for scaling, tokens in ((None, 8193), (("yarn", 2.0), 16385)):
-            with self.subTest(tokens=tokens), self.assertRaises(trace.TraceError):
-                trace.scale_rope(config(), scaling, tokens)
-        with self.assertRaises(trace.TraceError):
-            trace.scale_rope(scaled, ("yarn", 2.0), 100)  # scaled already
+            with self.subTest(tokens=tokens), self.assertRaises(model.InputError):
+                model.scale_rope(config(), scaling, tokens)
+        with self.assertRaises(model.InputError):
+            model.scale_rope(scaled, ("yarn", 2.0), 100)  # scaled already
 
 
 class Errors(unittest.TestCase):

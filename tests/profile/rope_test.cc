@@ -1,0 +1,187 @@
+// RoPE: frequencies against transformers' own, turning there and back, moments carried against turning every position.
+#include "profile/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/profile/test_util.h"
+
+namespace seine {
+namespace {
+
+using Style = Rope::Style;
+
+// inv_freq of head_dim 64 at pairs 0, 5, 10, 16, 20, 24, 28, 31, as ROPE_INIT_FUNCTIONS of transformers 5.23 gives it
+// (in fp32).
+TEST(Rope, TypesGiveTransformersFrequencies) {
+  const struct {
+    const char* json;
+    int64_t length;
+    double expected[8];
+  } cases[] = {
+      {R"({"rope_type": "default", "rope_theta": 10000.0})",
+       1,
+       {1, .237137371, .0562341325, .01, .00316227766, .001, .000316227766, .000133352143}},
+      {R"({"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})",
+       1,
+       {.25, .0592843406, .0140585322, .0025, .000790569466, .00025, 7.90569466e-05, 3.33380376e-05}},
+      {R"({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 2048})",
+       2048,
+       {1, .237137362, .0562341288, .01, .00316227786, .001, .000316227786, .00013335215}},
+      {R"({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 2048})",
+       6000,
+       {1, .183764338, .0337693319, .00442217477, .00114036771, .000294072117, 7.58338065e-05, 2.74422418e-05}},
+      {R"({"rope_type": "yarn", "rope_theta": 100000.0, "factor": 4.0, "original_max_position_embeddings": 8192})",
+       1,
+       {1, .165481701, .0273841955, .00173925271, .000187473546, 4.44569851e-05, 1.05424133e-05, 3.58253169e-06}},
+      {R"({"rope_type": "yarn", "rope_theta": 100000.0, "factor": 4.0, "original_max_position_embeddings": 8192,
+           "truncate": false, "beta_fast": 16, "beta_slow": 2, "mscale": null})",
+       1,
+       {1, .165481701, .0273841955, .00161567412, .000187473546, 4.44569851e-05, 1.05424133e-05, 3.58253169e-06}},
+      {R"({"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})",
+       1,
+       {1, .128687382, .0165604409, .000524846022, 3.42810235e-05, 6.64786967e-06, 1.28917316e-06, 3.7673226e-07}},
+      // As before transformers 5, and a whole config.json.
+      {R"({"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}})",
+       1,
+       {.25, .0592843406, .0140585322, .0025, .000790569466, .00025, 7.90569466e-05, 3.33380376e-05}},
+      {R"({"rope_theta": 10000.0, "rope_scaling": null, "max_position_embeddings": 2048})",
+       1,
+       {1, .237137371, .0562341325, .01, .00316227766, .001, .000316227766, .000133352143}},
+      {R"({"hidden_size": 9, "rope_parameters": {"rope_type": "linear", "rope_theta": 10000, "factor": 4}})",
+       1,
+       {.25, .0592843406, .0140585322, .0025, .000790569466, .00025, 7.90569466e-05, 3.33380376e-05}},
+  };
+  constexpr int kPairs[] = {0, 5, 10, 16, 20, 24, 28, 31};
+  for (const auto& test : cases) {
+    const absl::StatusOr<Rope> rope = ParseRope(test.json, 64, Style::kInterleaved, test.length);
+    ASSERT_TRUE(rope.ok()) << test.json << ": " << rope.status();
+    ASSERT_EQ(rope->head_dim(), 64);
+    EXPECT_EQ(rope->style, Style::kInterleaved);
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_NEAR(rope->inv_freq[kPairs[i]] / test.expected[i], 1, 1e-6) << test.json << " pair " << kPairs[i];
+    }
+  }
+}
+
+TEST(Rope, NotStated) {
+  for (const char* json : {"", "null"}) {
+    const absl::StatusOr<Rope> rope = ParseRope(json, 64, Style::kHalfSplit, 1);
+    ASSERT_TRUE(rope.ok()) << rope.status();
+    EXPECT_FALSE(rope->stated());
+    const Eigen::MatrixXd moment = RandomMoment(8, 20, 1);
+    EXPECT_EQ(CarryMoment(moment, *rope, 0, 1000), moment);
+    EXPECT_EQ(CarryMean(moment.col(0), *rope, 0, 1000), moment.col(0));
+  }
+}
+
+TEST(Rope, NamesTheFieldThatIsWrong) {
+  const struct {
+    const char* json;
+    const char* message;
+  } cases[] = {
+      {"{", "rope: must be a JSON object"},
+      {"[1]", "rope: must be a JSON object"},
+      {"{}", "rope.rope_theta: is missing"},
+      {R"({"rope_theta": "10000"})", "rope.rope_theta: must be a number"},
+      {R"({"rope_theta": 1})", "rope.rope_theta: must be a number"},
+      {R"({"rope_theta": 1e4, "rope_type": "longrope"})",
+       R"(rope.rope_type: must be default, linear, dynamic, yarn or llama3, not "longrope")"},
+      {R"({"rope_theta": 1e4, "rope_type": 3})", "rope.rope_type: must be"},
+      {R"({"rope_theta": 1e4, "rope_scaling": {"type": "su"}})", R"(not "su")"},
+      {R"({"rope_theta": 1e4, "rope_scaling": 4})", "rope.rope_scaling: must be an object or null"},
+      {R"({"rope_theta": 1e4, "partial_rotary_factor": 0.5})", "rope.partial_rotary_factor: only 1 is known"},
+      {R"({"rope_theta": 1e4, "mrope_section": [16, 24, 24]})", "rope.mrope_section"},
+      {R"({"rope_theta": 1e4, "rope_type": "linear"})", "rope.factor: is missing"},
+      {R"({"rope_theta": 1e4, "rope_type": "linear", "factor": 0.5})",
+       "rope.factor: must be a number of at least 1, not 0.5"},
+      {R"({"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2})",
+       "rope.original_max_position_embeddings: is missing"},
+      {R"({"rope_theta": 1e4, "rope_type": "yarn", "factor": 2})", "rope.original_max_position_embeddings: is missing"},
+      {R"({"rope_theta": 1e4, "rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 99, "truncate": 1})",
+       "rope.truncate: must be true or false"},
+      {R"({"rope_theta": 1e4, "rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 99, "beta_slow": 64})",
+       "rope.beta_fast: must be at least beta_slow"},
+      {R"({"rope_theta": 1e4, "rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 99,
+           "low_freq_factor": 4, "high_freq_factor": 4})",
+       "rope.high_freq_factor: must be above low_freq_factor"},
+  };
+  for (const auto& test : cases) {
+    const absl::Status status = ParseRope(test.json, 64, Style::kHalfSplit, 1).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.json;
+    EXPECT_TRUE(absl::StrContains(status.message(), test.message)) << test.json << ": " << status;
+  }
+  for (const int dim : {-2, 0, 2, 63}) {
+    const absl::Status status = ParseRope(R"({"rope_theta": 1e4})", dim, Style::kHalfSplit, 1).status();
+    EXPECT_TRUE(absl::StartsWith(status.message(), "head_dim: ")) << status;
+  }
+}
+
+TEST(Rope, TurnsPairsOfItsStyle) {
+  for (const Style style : {Style::kHalfSplit, Style::kInterleaved}) {
+    Rope rope;
+    rope.style = style;
+    rope.inv_freq = {std::acos(-1.0) / 2, 0};  // a quarter turn a token, and none
+    double x[4] = {1, 2, 3, 4};
+    ApplyRope(rope, 1, x);  // (a, b) -> (-b, a)
+    const double half_split[4] = {-3, 2, 1, 4}, interleaved[4] = {-2, 1, 3, 4};
+    const double* expected = style == Style::kHalfSplit ? half_split : interleaved;
+    for (int i = 0; i < 4; ++i) EXPECT_NEAR(x[i], expected[i], 1e-15) << i;
+    UndoRope(rope, 1, x);
+    for (int i = 0; i < 4; ++i) EXPECT_NEAR(x[i], i + 1, 1e-15) << i;
+  }
+}
+
+TEST(Rope, UndoTakesBackApplyAtAnyPosition) {
+  const Rope rope = PlainRope(128);
+  const std::vector<float> values = RandomFloats(128, 7);
+  for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{511}, int64_t{1} << 20}) {
+    std::vector<double> x(values.begin(), values.end());
+    ApplyRope(rope, position, x.data());
+    UndoRope(rope, position, x.data());
+    for (int i = 0; i < 128; ++i) EXPECT_NEAR(x[i], values[i], 1e-12) << position << " " << i;
+  }
+}
+
+// Positions so fine that their mean is the integral.
+TEST(Rope, CarriedMomentsAreMeansOverTurnedOnes) {
+  constexpr int kDim = 8, kSteps = 20000;
+  const Eigen::MatrixXd moment = RandomMoment(kDim, 5, 3);  // of rank 5
+  const Eigen::VectorXd mean = moment.col(2);
+  for (const Style style : {Style::kHalfSplit, Style::kInterleaved}) {
+    const Rope rope = PlainRope(kDim, style);
+    for (const auto& [begin, end] : {std::pair(0.0, 0.0), {17.0, 17.0}, {0.0, 40.0}, {300.0, 355.0}}) {
+      Eigen::MatrixXd sum = Eigen::MatrixXd::Zero(kDim, kDim);
+      Eigen::VectorXd mean_sum = Eigen::VectorXd::Zero(kDim);
+      for (int step = 0; step < kSteps; ++step) {
+        const double position = begin + (end - begin) * (step + .5) / kSteps;
+        Rope turn = rope;  // at position 1 of this one, a vector has turned as far as at `position` of the other
+        for (double& w : turn.inv_freq) w *= position;
+        Eigen::MatrixXd rotation = Eigen::MatrixXd::Identity(kDim, kDim);
+        for (int i = 0; i < kDim; ++i) ApplyRope(turn, 1, rotation.col(i).data());
+        sum += rotation * moment * rotation.transpose();
+        mean_sum += rotation * mean;
+      }
+      const double scale = moment.norm();
+      EXPECT_LT((CarryMoment(moment, rope, begin, end) - sum / kSteps).norm(), 1e-6 * scale) << begin << " " << end;
+      EXPECT_LT((CarryMean(mean, rope, begin, end) - mean_sum / kSteps).norm(), 1e-6 * scale) << begin << " " << end;
+    }
+  }
+}
+
+TEST(Rope, CarriedMomentsKeepTraceAndStayPositive) {
+  for (const int dim : {64, 80, 96, 128, 256}) {
+    const Eigen::MatrixXd moment = RandomMoment(dim, dim / 3, 5),
+                          carried = CarryMoment(moment, PlainRope(dim), 0, 32768);
+    EXPECT_NEAR(carried.trace() / moment.trace(), 1, 1e-12);
+    EXPECT_EQ(carried, Eigen::MatrixXd(carried.transpose()));
+    EXPECT_GT(Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd>(carried).eigenvalues()(0), -1e-12 * carried.trace());
+  }
+}
+
+}  // namespace
+}  // namespace seine
