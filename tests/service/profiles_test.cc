@@ -228,7 +228,7 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, ProfilesTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Polling" : "Callback"; });
+                         [](const auto& serving) { return serving.param ? "Polling" : "Callback"; });
 
 // A file's index names a profile of the folder that the file, or a later layer, names; what is printed reads back.
 TEST(ProfilesConfig, AFilesIndexesMayNameProfiles) {
@@ -236,7 +236,8 @@ TEST(ProfilesConfig, AFilesIndexesMayNameProfiles) {
   WriteProfiles(dir.path + "/profiles");
   const std::string path = dir.path + "/seined.yaml";
   std::ofstream(path)
-      << "indexes:\n"
+      << "server: {listen: 'unix:/tmp/x.sock'}\n"
+         "indexes:\n"
          "  - name: a\n"
          "    geometry: {num_layers: 2, num_q_heads: 4, num_kv_heads: 2, head_dim: 64, dtype: float16,\n"
          "               rope: {style: interleaved, config_json: '{\"rope_theta\": 500000}'}}\n"
