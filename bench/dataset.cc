@@ -79,6 +79,10 @@ class TraceDataset : public Dataset {
     head.keys = *std::move(keys);
     head.tokens = ToDType(info_.dtype, &head.keys);
     head.queries = *std::move(queries);
+    auto own = Rows(head.layer, 'q', own_rows_, head.kv_head * info_.group, info_.group);
+    if (!own.ok()) return own.status();
+    head.own_queries = *std::move(own);
+    for (int64_t row : own_rows_) head.own_positions.push_back(info_.num_tokens - num_query_rows_ + row);
     return head;
   }
 
@@ -127,6 +131,13 @@ class TraceDataset : public Dataset {
       if (auto it = file_.metadata().find(key); it != file_.metadata().end()) {
         (key[0] == 'm' ? info_.model : info_.text) = it->second;
       }
+    }
+    if (auto it = file_.metadata().find("rope"); it != file_.metadata().end()) info_.rope_json = it->second;
+    if (auto it = file_.metadata().find("rope_style"); it != file_.metadata().end()) {
+      if (it->second != "half_split" && it->second != "interleaved") {
+        return Wrong(file_.path(), absl::StrCat("rope_style is \"", it->second, "\", not half_split or interleaved"));
+      }
+      if (it->second == "interleaved") info_.rope_style = Rope::Style::kInterleaved;
     }
     if (absl::Status s = ChooseLayers(options.layers); !s.ok()) return s;
     for (int layer : info_.layers) {
@@ -197,7 +208,16 @@ class TraceDataset : public Dataset {
     info_.zone_begin = o.sink;
     info_.zone_end = o.sink + room / o.granule * o.granule;
     const int64_t usable = std::min(num_query_rows_, o.local);
-    query_rows_ = Spread(usable, o.num_queries);
+    if (o.own_queries && usable < 2) {
+      return absl::InvalidArgumentError(
+          "--profile: the trace's one query cannot be measured and asked; give a profile");
+    }
+    const int64_t most = o.own_queries ? usable / 2 : usable;
+    query_rows_ = Spread(usable, o.num_queries > 0 ? std::min(o.num_queries, most) : most);
+    const std::set<int64_t> asked(query_rows_.begin(), query_rows_.end());
+    for (int64_t row = 0; row < usable && o.own_queries; ++row) {
+      if (asked.count(row) == 0) own_rows_.push_back(num_query_rows_ - usable + row);
+    }
     for (int64_t& row : query_rows_) row += num_query_rows_ - usable;
     info_.num_positions = static_cast<int64_t>(query_rows_.size());
     return absl::OkStatus();
@@ -205,7 +225,7 @@ class TraceDataset : public Dataset {
 
   TensorFile file_;
   int64_t num_query_rows_ = 0;
-  std::vector<int64_t> query_rows_;
+  std::vector<int64_t> query_rows_, own_rows_;  // asked; kept aside
 };
 
 class SyntheticDataset : public Dataset {
@@ -235,7 +255,9 @@ class SyntheticDataset : public Dataset {
     info.dtype = *dtype;
     info.num_tokens = info.zone_end = o.num_keys / o.granule * o.granule;
     info.num_positions = o.num_queries > 0 ? o.num_queries : 64;
-    dataset->options_ = {*kind, info.num_tokens, info.num_positions, o.head_dim, o.seed};
+    if (*kind == SyntheticKind::kRope) info.rope_json = R"({"rope_type": "default", "rope_theta": 500000.0})";
+    dataset->own_ = o.own_queries ? kOwnQueries : 0;
+    dataset->options_ = {*kind, info.num_tokens, info.num_positions + dataset->own_, o.head_dim, o.seed};
     return dataset;
   }
 
@@ -245,12 +267,18 @@ class SyntheticDataset : public Dataset {
     head.num_tokens = head.zone_end = info_.num_tokens;
     head.keys = std::move(made.keys);
     head.queries = std::move(made.queries);
+    const int64_t asked = info_.num_positions * info_.head_dim;
+    head.own_queries.assign(head.queries.begin() + asked, head.queries.end());
+    head.queries.resize(asked);
+    for (int64_t i = 0; i < own_; ++i) head.own_positions.push_back(info_.num_tokens + info_.num_positions + i);
     head.tokens = ToDType(info_.dtype, &head.keys);
     return head;
   }
 
  private:
+  static constexpr int64_t kOwnQueries = 512;
   SyntheticOptions options_;
+  int64_t own_ = 0;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/types.h"
+#include "profile/rope.h"
 
 namespace seine::bench {
 
@@ -24,6 +25,9 @@ struct Head {
   std::vector<uint8_t> tokens;  // [num_tokens, head_dim] in the data set's dtype: what an index is given
   std::vector<float> keys;      // [num_tokens, head_dim] the same in fp32: what every exact computation reads
   std::vector<float> queries;   // [num_positions, group, head_dim]
+  // Queries that are not asked, to measure moments on (DatasetOptions::own_queries). [own_positions, group, head_dim]
+  std::vector<float> own_queries;
+  std::vector<int64_t> own_positions;
 
   int64_t num_keys() const { return zone_end - zone_begin; }
 };
@@ -32,6 +36,8 @@ struct DatasetInfo {
   std::string source;  // the trace's path, or the generator's name
   bool synthetic = false;
   std::string model, text;  // of a trace
+  std::string rope_json;    // config.json's rope_parameters of the vectors; empty: not stated
+  Rope::Style rope_style = Rope::Style::kHalfSplit;
   std::vector<int> layers;
   int num_kv_heads = 1;
   int group = 1;
@@ -53,6 +59,7 @@ struct DatasetOptions {
   int head_dim = 128;              // synthetic
   int64_t num_queries = 0;         // at most so many a query head, evenly spread; 0: all of a trace, 64 made up
   uint64_t seed = 1;               // synthetic
+  bool own_queries = false;        // keep queries aside that are not asked: a trace's every other one, 512 more made up
   std::string dtype;               // fp32, fp16 or bf16; empty: the trace's own, or fp32
   int64_t sink = 16, local = 512;  // of a trace
   int granule = 64;

@@ -12,8 +12,10 @@
 #include "absl/status/statusor.h"
 #include "bench/dataset.h"
 #include "bench/truth.h"
+#include "index/config.h"
 #include "kernels/backend.h"
 #include "kernels/search.h"
+#include "profile/profile.h"
 
 namespace seine::bench {
 
@@ -51,6 +53,12 @@ struct SeineOptions {
   int centre_tokens = 64;
   std::string codec = "rsq";
   uint64_t seed = 1;
+  // Balanced: the model's profile, or nullptr to measure each head on itself; and the data's RoPE.
+  std::shared_ptr<const Profile> profile;
+  Rope rope;
+  int64_t horizon = kDefaultHorizon;
+  double coarse_bits = 1, total_bits = 2;
+  DatasetInfo data;
   int group = 1;  // queries of an ask
   int head_dim = 0;
   DType dtype = DType::kFloat32;  // of the stored keys

@@ -10,12 +10,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/method.h"
 #include "bench/peers.h"
 #include "bench/recall.h"
 #include "bench/report.h"
 #include "index/config.h"
+#include "profile/profile.h"
+#include "profile/rope.h"
 
 namespace seine::bench {
 namespace {
@@ -37,8 +40,10 @@ constexpr char kDescription[] =
 struct Flags {
   DatasetOptions data;
   int top_k = 100;
-  std::string codec = "rsq", coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
+  std::string codec, profile, coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
   int window = 64;
+  int64_t horizon = kDefaultHorizon;
+  double coarse_bits = 1, total_bits = 2;
   std::vector<double> betas = {.05};
   double rho = .2;
   int refine = 200;
@@ -77,7 +82,21 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--refine", f->refine, "survivors of the rerank scored exactly; below top-k: top-k, the paper's")
       ->capture_default_str()
       ->group(search);
-  app->add_option("--codec", f->codec, "rsq")->check(IsMember({"rsq"}))->group(search);
+  app->add_option("--codec", f->codec, "balanced, or rsq (ParisKV's); absent: balanced with --profile, else rsq")
+      ->check(IsMember({"rsq", "balanced"}))
+      ->group(search);
+  app->add_option("--profile", f->profile,
+                  "balanced: the model's profile; absent: measured on the keys and on queries that are not asked")
+      ->group(search);
+  app->add_option("--horizon", f->horizon, "balanced: positions ahead that queries are expected at")
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5 or 1")
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--total-bits", f->total_bits, "balanced: bits a coordinate in all, 2 to 4")
+      ->capture_default_str()
+      ->group(search);
   app->add_option("--coarse", f->coarse, "first stage: sign_ip, or the paper's collision")
       ->check(IsMember({"sign_ip", "collision"}))
       ->capture_default_str()
@@ -137,6 +156,12 @@ absl::Status Check(const Flags& f) {
   if (f.window < kWindowTokens || f.window > kWidestWindow || f.window % kWindowTokens != 0) {
     return Invalid("window", absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));
   }
+  if (f.codec == "balanced" && f.coarse == "collision")
+    return Invalid("coarse", "the balanced code is scanned by sign_ip");
+  if (f.codec == "balanced" && f.centre != "window")
+    return Invalid("centre", "the balanced code has a centre a window");
+  if (f.codec == "rsq" && !f.profile.empty())
+    return Invalid("profile", "rsq needs none; leave it out, or --codec balanced");
   if (f.threads < 0) return Invalid("threads", "at least 0 (one a core)");
   if (f.scope == "kv_head" && (f.compare || !f.baselines.empty() || !f.peers.empty())) {
     return Invalid("scope", "peers answer per q_head only");
@@ -161,12 +186,33 @@ std::string NameOf(const SeineOptions& o) {
   const std::string centre = o.centre == Centre::kNone     ? "no centre"
                              : o.centre == Centre::kGlobal ? "global centre"
                                                            : absl::StrCat("window ", o.centre_tokens);
+  if (o.codec == "balanced") {
+    return absl::StrFormat("seine balanced %g+%g, window %d, %s, refine %d", o.coarse_bits,
+                           o.total_bits - o.coarse_bits, o.centre_tokens, o.profile ? "profile" : "own profile",
+                           std::max(o.search.refine, o.search.top_k));
+  }
   return absl::StrCat("seine ", o.codec, ", ", collision ? "collision" : "sign_ip", ", ", centre, ", refine ",
                       std::max(o.search.refine, o.search.top_k));
 }
 
-SeineOptions Primary(const Flags& f, const DatasetInfo& info) {
+absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
   SeineOptions o;
+  o.data = info;
+  if (!f.profile.empty()) {
+    auto profile = ReadProfile(f.profile);
+    if (!profile.ok())
+      return absl::Status(profile.status().code(), absl::StrCat("--profile: ", profile.status().message()));
+    o.profile = std::make_shared<const Profile>(*std::move(profile));
+  }
+  if (f.codec == "balanced" && !info.rope_json.empty()) {
+    auto rope = ParseRope(info.rope_json, info.head_dim, info.rope_style, info.num_tokens);
+    if (!rope.ok())
+      return absl::Status(rope.status().code(), absl::StrCat("the data's rope: ", rope.status().message()));
+    o.rope = *std::move(rope);
+  }
+  o.horizon = f.horizon;
+  o.coarse_bits = f.coarse_bits;
+  o.total_bits = f.total_bits;
   o.search = Search(f);
   o.centre = f.centre == "none" ? Centre::kNone : f.centre == "global" ? Centre::kGlobal : Centre::kWindow;
   o.centre_tokens = f.window;
@@ -183,6 +229,7 @@ SeineOptions Primary(const Flags& f, const DatasetInfo& info) {
 // ParisKV as published: collision scores, no centres, the rerank's best are the answer.
 SeineOptions Paper(const SeineOptions& primary) {
   SeineOptions o = primary;
+  o.codec = "rsq";
   o.search.coarse = Coarse::kCollision;
   o.centre = Centre::kNone;
   o.search.refine = o.search.top_k;
@@ -193,12 +240,23 @@ SeineOptions Paper(const SeineOptions& primary) {
 
 absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f, const DatasetInfo& info,
                                                                  Backend* backend) {
-  const SeineOptions primary = Primary(f, info);
+  const auto made_primary = Primary(f, info);
+  if (!made_primary.ok()) return made_primary.status();
+  const SeineOptions& primary = *made_primary;
   std::vector<std::unique_ptr<Method>> methods;
   methods.push_back(MakeSeineMethod(primary, backend));
+  if (f.compare && primary.codec != "rsq") {
+    SeineOptions rsq = primary;
+    rsq.codec = "rsq";
+    rsq.search.refine = std::max(200, f.top_k);
+    rsq.with_exact = false;
+    rsq.name = NameOf(rsq);
+    methods.push_back(MakeSeineMethod(rsq, backend));
+  }
   if (info.dtype == DType::kFloat32) {  // engines keep 16 bits a key, and exact search gains most from that
     SeineOptions narrow = primary;
     narrow.dtype = DType::kFloat16;
+    narrow.codec = "rsq";  // only its exact scan runs
     narrow.betas.clear();
     methods.push_back(MakeSeineMethod(narrow, backend));
   }
@@ -236,8 +294,10 @@ absl::Status Print(const Flags& f, const RecallReport& report) {
 }
 
 absl::Status Run(Flags f) {
+  if (f.codec.empty()) f.codec = f.profile.empty() ? "rsq" : "balanced";
   if (absl::Status s = Check(f); !s.ok()) return s;
   f.data.granule = f.window;
+  f.data.own_queries = f.codec == "balanced" && f.profile.empty();
   auto dataset = Dataset::Open(f.data);
   if (!dataset.ok()) return dataset.status();
   const DatasetInfo& info = (*dataset)->info();
@@ -265,8 +325,20 @@ absl::Status Run(Flags f) {
                       FaissVersion(),
                       "",
                       0,
-                      *std::move(rows)};
+                      *std::move(rows),
+                      "",
+                      "",
+                      {},
+                      0,
+                      0};
   if (!f.compare && f.baselines.empty()) report.faiss.clear();
+  report.codec = f.codec;
+  if (f.codec == "balanced") {
+    report.profile = f.profile.empty() ? "own" : f.profile;
+    if (!info.rope_json.empty()) report.horizon = f.horizon;
+    report.coarse_bits = f.coarse_bits;
+    report.total_bits = f.total_bits;
+  }
   for (Row& row : report.rows) row.peer = row.name.rfind("faiss", 0) == 0;
   if (!f.peers.empty()) {
     auto peers = RunPeers(**dataset, {f.peers, f.top_k, f.betas, options.cold});

@@ -121,6 +121,13 @@ std::string RenderText(const RecallReport& report) {
 Json ToJson(const RecallReport& report) {
   const DatasetInfo& d = report.data;
   Json j = RowJson(report, report.rows[report.primary]);
+  j["codec"] = report.codec;
+  if (!report.profile.empty()) {
+    j["profile"] = report.profile;
+    if (report.horizon) j["horizon"] = *report.horizon;
+    j["coarse_bits"] = report.coarse_bits;
+    j["total_bits"] = report.total_bits;
+  }
   j["num_keys"] = d.num_keys();
   j["num_queries"] = d.num_positions * d.group * d.num_heads();
   j["backend"] = report.backend;

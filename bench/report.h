@@ -3,6 +3,7 @@
 #define SEINE_BENCH_REPORT_H_
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct RecallReport {
   std::string peers;   // versions; empty: none ran
   size_t primary = 0;  // rows[primary] is the asked setting at its first beta
   std::vector<Row> rows;
+  std::string codec;               // of the primary row
+  std::string profile;             // balanced: path, or "own"
+  std::optional<int64_t> horizon;  // balanced, where the data states RoPE
+  double coarse_bits = 0, total_bits = 0;
 
   // The fastest exact search over the data as given. Rows whose name says a narrower dtype do not count.
   const Row& FastestExact() const;

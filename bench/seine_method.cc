@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/head_profile.h"
 #include "bench/method.h"
 #include "index/index.h"
 
@@ -24,7 +25,9 @@ class SeineMethod : public Method {
 
   absl::Status Build(const Head& head) override {
     Release();
-    auto index = Index::Create(Config(head), backend_);
+    auto config = Config(head);
+    if (!config.ok()) return config.status();
+    auto index = Index::Create(*config, backend_);
     if (!index.ok()) return index.status();
     index_ = *std::move(index);
     auto sequence = index_->CreateSequence("");
@@ -79,7 +82,7 @@ class SeineMethod : public Method {
   }
 
  private:
-  IndexConfig Config(const Head& head) const {
+  absl::StatusOr<IndexConfig> Config(const Head& head) const {
     IndexConfig config;
     config.name = "bench";
     config.geometry = {1, options_.group, 1, options_.head_dim, options_.dtype};
@@ -92,6 +95,25 @@ class SeineMethod : public Method {
     config.codec.centre = options_.centre;
     config.codec.centre_tokens = options_.centre_tokens;
     config.search = options_.search;
+    if (options_.codec == "balanced") {
+      auto profile = options_.profile ? CutProfile(*options_.profile, options_.data, head)
+                                      : OwnProfile(head, options_.head_dim, options_.rope);
+      if (!profile.ok()) return profile.status();
+      // One query head of moments serves the whole group; the index wants as many as it has query heads.
+      Profile shaped = **profile;
+      shaped.num_q_heads = options_.group;
+      shaped.layers[0].q_mean.resize(options_.group, shaped.layers[0].q_mean[0]);
+      shaped.layers[0].q_moment.resize(options_.group, shaped.layers[0].q_moment[0]);
+      config.codec.profile = std::make_shared<const Profile>(std::move(shaped));
+      config.codec.profile_name = options_.profile ? options_.profile->model : "own";
+      config.codec.coarse_bits = options_.coarse_bits;
+      config.codec.total_bits = options_.total_bits;
+      config.geometry.rope = options_.rope;
+      if (options_.rope.stated()) {
+        config.codec.horizon = options_.horizon;
+        config.codec.query_position = head.zone_end;  // the recorded queries follow the zone
+      }
+    }
     config.kv_store = KvStore::kKeys;
     return config;
   }
