@@ -96,6 +96,7 @@ RandomModel* CliTest::model_ = nullptr;
 // Against a server that has the committed profile of a real model.
 TEST(CliProfileTest, CreatesABalancedIndex) {
   const Server server({"--profiles", SEINE_PROFILES});
+  ASSERT_NE(server.Connect(), nullptr);  // it serves
   const std::vector<std::string> environment = {"SEINE_SERVER=" + server.endpoint()};
   const auto run = [&](const std::string& line) {
     std::vector<std::string> arguments = absl::StrSplit(absl::StrCat(SEINE_PROGRAM, " ", line, " -o json"), ' ');
