@@ -244,6 +244,8 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   out.num_sequences = info.num_sequences();
   out.code_bytes = info.code_bytes();
   out.store_bytes = info.store_bytes();
+  out.reencoded_layers = info.reencoded_layers();
+  out.reencoded_keys = info.reencoded_keys();
   const v1::IndexSpec& in = info.spec();
   IndexSpec& spec = out.spec;
   spec.name = in.name();

@@ -105,8 +105,10 @@ struct IndexSpec {
 struct IndexInfo {
   IndexSpec spec;  // every default filled in
   int64_t num_sequences = 0;
-  int64_t code_bytes = 0;   // held for codes
-  int64_t store_bytes = 0;  // held for keys and values
+  int64_t code_bytes = 0;        // held for codes
+  int64_t store_bytes = 0;       // held for keys and values
+  int64_t reencoded_layers = 0;  // of sequences that outgrew the horizon of their balanced code
+  int64_t reencoded_keys = 0;    // theirs, each counted once for all heads
 };
 
 // Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.

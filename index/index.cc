@@ -57,6 +57,8 @@ IndexStats IndexImpl::stats() const {
   }
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
   stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
+  stats.reencoded_layers = reencoder_.layers_done();
+  stats.reencoded_keys = reencoder_.keys_done();
   return stats;
 }
 
@@ -206,7 +208,11 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
   Layer& target = *(*sequence)->layers[layer];
   WriterLock lock(target.mutex());
-  return target.Append(position, keys, values);
+  absl::StatusOr<int64_t> length = target.Append(position, keys, values);
+  const bool outgrown = target.Outgrown();
+  lock.unlock();
+  if (outgrown) reencoder_.Add(*sequence, layer);
+  return length;
 }
 
 absl::Status IndexImpl::CheckLayer(int layer) const {

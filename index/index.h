@@ -75,6 +75,10 @@ struct IndexStats {
   int64_t num_sequences = 0;
   int64_t code_bytes = 0;  // shared segments counted once
   int64_t store_bytes = 0;
+  // The balanced code's since the index was made: layers whose sequences outgrew the horizon and got a new transform,
+  // in the background; and their keys, each counted once for all heads.
+  int64_t reencoded_layers = 0;
+  int64_t reencoded_keys = 0;
 };
 
 struct HeadInfo {

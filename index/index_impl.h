@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "index/context.h"
 #include "index/index.h"
+#include "index/reencoder.h"
 #include "index/sequence.h"
 
 namespace seine {
@@ -19,7 +20,7 @@ namespace seine {
 class IndexImpl : public Index {
  public:
   IndexImpl(const IndexConfig& config, Backend* backend, std::shared_ptr<MemoryBudget> budget)
-      : context_(config, backend, std::move(budget)) {}
+      : context_(config, backend, std::move(budget)), reencoder_(&context_) {}
 
   const IndexConfig& config() const override { return context_.config; }
   IndexStats stats() const override;
@@ -59,6 +60,7 @@ class IndexImpl : public Index {
   mutable std::shared_mutex mutex_;
   absl::flat_hash_map<std::string, SequenceRef> sequences_;
   uint64_t last_generation_ = 0;
+  Reencoder reencoder_;  // its thread ends before the rest does
 };
 
 }  // namespace seine

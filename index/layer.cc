@@ -185,6 +185,7 @@ void Layer::CommitTruncate(int64_t position) {
   keys_.Truncate(position);
   values_.Truncate(position);
   checksums_.Truncate(position);
+  ++cuts_;
   raw_begin_ = std::min(raw_begin_, position);
   length_ = position;
 }
@@ -196,6 +197,21 @@ void Layer::ShareFrom(const Layer& source) {
   values_ = source.values_;
   checksums_ = source.checksums_;
   codes_ = source.codes_;
+}
+
+bool Layer::Outgrown() const {
+  return keeps_all_keys() && codes_.visible() > 0 && context_->transforms.Outgrown(*codes_.codecs(), length_);
+}
+
+// All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
+absl::Status Layer::GrowFromStored(int64_t most, CodeStore* next) const {
+  Staging staging;
+  next->PlanGrow(codes_.visible(), &staging);
+  if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
+  staging.Install();
+  const AppendedKeys stored(this, nullptr, length_);
+  next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0, context_->backend);
+  return absl::OkStatus();
 }
 
 void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {

@@ -9,9 +9,11 @@
 #ifndef SEINE_INDEX_LAYER_H_
 #define SEINE_INDEX_LAYER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -52,6 +54,17 @@ class Layer {
   // One KV head's search over the zone, which must not be empty. Dense keys are given where the reduction needs them.
   void FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
 
+  // For the reencoder. Whether the positions that the codes' transform was made for end before the layer does, and the
+  // keys to encode anew are held.
+  bool Outgrown() const;
+  int64_t cuts() const { return cuts_; }  // truncations so far that took tokens away
+  // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this layer's zone. RESOURCE_EXHAUSTED: no
+  // memory for all of the zone.
+  absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
+  void Swap(CodeStore* next) { std::swap(codes_, *next); }
+  // Whether the layer waits for the reencoder: sets it and returns what it was. Needs no mutex.
+  bool SetQueued(bool queued) { return queued_.exchange(queued); }
+
   // OUT_OF_RANGE naming the first position that is not in the layer. The row stores must exist.
   absl::Status Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys, std::string* values) const;
 
@@ -77,6 +90,8 @@ class Layer {
   mutable std::shared_mutex mutex_;
   int64_t length_ = 0;
   int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, length_) are held, besides the sink's
+  int64_t cuts_ = 0;
+  std::atomic<bool> queued_{false};
   RowStore keys_;
   RowStore values_;     // kKeysValues
   RowStore checksums_;  // kNone

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "service/validate.h"
 
@@ -107,7 +108,10 @@ std::string ProfileOf(const v1::IndexSpec& spec, const IndexConfig& config, cons
   if (spec.codec().name() == "rsq" || spec.model().empty()) return "";
   if (config.codec.centre != Centre::kWindow || config.search.coarse != Coarse::kSignIp) return "";
   const std::string name = spec.model().substr(spec.model().rfind('/') + 1);  // npos + 1 is 0
-  return profiles.Has(name) ? name : "";
+  for (const std::string& known : {name, absl::AsciiStrToLower(name)}) {
+    if (profiles.Has(known)) return known;
+  }
+  return "";
 }
 
 // Codec and profile. The rest of the configuration has been read.
@@ -264,6 +268,8 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_num_sequences(stats.num_sequences);
   info->set_code_bytes(stats.code_bytes);
   info->set_store_bytes(stats.store_bytes);
+  info->set_reencoded_layers(stats.reencoded_layers);
+  info->set_reencoded_keys(stats.reencoded_keys);
 }
 
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {

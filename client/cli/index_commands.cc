@@ -51,7 +51,9 @@ Json ToJson(const client::IndexInfo& info) {
           {"memory_limit_bytes", spec.memory_limit_bytes},
           {"num_sequences", info.num_sequences},
           {"code_bytes", info.code_bytes},
-          {"store_bytes", info.store_bytes}};
+          {"store_bytes", info.store_bytes},
+          {"reencoded_layers", info.reencoded_layers},
+          {"reencoded_keys", info.reencoded_keys}};
 }
 
 void Show(const Session& session, const client::IndexInfo& info) {

@@ -93,6 +93,42 @@ Server* CliTest::server_ = nullptr;
 TempFolder* CliTest::folder_ = nullptr;
 RandomModel* CliTest::model_ = nullptr;
 
+// Against a server that has the committed profile of a real model.
+TEST(CliProfileTest, CreatesABalancedIndex) {
+  const Server server({"--profiles", SEINE_PROFILES});
+  ASSERT_NE(server.Connect(), nullptr);  // it serves
+  const std::vector<std::string> environment = {"SEINE_SERVER=" + server.endpoint()};
+  const auto run = [&](const std::string& line) {
+    std::vector<std::string> arguments = absl::StrSplit(absl::StrCat(SEINE_PROGRAM, " ", line, " -o json"), ' ');
+    const Outcome outcome = RunProgram(arguments, environment);
+    EXPECT_EQ(outcome.exit_code, 0) << line << ": " << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  };
+  const std::vector<std::string> profiles = run("version")["profiles"];
+  EXPECT_EQ(std::count(profiles.begin(), profiles.end(), "smollm2-135m"), 1);
+  const std::string create = " --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64";
+  const Json named =
+      run("index create a --profile smollm2-135m --horizon 8192 --total-bits 2.5 --coarse-bits 0.5 --rope-theta 500000 "
+          "--rope-style interleaved" +
+          create);
+  EXPECT_EQ(named["codec"], "balanced");
+  EXPECT_EQ(named["profile"], "smollm2-135m");
+  EXPECT_EQ(named["horizon"], 8192);
+  EXPECT_EQ(named["coarse_bits"], .5);
+  EXPECT_EQ(named["total_bits"], 2.5);
+  EXPECT_EQ(named["rope_style"], "interleaved");
+  EXPECT_EQ(named["rope_inv_freq"].size(), 32u);
+  const Json found = run("index create b --model HuggingFaceTB/SmolLM2-135M" + create);
+  EXPECT_EQ(found["codec"], "balanced");
+  EXPECT_EQ(found["rope_style"], "half_split");  // the profile's own
+  EXPECT_EQ(run("index create c" + create)["codec"], "rsq");
+  run("seq create b s");
+  const Json head = run("head describe b s --layer 0 --kv-head 0");
+  EXPECT_EQ(head["profile"], "smollm2-135m");
+  EXPECT_TRUE(head["position"].is_null());
+  EXPECT_EQ(head["horizon"], 32768);
+}
+
 TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   const std::string query = "query m s --layer 0 --vector %query.npy";
   const std::string create = "index create x --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64";
@@ -143,6 +179,12 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"index create x --layers 1 --q-heads 3 --kv-heads 2 --head-dim 64", 7, "num_q_heads"},
       {create + " --beta 2", 7, "beta"},
       {create + " --codec zip", 7, "codec.name"},
+      {create + " --codec balanced", 7, "codec.profile"},
+      {create + " --profile none", 5, "codec.profile"},
+      {create + " --rope-theta 10000 --rope {}", 2, "--rope"},
+      {create + " --rope-theta much", 2, "--rope-theta"},
+      {create + " --rope {", 7, "geometry.rope.config_json"},
+      {create + " --rope-style sideways", 2, "must be one of half_split, interleaved, not sideways"},
       {"query m s --layer 2 --vector %query.npy", 7, "layer"},
       {query + " --top-k 0", 7, "top_k"},
       {"seq get m s --generation 77", 7, "generation"},

@@ -65,7 +65,7 @@ Details DetailsOf(const v1::Status& status);
 Details DetailsOf(const grpc::Status& status);
 
 // A server in this process. Parameter: whether it polls.
-class ServerTest : public testing::TestWithParam<bool> {
+class ServerTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override;
   virtual ServerOptions Options() const;

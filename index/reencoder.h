@@ -1,0 +1,57 @@
+// Encodes layers anew that have outgrown the positions which their balanced transform was made for. A thread of the
+// index builds the new codes from the stored keys beside the old ones, a few windows at a time, so that a step waits
+// for no more than one of these; then they change places.
+#ifndef SEINE_INDEX_REENCODER_H_
+#define SEINE_INDEX_REENCODER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "index/context.h"
+#include "index/sequence.h"
+
+namespace seine {
+
+// Thread-safe.
+class Reencoder {
+ public:
+  explicit Reencoder(const Context* context) : context_(*context) {}
+  ~Reencoder();  // leaves what is under way undone
+  Reencoder(const Reencoder&) = delete;
+  Reencoder& operator=(const Reencoder&) = delete;
+
+  // Queues a layer unless it is queued. A layer cut meanwhile is begun again; one whose sequence is deleted, or for
+  // which there is no memory, is left as it is until it is added again. Call without the layer's mutex.
+  void Add(const std::shared_ptr<Sequence>& sequence, int layer);
+
+  int64_t layers_done() const { return layers_done_.load(std::memory_order_relaxed); }
+  int64_t keys_done() const { return keys_done_.load(std::memory_order_relaxed); }  // of one head each
+
+ private:
+  struct Job {
+    std::weak_ptr<Sequence> sequence;  // weak: a deleted sequence ends its job
+    int layer = 0;
+  };
+  enum class Outcome : uint8_t { kDone, kCut, kLeft };
+
+  void Work();
+  Outcome Reencode(const Job& job);
+
+  const Context& context_;
+  std::atomic<int64_t> layers_done_{0}, keys_done_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Job> jobs_;           // guarded by mutex_
+  std::thread thread_;             // guarded by mutex_; started by the first job
+  std::atomic<bool> stop_{false};  // written under mutex_
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_REENCODER_H_
