@@ -170,7 +170,7 @@ bool Packs(const std::vector<uint8_t>& coarse_bits) {
 
 absl::StatusOr<Balance> MakeBalance(const MatrixXd& key_moment, const MatrixXd& query_moment,
                                     const BalanceOptions& options) {
-  const absl::Status checked = Check(key_moment, query_moment, options);
+  absl::Status checked = Check(key_moment, query_moment, options);
   if (!checked.ok()) return checked;
   const absl::StatusOr<Spectrum> key = Normalise("key_moment", key_moment, kKeyShrink);
   if (!key.ok()) return key.status();

@@ -159,7 +159,7 @@ class Reader {
                                          {"head_dim", kMostOfAKind, &dim},
                                          {"key_tokens", kMostTokens, &profile_.key_tokens},
                                          {"query_tokens", kMostTokens, &profile_.query_tokens}}) {
-      const absl::Status status = ReadCount(key, most, out);
+      absl::Status status = ReadCount(key, most, out);
       if (!status.ok()) return status;
     }
     if (q_heads % kv_heads != 0) {
@@ -194,7 +194,7 @@ class Reader {
       return Bad(path(), "rope_style: must be half_split or interleaved, not '", style, "'");
     }
     profile_.rope_style = named->first;
-    const absl::Status rope = ParseRope(profile_.rope_json, profile_.head_dim, profile_.rope_style, 1).status();
+    absl::Status rope = ParseRope(profile_.rope_json, profile_.head_dim, profile_.rope_style, 1).status();
     return rope.ok() ? rope : Bad(path(), rope.message());
   }
 
@@ -272,7 +272,7 @@ absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, co
       precision == ProfilePrecision::kFloat16 ? TensorFile::Type::kF16 : TensorFile::Type::kF32;
   std::vector<OutputTensor> tensors;
   for (size_t layer = 0; layer < profile.layers.size(); ++layer) {
-    const absl::Status status = ForEachTensor(
+    absl::Status status = ForEachTensor(
         profile, static_cast<int>(layer), &profile.layers[layer],
         [&](const std::string& name, const auto* heads, int count) -> absl::Status {
           const std::vector<double> values = Flat(*heads);
@@ -283,8 +283,9 @@ absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, co
             return absl::InvalidArgumentError(absl::StrCat("profile: ", name, " is not of the profile's geometry"));
           }
           absl::StatusOr<std::string> bytes = Pack(values, precision, name);
-          if (bytes.ok()) tensors.push_back({name, type, {count, width}, *std::move(bytes)});
-          return bytes.status();
+          if (!bytes.ok()) return bytes.status();
+          tensors.push_back({name, type, {count, width}, *std::move(bytes)});
+          return absl::OkStatus();
         });
     if (!status.ok()) return status;
   }

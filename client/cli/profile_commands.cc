@@ -73,7 +73,7 @@ absl::Status RunCalibrate(const Session& session, const CalibrateArguments& argu
     });
   }
   if (!profile.ok()) return profile.status();
-  const absl::Status written = Write(arguments, *profile);
+  absl::Status written = Write(arguments, *profile);
   if (!written.ok()) return written;
   std::error_code ignored;  // the file stands; its size is for show
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(arguments.out, ignored));
@@ -122,7 +122,7 @@ absl::Status CheckBits(const Profile& profile, const ShowArguments& arguments) {
         absl::StrCat(arguments.path, ": head_dim: the balanced code takes multiples of 8, not ", profile.head_dim)));
   }
   const Eigen::MatrixXd even = Eigen::MatrixXd::Identity(profile.head_dim, profile.head_dim);
-  const absl::Status status = MakeBalance(even, even, arguments.balance).status();
+  absl::Status status = MakeBalance(even, even, arguments.balance).status();
   if (status.ok()) return status;
   return UsageError(
       absl::StrReplaceAll(status.message(), {{"coarse_bits:", "--coarse-bits:"}, {"total_bits:", "--total-bits:"}}));
@@ -148,7 +148,7 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
   if (first < 0 || last >= num_layers) {
     return UsageError(absl::StrCat("--layer: ", first, " is not in [0, ", num_layers, ")"));
   }
-  const absl::Status bits = CheckBits(*profile, arguments);
+  absl::Status bits = CheckBits(*profile, arguments);
   if (!bits.ok()) return bits;
   const absl::StatusOr<Rope> rope =
       ParseRope(profile->rope_json, profile->head_dim, profile->rope_style, 2 * arguments.horizon);

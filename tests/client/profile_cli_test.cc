@@ -182,10 +182,11 @@ TEST_F(ProfileCliTest, RopeMayBeUnstated) {
 TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   const auto with = [](const Metadata& metadata) {
     TraceSpec spec;
-    for (const auto& [key, value] : metadata) {
+    for (const auto& entry : metadata) {
       const auto at = std::find_if(spec.metadata.begin(), spec.metadata.end(),
-                                   [&](const auto& entry) { return entry.first == key; });
-      at == spec.metadata.end() ? spec.metadata.push_back({key, value}) : void(at->second = value);
+                                   [&](const auto& known) { return known.first == entry.first; });
+      if (at != spec.metadata.end()) spec.metadata.erase(at);
+      spec.metadata.push_back(entry);
     }
     return spec;
   };

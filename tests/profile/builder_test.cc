@@ -11,7 +11,7 @@ using Eigen::MatrixXd;
 using Eigen::VectorXd;
 
 struct Direct {
-  Direct(int dim) : mean(VectorXd::Zero(dim)), moment(MatrixXd::Zero(dim, dim)) {}
+  explicit Direct(int dim) : mean(VectorXd::Zero(dim)), moment(MatrixXd::Zero(dim, dim)) {}
   void Add(const VectorXd& x) {
     mean += x;
     moment += x * x.transpose();
@@ -74,7 +74,7 @@ TEST(Builder, TwoTextsAddUpByTheirCounts) {
           {700, 30, PlainRope(dim, style)},  // more than one block, and part of a window left over
           {130, 9, ParseRope(R"({"rope_theta": 10000, "rope_type": "linear", "factor": 2})", dim, style, 1).value()}};
       ProfileBuilder builder(kLayers, kQ, kKv, dim);
-      std::vector<Direct> q(kQ, dim), k(kKv, dim), residual(kKv, dim), v(kKv, dim);
+      std::vector<Direct> q(kQ, Direct(dim)), k(kKv, Direct(dim)), residual(kKv, Direct(dim)), v(kKv, Direct(dim));
       for (uint32_t t = 0; t < 2; ++t) {
         const Text& text = texts[t];
         for (int layer = 0; layer < kLayers; ++layer) {
