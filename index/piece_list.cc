@@ -70,8 +70,8 @@ int64_t PieceList::bytes() const {
   return total;
 }
 
-// A small piece doubles; a larger one grows by eighths of the full length, so that what is held beyond the entries stays
-// small, and each entry is copied a few times at most.
+// A small piece doubles; a larger one grows by eighths of the full length, so that what is held beyond the entries
+// stays small, and each entry is copied a few times at most.
 int PieceList::CapacityFor(int64_t entries) const {
   const int64_t step = std::max<int64_t>(shape_->length / 8, shape_->min_capacity);
   int64_t capacity = shape_->min_capacity;
