@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
@@ -33,20 +34,29 @@ HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) 
   const DI di;
   const hn::Rebind<int16_t, DI> d16;
   const VF zero = hn::Zero(DF()), half = hn::Set(DF(), 0.5f);
-  alignas(64) int16_t row[kMaxHeadDim];
   alignas(64) int32_t rows[kWindowTokens * kMaxHeadDim / 2];
-  for (int k = 0; k < kWindowTokens; ++k, x += dim) {
-    F16 squares = Set16(0);
-    for (int j = 0; j < dim; j += 16) squares = Add(squares, Mul(Load16(x + j), Load16(x + j)));
-    const BalancedScale scale = ScaleOf(Sum16(squares));
+  float squares[kWindowTokens], forth[kWindowTokens];
+  for (int k = 0; k < kWindowTokens; ++k) {
+    F16 sum = Set16(0);
+    for (int j = 0; j < dim; j += 16) {
+      const F16 v = Load16(x + static_cast<size_t>(k) * dim + j);
+      sum = Add(sum, Mul(v, v));
+    }
+    squares[k] = Sum16(sum);
+  }
+  for (int k = 0; k < kWindowTokens; ++k) {  // apart from the sums: roots and divisions of several keys overlap
+    const BalancedScale scale = ScaleOf(squares[k]);
+    forth[k] = scale.forth;
     back[k] = scale.back;
-    const VF forth = hn::Set(DF(), scale.forth);
+  }
+  for (int k = 0; k < kWindowTokens; ++k, x += dim) {
+    const VF by = hn::Set(DF(), forth[k]);
+    int16_t* row = reinterpret_cast<int16_t*>(rows + k * (dim / 2));
     for (size_t j = 0; j < static_cast<size_t>(dim); j += kN) {
-      const VF v = hn::Mul(hn::LoadU(DF(), x + j), forth);
+      const VF v = hn::Mul(hn::LoadU(DF(), x + j), by);
       const VF away = hn::IfThenElse(hn::Lt(v, zero), hn::Neg(half), half);
       hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Add(v, away))), d16, row + j);
     }
-    memcpy(rows + k * (dim / 2), row, dim * sizeof(int16_t));
   }
   // Sixteen keys' pairs at a time, so that what is written stays in whole lines.
   for (int k = 0; k < kWindowTokens; k += 16) {
@@ -56,11 +66,10 @@ HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) 
   }
 }
 
+#if HWY_TARGET != HWY_AVX3_DL
 // sum + the products of both halves of each lane.
 HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
-#if HWY_TARGET == HWY_AVX3_DL
-  return VI{_mm512_dpwssd_epi32(sum.raw, x.raw, weight.raw)};
-#elif HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
   const hn::Repartition<int16_t, DI> d16;
   VI unused = hn::Zero(DI());
   return hn::ReorderWidenMulAccumulate(DI(), hn::BitCast(d16, x), hn::BitCast(d16, weight), sum, unused);
@@ -70,11 +79,38 @@ HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
   return hn::Add(sum, hn::Mul(hn::ShiftRight<16>(x), hn::ShiftRight<16>(weight)));
 #endif
 }
+#endif
 
 // sums[c][k] = the products of kKeys vectors of keys with kColumns columns [half] apart; pairs [half][64].
 template <int kColumns, int kKeys>
 HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half, VI (&sums)[kColumns][kKeys]) {
   const DI di;
+#if HWY_TARGET == HWY_AVX3_DL  // written out: GCC 12 copies every accumulator of the loops below in each turn
+  static_assert(kColumns == 4 && kKeys == 4);
+  const __m512i zero = _mm512_setzero_si512();
+  __m512i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
+  __m512i c0 = zero, c1 = zero, c2 = zero, c3 = zero, d0 = zero, d1 = zero, d2 = zero, d3 = zero;
+  for (int j = 0; j < half; ++j, pairs += kWindowTokens) {
+    const __m512i x0 = _mm512_load_si512(pairs), x1 = _mm512_load_si512(pairs + 16);
+    const __m512i x2 = _mm512_load_si512(pairs + 32), x3 = _mm512_load_si512(pairs + 48);
+    __m512i w = _mm512_set1_epi32(columns[j]);
+    a0 = _mm512_dpwssd_epi32(a0, x0, w), a1 = _mm512_dpwssd_epi32(a1, x1, w);
+    a2 = _mm512_dpwssd_epi32(a2, x2, w), a3 = _mm512_dpwssd_epi32(a3, x3, w);
+    w = _mm512_set1_epi32(columns[half + j]);
+    b0 = _mm512_dpwssd_epi32(b0, x0, w), b1 = _mm512_dpwssd_epi32(b1, x1, w);
+    b2 = _mm512_dpwssd_epi32(b2, x2, w), b3 = _mm512_dpwssd_epi32(b3, x3, w);
+    w = _mm512_set1_epi32(columns[2 * half + j]);
+    c0 = _mm512_dpwssd_epi32(c0, x0, w), c1 = _mm512_dpwssd_epi32(c1, x1, w);
+    c2 = _mm512_dpwssd_epi32(c2, x2, w), c3 = _mm512_dpwssd_epi32(c3, x3, w);
+    w = _mm512_set1_epi32(columns[3 * half + j]);
+    d0 = _mm512_dpwssd_epi32(d0, x0, w), d1 = _mm512_dpwssd_epi32(d1, x1, w);
+    d2 = _mm512_dpwssd_epi32(d2, x2, w), d3 = _mm512_dpwssd_epi32(d3, x3, w);
+  }
+  const __m512i all[4][4] = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, {d0, d1, d2, d3}};
+  for (int c = 0; c < 4; ++c) {
+    for (int k = 0; k < 4; ++k) sums[c][k] = VI{all[c][k]};
+  }
+#else
   for (auto& column : sums) {
     for (VI& sum : column) sum = hn::Zero(di);
   }
@@ -86,6 +122,7 @@ HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half,
       for (int k = 0; k < kKeys; ++k) sums[c][k] = MulAddPair(sums[c][k], x[k], weight);
     }
   }
+#endif
 }
 
 // a[dim][64]: coordinates of the 64 keys in units of their scale. squares[64]: their sums of squares.
@@ -120,18 +157,23 @@ struct Cell {
 HWY_INLINE Cell Quantise(VF z, VF u, const GaussianQuantiser& q, int kept) {
   const DF d;
   const DI di;
-  const int half = 1 << (q.bits - 1), rest = q.bits - kept, inside = (1 << rest) - 1;
-  Cell cell = {hn::Set(d, q.levels[0]), hn::Set(d, q.merged[kept][0]), hn::Zero(di)};
-  for (int m = 1; m < half; ++m) {
+  const int half = 1 << (q.bits - 1), rest = q.bits - kept;
+  VF level = hn::Set(d, q.levels[0]), merged = hn::Set(d, q.merged[kept][0]);
+  VI index = hn::Zero(di);
+  // Whole cells of the coarse code one after another, so that their level is chosen once.
+  for (int first = 0, m = 1; m < half; ++first) {
+    for (const int end = std::min(half, (first + 1) << rest); m < end; ++m) {
+      const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
+      level = hn::IfThenElse(above, hn::Set(d, q.levels[m]), level);
+      index = hn::IfThenElse(hn::RebindMask(di, above), hn::Set(di, m), index);
+    }
+    if (m == half) break;
     const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
-    cell.level = hn::IfThenElse(above, hn::Set(d, q.levels[m]), cell.level);
-    if ((m & inside) == 0) cell.merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][m >> rest]), cell.merged);
-    cell.index = hn::IfThenElse(hn::RebindMask(di, above), hn::Set(di, m), cell.index);
+    merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][first + 1]), merged);
   }
   const auto positive = hn::RebindMask(di, hn::Ge(z, hn::Zero(d)));
-  cell.index =
-      hn::IfThenElse(positive, hn::Add(hn::Set(di, half), cell.index), hn::Sub(hn::Set(di, half - 1), cell.index));
-  return cell;
+  index = hn::IfThenElse(positive, hn::Add(hn::Set(di, half), index), hn::Sub(hn::Set(di, half - 1), index));
+  return {level, merged, index};
 }
 
 void EncodeBalancedWindowImpl(const float* x, const BalancedTables& t, uint8_t* cells, float* coarse_factors,
