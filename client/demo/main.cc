@@ -26,6 +26,8 @@ cli::Json ToJson(const Trace& trace, const ReplayOptions& options, const Report&
           {"num_q_heads", trace.num_q_heads()},
           {"num_kv_heads", trace.num_kv_heads()},
           {"head_dim", trace.head_dim()},
+          {"codec", options.profile.empty() ? "rsq" : "balanced"},
+          {"profile", options.profile},
           {"steps", options.steps},
           {"top_k", options.top_k},
           {"beta", options.beta},
@@ -93,6 +95,10 @@ int Run(int argc, char** argv) {
   app.add_option("--trace", path, "Recorded queries and keys (python -m seine_kv.trace)")->required();
   app.add_option("--steps", options.steps, "Decode steps: the trace's last tokens (512)");
   app.add_option("--top-k", options.top_k, "Tokens retrieved for each query head (100)")->check(CLI::PositiveNumber);
+  app.add_option("--profile", options.profile,
+                 "One of the server's model profiles: keys are held in the balanced code instead of ParisKV's");
+  app.add_option("--model-layers", options.model_layers,
+                 "Layers of the model, as the profile has them (default: up to the last recorded)");
   app.add_option("--beta", options.beta, "Share of the zone kept as candidates (.10)");
   app.add_option("--refine", options.refine, "Survivors that are scored exactly (200)");
   app.add_option("--transport", transport, "blocking, or polling: least latency, one core spins")

@@ -25,7 +25,9 @@ constexpr int kCentreWindow = 64;
 client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
   client::IndexSpec spec;
   spec.name = absl::StrCat("demo-", getpid());
-  spec.geometry = {trace.num_layers(), trace.num_q_heads(), trace.num_kv_heads(), trace.head_dim(), trace.dtype()};
+  const int recorded = *std::max_element(trace.model_layers().begin(), trace.model_layers().end()) + 1;
+  spec.geometry = {std::max(options.model_layers, recorded), trace.num_q_heads(), trace.num_kv_heads(),
+                   trace.head_dim(), trace.dtype()};
   spec.sink = kSink;
   spec.local = kLocal;
   spec.update_buffer = kUpdateBuffer;
@@ -33,6 +35,7 @@ client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
   spec.centre = client::Centre::kWindow;
   spec.centre_window = kCentreWindow;
   spec.coarse = client::Coarse::kSignIp;
+  spec.profile = options.profile;  // with one the codec is balanced
   spec.beta = options.beta;
   spec.refine = options.refine;
   spec.top_k = options.top_k;
@@ -58,7 +61,7 @@ class Engine {
   absl::StatusOr<double> Prefill() {
     std::vector<client::AppendItem> items;
     for (int layer = 0; layer < trace_.num_layers(); ++layer) {
-      items.push_back({sequence_, layer, 0, trace_.Keys(layer, 0, decode_start()), {}});
+      items.push_back({sequence_, trace_.model_layers()[layer], 0, trace_.Keys(layer, 0, decode_start()), {}});
     }
     cli::ProgressBar bar("prefill", decode_start() * trace_.num_layers());
     const absl::Time start = absl::Now();
@@ -97,7 +100,7 @@ class Engine {
   absl::StatusOr<double> DecodeLayer(client::DecodeStream* stream, int layer, int64_t position,
                                      client::DecodeStep* step, Decoded* decoded) {
     step->step = position;
-    step->appends[0].layer = step->items[0].layer = layer;
+    step->appends[0].layer = step->items[0].layer = trace_.model_layers()[layer];
     step->appends[0].position = position;
     step->appends[0].keys = trace_.Keys(layer, position, 1);
     step->items[0].queries = trace_.Query(layer, position);
@@ -171,7 +174,7 @@ absl::Status MeasureMemory(client::Client* client, const Trace& trace, const cli
   if (!info.ok()) return info.status();
   report->code_bytes = info->code_bytes;
   report->store_bytes = info->store_bytes;
-  const absl::StatusOr<client::HeadInfo> head = client->DescribeHead(sequence, 0, 0);
+  const absl::StatusOr<client::HeadInfo> head = client->DescribeHead(sequence, trace.model_layers().front(), 0);
   if (!head.ok()) return head.status();
   report->bytes_per_key = head->bytes_per_key;
   const absl::StatusOr<client::ServerInfo> server = client->GetServerInfo();

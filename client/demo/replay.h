@@ -19,6 +19,8 @@ struct ReplayOptions {
   int refine = 200;
   int steps = 512;  // decode steps: the trace's last positions
   client::Transport transport = client::Transport::kBlocking;
+  std::string profile;   // the server's; empty: rsq codes
+  int model_layers = 0;  // at least those recorded
 };
 
 struct Percentiles {
