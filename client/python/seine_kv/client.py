@@ -192,6 +192,8 @@ class Client:
         num_kv_heads,
         head_dim,
         dtype="float16",
+        model="",
+        rope=None,
         zones=None,
         codec=None,
         retrieval=None,
@@ -200,8 +202,11 @@ class Client:
     ):
         """Creates an index and returns its full specification as a dict.
 
-        zones: dict of sink, local, update_buffer, dense_threshold (tokens). codec: name, seed, centre ("none", "global",
-        "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope ("per_kv_head",
+        model: its name, which finds its profile on the server. rope, of the keys: dict of config_json (config.json's
+        rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token), and style ("half_split", "interleaved");
+        the profile's own if left out. zones: dict of sink, local, update_buffer, dense_threshold (tokens). codec: name
+        ("balanced", "rsq"), profile, horizon (tokens), coarse_bits, total_bits (a coordinate), seed, centre ("none",
+        "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope ("per_kv_head",
         "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys", "keys_values".
         What is left out takes the server's default.
         """
@@ -216,8 +221,10 @@ class Client:
                 head_dim=head_dim,
                 dtype=_DTYPES[dtype],
             ),
+            model=model,
             memory_limit_bytes=memory_limit_bytes,
         )
+        _fill(spec.geometry.rope, rope, "rope", style=common_pb2.RopeStyle)
         _fill(spec.zones, zones, "zones")
         _fill(spec.codec, codec, "codec", centre=common_pb2.Centre)
         enums = {"coarse": common_pb2.Coarse, "scope": common_pb2.Scope, "gqa_reduce": common_pb2.GqaReduce}
@@ -484,7 +491,10 @@ def _fill(message, settings, what, **enums):
     for name, value in (settings or {}).items():
         if name not in message.DESCRIPTOR.fields_by_name:
             raise ValueError(f"{what}: unknown setting {name}")
-        setattr(message, name, _enum(enums[name], value, f"{what}.{name}") if name in enums else value)
+        if hasattr(getattr(message, name), "extend"):  # a repeated field
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, _enum(enums[name], value, f"{what}.{name}") if name in enums else value)
 
 
 def _to_dict(message):
@@ -492,7 +502,9 @@ def _to_dict(message):
     out = {}
     for descriptor in message.DESCRIPTOR.fields:
         value = getattr(message, descriptor.name)
-        if descriptor.message_type is not None:
+        if hasattr(value, "extend"):  # a repeated field
+            value = [_to_dict(v) if descriptor.message_type is not None else v for v in value]
+        elif descriptor.message_type is not None:
             value = _to_dict(value)
         elif descriptor.enum_type is not None:
             value = descriptor.enum_type.values_by_number[value].name.lower()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ def address(tmp_path_factory):
     if not program:
         pytest.fail("SEINED is not set: it must name the seined program to test against")
     socket = tmp_path_factory.mktemp("seine") / "seine.sock"
-    process = subprocess.Popen([program, "--listen", f"unix:{socket}", "--threads", "1", "--log-level", "error"])
+    profiles = Path(__file__).resolve().parents[3] / "bench" / "data"
+    flags = ["--listen", f"unix:{socket}", "--profiles", str(profiles), "--threads", "1", "--log-level", "error"]
+    process = subprocess.Popen([program, *flags])
     yield f"unix://{socket}"
     process.terminate()
     assert process.wait(timeout=20) == 0

@@ -199,3 +199,15 @@ def test_default_address(monkeypatch, tmp_path):
     assert default_address() == f"unix://{tmp_path}/seine.sock"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
     assert default_address().startswith("unix:///tmp/seine-")
+
+
+def test_an_index_by_its_models_profile(client):
+    shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64}
+    by_model = client.create_index("by-model", model="HuggingFaceTB/SmolLM2-135M", **shape)
+    assert by_model["spec"]["codec"]["name"] == "balanced"
+    rope = {"inv_freq": [10000.0 ** (-2 * i / 64) for i in range(32)], "style": "half_split"}
+    by_name = client.create_index("by-name", rope=rope, codec={"profile": "smollm2-135m", "horizon": 4096}, **shape)
+    assert by_name["spec"]["codec"]["horizon"] == 4096
+    np.testing.assert_allclose(by_name["spec"]["geometry"]["rope"]["inv_freq"], rope["inv_freq"])
+    with pytest.raises(SeineError, match="codec.profile"):
+        client.create_index("nobody", codec={"profile": "nobody"}, **shape)
