@@ -22,8 +22,9 @@ namespace seine::bench {
 // One row of the table: a method at one setting of what it trades.
 struct Line {
   std::string name;
-  bool exact = false;  // reads every key: the clock to beat
-  double beta = 0;     // share of the keys kept as candidates; 0 under `exact`
+  bool exact = false;        // reads every key: the clock to beat
+  double beta = 0;           // share of the keys kept as candidates; 0 under `exact` and where it follows from
+  double recall_target = 0;  // what is predicted of it
 };
 
 struct Found {
@@ -62,7 +63,7 @@ struct SeineOptions {
   int group = 1;  // queries of an ask
   int head_dim = 0;
   DType dtype = DType::kFloat32;  // of the stored keys
-  std::vector<double> betas;
+  std::vector<double> betas, recall_targets;
   bool with_exact = false;  // a line of Method::kExact beside the betas
 };
 std::unique_ptr<Method> MakeSeineMethod(const SeineOptions& options, Backend* backend);

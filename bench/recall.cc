@@ -50,10 +50,10 @@ class Tally {
     for (int i = 0; i < kStages; ++i) stage_us_[i].push_back(static_cast<double>(ns[i]) / 1e3);
   }
 
-  Row MakeRow(const Line& line, const Method& method, double bandwidth) const {
+  Row MakeRow(const Line& line, const Method& method, double bandwidth, double num_keys) const {
     Row row;
     row.name = line.name;
-    if (!line.exact) row.beta = line.beta;
+    if (line.beta > 0) row.beta = line.beta;
     row.exact = line.exact;
     row.num_queries = count_;
     row.recall_at_k = recall_ / count_;
@@ -73,6 +73,10 @@ class Tally {
                                               &row.refine_us};
     for (int i = 0; i < kStages; ++i) *stages[i] = Median(stage_us_[i]);
     row.candidates = static_cast<double>(candidates_) / static_cast<double>(us_.size());
+    if (line.recall_target > 0) {
+      row.recall_target = line.recall_target;
+      row.beta = *row.candidates / num_keys;
+    }
     row.rescans = static_cast<double>(rescans_) / static_cast<double>(us_.size());
     return row;
   }
@@ -180,7 +184,8 @@ absl::StatusOr<std::vector<Row>> MeasureRecall(const Dataset& dataset, const Rec
   std::vector<Row> rows;
   for (size_t m = 0; m < methods.size(); ++m) {
     for (size_t l = 0; l < methods[m]->lines().size(); ++l) {
-      rows.push_back(tallies[m][l].MakeRow(methods[m]->lines()[l], *methods[m], probe->best_gb_s()));
+      rows.push_back(tallies[m][l].MakeRow(methods[m]->lines()[l], *methods[m], probe->best_gb_s(),
+                                           static_cast<double>(dataset.info().num_keys())));
     }
   }
   return rows;

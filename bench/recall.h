@@ -17,7 +17,8 @@ namespace seine::bench {
 // Means over queries, heads and layers. Times are medians, one thread.
 struct Row {
   std::string name;
-  std::optional<double> beta;
+  std::optional<double> beta;           // as asked, or what came of recall_target
+  std::optional<double> recall_target;  // of the candidates, coarse_recall
   bool exact = false;
   bool peer = false;        // not Seine
   int64_t num_queries = 0;  // answered for the figures below

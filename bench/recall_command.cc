@@ -45,6 +45,7 @@ struct Flags {
   int64_t horizon = kDefaultHorizon;
   double coarse_bits = 1, total_bits = 2;
   std::vector<double> betas = {.05};
+  std::vector<double> recall_targets;
   double rho = .2;
   int refine = 200;
   std::string backend = "cpu", cache = "cold", output = "table", plot, peers;
@@ -78,6 +79,10 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--beta", f->betas, "share of the keys kept as candidates; several: .02,.05,.10")
       ->delimiter(',')
       ->capture_default_str()
+      ->group(search);
+  app->add_option("--recall-target", f->recall_targets,
+                  "balanced: also, candidates by the predicted share of the exact top-k that they hold: .9,.99")
+      ->delimiter(',')
       ->group(search);
   app->add_option("--refine", f->refine, "survivors of the rerank scored exactly; below top-k: top-k, the paper's")
       ->capture_default_str()
@@ -150,6 +155,10 @@ absl::Status Check(const Flags& f) {
   for (double beta : f.betas) {
     if (!(beta > 0 && beta <= 1)) return Invalid("beta", absl::StrCat(beta, " is not in (0, 1]"));
   }
+  for (double target : f.recall_targets) {
+    if (!(target > 0 && target < 1)) return Invalid("recall-target", absl::StrCat(target, " is not in (0, 1)"));
+    if (f.codec != "balanced") return Invalid("recall-target", "only the balanced code predicts its noise");
+  }
   if (!(f.rho > 0 && f.rho <= 1)) return Invalid("rho", absl::StrCat(f.rho, " is not in (0, 1]"));
   if (f.refine < 0) return Invalid("refine", "at least 0");
   constexpr int kWidestWindow = 2048;  // index/config.h
@@ -221,6 +230,7 @@ absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
   o.head_dim = info.head_dim;
   o.dtype = info.dtype;
   o.betas = f.betas;
+  o.recall_targets = f.recall_targets;
   o.with_exact = true;
   o.name = NameOf(o);
   return o;
@@ -230,6 +240,7 @@ absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
 SeineOptions Paper(const SeineOptions& primary) {
   SeineOptions o = primary;
   o.codec = "rsq";
+  o.recall_targets.clear();
   o.search.coarse = Coarse::kCollision;
   o.centre = Centre::kNone;
   o.search.refine = o.search.top_k;
@@ -248,6 +259,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f,
   if (f.compare && primary.codec != "rsq") {
     SeineOptions rsq = primary;
     rsq.codec = "rsq";
+    rsq.recall_targets.clear();
     rsq.search.refine = std::max(200, f.top_k);
     rsq.with_exact = false;
     rsq.name = NameOf(rsq);
@@ -258,6 +270,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f,
     narrow.dtype = DType::kFloat16;
     narrow.codec = "rsq";  // only its exact scan runs
     narrow.betas.clear();
+    narrow.recall_targets.clear();
     methods.push_back(MakeSeineMethod(narrow, backend));
   }
   if (f.compare) methods.push_back(MakeSeineMethod(Paper(primary), backend));

@@ -53,6 +53,7 @@ Json RowJson(const RecallReport& report, const Row& row) {
   j["method"] = row.name;
   j["exact"] = row.exact;
   j["beta"] = OrNull(row.beta);
+  if (row.recall_target) j["recall_target"] = *row.recall_target;
   j["answers"] = row.num_queries;
   j["recall_at_k"] = row.recall_at_k;
   j["recall_at_k_worst_head"] = row.recall_at_k_worst_head;

@@ -18,6 +18,9 @@ class SeineMethod : public Method {
  public:
   SeineMethod(const SeineOptions& options, Backend* backend) : options_(options), backend_(backend) {
     for (double beta : options.betas) lines_.push_back({options.name, false, beta});
+    for (double target : options.recall_targets) {
+      lines_.push_back({absl::StrCat(options.name, ", target ", target), false, 0, target});
+    }
     if (options.with_exact) lines_.push_back({absl::StrCat("exact, ours, ", NameOf(options.dtype)), true, 0});
   }
 
@@ -47,7 +50,8 @@ class SeineMethod : public Method {
   absl::Status Search(const Line& line, const Ask& ask, bool with_candidates, Found* found) override {
     SearchParams params = options_.search;
     params.method = line.exact ? seine::Method::kExact : seine::Method::kIndex;
-    if (!line.exact) params.beta = line.beta;
+    if (line.beta > 0) params.beta = line.beta;
+    params.recall_target = line.recall_target;
     params.with_candidates = with_candidates && !line.exact;
     const RetrieveItem item{sequence_, 0, ask.queries};
     auto answers = index_->Retrieve({&item, 1}, params);

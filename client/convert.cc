@@ -190,6 +190,7 @@ absl::Status ToProto(const Selector& selector, v1::Selector* out) {
   out->set_scope(static_cast<v1::Scope>(selector.scope));
   out->set_gqa_reduce(static_cast<v1::GqaReduce>(selector.gqa_reduce));
   if (selector.beta) out->set_beta(*selector.beta);
+  if (selector.recall_target) out->set_recall_target(*selector.recall_target);
   if (selector.refine) out->set_refine(*selector.refine);
   out->set_with_scores(selector.with_scores);
   out->set_exact(selector.exact);

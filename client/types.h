@@ -157,6 +157,7 @@ struct Selector {
   Scope scope = Scope::kDefault;
   GqaReduce gqa_reduce = GqaReduce::kDefault;
   std::optional<double> beta;
+  std::optional<double> recall_target;  // in place of beta, in (0, 1); needs the balanced code
   std::optional<int> refine;
   bool with_scores = false;
   bool exact = false;  // read every stored key instead of the index

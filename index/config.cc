@@ -171,6 +171,9 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   if (p.mass_p > 0 && p.mass_floor > p.top_k) {
     return Wrong(group, "mass_floor", p.mass_floor, " is above top_k ", p.top_k);
   }
+  if (!(p.recall_target >= 0 && p.recall_target < 1)) {
+    return Wrong(group, "recall_target", p.recall_target, " is not in [0, 1)");
+  }
   if (!(p.beta > 0 && p.beta <= 1)) return Wrong(group, "beta", p.beta, " is not in (0, 1]");
   if (!(p.rho > 0 && p.rho <= 1)) return Wrong(group, "rho", p.rho, " is not in (0, 1]");
   if (!(p.softmax_scale >= 0 && std::isfinite(p.softmax_scale))) {

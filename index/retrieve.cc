@@ -75,6 +75,9 @@ absl::Status IndexImpl::CheckParams(const SearchParams& params) const {
     return absl::InvalidArgumentError(
         absl::StrCat("coarse: fixed for the index's life as ", Name(config.search.coarse)));
   }
+  if (params.recall_target > 0 && config.codec.name != "balanced") {
+    return absl::InvalidArgumentError("recall_target: only the balanced code predicts its noise; give beta");
+  }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
   }

@@ -165,6 +165,19 @@ class BalancedCodec final : public Codec {
     StoreNibbleTables(sums, nibbles_, layout_.coarse_bytes, out);
   }
 
+  // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
+  // factor stands for the key's own scale, of which it is a little more.
+  float CoarseNoise(const PreparedQuery& query) const override {
+    if (!(query.coarse_step > 0)) return 0;
+    float sum = 0;
+    for (int i = 0; i < layout_.head_dim; ++i) {
+      const float weight = query.transformed[i] * deviation_[i];
+      const int total = tables_.total[i];
+      sum += weight * weight * (total > 0 ? GaussianQuantiserOf(total).distortion[tables_.coarse[i]] : 1.0f);
+    }
+    return std::sqrt(sum) / query.coarse_step;
+  }
+
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
               const ConstCodePlanes* segments, int segment_keys, float* out) const override {
     const float unit = query.fine8_step * (largest_level_ / kLargestLevel8);

@@ -111,6 +111,10 @@ class Codec {
 
   virtual void PrepareQuery(const float* query, PreparedQuery* out) const = 0;
 
+  // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
+  // the codec does not predict it.
+  virtual float CoarseNoise(const PreparedQuery& query) const { return 0; }
+
   // Fine estimates of <q, k> (true units) of candidates chosen[0..count) (indices into `candidates`). out[count].
   // segments[i] holds keys [i * segment_keys, (i + 1) * segment_keys) of the zone.
   virtual void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,

@@ -31,13 +31,17 @@ GaussianQuantiser Solve(int bits) {
   q.bits = bits;
   for (int t = 0; t + 1 < n; ++t) q.thresholds[t] = static_cast<float>(edge[t + 1]);
   for (int t = 0; t < n; ++t) q.levels[t] = static_cast<float>(level[t]);
+  q.distortion[0] = 1;
   for (int kept = 1; kept <= bits; ++kept) {
     const int cells = 1 << (bits - kept);
+    double explained = 0;
     for (int m = 0; m < n / cells; ++m) {
       double weighted = 0, all = 0;
       for (int t = m * cells; t < (m + 1) * cells; ++t) weighted += level[t] * mass[t], all += mass[t];
       q.merged[kept][m] = static_cast<float>(weighted / all);
+      explained += 2 * weighted * weighted / all;
     }
+    q.distortion[kept] = static_cast<float>(1 - explained);
   }
   return q;
 }

@@ -17,6 +17,8 @@ struct GaussianQuantiser {
   // Level of |z| where only the leading `kept` bits of an index are known: [kept][m >> (bits - kept)], kept in
   // [1, bits].
   std::array<std::array<float, 32>, kMaxGaussianBits + 1> merged{};
+  // Mean squared error of a standard Gaussian coordinate by the leading `kept` bits; 1 where kept is 0.
+  std::array<float, kMaxGaussianBits + 1> distortion{};
 };
 
 // bits in [1, 6]. Fixed point of Lloyd's conditions on the density, computed once, in double; thread-safe.

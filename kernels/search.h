@@ -23,8 +23,11 @@ struct SearchParams {
       0;  // > 0: the smallest k <= top_k whose estimated softmax mass of the zone reaches p, at least mass_floor
   int mass_floor = 1;
   double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
-  double rho = 0.2;    // Coarse::kCollision: share of keys that the tiers cover
-  int refine = 200;    // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
+  // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
+  // noise that the codec predicts (Codec::CoarseNoise; the balanced code only). At most kMostCandidates of the zone.
+  double recall_target = 0;
+  double rho = 0.2;  // Coarse::kCollision: share of keys that the tiers cover
+  int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
   Coarse coarse = Coarse::kSignIp;
   Scope scope = Scope::kPerKvHead;
   GqaReduce reduce = GqaReduce::kSoftmaxSum;
@@ -32,6 +35,8 @@ struct SearchParams {
   Method method = Method::kIndex;
   bool with_candidates = false;  // SearchOutput::candidates is filled (benches: recall of stage I)
 };
+
+inline constexpr double kMostCandidates = .5;
 
 // Counts and times of one task. Times in nanoseconds.
 struct SearchStats {

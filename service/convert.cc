@@ -247,7 +247,16 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     params.mass_floor = std::max(mass.floor(), 1);
     params.top_k = mass.cap();
   }
+  if (selector.has_beta() && selector.has_recall_target()) {
+    return FieldError("CONFLICT", "selector.recall_target", "beta is given as well");
+  }
   if (selector.has_beta()) params.beta = selector.beta();
+  if (selector.has_recall_target()) {
+    if (!(selector.recall_target() > 0 && selector.recall_target() < 1)) {
+      return FieldError("OUT_OF_LIMITS", "selector.recall_target", "not in (0, 1)");
+    }
+    params.recall_target = selector.recall_target();
+  }
   if (selector.has_refine()) params.refine = selector.refine();
   if (auto s = Down(selector.scope(), v1::Scope_IsValid, "selector.scope", &params.scope); !s.ok()) return s;
   if (auto s = Down(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.reduce); !s.ok())

@@ -211,6 +211,12 @@ void AddSelectorOptions(CLI::App* query, QueryArguments* arguments) {
       ->transform(Names(kReduceNames))
       ->group("What to select");
   query->add_option("--beta", selector.beta, "Share of the zone kept as candidates")->group("What to select");
+  query
+      ->add_option("--recall-target", selector.recall_target,
+                   "In place of --beta: as many candidates as are predicted to hold this share of the exact answer "
+                   "(balanced code)")
+      ->excludes("--beta")
+      ->group("What to select");
   query->add_option("--refine", selector.refine, "Survivors that are scored exactly")->group("What to select");
   query->add_flag("--scores", selector.with_scores, "Show the score of each token")->group("What to select");
   query->add_flag("--exact", selector.exact, "Read every stored key instead of the index")->group("What to select");

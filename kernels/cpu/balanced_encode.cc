@@ -128,7 +128,6 @@ HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half,
 // a[dim][64]: coordinates of the 64 keys in units of their scale. squares[64]: their sums of squares.
 HWY_INLINE void Product(const int32_t* pairs, const BalancedTables& t, float* a, float* squares) {
   constexpr int kKeys = kN == 16 ? 4 : 2, kColumns = 4;  // vectors of keys, coordinates held in registers
-  const DI di;
   const DF d;
   memset(squares, 0, kWindowTokens * sizeof(float));
   for (int i = 0; i < t.dim; i += kColumns) {

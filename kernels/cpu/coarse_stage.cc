@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 
 #include "kernels/collision.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
+#include "kernels/math.h"
 #include "kernels/select.h"
 
 namespace seine::cpu {
@@ -92,8 +94,80 @@ void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::
   }
 }
 
-void ScanShort(const SearchTask& task, bool collision, size_t wanted, QueryWork* work, SearchStats* stats) {
+// Mean factor of some windows' keys, evenly spread: the scale of a typical key.
+float MeanFactor(const SearchTask& task) {
+  constexpr int64_t kMostWindows = 64;
+  const int64_t windows = task.num_keys / kWindowTokens, step = std::max<int64_t>(1, windows / kMostWindows);
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t w = step / 2; w < windows; w += step) {
+    const ConstCodePlanes& planes = task.segments[w * kWindowTokens / task.segment_keys];
+    const int64_t key = w * kWindowTokens % task.segment_keys;
+    for (int i = 0; i < kWindowTokens; ++i, ++count) {
+      sum += DecodeFactor(planes.factor[key + i], planes.factor_base[key / kWindowTokens]);
+    }
+  }
+  return count > 0 ? static_cast<float>(sum / static_cast<double>(count)) : 0.0f;
+}
+
+// What recall_target needs to know of one query's estimates E = X + noise, X the true scores.
+struct Prediction {
+  float noise = 0;   // standard deviation
+  float mean = 0;    // of the scores
+  float shrink = 1;  // of X's spread to E's
+};
+
+Prediction Predict(const SearchTask& task, const QueryWork& work, float mean_factor, const std::vector<float>& scores) {
+  double sum = 0, squares = 0;
+  for (const float s : scores) sum += s, squares += static_cast<double>(s) * s;
+  const double n = static_cast<double>(scores.size()), mean = sum / n, variance = squares / n - mean * mean;
+  Prediction p;
+  p.noise = task.codec->CoarseNoise(work.prepared) * mean_factor;
+  p.mean = static_cast<float>(mean);
+  if (variance > 0) {
+    p.shrink = static_cast<float>(std::sqrt(std::max(0.0, 1 - static_cast<double>(p.noise) * p.noise / variance)));
+  }
+  return p;
+}
+
+// The score above which a true best key's estimate lies with probability `target`, over the best `top` estimates
+// (descending): mean of Phi((X - t) / noise) = target, found by halving.
+float CutFor(const Prediction& p, const std::vector<float>& top, double target) {
+  constexpr size_t kPlaces = 16;
+  double x[kPlaces];
+  const size_t places = std::min(kPlaces, top.size());
+  for (size_t i = 0; i < places; ++i) {
+    x[i] =
+        p.mean + static_cast<double>(p.shrink) * (top[i * (top.size() - 1) / std::max<size_t>(places - 1, 1)] - p.mean);
+  }
+  double low = x[places - 1] - 6 * static_cast<double>(p.noise), high = x[0] + 6 * static_cast<double>(p.noise);
+  if (!(p.noise > 0)) return static_cast<float>(x[places - 1]);
+  for (int i = 0; i < 20; ++i) {
+    const double t = (low + high) / 2;
+    double share = 0;
+    for (size_t j = 0; j < places; ++j) share += std::erfc((t - x[j]) / p.noise * 0.7071067811865476) / 2;
+    (share / static_cast<double>(places) >= target ? low : high) = t;
+  }
+  return static_cast<float>(low);
+}
+
+// The best `k` of scores, descending.
+std::vector<float> BestScores(const float* scores, size_t n, size_t k, std::vector<float>* scratch) {
+  std::vector<uint32_t> places;
+  SelectLargest(scores, n, std::min(k, n), scratch, &places);
+  std::vector<float> best(places.size());
+  for (size_t i = 0; i < places.size(); ++i) best[i] = scores[places[i]];
+  std::sort(best.begin(), best.end(), std::greater<>());
+  return best;
+}
+
+size_t MostCandidates(const SearchTask& task, size_t wanted) {
+  return std::max(wanted, static_cast<size_t>(kMostCandidates * static_cast<double>(task.num_keys)));
+}
+
+void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
   const int64_t start = NowNs();
+  const bool collision = params.coarse == Coarse::kCollision;
   work->scores.resize(task.num_keys);
   work->bases.resize(task.num_keys / kWindowTokens);
   for (int64_t s = 0; s < NumSegments(task); ++s) {
@@ -103,7 +177,14 @@ void ScanShort(const SearchTask& task, bool collision, size_t wanted, QueryWork*
   }
   const int64_t scanned = NowNs();
   stats->scan_ns += scanned - start;
+  if (params.recall_target > 0) {
+    const Prediction p = Predict(task, *work, MeanFactor(task), work->scores);
+    const auto best = BestScores(work->scores.data(), work->scores.size(), params.top_k, &work->scratch);
+    const size_t above = CountAbove(work->scores.data(), work->scores.size(), CutFor(p, best, params.recall_target));
+    wanted = std::clamp(above, wanted, MostCandidates(task, wanted));
+  }
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
+  stats->candidates += static_cast<int64_t>(work->chosen.size());
   FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
   for (size_t i = 0; i < work->chosen.size(); ++i) {
     work->found.coarse[i] = work->scores[work->chosen[i]];
@@ -112,18 +193,31 @@ void ScanShort(const SearchTask& task, bool collision, size_t wanted, QueryWork*
   stats->select_ns += NowNs() - scanned;
 }
 
-void ScanLong(const SearchTask& task, bool collision, size_t wanted, QueryWork* work, SearchStats* stats) {
+void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
+  const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
   const int row_bytes = task.codec->layout().coarse_bytes;
   const double share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
   int64_t start = NowNs();
+  const float mean_factor = by_target ? MeanFactor(task) : 0.0f;
   std::vector<std::vector<float>> samples(task.group);
-  for (int g = 0; g < task.group; ++g) SampleScores(task, collision, &work[g], &samples[g]);
+  std::vector<Prediction> predictions(task.group);
+  for (int g = 0; g < task.group; ++g) {
+    SampleScores(task, collision, &work[g], &samples[g]);
+    if (by_target) predictions[g] = Predict(task, work[g], mean_factor, samples[g]);
+  }
   std::vector<int> open(task.group);
   for (int g = 0; g < task.group; ++g) open[g] = g;
   for (int loosen = 0; !open.empty(); ++loosen) {
     std::vector<float> thresholds;
     for (const int g : open) {
-      thresholds.push_back(Threshold(samples[g], share, loosen, &work[g].scratch));
+      float threshold = Threshold(samples[g], share, loosen, &work[g].scratch);
+      if (by_target) {  // the sample's best stand for the zone's, which lie above them
+        const size_t k = std::max<size_t>(4, params.top_k * samples[g].size() / task.num_keys);
+        const auto best = BestScores(samples[g].data(), samples[g].size(), k, &work[g].scratch);
+        const float most = Threshold(samples[g], kMostCandidates, 0, &work[g].scratch);
+        threshold = std::min(threshold, std::max(most, CutFor(predictions[g], best, params.recall_target)));
+      }
+      thresholds.push_back(threshold);
       work[g].found.size = 0;
     }
     const int64_t decided = NowNs();
@@ -143,7 +237,16 @@ void ScanLong(const SearchTask& task, bool collision, size_t wanted, QueryWork* 
     stats->scan_ns += start - decided;
   }
   for (int g = 0; g < task.group; ++g) {
-    SelectLargest(work[g].found.coarse.data(), work[g].found.size, wanted, &work[g].scratch, &work[g].chosen);
+    QueryWork& w = work[g];
+    size_t keep = wanted;
+    if (by_target) {
+      const auto best = BestScores(w.found.coarse.data(), w.found.size, params.top_k, &w.scratch);
+      const size_t above =
+          CountAbove(w.found.coarse.data(), w.found.size, CutFor(predictions[g], best, params.recall_target));
+      keep = std::clamp(above, wanted, std::min(w.found.size, MostCandidates(task, wanted)));
+    }
+    SelectLargest(w.found.coarse.data(), w.found.size, keep, &w.scratch, &w.chosen);
+    stats->candidates += static_cast<int64_t>(w.chosen.size());
   }
   stats->select_ns += NowNs() - start;
 }
@@ -203,12 +306,11 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   }
   stats->prepare_ns += NowNs() - start;
   if (task.num_keys > kShortZone) {
-    ScanLong(task, collision, wanted, work, stats);
+    ScanLong(task, params, wanted, work, stats);
   } else {
-    for (int g = 0; g < task.group; ++g) ScanShort(task, collision, wanted, &work[g], stats);
+    for (int g = 0; g < task.group; ++g) ScanShort(task, params, wanted, &work[g], stats);
     stats->scanned_keys += task.num_keys * task.group;
   }
-  stats->candidates += static_cast<int64_t>(wanted) * task.group;
 }
 
 }  // namespace seine::cpu

@@ -23,7 +23,8 @@ struct QueryWork {
   std::vector<float> scratch;
 };
 
-// Candidates of every query: work[g].found and work[g].chosen, exactly `wanted` of them, ties by lowest position.
+// Candidates of every query: work[g].found and work[g].chosen, exactly `wanted` of them, ties by lowest position. Under
+// params.recall_target each query has its own number, at least `wanted`.
 void FindCandidates(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work,
                     SearchStats* stats);
 

@@ -157,8 +157,8 @@ void AddSurvivors(const QueryWork& q, Workspace* w) {
 void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, Workspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
   const size_t floor = std::max<size_t>(4 * k, 256);
-  const size_t wanted =
-      std::min(n, std::max(floor, static_cast<size_t>(std::ceil(params.beta * static_cast<double>(n)))));
+  const double beta = params.recall_target > 0 ? 0.0 : params.beta;
+  const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(beta * static_cast<double>(n)))));
   const size_t keep = std::max<size_t>(params.refine, k);
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;

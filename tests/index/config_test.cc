@@ -102,6 +102,8 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"beta", [](SearchParams* p) { p->beta = 0; }},
       {"beta", [](SearchParams* p) { p->beta = 1.01; }},
       {"beta", [](SearchParams* p) { p->beta = NAN; }},
+      {"recall_target", [](SearchParams* p) { p->recall_target = 1; }},
+      {"recall_target", [](SearchParams* p) { p->recall_target = NAN; }},
       {"rho", [](SearchParams* p) { p->rho = 0; }},
       {"rho", [](SearchParams* p) { p->rho = INFINITY; }},
       {"refine", [](SearchParams* p) { p->refine = -1; }},

@@ -237,6 +237,9 @@ TEST_F(RetrieveTest, ParametersThatDoNotFitTheIndexFailTheCall) {
   const absl::Status status = index->Retrieve(items, params).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message().substr(0, 8), "coarse: ");
+  params = SearchParams();
+  params.recall_target = .9;  // rsq does not predict its noise
+  EXPECT_EQ(index->Retrieve(items, params).status().message().substr(0, 15), "recall_target: ");
 }
 
 TEST_F(RetrieveTest, EveryHeadDimensionAndGroup) {

@@ -225,6 +225,45 @@ TEST(BalancedCodec, TheSameCodesAndEstimatesOnEveryTarget) {
   }
 }
 
+// Short zones are scored whole, long ones against a sampled threshold.
+TEST(BalancedCodec, ARecallTargetKeepsTheCandidatesThatItPredicts) {
+  for (const int n : {8192, 40960}) {
+    SCOPED_TRACE(n);
+    constexpr int kDim = 64, kTopK = 20, kQueries = 12;
+    const BalancedOptions o = Options(kDim, .5);
+    const Zone zone(Shaped(o, n, 27), kDim, MakeBalancedCodec(o), 2048);
+    const std::vector<float> queries = Shaped(o, kQueries, 28);
+    auto backend = MakeCpuBackend(1);
+    double share[3] = {0}, kept[3] = {0};
+    const double targets[3] = {.7, .9, .99};
+    for (int q = 0; q < kQueries; ++q) {
+      const std::vector<float> query(queries.begin() + q * kDim, queries.begin() + (q + 1) * kDim);
+      const SearchTask task = zone.Task(query);
+      SearchParams params;
+      params.top_k = kTopK;
+      params.scope = Scope::kPerQHead;
+      SearchParams exact = params;
+      exact.method = Method::kExact;
+      SearchOutput truth;
+      backend->Search(&task, 1, exact, &truth);
+      params.with_candidates = true;
+      for (int t = 0; t < 3; ++t) {
+        params.recall_target = targets[t];
+        SearchOutput found;
+        backend->Search(&task, 1, params, &found);
+        EXPECT_EQ(found.stats.candidates, static_cast<int64_t>(found.candidates[0].size()));
+        kept[t] += static_cast<double>(found.candidates[0].size()) / kQueries;
+        for (const int32_t position : truth.positions[0]) {
+          share[t] += std::binary_search(found.candidates[0].begin(), found.candidates[0].end(), position);
+        }
+      }
+    }
+    for (int t = 0; t < 3; ++t) EXPECT_GT(share[t] / (kTopK * kQueries), targets[t] - .05) << targets[t];
+    EXPECT_LT(kept[0], kept[2]);
+    EXPECT_LT(kept[2], n / 4);
+  }
+}
+
 TEST(BalancedCodec, ZeroTinyAndHugeKeysStayFinite) {
   const BalancedOptions o = Options(128);
   const Zone zero(std::vector<float>(128 * 64, 0.0f), 128, MakeBalancedCodec(o));

@@ -298,7 +298,7 @@ class Client:
     def retrieve_batch(self, items, **selector):
         """One Answer an Item, each with its own `error`.
 
-        selector: top_k=, or mass_p=(p, floor, cap); scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta=; refine=;
+        selector: top_k=, or mass_p=(p, floor, cap); scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or recall_target=; refine=;
         with_scores=True; exact=True (read every stored key). What is left out takes the index's setting.
         """
         request = retrieval_service_pb2.RetrieveRequest(items=map(_item, items), selector=_selector(**selector))
@@ -444,11 +444,12 @@ def _item(item):
     )
 
 
-def _selector(top_k=None, mass_p=None, scope=None, gqa_reduce=None, beta=None, refine=None, with_scores=False, exact=False):
+def _selector(top_k=None, mass_p=None, scope=None, gqa_reduce=None, beta=None, refine=None, with_scores=False, exact=False, recall_target=None):
     if top_k is not None and mass_p is not None:
         raise ValueError("top_k and mass_p exclude each other")
     selector = retrieval_service_pb2.Selector(
         beta=beta,
+        recall_target=recall_target,
         refine=refine,
         scope=_enum(common_pb2.Scope, scope, "scope") if scope else 0,
         gqa_reduce=_enum(common_pb2.GqaReduce, gqa_reduce, "gqa_reduce") if gqa_reduce else 0,
