@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,7 @@ struct Flags {
   int top_k = 100;
   std::string codec, profile, coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
   int window = 64;
-  int64_t horizon = kDefaultHorizon;
+  std::optional<int64_t> horizon;
   double coarse_bits = 1, total_bits = 2;
   std::vector<double> betas = {.05};
   std::vector<double> recall_targets;
@@ -93,8 +94,8 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--profile", f->profile,
                   "balanced: the model's profile; absent: measured on the keys and on queries that are not asked")
       ->group(search);
-  app->add_option("--horizon", f->horizon, "balanced: positions ahead that queries are expected at")
-      ->capture_default_str()
+  app->add_option("--horizon", f->horizon,
+                  absl::StrCat("balanced: positions ahead that queries are expected at; absent: ", kDefaultHorizon))
       ->group(search);
   app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5 or 1")
       ->capture_default_str()
@@ -219,7 +220,11 @@ absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
       return absl::Status(rope.status().code(), absl::StrCat("the data's rope: ", rope.status().message()));
     o.rope = *std::move(rope);
   }
-  o.horizon = f.horizon;
+  if (f.horizon && !o.rope.stated()) {
+    return Invalid("horizon",
+                   f.codec == "balanced" ? "the data state no RoPE, so it would have no effect" : "rsq has none");
+  }
+  o.horizon = f.horizon.value_or(kDefaultHorizon);
   o.coarse_bits = f.coarse_bits;
   o.total_bits = f.total_bits;
   o.search = Search(f);
@@ -348,7 +353,7 @@ absl::Status Run(Flags f) {
   report.codec = f.codec;
   if (f.codec == "balanced") {
     report.profile = f.profile.empty() ? "own" : f.profile;
-    if (!info.rope_json.empty()) report.horizon = f.horizon;
+    if (!info.rope_json.empty()) report.horizon = f.horizon.value_or(kDefaultHorizon);
     report.coarse_bits = f.coarse_bits;
     report.total_bits = f.total_bits;
   }

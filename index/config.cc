@@ -115,6 +115,13 @@ absl::Status CheckBalanced(const IndexConfig& config) {
   if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
     return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
   }
+  const int dim = config.geometry.head_dim;
+  const CodeLayout layout = BalancedLayout(dim, static_cast<int>(std::lround(codec.coarse_bits * dim)),
+                                           static_cast<int>(std::lround(codec.total_bits * dim)), codec.centre_tokens);
+  if (layout.coarse_bytes + layout.fine_bytes - 1 > kMaxBalancedBytes) {
+    return Wrong("codec", "total_bits", codec.total_bits, " at head_dim ", dim, " is more than the ", kMaxBalancedBytes,
+                 " bytes that a key's code may take");
+  }
   if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
   return CheckProfile(*codec.profile, config.geometry);
 }

@@ -14,7 +14,6 @@
 namespace seine {
 namespace {
 
-constexpr int kMaxCodeBytes = 64;  // coarse row and record, without the factor
 constexpr float kLargestLevel8 = 127.0f;
 
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
@@ -109,7 +108,7 @@ class BalancedCodec final : public Codec {
     }
     layout_ = BalancedLayout(o.head_dim, coarse, total, o.centre_tokens);
     nibbles_ = coarse / 4;
-    assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxCodeBytes);
+    assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxBalancedBytes);
     MakeTables(o);
     MakeReader();
   }
@@ -258,7 +257,7 @@ class BalancedCodec final : public Codec {
   }
 
   void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
-    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[(kMaxCodeBytes + 3) * kWindowTokens];
+    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[(kMaxBalancedBytes + 3) * kWindowTokens];
     float coarse_factors[kWindowTokens], fine_factors[kWindowTokens];
     cpu::EncodeBalancedWindow(rows, tables_, cells, coarse_factors, fine_factors);
     PackPlanes(cells, coarse_places_, layout_.coarse_bytes, planes);

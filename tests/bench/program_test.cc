@@ -70,6 +70,27 @@ TEST(ProgramTest, TableShowsThePaperAndTheBaselines) {
   }
 }
 
+TEST(ProgramTest, BalancedByAModelsProfileOrTheHeadsOwn) {
+  const std::string profile = SEINE_TEST_PROFILE;
+  for (const bool own : {false, true}) {
+    SCOPED_TRACE(own);
+    const ProgramRun run =
+        RunBench(kTrace + "--horizon 4096 --refine 300 " + "--codec balanced --recall-target .9 -o json" +
+                 (own ? "" : " --profile " + profile));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto json = nlohmann::json::parse(run.out);
+    EXPECT_EQ(json["codec"], "balanced");
+    EXPECT_EQ(json["profile"], own ? "own" : profile);
+    EXPECT_EQ(json["horizon"], 4096);
+    EXPECT_GT(json["recall_at_k"], .95);
+    EXPECT_LT(json["bytes_per_key"], 20);
+    const auto& by_target = json["rows"][1];
+    EXPECT_EQ(by_target["recall_target"], .9);
+    EXPECT_GT(by_target["coarse_recall"], .9);
+    EXPECT_LT(by_target["beta"], .2);
+  }
+}
+
 TEST(ProgramTest, PeersAreMergedOrRefused) {
   const TestFolder folder;
   WriteFile(folder.File("peer.sh"),
@@ -122,6 +143,16 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {"recall --synthetic rope --num-keys 10", "--num-keys: 10 is not in [64, "},
       {"recall --synthetic rope --num-queries=-4", "--num-queries: at least 0"},
       {kSynthetic + "--frobnicate", "--frobnicate"},
+      {kSynthetic + "--codec rsq --profile x", "--profile: rsq needs none"},
+      {kSynthetic + "--codec rsq --horizon 4096", "--horizon: rsq has none"},
+      {kSynthetic + "--codec rsq --recall-target .9", "--recall-target: only the balanced code"},
+      {kSynthetic + "--codec balanced --recall-target 1", "--recall-target: 1 is not in (0, 1)"},
+      {kSynthetic + "--codec balanced --coarse collision", "--coarse: the balanced code"},
+      {kSynthetic + "--codec balanced --centre none", "--centre: the balanced code"},
+      {kSynthetic + "--profile /nowhere", "--profile: /nowhere"},
+      {"recall --synthetic gaussian --codec balanced --horizon 4096", "--horizon: the data state no RoPE"},
+      {"recall --synthetic gaussian --head-dim 256 --codec balanced --total-bits 3",
+       "codec.total_bits: 3 at head_dim 256"},
   };
   for (const auto& [arguments, says] : cases) {
     SCOPED_TRACE(arguments);

@@ -395,6 +395,8 @@ TEST_F(BalancedTest, EverySettingWrongOnce) {
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = 4.125; }},
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = 2.1; }},
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = NAN; }},
+      {"codec.total_bits: ",
+       [](IndexConfig* c) { c->geometry.rope = Rope(), c->geometry.head_dim = 256, c->codec.total_bits = 2.125; }},
       {"codec.centre: ", [](IndexConfig* c) { c->codec.centre = Centre::kGlobal; }},
       {"codec.centre_tokens: ", [](IndexConfig* c) { c->codec.centre_tokens = 32; }},
       {"search.coarse: ", [](IndexConfig* c) { c->search.coarse = Coarse::kCollision; }},
