@@ -227,6 +227,12 @@ absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
   o.horizon = f.horizon.value_or(kDefaultHorizon);
   o.coarse_bits = f.coarse_bits;
   o.total_bits = f.total_bits;
+  if (f.codec == "balanced") {  // before the exact answers, which take long
+    CodecConfig bits;
+    bits.coarse_bits = f.coarse_bits;
+    bits.total_bits = f.total_bits;
+    if (absl::Status s = ValidateBits(bits, info.head_dim); !s.ok()) return s;
+  }
   o.search = Search(f);
   o.centre = f.centre == "none" ? Centre::kNone : f.centre == "global" ? Centre::kGlobal : Centre::kWindow;
   o.centre_tokens = f.window;

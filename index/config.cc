@@ -109,19 +109,7 @@ absl::Status CheckBalanced(const IndexConfig& config) {
   if (absl::Status s = CheckRange("codec", "horizon", codec.horizon, kMinHorizon, kMaxHorizon); !s.ok()) return s;
   if (absl::Status s = CheckRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX); !s.ok())
     return s;
-  if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {
-    return Wrong("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
-  }
-  if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
-    return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
-  }
-  const int dim = config.geometry.head_dim;
-  const CodeLayout layout = BalancedLayout(dim, static_cast<int>(std::lround(codec.coarse_bits * dim)),
-                                           static_cast<int>(std::lround(codec.total_bits * dim)), codec.centre_tokens);
-  if (layout.coarse_bytes + layout.fine_bytes - 1 > kMaxBalancedBytes) {
-    return Wrong("codec", "total_bits", codec.total_bits, " at head_dim ", dim, " is more than the ", kMaxBalancedBytes,
-                 " bytes that a key's code may take");
-  }
+  if (absl::Status s = ValidateBits(codec, config.geometry.head_dim); !s.ok()) return s;
   if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
   return CheckProfile(*codec.profile, config.geometry);
 }
@@ -190,6 +178,23 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
 }
 
 }  // namespace
+
+absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
+  if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {
+    return Wrong("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
+  }
+  if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
+    return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
+  }
+  const CodeLayout layout =
+      BalancedLayout(head_dim, static_cast<int>(std::lround(codec.coarse_bits * head_dim)),
+                     static_cast<int>(std::lround(codec.total_bits * head_dim)), codec.centre_tokens);
+  if (layout.coarse_bytes + layout.fine_bytes - 1 > kMaxBalancedBytes) {
+    return Wrong("codec", "total_bits", codec.total_bits, " at head_dim ", head_dim, " is more than the ",
+                 kMaxBalancedBytes, " bytes that a key's code may take");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Validate(const SearchParams& params) { return CheckSearch("", params); }
 

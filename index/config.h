@@ -75,6 +75,8 @@ struct IndexConfig {
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);
 absl::Status Validate(const SearchParams& params);
+// The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
+absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
 
 // As settings and descriptions spell them: "sign_ip", "collision"; "none", "global", "window".
 const char* Name(Coarse coarse);
