@@ -137,6 +137,9 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what matters of gRPC's own log comes back as a status
+  // gRPC's epoll engine lets one thread wait for all queues of a process: each event of a Decode stream would wake that
+  // one first, then the stream's own. With poll every thread waits for its own sockets (measured: 20-30 us a step).
+  if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   StartLog(config->log_level, config->log_format);
   RaiseDescriptorLimit();
   return Serve(*config, signals);
