@@ -100,6 +100,13 @@ absl::StatusOr<std::string> ToJson(const std::vector<std::string>& texts) {
 
 // ---- Reading ----
 
+// The metadata's format; INVALID_ARGUMENT where it is no profile's.
+absl::StatusOr<std::string> FormatOf(const TensorFile& file) {
+  const auto format = file.metadata().find("format");
+  if (format != file.metadata().end() && absl::StartsWith(format->second, kFormatPrefix)) return format->second;
+  return Bad(file.path(), "not a profile: metadata's format is not ", kFormat);
+}
+
 // Off by what rounding to the stored type may have moved an eigenvalue: 2^-11 (fp16) of the trace, and its subnormals'
 // steps. A factorisation of the shifted matrix exists only where no eigenvalue is lower.
 bool PositiveToRounding(const MatrixXd& moment, bool half) {
@@ -144,12 +151,10 @@ class Reader {
   }
 
   absl::Status ReadMetadata() {
-    const auto format = file_.metadata().find("format");
-    if (format == file_.metadata().end() || !absl::StartsWith(format->second, kFormatPrefix)) {
-      return Bad(path(), "not a profile: metadata's format is not ", kFormat);
-    }
-    if (format->second != kFormat) {
-      return Bad(path(), "format ", format->second, " is another version; this program reads ", kFormat);
+    const absl::StatusOr<std::string> format = FormatOf(file_);
+    if (!format.ok()) return format.status();
+    if (*format != kFormat) {
+      return Bad(path(), "format ", *format, " is another version; this program reads ", kFormat);
     }
     int64_t q_heads = 0, kv_heads = 0, dim = 0;
     constexpr int64_t kMostTokens = int64_t{1} << 53;
@@ -265,6 +270,13 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   absl::StatusOr<TensorFile> file = TensorFile::Open(path);
   if (!file.ok()) return file.status();
   return Reader(*std::move(file)).Read();
+}
+
+absl::Status CheckIsProfile(const std::string& path) {
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  if (!file.ok()) return file.status();
+  const absl::Status status = FormatOf(*file).status();
+  return status.ok() ? status : absl::FailedPreconditionError(status.message());
 }
 
 absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, const std::string& path) {

@@ -50,6 +50,10 @@ struct Profile {
 // version, a tensor missing or of another shape, a NaN, a matrix that is not positive semi-definite to rounding).
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
+// Whether a file says that it is a profile, of this version or another; nothing but its header is read.
+// FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile.
+absl::Status CheckIsProfile(const std::string& path);
+
 enum class ProfilePrecision : uint8_t { kFloat16, kFloat32 };
 // Writes beside the path and renames, so that a reader never sees half a file.
 absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, const std::string& path);
