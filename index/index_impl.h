@@ -52,7 +52,6 @@ class IndexImpl : public Index {
   absl::Status CheckHead(int kv_head) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
-  absl::Status CheckParams(const SearchParams& params) const;
   absl::Status CheckQueries(const RetrieveItem& item) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 

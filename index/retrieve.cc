@@ -68,22 +68,6 @@ void Collect(SearchOutput* output, ItemAnswer* answer) {
 
 }  // namespace
 
-absl::Status IndexImpl::CheckParams(const SearchParams& params) const {
-  if (absl::Status s = Validate(params); !s.ok()) return s;
-  const IndexConfig& config = context_.config;
-  if (params.coarse != config.search.coarse) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("coarse: fixed for the index's life as ", Name(config.search.coarse)));
-  }
-  if (params.recall_target > 0 && config.codec.name != "balanced") {
-    return absl::InvalidArgumentError("recall_target: only the balanced code predicts its noise; give beta");
-  }
-  if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status IndexImpl::CheckQueries(const RetrieveItem& item) const {
   const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
@@ -97,7 +81,7 @@ absl::Status IndexImpl::CheckQueries(const RetrieveItem& item) const {
 
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params) const {
-  if (absl::Status s = CheckParams(params); !s.ok()) return s;
+  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
   std::vector<ItemAnswer> answers(items.size());
   std::vector<Target> targets;

@@ -267,7 +267,7 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     }
     params.method = Method::kExact;
   }
-  if (auto s = Validate(params); !s.ok()) return Explain(s, "selector", kSelectorNamePairs);
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", kSelectorNamePairs);
   return params;
 }
 

@@ -415,6 +415,8 @@ TEST_P(ErrorsTest, Retrievals) {
        [](auto*, auto* s) { s->mutable_mass_p()->set_p(NAN), s->mutable_mass_p()->set_cap(9); }},
       {"cap", invalid, "mass_p.cap", [](auto*, auto* s) { s->mutable_mass_p()->set_p(.5f); }},
       {"recall target", invalid, "recall_target", [](auto*, auto* s) { s->set_recall_target(1); }},
+      {"recall target of a code that predicts no noise", invalid, "recall_target",
+       [](auto*, auto* s) { s->set_recall_target(.9); }},
       {"recall target and beta", invalid, "recall_target",
        [](auto*, auto* s) { s->set_recall_target(.9), s->set_beta(.1); }},
       {"floor", invalid, "mass_p.floor",
