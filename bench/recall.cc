@@ -63,6 +63,7 @@ class Tally {
     row.bytes_per_key = method.BytesPerKey(line);
     row.scan_bytes_per_key = method.ScanBytesPerKey(line);
     row.us_per_query = Median(us_);
+    if (const double rate = method.EncodeKeysPerSecond(line); rate > 0) row.encode_keys_per_s = rate;
     if (scan_ns_per_key_.empty() || line.exact) return row;
     row.scan_ns_per_key = Median(scan_ns_per_key_);
     row.scan_bandwidth_share = row.scan_bytes_per_key / *row.scan_ns_per_key / bandwidth;
