@@ -95,7 +95,8 @@ class SeineMethod : public Method {
  private:
   // The codec's own loop on the head's first keys of the zone, in fp16 whatever the index stores.
   absl::Status TimeEncode(const IndexConfig& config, const Head& head) {
-    Transforms transforms(&config, backend_);
+    MemoryLedger ledger(backend_, /*limit_bytes=*/0, nullptr);
+    Transforms transforms(&config, &ledger);
     auto codecs = transforms.Of(0, head.zone_end);
     if (!codecs.ok()) return codecs.status();
     const Codec& codec = *(*codecs)->heads[0].codec;

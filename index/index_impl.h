@@ -53,13 +53,14 @@ class IndexImpl : public Index {
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
   absl::Status CheckQueries(const RetrieveItem& item) const;
+  void Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 
   const Context context_;
   mutable std::shared_mutex mutex_;
   absl::flat_hash_map<std::string, SequenceRef> sequences_;
   uint64_t last_generation_ = 0;
-  Reencoder reencoder_;  // its thread ends before the rest does
+  mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
 
 }  // namespace seine

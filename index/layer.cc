@@ -51,6 +51,7 @@ class Layer::AppendedKeys : public KeySource {
 Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
+      queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       keys_(&context->rows, &context->row_shape),
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
@@ -201,6 +202,18 @@ void Layer::ShareFrom(const Layer& source) {
 
 bool Layer::Outgrown() const {
   return keeps_all_keys() && codes_.visible() > 0 && context_->transforms.Outgrown(*codes_.codecs(), length_);
+}
+
+bool Layer::Refittable() const {
+  const CodecConfig& codec = context_->config.codec;
+  return keeps_all_keys() && codec.name == "balanced" && !codec.query_position;
+}
+
+bool Layer::Asked(int64_t position, const float* queries) const {
+  if (!keeps_all_keys()) return false;
+  const QueryWindow::Added added = queries_.Add(position, queries);
+  if (added.refused) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  return added.renewed && Refittable();
 }
 
 // All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.

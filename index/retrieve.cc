@@ -79,6 +79,12 @@ absl::Status IndexImpl::CheckQueries(const RetrieveItem& item) const {
       absl::StrCat("queries: head ", bad, " holds NaN or infinity, or its norm overflows"));
 }
 
+// A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
+// which matters to no moment.
+void IndexImpl::Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const {
+  if (sequence->layers[item.layer]->Asked(answer.num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
+}
+
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params) const {
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
@@ -94,7 +100,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     targets.push_back({*std::move(sequence), layer, i, 0, false});
   }
 
-  const auto locks = LockLayers(targets, items);
+  auto locks = LockLayers(targets, items);
   std::vector<SearchTask> tasks;
   tasks.reserve(targets.size() * g.num_kv_heads);
   for (Target& target : targets) {
@@ -111,9 +117,11 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   if (tasks.empty()) return answers;
   std::vector<SearchOutput> outputs(tasks.size());
   context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
+  locks.clear();
   for (const Target& target : targets) {
     if (!target.searched) continue;
     for (int h = 0; h < g.num_kv_heads; ++h) Collect(&outputs[target.first_task + h], &answers[target.item]);
+    Asked(target.sequence, items[target.item], answers[target.item]);
   }
   return answers;
 }
