@@ -145,6 +145,13 @@ class Index {
   virtual absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                               std::string* keys, std::string* values) const = 0;
 
+  // One layer of a model profile (profile/profile.h), measured on what `handles` hold and were asked: stored keys
+  // beyond the sink (of a sequence of more than 16,384, windows of 64 all along) and values where they are kept, and a
+  // sample of the latest queries (query_window.h). Before RoPE where geometry.rope is stated, else as observed. Names
+  // and texts are the caller's to fill in. FAILED_PRECONDITION: kv_store keeps no keys, or there is nothing to measure
+  // yet.
+  virtual absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const = 0;
+
   virtual absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const = 0;
 };
 

@@ -38,6 +38,7 @@ class IndexImpl : public Index {
                                                    const SearchParams& params) const override;
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
+  absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:

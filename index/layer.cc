@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -249,6 +250,20 @@ void Layer::AddDense(int kv_head, int64_t begin, int64_t end, std::vector<DenseR
                             context_->config.geometry.dtype};
     dense->push_back({rows, static_cast<int>(stop - begin)});
     begin = stop;
+  }
+}
+
+void Layer::CopyStored(int64_t position, int64_t count, float* keys, float* values) const {
+  const Geometry& g = context_->config.geometry;
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (out == nullptr) continue;
+    float* to = out;
+    for (int64_t token = position; token < position + count; ++token) {
+      for (int head = 0; head < g.num_kv_heads; ++head, to += g.head_dim) {
+        const ConstRows row = {store->Row(head, token), static_cast<size_t>(context_->row_bytes()), g.dtype};
+        cpu::ToFloat(row, 1, g.head_dim, to);
+      }
+    }
   }
 }
 

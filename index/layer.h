@@ -75,6 +75,10 @@ class Layer {
   // them. Needs no mutex.
   bool Asked(int64_t position, const float* queries) const;
 
+  // Stored tokens [position, position + count), which the layer holds, as fp32 [count, num_kv_heads, head_dim].
+  // `values` may be nullptr.
+  void CopyStored(int64_t position, int64_t count, float* keys, float* values) const;
+
   // OUT_OF_RANGE naming the first position that is not in the layer. The row stores must exist.
   absl::Status Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys, std::string* values) const;
 

@@ -184,6 +184,7 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
   explicit AdminServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(GetServerInfo, Light)
   SEINE_UNARY(DescribeHead, Light)
+  SEINE_UNARY(MeasureProfile, Heavy)
 
  private:
   Core& core_;

@@ -61,6 +61,7 @@ class AdminServiceImpl final : public v1::AdminService::Service {
   explicit AdminServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(GetServerInfo)
   SEINE_UNARY(DescribeHead)
+  SEINE_UNARY(MeasureProfile)
 
  private:
   Core& core_;
