@@ -11,7 +11,7 @@ namespace seine {
 
 namespace {
 
-constexpr size_t kProbes = 64;  // steps of a sample that a code is held against
+constexpr size_t kProbes = 32;  // steps of a sample that a code is held against
 
 // The query of one head in one step.
 Eigen::VectorXd QueryOf(const SeenQueries& seen, const Geometry& g, size_t step, int q_head) {

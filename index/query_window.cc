@@ -33,7 +33,8 @@ QueryWindow::Added QueryWindow::Add(int64_t position, const float* queries) {
     Reservation reservation(ledger_);
     added.refused = !reservation.Reserve(bytes).ok();
     if (added.refused) return added;
-    chunks_.push_back({reservation.Charge(MemoryKind::kOther, bytes), std::make_unique<uint16_t[]>(kChunk * row_)});
+    chunks_.push_back(
+        {reservation.Charge(MemoryKind::kOther, bytes), std::make_unique_for_overwrite<uint16_t[]>(kChunk * row_)});
   }
   uint16_t* to = chunks_[chunk].rows.get() + next_ % kChunk * row_;
   for (int64_t i = 0; i < row_; ++i) to[i] = ToBFloat16(queries[i]);
