@@ -95,12 +95,17 @@ struct Candidates {
   size_t size = 0;
 };
 
+struct CodecTables;  // kernels/codec_tables.h
+
 // The codec seam. Immutable after construction; every method is thread-safe.
 class Codec {
  public:
   virtual ~Codec() = default;
   virtual const CodeLayout& layout() const = 0;
   virtual Centre centre() const = 0;
+
+  // What other devices need to do the same; the views live as long as the codec.
+  virtual CodecTables Tables() const = 0;
 
   // Encodes `num_keys` keys (a multiple of max(64, centre_tokens)) into `out`. Keys must be finite.
   // `shared` is the frozen centre under Centre::kGlobal, else nullptr.
