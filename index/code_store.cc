@@ -14,20 +14,6 @@ constexpr int kMinSegmentKeys = 256;
 // A full segment holds whole centre windows.
 int FullSegmentKeys(int unit_keys) { return std::max(kSegmentKeys / unit_keys, 1) * unit_keys; }
 
-// The planes from key `first` on, a multiple of 64 and of centre_tokens.
-CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first) {
-  planes.coarse += first * layout.coarse_bytes;
-  planes.factor += first;
-  planes.factor_base += first / kWindowTokens;
-  if (planes.centre != nullptr) {
-    planes.centre += first / layout.centre_tokens * layout.head_dim;
-    planes.centre_scale += first / layout.centre_tokens;
-  }
-  planes.fine += first * layout.fine_bytes;
-  planes.fine_base += first / kWindowTokens;
-  return planes;
-}
-
 // Copies `count` keys, read one by one, together.
 void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, size_t row_bytes, uint8_t* out) {
   while (count > 0) {
