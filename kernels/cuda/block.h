@@ -24,9 +24,39 @@
 
 #include "kernels/math.h"
 
+#ifdef __CUDACC__
+#define SEINE_BODY __device__
+#else
+#define SEINE_BODY
+#endif
+
 namespace seine::cuda {
 
 inline constexpr int kWarp = 32;
+
+template <typename T>
+SEINE_HD constexpr T Least(T a, T b) {
+  return b < a ? b : a;
+}
+template <typename T>
+SEINE_HD constexpr T Most(T a, T b) {
+  return a < b ? b : a;
+}
+
+SEINE_BODY inline int BitCount(uint32_t v) {
+#ifdef __CUDA_ARCH__
+  return __popc(v);
+#else
+  return __builtin_popcount(v);
+#endif
+}
+SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
+#ifdef __CUDA_ARCH__
+  return __ffs(static_cast<int>(v)) - 1;
+#else
+  return __builtin_ctz(v);
+#endif
+}
 
 struct BlockIndex {
   int x = 0, y = 0;

@@ -12,6 +12,7 @@
 
 #include "kernels/code.h"
 #include "kernels/codec_tables.h"
+#include "kernels/cuda/block.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
 
@@ -47,12 +48,13 @@ struct SearchItem {
   int32_t group = 1;
 
   // Set by the plan.
-  int32_t wanted = 0;                 // candidates of each query
-  int32_t keep = 0;                   // survivors of each query
-  int32_t capacity = 0;               // keys at or above the threshold that a query has room for
-  int32_t first_query = 0;            // of queries()
-  uint32_t* nibble_tables = nullptr;  // [ceil(group / 4)][2 coarse_bytes][16]: byte q of a word is query q's entry
-  uint32_t* tier_tables = nullptr;    // collision: [ceil(group / 4)][coarse_bytes][256], likewise
+  int32_t wanted = 0;                   // candidates of each query
+  int32_t keep = 0;                     // survivors of each query
+  int32_t capacity = 0;                 // keys at or above the threshold that a query has room for
+  int32_t first_query = 0;              // of queries()
+  int32_t first_set = 0, num_sets = 0;  // of sets()
+  uint32_t* nibble_tables = nullptr;    // [ceil(group / 4)][2 coarse_bytes][16]: byte q of a word is query q's entry
+  uint32_t* tier_tables = nullptr;      // collision: [ceil(group / 4)][coarse_bytes][256], likewise
 };
 
 struct FoundKey {
@@ -60,17 +62,21 @@ struct FoundKey {
   float score;
 };
 
+// A log-sum-exp as a sum of e^(x - largest) in 16 lanes: the CPU's order of addition, so that runs can be added.
+struct LseState {
+  float largest;
+  float lanes[16];
+};
+
 // Scalars of one query, written by one step and read by the next.
 struct QueryState {
-  float coarse_step, query8_step, fine8_step;
-  float shared_base;   // <q, shared centre> in units of coarse_step
-  float threshold;     // scores at or above it are found
-  uint32_t found;      // how many were, also where that is more than the capacity
-  uint32_t rescanned;  // 1 where the sampled threshold misled and the zone was searched again
-  uint32_t survivors;
-  float zone_lse;  // log-sum-exp of the candidates' estimates
-  float lse_max;   // of it, so that dense runs can be added
-  float lse_lanes[16];
+  float coarse_step, query8_step, fine8_step;  // PreparedQuery
+  float shared_base;                           // <q, shared centre> in units of coarse_step
+  float threshold;                             // scores at or above it are found
+  uint32_t found;                              // how many were, also where that is more than the capacity
+  uint32_t rescanned;                          // 1 where the threshold misled and the zone was searched again
+  uint32_t num_survivors;
+  LseState lse;  // of the candidates' estimates
 };
 
 // One query of one item.
@@ -89,20 +95,30 @@ struct QueryPlan {
   int32_t* candidates = nullptr;  // [wanted] positions for the answer, nullptr if not asked for
 };
 
+struct SetAnswer {
+  int32_t count;    // positions and scores
+  int32_t scored;   // keys scored after the candidates, by each query of the set
+  int32_t rescans;  // queries of the set whose threshold misled
+};
+
 // One set of the answer: all queries of an item (Scope::kPerKvHead), or one.
 struct SetPlan {
   int32_t item = 0, first = 0, count = 0;  // queries [first, first + count) of the item's group
   int32_t capacity = 0;                    // keys that may be scored exactly
+  int32_t most = 0;                        // keys that may be answered: min(top_k, capacity)
+  float scale = 0;                         // of logits
+  bool with_dense = false;                 // dense runs count in the log-sum-exps that reduce the set
   uint32_t* num_keys = nullptr;
-  uint32_t* keys = nullptr;   // [capacity] ascending, unless all of the zone
-  float* logits = nullptr;    // [count][capacity], row g at g * capacity
-  float* dense = nullptr;     // [count][dense_tokens] dots of the dense runs
-  float* combined = nullptr;  // [capacity]
-  float* mass = nullptr;      // [capacity], mass_p only
-  uint32_t* order = nullptr;  // [min(top_k, capacity)] places of the answer
-  int32_t* answer_count = nullptr;
-  int32_t* positions = nullptr;  // [min(top_k, capacity)] ascending
-  float* scores = nullptr;       // likewise
+  uint32_t* keys = nullptr;    // [capacity] ascending; nullptr: every key of the zone
+  float* logits = nullptr;     // [count][capacity]
+  float* dense = nullptr;      // [count][dense_tokens] dots of the dense runs
+  float* combined = nullptr;   // [capacity]
+  float* mass = nullptr;       // [capacity], mass_p only
+  uint32_t* order = nullptr;   // [most] places of the best, ascending
+  uint32_t* ranked = nullptr;  // [2][most] mass_p only: rank of each, and the places by rank
+  SetAnswer* answer = nullptr;
+  int32_t* positions = nullptr;  // [most] ascending
+  float* scores = nullptr;       // [most]
 };
 
 // What every kernel is given, by value. All pointers readable by it.
@@ -113,7 +129,14 @@ struct SearchArgs {
   const SetPlan* sets = nullptr;
 };
 
-// Places of one batch. `items` are completed. At most 65,535 items, and group * items queries.
+// Shapes of the grids, {x, y} each (the kernels' headers say of what); sized for the batch's largest, so that a block
+// may find nothing to do.
+struct SearchGrids {
+  BlockIndex queries, scan, rerank, sets, dots, rescore;
+  uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
+};
+
+// Places of one batch. At most 65,535 items and sets.
 class SearchPlan {
  public:
   SearchPlan(const SearchParams& params, std::vector<SearchItem> items);
@@ -127,29 +150,23 @@ class SearchPlan {
   const std::vector<SearchItem>& items() const { return items_; }
   const std::vector<QueryPlan>& queries() const { return queries_; }
   const std::vector<SetPlan>& sets() const { return sets_; }
+  const SearchGrids& grids() const { return grids_; }
 
-  // The largest of the batch, for the shape of grids.
-  int64_t max_keys() const { return max_keys_; }
-  int max_group() const { return max_group_; }
-  int max_wanted() const { return max_wanted_; }
-  int64_t max_rows() const { return max_rows_; }  // keys of a set scored exactly, dense ones included
-
-  // After the launch has finished: answer i, from the answers' block. Counts of SearchStats but no times.
+  // After the launch has finished: answer i, from the answers' block. Counts of SearchStats, no times.
   void Read(int i, SearchOutput* out) const;
 
  private:
   struct Cursor;
-  void PlaceQueries(Cursor* work, Cursor* answers);
-  void PlaceSets(Cursor* work, Cursor* answers);
+  void PlaceItem(SearchItem* item, Cursor* work, Cursor* answers);
+  void PlaceSet(SetPlan* set, Cursor* work, Cursor* answers);
+  void SizeGrids();
 
   SearchParams params_;
   std::vector<SearchItem> items_;
   std::vector<QueryPlan> queries_;
   std::vector<SetPlan> sets_;
-  std::vector<uint32_t*> rescanned_;  // [items] in the answers' block
+  SearchGrids grids_;
   size_t workspace_bytes_ = 0, answer_bytes_ = 0;
-  int64_t max_keys_ = 0, max_rows_ = 0;
-  int max_group_ = 0, max_wanted_ = 0;
 };
 
 }  // namespace seine::cuda
