@@ -152,9 +152,9 @@ class CudaBackend::EncodeBatch {
   Device::Error Flush() {
     if (items_.empty()) return Device::kNoError;
     ViewWriter views(&lane_);
-    Device::Error error = views.Reserve(ViewWriter::Room(items_.size() * sizeof(EncodeItem)) +
-                                        ViewWriter::Room(units_.size() * sizeof(EncodeUnit)) +
-                                        ViewWriter::Room(centres_.size()));
+    Device::Error error =
+        views.Reserve(ViewWriter::Room(items_.size() * sizeof(EncodeItem)) +
+                      ViewWriter::Room(units_.size() * sizeof(EncodeUnit)) + ViewWriter::Room(centres_.size()));
     if (error != Device::kNoError) return error;
     const int8_t* centres = views.Put(centres_.data(), centres_.size());
     for (size_t i = 0; i < items_.size(); ++i) {

@@ -18,8 +18,8 @@ namespace seine::cuda {
 
 class Device {
  public:
-  using Error = int;      // cudaError_t's number; 0: none
-  using Stream = void*;   // cudaStream_t
+  using Error = int;                                      // cudaError_t's number; 0: none
+  using Stream = void*;                                   // cudaStream_t
   static constexpr Error kNoError = 0, kOutOfMemory = 2;  // cudaErrorMemoryAllocation
 
   virtual ~Device() = default;

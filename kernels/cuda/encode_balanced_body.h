@@ -79,8 +79,7 @@ SEINE_BODY void Multiply(Block& block, BalancedShared<kDim>& s, const CodecTable
       block.Warps([&](int lane) {
         const int j = lane % 4 * 4;
         for (int part = 0; part < 4; ++part) {
-          const Bytes4 x =
-              SplitBytes(s.fixed + (row_of(lane) + part % 2 * 8) * s.kDepth + depth + part / 2 * 16 + j);
+          const Bytes4 x = SplitBytes(s.fixed + (row_of(lane) + part % 2 * 8) * s.kDepth + depth + part / 2 * 16 + j);
           x_high[lane].word[part] = x.high;
           x_low[lane].word[part] = x.low;
         }

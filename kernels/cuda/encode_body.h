@@ -1,7 +1,7 @@
 // What both encoders do of a unit: rows to fp32, rotation, the centre, and the walk over its windows of 64 keys.
 //
-// A block holds one window in shared memory, key-major. Sums run in the CPU's order (cpu/ops.h): a mean's rows one after
-// another, a row's elements in 16 lanes and one tree.
+// A block holds one window in shared memory, key-major. Sums run in the CPU's order (cpu/ops.h): a mean's rows one
+// after another, a row's elements in 16 lanes and one tree.
 #ifndef SEINE_KERNELS_CUDA_ENCODE_BODY_H_
 #define SEINE_KERNELS_CUDA_ENCODE_BODY_H_
 
@@ -120,9 +120,7 @@ SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeI
   if (own) {
     MakeCentre(block, s, item, first);
   } else if (centred) {
-    ForEach(block, dim, [&](int j) {
-      s.centre[j] = static_cast<float>(item.shared_centre[j]) * item.shared_scale;
-    });
+    ForEach(block, dim, [&](int j) { s.centre[j] = static_cast<float>(item.shared_centre[j]) * item.shared_scale; });
   }
   for (int w = first; w < first + keys; w += kWindowTokens) {
     if (!own || keys > kWindowTokens) LoadWindow(block, s, item, w);

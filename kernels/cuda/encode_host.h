@@ -1,4 +1,5 @@
-// The same encoding by the same kernel bodies, on the calling thread: the proof of the kernels where there is no device.
+// The same encoding by the same kernel bodies, on the calling thread: the proof of the kernels where there is no
+// device.
 #ifndef SEINE_KERNELS_CUDA_ENCODE_HOST_H_
 #define SEINE_KERNELS_CUDA_ENCODE_HOST_H_
 

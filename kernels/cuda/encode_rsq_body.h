@@ -15,7 +15,8 @@ struct RsqShared {
   float squares[kWindowTokens], absolutes[kWindowTokens];
 };
 
-// Subvector b of one key: signs into the coarse tile, magnitude bins into the record. Returns the weight r_b^2 / alpha_b.
+// Subvector b of one key: signs into the coarse tile, magnitude bins into the record. Returns the weight r_b^2 /
+// alpha_b.
 SEINE_BODY inline float EncodeSubvector(const float* x, const RsqTables& tables, int b, int subvectors, uint8_t* sign,
                                         uint8_t* record) {
   float norm[8], alpha[8];
@@ -57,9 +58,8 @@ SEINE_BODY void EncodeRsqWindow(Block& block, RsqShared<kDim>& s, const EncodeIt
       *byte_at(key, b) = 0;
       return;
     }
-    s.weights[key * subvectors + b] =
-        EncodeSubvector(window.x + key * window.kStride + b * 8, item.codec->rsq, b, subvectors, byte_at(key, b),
-                        fine + key * layout.fine_bytes);
+    s.weights[key * subvectors + b] = EncodeSubvector(window.x + key * window.kStride + b * 8, item.codec->rsq, b,
+                                                      subvectors, byte_at(key, b), fine + key * layout.fine_bytes);
   });
   SumRows(block, window, dim, s.squares, [](float x) { return x * x; });
   SumRows(block, window, dim, s.absolutes, [](float x) { return std::fabs(x); });
@@ -68,8 +68,8 @@ SEINE_BODY void EncodeRsqWindow(Block& block, RsqShared<kDim>& s, const EncodeIt
   });
   StoreFactors(block, window, s.squares, item.out.factor_base + first / kWindowTokens,
                [&](int key, uint8_t code) { item.out.factor[first + key] = code; });
-  const uint32_t base = FactorBase(
-      LargestOf(block, &window.largest, kWindowTokens * subvectors, [&](int i) { return s.weights[i]; }));
+  const uint32_t base =
+      FactorBase(LargestOf(block, &window.largest, kWindowTokens * subvectors, [&](int i) { return s.weights[i]; }));
   ForEach(block, kWindowTokens * subvectors, [&](int i) {
     if (i == 0) item.out.fine_base[first / kWindowTokens] = base;
     fine[i / subvectors * layout.fine_bytes + 3 * subvectors + i % subvectors] = EncodeFactor(s.weights[i], base);

@@ -78,7 +78,9 @@ class ViewWriter {
     used_ += Room(count * sizeof(T));
     return reinterpret_cast<const T*>(lane_->device_views.data() + at);
   }
-  Device::Error Send() { return lane_->device->Copy(lane_->device_views.data(), lane_->views.data(), used_, lane_->stream); }
+  Device::Error Send() {
+    return lane_->device->Copy(lane_->device_views.data(), lane_->views.data(), used_, lane_->stream);
+  }
 
  private:
   Lane* const lane_;

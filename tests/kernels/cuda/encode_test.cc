@@ -159,7 +159,8 @@ TEST(EncodeBatch, ItemsOfOneLaunch) {
   const CodecTables tables = codec->Tables();
   const std::vector<float> a = Keys(192, kDim, 1), b = Keys(64, kDim, 2);
   const size_t row = kDim * sizeof(float);
-  Codes codes[] = {{codec->layout(), 192}, {codec->layout(), 64}}, expected[] = {{codec->layout(), 192}, {codec->layout(), 64}};
+  Codes codes[] = {{codec->layout(), 192}, {codec->layout(), 64}},
+        expected[] = {{codec->layout(), 192}, {codec->layout(), 64}};
   codec->Encode({a.data(), row, DType::kFloat32}, 192, nullptr, expected[0].planes);
   codec->Encode({b.data(), row, DType::kFloat32}, 64, nullptr, expected[1].planes);
   cuda::EncodeItem items[2];

@@ -1,5 +1,5 @@
-// A device without a GPU: the kernels' bodies run on the host in shuffled orders, and the device's memory cannot be read
-// or written but while one of the device's own calls is under way. Each call can be made to fail.
+// A device without a GPU: the kernels' bodies run on the host in shuffled orders, and the device's memory cannot be
+// read or written but while one of the device's own calls is under way. Each call can be made to fail.
 #ifndef SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
 #define SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
 
@@ -22,10 +22,10 @@ namespace seine::cuda {
 
 // What a test plants and reads, beside the device that a backend owns.
 struct HostDeviceControl {
-  std::atomic<int> calls{0};         // so far
-  std::atomic<int> fail_call{-1};    // the call of this number fails; -1: none
-  Device::Error error = 719;         // with which: cudaErrorLaunchFailure, which sticks, or Device::kOutOfMemory
-  std::atomic<bool> broken{false};   // an error that sticks has come
+  std::atomic<int> calls{0};        // so far
+  std::atomic<int> fail_call{-1};   // the call of this number fails; -1: none
+  Device::Error error = 719;        // with which: cudaErrorLaunchFailure, which sticks, or Device::kOutOfMemory
+  std::atomic<bool> broken{false};  // an error that sticks has come
   std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
   int64_t device_limit = int64_t{1} << 30;
 };
