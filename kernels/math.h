@@ -133,8 +133,8 @@ SEINE_HD inline float ExpNonPositive(float x) {
   return p * BitsFloat(static_cast<uint32_t>(n + 127) << 23);
 }
 
-// Natural logarithm of a positive normal number, absolute error below 2e-7 plus half an ulp: with x = 2^e m, m around 1,
-// ln m = 2 artanh s, s = (m - 1) / (m + 1), as a series to s^9. One fixed order of operations, like ExpNonPositive.
+// Natural logarithm of a positive normal number, absolute error below 2e-7 plus half an ulp: with x = 2^e m, m around
+// 1, ln m = 2 artanh s, s = (m - 1) / (m + 1), as a series to s^9. One fixed order of operations, like ExpNonPositive.
 SEINE_HD inline float LogPositive(float x) {
   const uint32_t bits = FloatBits(x);
   int e = static_cast<int>(bits >> 23) - 127;
