@@ -131,6 +131,10 @@ class BalancedCodec final : public Codec {
     t.key_scale = view(tables_.scale);
     t.lambda = view(tables_.lambda);
     t.quantiser = {&AllGaussianTables(), 1};
+    t.fine_steps = view(fine_steps_.steps);
+    t.coarse_steps = view(fine_steps_.coarse);
+    t.mixed_from = view(fine_steps_.mixed_from);
+    t.plain_from = view(fine_steps_.plain_from);
     return t;
   }
 
@@ -278,6 +282,7 @@ class BalancedCodec final : public Codec {
       coarse_order_.push_back(static_cast<uint16_t>(p.coordinate));
     }
     for (const Place& p : fine_places_) cells_[p.coordinate].fine_at = static_cast<uint16_t>(p.at);
+    fine_steps_ = MakeFineSteps(cells_);
   }
 
   void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
@@ -319,6 +324,7 @@ class BalancedCodec final : public Codec {
   std::vector<float> deviation_;        // sqrt(lambda)
   std::vector<BalancedCell> cells_;     // the places by coordinate
   std::vector<uint16_t> coarse_order_;  // coordinates of coarse_places_
+  FineSteps fine_steps_;
   cpu::BalancedTables tables_;
   cpu::BalancedReader reader_;
   float largest_level_ = 0;

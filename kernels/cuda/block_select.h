@@ -101,12 +101,11 @@ struct Cut32 {
 };
 template <typename Block, typename Get>
 SEINE_BODY Cut32 FindCut32(Block& block, RadixShared& s, uint32_t n, uint32_t m, Get get) {
-  constexpr int kShifts[3] = {21, 10, 0}, kWidths[3] = {11, 11, 10};
   Cut32 cut = {0, m, 0};
   uint32_t known = 0;  // the bits that are decided
   for (int pass = 0; pass < 3; ++pass) {
-    const int shift = kShifts[pass];
-    const uint32_t last = (1u << kWidths[pass]) - 1;
+    const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;  // 11, 11 and 10 bits from the top
+    const uint32_t last = pass < 2 ? 2047 : 1023;
     block.Lanes([&](int lane) {
       for (int i = lane; i < 2048; i += block.num_lanes()) s.bins[i] = 0;
     });

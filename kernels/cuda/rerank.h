@@ -1,8 +1,9 @@
 // Fifth step: fine estimates of <q, k> from the coarse row and the record of a key, a lane a key. The same body scores
 // the keys of a set where none are stored.
 //
-// Reads of a candidate: its coarse words (a sector each), its record, and the factors' base of its window. Unpacking is
-// counted at 12 integer operations a coordinate.
+// Reads of a candidate: its coarse words (a sector each), its record, and the factors' base of its window. A balanced
+// record is read as a stream of words in registers; where each coordinate's bits lie is the same for all lanes and read
+// from shared memory as one broadcast: 5 operations for a coordinate without coarse bits, 11 for one with.
 #ifndef SEINE_KERNELS_CUDA_RERANK_H_
 #define SEINE_KERNELS_CUDA_RERANK_H_
 
@@ -15,18 +16,23 @@
 namespace seine::cuda {
 
 inline constexpr int kRerankLanes = 128;
+inline constexpr int kRerankKeys = 512;                // a block: the steps are copied once for all
 inline constexpr int kMaxFineBytes = kMaxHeadDim / 2;  // rsq; the balanced code's are fewer
 inline constexpr int kCodeWords = (kMaxHeadDim / 8 + kMaxFineBytes) / 4 + 1;
 
-struct FineCell {
-  BalancedCell cell;
-  int8_t weight;
+// FineStep of one query: 16 bytes, one broadcast.
+struct WeightedStep {
+  uint32_t shift, mask, levels;
+  int32_t weight;
 };
 struct RerankShared {
   uint32_t words[kCodeWords][kRerankLanes];  // a lane's coarse row, then its record
-  FineCell cells[kMaxHeadDim];               // balanced
   int8_t levels[128];                        // balanced: of an index of b bits at 2^b, signed; rsq: of bin t at t
   int8_t query8[kMaxHeadDim];                // rsq
+  // Balanced: codec_tables.h, FineSteps.
+  WeightedStep steps[kMaxHeadDim];
+  CoarseStep coarse[kMaxHeadDim];
+  uint32_t mixed_from[kRecordWords + 1], plain_from[kRecordWords + 1];
 };
 
 template <typename Block>
@@ -34,15 +40,22 @@ SEINE_BODY void BeginRerank(Block& block, RerankShared& s, const SearchItem& ite
   const CodecTables& codec = *item.codec;
   const bool balanced = codec.kind == CodecKind::kBalanced;
   block.Lanes([&](int lane) {
-    for (int i = lane; i < item.layout.head_dim; i += block.num_lanes()) {
-      if (balanced) {
-        s.cells[i] = {codec.cells.data[i], q.fine8[i]};
-      } else {
-        s.query8[i] = q.query8[i];
-      }
+    if (!balanced) {
+      for (int i = lane; i < item.layout.head_dim; i += block.num_lanes()) s.query8[i] = q.query8[i];
+      if (lane < 8) s.levels[lane] = static_cast<int8_t>(codec.rsq.levels8[lane]);
+      return;
     }
-    if (!balanced && lane < 8) s.levels[lane] = static_cast<int8_t>(codec.rsq.levels8[lane]);
-    if (!balanced || lane < 2) return;
+    for (uint32_t i = lane; i < codec.fine_steps.size; i += block.num_lanes()) {
+      const FineStep step = codec.fine_steps.data[i];
+      s.steps[i] = {step.shift, step.mask, step.levels, q.fine8[step.coordinate]};
+    }
+    for (uint32_t i = lane; i < codec.coarse_steps.size; i += block.num_lanes())
+      s.coarse[i] = codec.coarse_steps.data[i];
+    if (lane <= kRecordWords) {
+      s.mixed_from[lane] = codec.mixed_from.data[lane];
+      s.plain_from[lane] = codec.plain_from.data[lane];
+    }
+    if (lane < 2) return;
     int bits = 1;
     while (lane >> (bits + 1) != 0) ++bits;
     const int half = 1 << (bits - 1), index = lane - 2 * half;
@@ -56,11 +69,6 @@ struct Code {
   const uint32_t* words;
   SEINE_BODY uint32_t Word(int i) const { return words[i * kRerankLanes]; }
   SEINE_BODY uint32_t Byte(int i) const { return Word(i / 4) >> (i % 4 * 8) & 255; }
-  // `bits` <= 6 from bit `at` on.
-  SEINE_BODY uint32_t Bits(int at, int bits) const {
-    const uint64_t two = Word(at / 32) | static_cast<uint64_t>(Word(at / 32 + 1)) << 32;
-    return static_cast<uint32_t>(two >> at % 32) & ((1u << bits) - 1);
-  }
 };
 
 // Coarse row and record of a key; records are copied by whole words, so that they begin at a word.
@@ -87,58 +95,68 @@ SEINE_BODY inline uint32_t LoadCode(const SearchItem& item, uint32_t key, uint32
   return planes.fine_base[place / kWindowTokens];
 }
 
+// 32 bits from bit `shift` < 32 of two words.
+SEINE_BODY inline uint32_t Across(uint32_t low, uint32_t high, uint32_t shift) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_r(low, high, shift);
+#else
+  return static_cast<uint32_t>((low | static_cast<uint64_t>(high) << 32) >> shift);
+#endif
+}
+
 // cpu/ops.h, RerankBalanced, of one key.
 SEINE_BODY inline float BalancedSum(const RerankShared& s, const CodeLayout& layout, const Code& code, uint32_t base) {
-  const int record_at = layout.coarse_bytes * 8;
+  const int record = layout.coarse_bytes / 4, words = (layout.fine_bytes + 3) / 4;
   int32_t sum = 0;
-  for (int i = 0; i < layout.head_dim; ++i) {
-    const BalancedCell cell = s.cells[i].cell;
-    if (cell.total_bits == 0) continue;
-    const int rest = cell.total_bits - cell.coarse_bits;
-    uint32_t index = 1;  // above the index, so that the levels of each width have their own place
-    if (cell.coarse_bits > 0) index = index << cell.coarse_bits | code.Bits(cell.coarse_at, cell.coarse_bits);
-    if (rest > 0) index = index << rest | code.Bits(record_at + cell.fine_at, rest);
-    sum += s.levels[index] * s.cells[i].weight;
+  uint32_t high = code.Word(record);
+  for (int w = 0; w < words; ++w) {
+    const uint32_t low = high;
+    high = code.Word(record + w + 1);
+    for (uint32_t i = s.plain_from[w]; i < s.plain_from[w + 1]; ++i) {
+      const WeightedStep step = s.steps[i];
+      sum += s.levels[step.levels + (Across(low, high, step.shift) & step.mask)] * step.weight;
+    }
+    for (uint32_t i = s.mixed_from[w]; i < s.mixed_from[w + 1]; ++i) {
+      const WeightedStep step = s.steps[i];
+      const CoarseStep coarse = s.coarse[i];
+      const uint32_t leading = code.Word(static_cast<int>(coarse.word)) >> coarse.shift & coarse.mask;
+      const uint32_t index = leading * coarse.times + (Across(low, high, step.shift) & step.mask);
+      sum += s.levels[step.levels + index] * step.weight;
+    }
   }
   return DecodeFactor(static_cast<uint8_t>(code.Byte(layout.coarse_bytes + layout.fine_bytes - 1)), base) *
          static_cast<float>(sum);
 }
 
-// cpu/ops.h, RerankRsq, of one key: subvectors in 16 lanes, added up by the tree.
-SEINE_BODY inline float RsqSum(const RerankShared& s, const CodeLayout& layout, const Code& code, uint32_t base) {
+// The fine sum of subvector b of an rsq code, weighted.
+SEINE_BODY inline float RsqSubvector(const RerankShared& s, const CodeLayout& layout, const Code& code, uint32_t base,
+                                     int b) {
   const int subvectors = layout.head_dim / 8, record = layout.coarse_bytes;
-  float lanes[16];
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-  for (int l = 0; l < 16; ++l) {
-    lanes[l] = 0;
-    for (int b = l; b < subvectors; b += 16) {
-      const uint32_t signs = code.Byte(b), low = code.Byte(record + b), middle = code.Byte(record + subvectors + b),
-                     high = code.Byte(record + 2 * subvectors + b);
-      int32_t sum = 0;
-      for (int j = 0; j < 8; ++j) {
-        const uint32_t bin = (low >> j & 1) | (middle >> j & 1) << 1 | (high >> j & 1) << 2;
-        const int32_t product = s.levels[bin] * s.query8[b * 8 + j];
-        sum += signs >> j & 1 ? product : -product;
-      }
-      const float weight = DecodeFactor(static_cast<uint8_t>(code.Byte(record + 3 * subvectors + b)), base);
-      lanes[l] = lanes[l] + weight * static_cast<float>(sum);
-    }
+  const uint32_t signs = code.Byte(b), low = code.Byte(record + b), middle = code.Byte(record + subvectors + b),
+                 high = code.Byte(record + 2 * subvectors + b);
+  int32_t sum = 0;
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t bin = (low >> j & 1) | (middle >> j & 1) << 1 | (high >> j & 1) << 2;
+    const int32_t product = s.levels[bin] * s.query8[b * 8 + j];
+    sum += signs >> j & 1 ? product : -product;
   }
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-  for (int h = 8; h >= 1; h /= 2) {
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-    for (int l = 0; l < h; ++l) lanes[l] = lanes[l] + lanes[l + h];
-  }
-  return lanes[0];
+  return DecodeFactor(static_cast<uint8_t>(code.Byte(record + 3 * subvectors + b)), base) * static_cast<float>(sum);
 }
 
-// Codec::Rerank: estimates of keys[first + lane], all lanes at once; out[first + lane] times `scale`.
+// Lane `lane` of 16 in which subvectors are added, and the tree over them: lanes l and l + 8, then 4, 2 and 1 apart.
+template <int kApart>
+SEINE_BODY inline float RsqTree(const RerankShared& s, const CodeLayout& layout, const Code& code, uint32_t base,
+                                int lane) {
+  if constexpr (kApart < 16) {
+    return RsqTree<kApart * 2>(s, layout, code, base, lane) + RsqTree<kApart * 2>(s, layout, code, base, lane + kApart);
+  } else {
+    float sum = 0;
+    for (int b = lane; b < layout.head_dim / 8; b += 16) sum = sum + RsqSubvector(s, layout, code, base, b);
+    return sum;
+  }
+}
+
+// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for the block's i from `first` on, below n.
 template <typename Block>
 SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& item, const QueryPlan& q,
                              const uint32_t* keys, uint32_t first, uint32_t n, float scale, float* out) {
@@ -148,24 +166,24 @@ SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& it
                               : q.state->query8_step * (codec.rsq.levels[7] / 127.0f);
   const float coarse_step = q.state->coarse_step;
   block.Lanes([&](int lane) {
-    if (first + lane >= n) return;
-    const uint32_t key = keys[first + lane];
     uint32_t* words = &s.words[0][lane];
-    const uint32_t base = LoadCode(item, key, words);
     const Code code = {words};
-    const float fine = balanced ? BalancedSum(s, item.layout, code, base) : RsqSum(s, item.layout, code, base);
-    out[first + lane] = (q.bases[key / kWindowTokens] * coarse_step + fine * unit) * scale;
+    for (uint32_t i = first + lane; i < Least(n, first + kRerankKeys); i += kRerankLanes) {
+      const uint32_t key = keys[i], base = LoadCode(item, key, words);
+      const float fine = balanced ? BalancedSum(s, item.layout, code, base) : RsqTree<1>(s, item.layout, code, base, 0);
+      out[i] = (q.bases[key / kWindowTokens] * coarse_step + fine * unit) * scale;
+    }
   });
 }
 
-// Candidates. Grid: (blocks of 128 candidates times group, items).
+// Candidates. Grid: (blocks of 512 candidates times group, items).
 struct RerankBody {
   using Shared = RerankShared;
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     const SearchItem& item = args.items[block.index().y];
     const int place = block.index().x % item.group;
-    const uint32_t first = block.index().x / item.group * kRerankLanes, n = item.wanted;
+    const uint32_t first = block.index().x / item.group * kRerankKeys, n = item.wanted;
     if (first >= n) return;
     const QueryPlan& q = args.queries[item.first_query + place];
     BeginRerank(block, s, item, q);
@@ -173,7 +191,7 @@ struct RerankBody {
   }
 };
 
-// Keys of a set of items without stored keys. Grid: (blocks of 128 keys times the set's queries, sets).
+// Keys of a set of items without stored keys. Grid: (blocks of 512 keys times the set's queries, sets).
 struct RescoreBody {
   using Shared = RerankShared;
   template <typename Block>
@@ -182,7 +200,7 @@ struct RescoreBody {
     const SearchItem& item = args.items[set.item];
     if (item.chunks != nullptr || item.num_keys == 0) return;
     const int place = block.index().x % set.count;
-    const uint32_t first = block.index().x / set.count * kRerankLanes, n = *set.num_keys;
+    const uint32_t first = block.index().x / set.count * kRerankKeys, n = *set.num_keys;
     if (first >= n) return;
     const QueryPlan& q = args.queries[item.first_query + set.first + place];
     BeginRerank(block, s, item, q);

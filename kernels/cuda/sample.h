@@ -35,6 +35,7 @@ SEINE_HD inline int64_t ThresholdPlace(int64_t wanted, int64_t num_keys, int64_t
 
 struct SampleShared {
   uint32_t scores[kSampleWindows * kWindowTokens];  // ordered bits
+  Window windows[kSampleWindows];
   float bases[kSampleWindows];
   RadixShared radix;
 };
@@ -59,12 +60,13 @@ struct SampleBody {
     }
     block.Lanes([&](int lane) {
       for (uint32_t i = lane; i < shape.count; i += block.num_lanes()) {
-        s.bases[i] = WindowBase(item, WindowOf(item, shape.stride / 2 + i * shape.stride), q.query8, *q.state);
+        s.windows[i] = WindowOf(item, shape.stride / 2 + i * shape.stride);
+        s.bases[i] = WindowBase(item, s.windows[i], q.query8, *q.state);
       }
     });
     block.Lanes([&](int lane) {
       for (uint32_t i = lane; i < keys; i += block.num_lanes()) {
-        const Window w = WindowOf(item, shape.stride / 2 + i / kWindowTokens * shape.stride);
+        const Window& w = s.windows[i / kWindowTokens];
         const int key = i % kWindowTokens;
         const int32_t sum = CoarseSum(item, collision, q.place, w, key);
         s.scores[i] = OrderedBits(CoarseScore(collision, sum, s.bases[i / kWindowTokens], w, key));

@@ -199,6 +199,7 @@ SEINE_BODY inline uint32_t Entry(const uint32_t* tables, uint32_t nibbles, int b
 template <int kGroups>
 struct NibbleScanBody {
   using Shared = NibbleShared<kGroups>;
+  static constexpr int32_t kStart = -2 * kTableBias * kGroups * 4;  // takes every entry's bias back
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     ScanRange r;
@@ -232,7 +233,6 @@ struct NibbleScanBody {
     typename Block::template Local<MmaB> select0(block), select1(block);
     typename Block::template Local<MmaD> sums0(block), sums1(block);
     block.Warps([&](int lane) {
-      constexpr int32_t kStart = -2 * kTableBias * kGroups * 4;
       sums0[lane] = sums1[lane] = {{kStart, kStart, kStart, kStart}};
       select0[lane] = Selector<0>(lane);
       select1[lane] = Selector<1>(lane);

@@ -6,7 +6,7 @@ namespace seine::cuda {
 namespace {
 
 template <typename Body, int kLanes>
-__global__ void __launch_bounds__(kLanes) SearchKernel(const __grid_constant__ SearchArgs args) {
+__global__ void __launch_bounds__(kLanes, 1) SearchKernel(const __grid_constant__ SearchArgs args) {
   __shared__ typename Body::Shared shared;
   DeviceBlock block;
   Body::Run(block, shared, args);

@@ -84,7 +84,7 @@ void SearchPlan::SizeGrids() {
     const int quads = (item.group + kScanQueries - 1) / kScanQueries;
     grids_.queries.x = std::max(grids_.queries.x, item.group);
     grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
-    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.wanted, kRerankLanes) * item.group);
+    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.wanted, kRerankKeys) * item.group);
     grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
   }
   for (const SetPlan& set : sets_) {
@@ -93,7 +93,7 @@ void SearchPlan::SizeGrids() {
     const int64_t rows = (stored ? set.capacity : 0) + (set.with_dense ? item.dense_tokens : 0);
     // Without stored keys the dense rows still come after the set's.
     grids_.dots.x = std::max(grids_.dots.x, rows > 0 ? Blocks(rows + (stored ? 0 : set.capacity), kDotRows) : 0);
-    if (!stored) grids_.rescore.x = std::max(grids_.rescore.x, Blocks(set.capacity, kRerankLanes) * set.count);
+    if (!stored) grids_.rescore.x = std::max(grids_.rescore.x, Blocks(set.capacity, kRerankKeys) * set.count);
   }
 }
 
