@@ -12,26 +12,6 @@
 namespace seine {
 namespace {
 
-// Rows of any values; bits of every width in places that straddle nibbles, bytes and words.
-BalancedOptions RandomBalanced(int dim, uint64_t seed, bool half_bit) {
-  BalancedOptions o;
-  o.head_dim = dim;
-  o.key_map = Gaussian(static_cast<size_t>(dim) * dim, seed, .1f);
-  o.query_map = Gaussian(static_cast<size_t>(dim) * dim, seed + 1, .1f);
-  for (int i = 0; i < dim; ++i) o.lambda.push_back(4.0f / static_cast<float>(i + 1));
-  // Coarse: one coordinate of 4 bits, one of 3 with one of 1, two of 2, then single bits; total up to 6, some 0.
-  std::vector<uint8_t> coarse = {4, 3, 2, 2, 1};
-  int left = (half_bit ? dim / 2 : dim) - 12;
-  for (; left > 0; --left) coarse.push_back(1);
-  coarse.resize(dim, 0);
-  o.coarse_bits = coarse;
-  o.total_bits = coarse;
-  o.total_bits[0] = o.total_bits[1] = 6;
-  o.total_bits[2] = 5;
-  for (int i = 3; i < dim * 3 / 4 && i < 200; ++i) o.total_bits[i] = static_cast<uint8_t>(o.total_bits[i] + i % 2);
-  return o;
-}
-
 // `dim` numbers a row in `dtype`, rows `stride` bytes apart.
 std::vector<uint8_t> Stored(const std::vector<float>& values, int dim, DType dtype, size_t stride) {
   std::vector<uint8_t> out(values.size() / dim * stride, 0xEE);
