@@ -129,7 +129,13 @@ SEINE_BODY void MakeBases(Block& block, Shared& s, const ScanRange& r) {
   });
 }
 
-// A found key, the place-th of the block: to its stage, or straight to the query's list where that is full.
+template <typename Block, typename Shared>
+SEINE_BODY void MarkFound(Block& block, Shared& s, const ScanRange& r, int query, uint32_t index) {
+  const uint32_t key = index - r.first_window * kWindowTokens;
+  block.AtomicOr(&s.mask[query][key / 32], 1u << key % 32);
+}
+
+// The place-th find of the block: to its stage, or straight to the query's list where that is full.
 template <typename Block, typename Shared>
 SEINE_BODY void Keep(Block& block, Shared& s, const ScanRange& r, int query, uint32_t place, FoundKey found) {
   if (place < Shared::kStage) {
@@ -137,21 +143,27 @@ SEINE_BODY void Keep(Block& block, Shared& s, const ScanRange& r, int query, uin
     return;
   }
   const QueryPlan& q = r.queries[query];
+  MarkFound(block, s, r, query, found.index);
   const uint32_t at = block.AtomicAdd(&q.state->found, 1u);
   if (at < static_cast<uint32_t>(r.item->capacity)) q.found[at] = found;
 }
 
+// The stage to the queries' lists, and the masks.
 template <typename Block, typename Shared>
 SEINE_BODY void EndScan(Block& block, Shared& s, const ScanRange& r) {
   block.Lanes([&](int lane) {
+    for (int query = 0; query < r.num_queries; ++query) {
+      const uint32_t staged = Least(s.counts[query], Shared::kStage);
+      for (uint32_t i = lane; i < staged; i += kScanLanes) MarkFound(block, s, r, query, s.stage[query][i].index);
+    }
     if (lane >= r.num_queries) return;
-    const uint32_t staged = Least<uint32_t>(s.counts[lane], Shared::kStage);
+    const uint32_t staged = Least(s.counts[lane], Shared::kStage);
     s.starts[lane] = staged > 0 ? block.AtomicAdd(&r.queries[lane].state->found, staged) : 0;
   });
   block.Lanes([&](int lane) {
     for (int query = 0; query < r.num_queries; ++query) {
       const QueryPlan& q = r.queries[query];
-      const uint32_t staged = Least<uint32_t>(s.counts[query], Shared::kStage), start = s.starts[query];
+      const uint32_t staged = Least(s.counts[query], Shared::kStage), start = s.starts[query];
       for (uint32_t i = lane; i < staged; i += kScanLanes) {
         if (start + i < static_cast<uint32_t>(r.item->capacity)) q.found[start + i] = s.stage[query][i];
       }
@@ -178,6 +190,15 @@ struct Fetched {
 // The lane of a warp whose keys lane l scores: that of the first two; the others are two lanes further on.
 SEINE_BODY inline int OwnerOf(int l) { return l / 4 * 4 + l % 4 / 2; }
 
+// One operation on a device, and an index that the look-up scales by itself.
+SEINE_BODY inline uint32_t ByteOf(uint32_t word, int byte) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, 0, 0x4440 + byte);
+#else
+  return word >> (byte * 8) & 255;
+#endif
+}
+
 template <int kGroups>
 SEINE_BODY inline Fetched<kGroups> Fetch(const Window& w, int l) {
   Fetched<kGroups> f;
@@ -203,7 +224,9 @@ SEINE_BODY inline Fetched<kGroups> Fetch(const Window& w, int l) {
 template <int kGroups>
 struct NibbleScanBody {
   using Shared = NibbleShared<kGroups>;
-  static constexpr int32_t kStart = -2 * kTableBias * kGroups * 4;  // takes every entry's bias back
+  // Takes every entry's bias back, and makes the sum the mantissa of a float of kMagic: 2^23 + 2^22.
+  static constexpr int32_t kStart = 0x4B400000 - 2 * kTableBias * kGroups * 4;
+  static constexpr float kMagic = 12582912.0f;
 
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
@@ -252,7 +275,7 @@ struct NibbleScanBody {
     for (int byte = 0; byte < kGroups * 4; byte += 2) {
       block.Warps([&](int lane) {
         for (int i = 0; i < 4; ++i) {  // bytes `byte` of both keys, then `byte` + 1
-          const uint32_t code = now[lane].word[byte / 4][i % 2] >> ((byte + i / 2) % 4 * 8) & 255;
+          const uint32_t code = ByteOf(now[lane].word[byte / 4][i % 2], (byte + i / 2) % 4);
           a[lane].word[i] = s.tables[(byte + i / 2) * 256 + code];
         }
       });
@@ -272,27 +295,32 @@ struct NibbleScanBody {
         float scores[4];
         for (int k = 0; k < 4; ++k) {
           const MmaD& sums = k < 2 ? sums0[lane] : sums1[lane];
-          scores[k] = s.bases[window][query] + factors[k] * static_cast<float>(sums.sum[k % 2 * 2 + i]);
+          const float sum = BitsFloat(static_cast<uint32_t>(sums.sum[k % 2 * 2 + i])) - kMagic;  // exact
+          scores[k] = s.bases[window][query] + factors[k] * sum;
         }
-        KeepHits(block, s, r, query, window * kWindowTokens + OwnerOf(lane % kWarp) * 2, scores);
+        KeepHits(block, s, r, query, (r.first_window + window) * kWindowTokens + OwnerOf(lane % kWarp) * 2, scores);
       }
     });
   }
 
-  // Scores of keys first, first + 1, first + 4 and first + 5, all of one word of the mask.
+  // Scores of keys first, first + 1, first + 4 and first + 5 of the zone.
   template <typename Block>
   SEINE_BODY static void KeepHits(Block& block, Shared& s, const ScanRange& r, int query, uint32_t first,
                                   const float (&scores)[4]) {
     const float threshold = s.thresholds[query];
-    uint32_t hits = 0;
-    for (int k = 0; k < 4; ++k) hits |= uint32_t{scores[k] >= threshold} << (k / 2 * 4 + k % 2);
-    if (hits == 0) return;
-    block.AtomicOr(&s.mask[query][first / 32], hits << first % 32);
-    uint32_t place = block.AtomicAdd(&s.counts[query], static_cast<uint32_t>(BitCount(hits)));
-    const uint32_t key = r.first_window * kWindowTokens + first;
+    const bool hits[4] = {scores[0] >= threshold, scores[1] >= threshold, scores[2] >= threshold,
+                          scores[3] >= threshold};
+    const uint32_t count = uint32_t{hits[0]} + hits[1] + hits[2] + hits[3];
+    if (count == 0) return;
+    uint32_t place = block.AtomicAdd(&s.counts[query], count);
+    if (place + count <= Shared::kStage) {
+      for (uint32_t k = 0; k < 4; ++k) {
+        if (hits[k]) s.stage[query][place++] = {first + k / 2 * 4 + k % 2, scores[k]};
+      }
+      return;
+    }
     for (uint32_t k = 0; k < 4; ++k) {
-      const uint32_t at = k / 2 * 4 + k % 2;
-      if (hits >> at & 1) Keep(block, s, r, query, place++, {key + at, scores[k]});
+      if (hits[k]) Keep(block, s, r, query, place++, {first + k / 2 * 4 + k % 2, scores[k]});
     }
   }
 };
@@ -320,7 +348,6 @@ struct TierScanBody {
         for (int query = 0; query < r.num_queries; ++query) {
           const float score = static_cast<float>(sums >> (query * 8) & 255);
           if (!(score >= s.thresholds[query])) continue;
-          block.AtomicOr(&s.mask[query][key / 32], 1u << key % 32);
           Keep(block, s, r, query, block.AtomicAdd(&s.counts[query], 1u),
                {r.first_window * kWindowTokens + key, score});
         }
