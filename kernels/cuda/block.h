@@ -8,7 +8,7 @@
 //   block.Read(x)        the value of a shared variable that steers uniform code between phases; no lane goes on to
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
-//   block.Mma(d, a, b)   one tensor-core product a warp; every lane of the block takes part.
+//   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
 // On the host the lanes of a phase run one after another in an order shuffled from a seed, blocks likewise, and shared
 // memory begins with garbage: a result that depends on any order differs for some seed (tests/kernels/cuda). Compiled
 // by g++, clang and nvcc.
@@ -118,14 +118,21 @@ class DeviceBlock {
   __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
   __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
 
-  // d += a b
+  // d += a b; a's bytes are unsigned or signed.
+  template <bool kUnsigned>
   __device__ static void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
     MmaD& sums = d[0];
     const MmaA& x = a[0];
     const MmaB& y = b[0];
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
-        : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
+    if constexpr (kUnsigned) {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
+          : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
+          : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
+    }
   }
 };
 
@@ -174,6 +181,7 @@ class HostBlock {
   static void AtomicAnd(uint32_t* at, uint32_t bits) { *at &= bits; }
   static void AtomicMax(uint32_t* at, uint32_t value) { *at = *at < value ? value : *at; }
 
+  template <bool kUnsigned>
   void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
     for (int warp = 0; warp < num_lanes(); warp += kWarp) {
       for (int row = 0; row < 16; ++row) {
@@ -183,7 +191,8 @@ class HostBlock {
             const int j = depth % 16 / 4, shift = depth % 4 * 8, half = depth / 16;
             const uint32_t x = a[warp + row % 8 * 4 + j].word[row / 8 + 2 * half];
             const uint32_t y = b[warp + column * 4 + j].word[half];
-            sum += static_cast<int8_t>(x >> shift) * static_cast<int8_t>(y >> shift);
+            const int left = kUnsigned ? static_cast<uint8_t>(x >> shift) : static_cast<int8_t>(x >> shift);
+            sum += left * static_cast<int8_t>(y >> shift);
           }
           d[warp + row % 8 * 4 + column / 2].sum[row / 8 * 2 + column % 2] += sum;
         }

@@ -10,16 +10,19 @@
 
 namespace seine::cuda {
 
-// Four bytes from an address that is a multiple of four.
-SEINE_BODY inline uint32_t LoadWord(const void* at) {
+// Reads of what no kernel of the same launch writes, which a device may cache as constants; `at` a multiple of the
+// size.
+template <typename T>
+SEINE_BODY T Load(const void* at) {
 #ifdef __CUDA_ARCH__
-  return *static_cast<const uint32_t*>(at);
+  return __ldg(static_cast<const T*>(at));
 #else
-  uint32_t word;
-  memcpy(&word, at, 4);
-  return word;
+  T value;
+  memcpy(&value, at, sizeof(T));
+  return value;
 #endif
 }
+SEINE_BODY inline uint32_t LoadWord(const void* at) { return Load<uint32_t>(at); }
 
 // Sum of the products of four signed bytes each.
 SEINE_BODY inline int32_t Dot4(uint32_t a, uint32_t b, int32_t sum) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/code_reader.h"
 #include "kernels/cuda/search_items.h"
 #include "kernels/math.h"
 
@@ -28,10 +29,10 @@ SEINE_BODY inline void LoadPiece(const uint8_t* row, DType dtype, int piece, flo
 #ifdef __CUDA_ARCH__
   const uint8_t* at = row + piece * 16;
   if (reinterpret_cast<uintptr_t>(at) % 16 == 0) {
-    const uint4 four = *reinterpret_cast<const uint4*>(at);
+    const uint4 four = Load<uint4>(at);
     words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
   } else {
-    for (int i = 0; i < 4; ++i) words[i] = *reinterpret_cast<const uint32_t*>(at + i * 4);
+    for (int i = 0; i < 4; ++i) words[i] = LoadWord(at + i * 4);
   }
 #else
   memcpy(words, row + piece * 16, 16);

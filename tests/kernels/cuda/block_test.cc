@@ -79,7 +79,7 @@ TEST(Block, MmaMultipliesAsTheLayoutSays) {
       }
       ld[lane] = {{7, 7, 7, 7}};
     });
-    block.Mma(ld, la, lb);
+    block.Mma<false>(ld, la, lb);
     block.Lanes([&](int lane) {
       for (int i = 0; i < 4; ++i) {
         const int row = lane % kWarp / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
