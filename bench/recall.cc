@@ -65,6 +65,7 @@ class Tally {
     row.bytes_per_key = method.BytesPerKey(line);
     row.scan_bytes_per_key = method.ScanBytesPerKey(line);
     row.us_per_query = Median(us_);
+    if (const double rate = method.EncodeKeysPerSecond(line); rate > 0) row.encode_keys_per_s = rate;
     if (scans_ == 0 || line.exact) return row;
     row.candidates = static_cast<double>(candidates_) / static_cast<double>(us_.size());
     if (line.recall_target > 0) {

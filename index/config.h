@@ -77,6 +77,9 @@ struct IndexConfig {
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);
 absl::Status Validate(const SearchParams& params);
+// The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
+// life. Also FAILED_PRECONDITION, where keys would have to be stored.
+absl::Status Validate(const SearchParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
 

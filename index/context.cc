@@ -27,7 +27,7 @@ Context::Context(const IndexConfig& index_config, Backend* index_backend, std::s
     : config(index_config),
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
-      transforms(&config, index_backend),
+      transforms(&config, &ledger),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(1, sizeof(uint64_t)),
       row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config.kv_store))),

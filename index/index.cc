@@ -58,7 +58,9 @@ IndexStats IndexImpl::stats() const {
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
   stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
   stats.reencoded_layers = reencoder_.layers_done();
+  stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
   stats.reencoded_keys = reencoder_.keys_done();
+  stats.queries_not_kept = context_.queries_not_kept.load(std::memory_order_relaxed);
   return stats;
 }
 
@@ -317,6 +319,9 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     if (const auto& codecs = target.codes().codecs(); codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
+      info.query_moments = codecs->queries != nullptr ? "live" : "profile";
+      const std::vector<double> losses = target.queries().LossesOf(codecs.get());
+      if (!losses.empty()) info.predicted_loss = losses[kv_head];
     }
   }
   return info;

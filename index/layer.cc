@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -51,6 +52,7 @@ class Layer::AppendedKeys : public KeySource {
 Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
+      queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       keys_(&context->rows, &context->row_shape),
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
@@ -206,6 +208,18 @@ bool Layer::Outgrown() const {
   return keeps_all_keys() && codes_.visible() > 0 && context_->transforms.Outgrown(*codes_.codecs(), length_);
 }
 
+bool Layer::Refittable() const {
+  const CodecConfig& codec = context_->config.codec;
+  return keeps_all_keys() && codec.name == "balanced" && !codec.query_position;
+}
+
+bool Layer::Asked(int64_t position, const float* queries) const {
+  if (!keeps_all_keys()) return false;
+  const QueryWindow::Added added = queries_.Add(position, queries);
+  if (added.refused) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  return added.renewed && Refittable();
+}
+
 // All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
 absl::Status Layer::GrowFromStored(int64_t most, CodeStore* next) const {
   Staging staging;
@@ -238,6 +252,20 @@ void Layer::AddDense(int kv_head, int64_t begin, int64_t end, std::vector<DenseR
                             context_->config.geometry.dtype};
     dense->push_back({rows, static_cast<int>(stop - begin)});
     begin = stop;
+  }
+}
+
+void Layer::CopyStored(int64_t position, int64_t count, float* keys, float* values) const {
+  const Geometry& g = context_->config.geometry;
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (out == nullptr) continue;
+    float* to = out;
+    for (int64_t token = position; token < position + count; ++token) {
+      for (int head = 0; head < g.num_kv_heads; ++head, to += g.head_dim) {
+        const ConstRows row = {store->Row(head, token), static_cast<size_t>(context_->row_bytes()), g.dtype};
+        cpu::ToFloat(row, 1, g.head_dim, to);
+      }
+    }
   }
 }
 

@@ -65,6 +65,14 @@ std::string Balanced(const client::HeadInfo& head) {
   return absl::StrCat(text, "for queries at [", *head.position, ", ", *head.position + *head.horizon, "]");
 }
 
+// What the transform's query moments are, and whether those that ask are such.
+std::string Fit(const client::HeadInfo& head) {
+  if (head.query_moments.empty()) return "-";
+  const std::string made_for = head.query_moments == "live" ? "learnt from those asked" : "as in the profile";
+  if (!head.predicted_loss) return made_for + ", too few asked yet to compare";
+  return absl::StrCat(made_for, ", predicted loss ", FormatDouble(*head.predicted_loss, 2));
+}
+
 absl::Status DescribeHead(const Session& session, const client::Sequence& sequence, int layer, int kv_head) {
   const absl::StatusOr<client::HeadInfo> head = session.client->DescribeHead(sequence, layer, kv_head);
   if (!head.ok()) return head.status();
@@ -89,6 +97,8 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"horizon", head->horizon ? Json(*head->horizon) : Json()},
                      {"coarse_bits", head->coarse_bits},
                      {"total_bits", head->total_bits},
+                     {"query_moments", head->query_moments},
+                     {"predicted_loss", head->predicted_loss ? Json(*head->predicted_loss) : Json()},
                      {"lambda", head->lambda}};
   session.Print(json, [&] {
     return ToString({{"tokens", absl::StrCat(head->num_tokens)},
@@ -99,7 +109,8 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"bytes a key", absl::StrCat(FormatDouble(head->bytes_per_key, 1), " (", head->coarse_bytes,
                                                   " scanned, ", head->fine_bytes, " for candidates)")},
                      {"codec", absl::StrCat(head->codec, ", coarse ", head->coarse, ", centre ", head->centre)},
-                     {"balanced", Balanced(*head)}});
+                     {"balanced", Balanced(*head)},
+                     {"queries", Fit(*head)}});
   });
   return absl::OkStatus();
 }
