@@ -91,10 +91,10 @@ SEINE_BODY void Multiply(Block& block, BalancedShared<kDim>& s, const CodecTable
           w_low[lane].word[part] = w.low;
         }
       });
-      block.Mma(high, x_high, w_high);
-      block.Mma(middle, x_high, w_low);
-      block.Mma(middle, x_low, w_high);
-      block.Mma(low, x_low, w_low);
+      block.template Mma<false>(high, x_high, w_high);
+      block.template Mma<false>(middle, x_high, w_low);
+      block.template Mma<false>(middle, x_low, w_high);
+      block.template Mma<false>(low, x_low, w_low);
     }
     block.Warps([&](int lane) {
       for (int part = 0; part < 4; ++part) {
