@@ -233,6 +233,9 @@ absl::Status Validate(const IndexConfig& config) {
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
+  if (config.device_memory_limit_bytes < 0) {
+    return Wrong("", "device_memory_limit_bytes", config.device_memory_limit_bytes, " is negative");
+  }
   return absl::OkStatus();
 }
 

@@ -70,6 +70,8 @@ struct IndexConfig {
   SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
   KvStore kv_store = KvStore::kKeys;
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
+  // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
+  int64_t device_memory_limit_bytes = 0;
 };
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".

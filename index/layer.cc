@@ -121,7 +121,7 @@ absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_
   codes_.PlanGrow(context_->ZoneKeys(new_length), &staging);
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
 
-  if (!staging.empty()) {  // from here on nothing can fail
+  if (!staging.empty()) {
     staging.Install();
     keys_.Refresh();
     values_.Refresh();
@@ -135,7 +135,9 @@ absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_
     checksums_.Write(length_, Bytes(Checksums(keys, count, context_->token_bytes())), count);
   }
   const AppendedKeys source(this, keys, new_length);
-  codes_.Grow(context_->ZoneKeys(new_length), source, context_->config.zones.update_buffer, context_->backend);
+  // A device may still refuse; what was written past the layer's end is then written anew by the next append.
+  absl::Status status = codes_.Grow(context_->ZoneKeys(new_length), source, context_->config.zones.update_buffer);
+  if (!status.ok()) return status;
   if (raw_begin > raw_begin_) {
     keys_.Drop(context_->config.zones.sink, raw_begin);
     raw_begin_ = raw_begin;
@@ -181,15 +183,16 @@ absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
   return absl::OkStatus();
 }
 
-void Layer::CommitTruncate(int64_t position) {
-  if (position >= length_) return;
-  codes_.Shrink(context_->ZoneKeys(position), EncodedAfterCut(position));
+absl::Status Layer::CommitTruncate(int64_t position) {
+  if (position >= length_) return absl::OkStatus();
+  absl::Status status = codes_.Shrink(context_->ZoneKeys(position), EncodedAfterCut(position));
   keys_.Truncate(position);
   values_.Truncate(position);
   checksums_.Truncate(position);
   ++cuts_;
   raw_begin_ = std::min(raw_begin_, position);
   length_ = position;
+  return status;
 }
 
 void Layer::ShareFrom(const Layer& source) {
@@ -224,8 +227,7 @@ absl::Status Layer::GrowFromStored(int64_t most, CodeStore* next) const {
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
   const AppendedKeys stored(this, nullptr, length_);
-  next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0, context_->backend);
-  return absl::OkStatus();
+  return next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0);
 }
 
 void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {

@@ -47,7 +47,8 @@ class Layer {
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
   // each. FAILED_PRECONDITION where keys that would become dense are gone (kNone).
   absl::Status PlanTruncate(int64_t position, Staging* staging);
-  void CommitTruncate(int64_t position);
+  // UNAVAILABLE: it is done, but the device is lost.
+  absl::Status CommitTruncate(int64_t position);
 
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
@@ -60,7 +61,7 @@ class Layer {
   bool Outgrown() const;
   int64_t cuts() const { return cuts_; }  // truncations so far that took tokens away
   // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this layer's zone. RESOURCE_EXHAUSTED: no
-  // memory for all of the zone.
+  // memory for all of the zone. UNAVAILABLE: the device is lost.
   absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
   void Swap(CodeStore* next) { std::swap(codes_, *next); }
   // Whether codes made for the queries that the layer is asked may take the place of those that it has.

@@ -116,8 +116,10 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   }
   if (tasks.empty()) return answers;
   std::vector<SearchOutput> outputs(tasks.size());
-  context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
+  const Outcome outcome =
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
   locks.clear();
+  if (absl::Status s = StatusOf(*context_.backend, outcome); !s.ok()) return s;
   for (const Target& target : targets) {
     if (!target.searched) continue;
     for (int h = 0; h < g.num_kv_heads; ++h) Collect(&outputs[target.first_task + h], &answers[target.item]);

@@ -296,7 +296,7 @@ class QueryWindowTest : public ::testing::Test {
 };
 
 TEST_F(QueryWindowTest, KeepsTheFirstThenOneInEightAndTheLatest) {
-  MemoryLedger ledger(backend_.get(), 0, nullptr);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
   QueryWindow window(&ledger, kRow);
   std::vector<int> renewed;
   for (int step = 1; step <= 4096; ++step) {
@@ -321,7 +321,7 @@ TEST_F(QueryWindowTest, KeepsTheFirstThenOneInEightAndTheLatest) {
 }
 
 TEST_F(QueryWindowTest, RoundsToTheNearest) {
-  MemoryLedger ledger(backend_.get(), 0, nullptr);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
   QueryWindow window(&ledger, kRow);
   std::vector<float> row = Row(0);
   const float values[] = {1.0f, -3.14159f, 1e-30f, 6.5e4f, 1e38f, 1 + 1.0f / 256, 1 + 3.0f / 256, -0.0f};
@@ -336,7 +336,7 @@ TEST_F(QueryWindowTest, RoundsToTheNearest) {
 }
 
 TEST_F(QueryWindowTest, RefitsOnceADoubling) {
-  MemoryLedger ledger(backend_.get(), 0, nullptr);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
   QueryWindow window(&ledger, kRow);
   for (int step = 1; step <= 100; ++step) window.Add(step, Row(1).data());
   EXPECT_TRUE(window.MayRefit());
@@ -350,7 +350,7 @@ TEST_F(QueryWindowTest, RefitsOnceADoubling) {
 }
 
 TEST_F(QueryWindowTest, SaysWhereThereIsNoMemory) {
-  MemoryLedger ledger(backend_.get(), 1000, nullptr);
+  MemoryLedger ledger(backend_.get(), 1000, 0, nullptr);
   QueryWindow window(&ledger, kRow);
   EXPECT_TRUE(window.Add(1, Row(1).data()).refused);
   EXPECT_TRUE(window.Seen().positions.empty());
@@ -360,7 +360,7 @@ TEST_F(QueryWindowTest, SaysWhereThereIsNoMemory) {
 // What is measured of moments alone is the same as the brute mean over positions.
 TEST_F(RefitTest, NoiseIsThatOfTheMoments) {
   const IndexConfig fits = Config(profile_), strange = Config(strange_);
-  MemoryLedger ledger(backend_.get(), 0, nullptr);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
   SeenQueries seen;
   for (int i = 0; i < 128; ++i) {
     seen.positions.push_back(4000 + i);
