@@ -62,11 +62,16 @@ nlohmann::ordered_json Predict(const Flags& f, int64_t num_keys, int batch) {
     steps.push_back({{"step", t.step}, {"device_bytes", t.device_bytes}, {"link_bytes", t.link_bytes}, {"us", us}});
     total += us;
   }
-  return {{"num_keys", num_keys},  {"batch", batch},
-          {"steps", steps},        {"layer_us", total},
-          {"layers", f.layers},    {"step_ms", total * f.layers / 1e3},
-          {"predicted", true},     {"bandwidth_gb_s", f.bandwidth},
-          {"link_gb_s", f.link},   {"workspace_bytes", plan.workspace_bytes()},
+  return {{"num_keys", num_keys},
+          {"batch", batch},
+          {"steps", steps},
+          {"layer_us", total},
+          {"layers", f.layers},
+          {"step_ms", total * f.layers / 1e3},
+          {"predicted", true},
+          {"bandwidth_gb_s", f.bandwidth},
+          {"link_gb_s", f.link},
+          {"workspace_bytes", plan.workspace_bytes()},
           {"answer_bytes", plan.answer_bytes()}};
 }
 

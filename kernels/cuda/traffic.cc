@@ -35,13 +35,15 @@ double PrepareBytes(const SearchItem& item, Coarse coarse) {
 std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
   enum { kPrepare, kSample, kScan, kChoose, kRerank, kSurvivors, kUnion, kDots, kCombine, kSteps };
   std::vector<StepTraffic> steps(kSteps);
-  const char* names[kSteps] = {"prepare", "sample", "scan", "choose", "rerank", "survivors", "union", "dots", "combine"};
+  const char* names[kSteps] = {"prepare",   "sample", "scan", "choose", "rerank",
+                               "survivors", "union",  "dots", "combine"};
   for (int i = 0; i < kSteps; ++i) steps[i].step = names[i];
   for (const SearchItem& item : plan.items()) {
     const double keys = static_cast<double>(item.num_keys), wanted = item.wanted, group = item.group;
     const double mask = keys / 8, found = std::min<double>(1.2 * wanted, item.capacity) * sizeof(FoundKey);
     steps[kPrepare].device_bytes += PrepareBytes(item, plan.params().coarse);
-    steps[kSample].device_bytes += ScanBytes(item.layout, static_cast<double>(SampleOf(item.num_keys).count) * kWindowTokens);
+    steps[kSample].device_bytes +=
+        ScanBytes(item.layout, static_cast<double>(SampleOf(item.num_keys).count) * kWindowTokens);
     steps[kScan].device_bytes += ScanBytes(item.layout, keys) + group * (keys / kWindowTokens * 4 + mask + found);
     steps[kChoose].device_bytes += group * (2 * mask + found + wanted * sizeof(uint32_t));
     steps[kRerank].device_bytes += group * wanted * CandidateBytes(item.layout);

@@ -1,5 +1,5 @@
-// seine-device-suite [--small] [--items N] [--no-timings] [--json FILE] [--commit ID]: exit code 0 if every check passed,
-// 1 if one failed, 2 for wrong flags, 3 where there is no device.
+// seine-device-suite [--small] [--items N] [--no-timings] [--json FILE] [--commit ID]: exit code 0 if every check
+// passed, 1 if one failed, 2 for wrong flags, 3 where there is no device.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

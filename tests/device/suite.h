@@ -1,5 +1,5 @@
-// What the device suite is made of: checks of the CUDA backend and timings of its kernels, on a machine that has nothing
-// but a driver. No GoogleTest, no gRPC: the program is built elsewhere and carried there (`./dev device`).
+// What the device suite is made of: checks of the CUDA backend and timings of its kernels, on a machine that has
+// nothing but a driver. No GoogleTest, no gRPC: the program is built elsewhere and carried there (`./dev device`).
 #ifndef SEINE_TESTS_DEVICE_SUITE_H_
 #define SEINE_TESTS_DEVICE_SUITE_H_
 

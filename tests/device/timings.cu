@@ -1,5 +1,6 @@
-// Times on the device: copy and link bandwidth, each kernel of a search against its counted bytes, whole decode steps of
-// Llama-3.1-8B's geometry, encoding and gathering. Every layer has codes of its own, so that none is read from a cache.
+// Times on the device: copy and link bandwidth, each kernel of a search against its counted bytes, whole decode steps
+// of Llama-3.1-8B's geometry, encoding and gathering. Every layer has codes of its own, so that none is read from a
+// cache.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 #include <memory>
 #include <thread>
 
-#include "kernels/cuda/lane.h"
 #include "kernels/cuda/codec_cache.h"
+#include "kernels/cuda/lane.h"
 #include "kernels/cuda/search_launch.h"
 #include "kernels/cuda/traffic.h"
 #include "tests/device/suite.h"
@@ -137,7 +138,8 @@ struct PreparedLayer {
                                                        sizeof(cuda::SearchItem) + 4096) +
                          static_cast<size_t>(count) * kGroup * (sizeof(cuda::QueryPlan) + sizeof(cuda::SetPlan));
     const CodecTables* tables = nullptr;
-    if (lane.Open() != 0 || codecs->Get(*tasks[0].codec, &lane, &tables) != 0 || views.Reserve(bytes) != 0) return false;
+    if (lane.Open() != 0 || codecs->Get(*tasks[0].codec, &lane, &tables) != 0 || views.Reserve(bytes) != 0)
+      return false;
     std::vector<cuda::SearchItem> items(count);
     for (int i = 0; i < count; ++i) {
       cuda::SearchItem& item = items[i];
@@ -154,7 +156,8 @@ struct PreparedLayer {
       item.group = kGroup;
     }
     plan = std::make_unique<cuda::SearchPlan>(params, items);
-    if (lane.workspace.Reserve(plan->workspace_bytes()) != 0 || lane.answers.Reserve(plan->answer_bytes()) != 0) return false;
+    if (lane.workspace.Reserve(plan->workspace_bytes()) != 0 || lane.answers.Reserve(plan->answer_bytes()) != 0)
+      return false;
     plan->Place(lane.workspace.data(), lane.answers.data());
     args.params = params;
     args.items = views.Put(plan->items().data(), plan->items().size());
@@ -169,7 +172,8 @@ struct PreparedLayer {
 };
 
 // Each kernel alone (medians over layers and repeats), and all layers' kernels one behind another.
-bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, double copy_gb_s, double link_gb_s, Json* out) {
+bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, double copy_gb_s, double link_gb_s,
+                 Json* out) {
   const auto stream = static_cast<cudaStream_t>(layers[0]->lane.stream);
   const std::vector<cuda::StepTraffic> traffic = cuda::CountTraffic(*layers[0]->plan);
   std::vector<std::vector<double>> us(traffic.size());
@@ -225,8 +229,13 @@ bool TimeBackend(Backend* gpu, const Step& step, int per_layer, const SearchPara
 }
 
 Json TimeShape(Backend* gpu, cuda::Device* device, const Shape& shape, const Buffer& keys, double copy, double link) {
-  Json out = {{"num_keys", shape.num_keys}, {"batch", shape.batch}, {"layers", kLayers}, {"kv_heads", kHeads},
-              {"group", kGroup},            {"head_dim", kDim},     {"codec", "balanced, half a bit scanned"},
+  Json out = {{"num_keys", shape.num_keys},
+              {"batch", shape.batch},
+              {"layers", kLayers},
+              {"kv_heads", kHeads},
+              {"group", kGroup},
+              {"head_dim", kDim},
+              {"codec", "balanced, half a bit scanned"},
               {"beta", shape.beta}};
   SearchParams params;
   params.beta = shape.beta;
@@ -267,7 +276,11 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
       for (int p = 0; p < kRows; ++p) {
         positions[p] = static_cast<int32_t>(SplitMix64(r, static_cast<uint64_t>(i * kRows + p)) % stored);
       }
-      items[i] = {views.Put(&chunk, 1), static_cast<int>(stored), kDim * 2, views.Put(positions.data(), kRows), kRows,
+      items[i] = {views.Put(&chunk, 1),
+                  static_cast<int>(stored),
+                  kDim * 2,
+                  views.Put(positions.data(), kRows),
+                  kRows,
                   out.data() + static_cast<size_t>(i) * kRows * kDim * 2};
     }
     const cuda::GatherArgs args = {views.Put(items.data(), items.size()), kItems};
@@ -313,7 +326,8 @@ Json RunTimings(Backend* cpu, Backend* gpu) {
   if (device == nullptr || !keys || copy == 0 || link == 0) return out;
   out["gather"] = TimeGather(gpu, device.get(), keys, link);
   out["shapes"] = Json::array();
-  for (const Shape& shape : {Shape{131072, 1, .02}, Shape{131072, 8, .02}, Shape{1048576, 1, .01}, Shape{1048576, 8, .01}}) {
+  for (const Shape& shape :
+       {Shape{131072, 1, .02}, Shape{131072, 8, .02}, Shape{1048576, 1, .01}, Shape{1048576, 8, .01}}) {
     out["shapes"].push_back(TimeShape(gpu, device.get(), shape, keys, copy, link));
   }
   return out;

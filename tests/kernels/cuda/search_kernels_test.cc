@@ -119,7 +119,12 @@ std::shared_ptr<const Codec> Balanced(int dim, uint64_t seed) {
   for (int i = 0; i < dim; ++i) {
     o.lambda.push_back(4.0f / static_cast<float>(1 + i));
     o.coarse_bits.push_back(static_cast<uint8_t>(i < 4 ? 4 : i < 8 ? 3 : i < 16 ? 2 : i < dim / 2 ? 1 : 0));
-    o.total_bits.push_back(static_cast<uint8_t>(i < 4 ? 6 : i < 8 ? 5 : i < 16 ? 3 : i < dim - 12 ? 2 : i < dim - 6 ? 1 : 0));
+    o.total_bits.push_back(static_cast<uint8_t>(i < 4          ? 6
+                                                : i < 8        ? 5
+                                                : i < 16       ? 3
+                                                : i < dim - 12 ? 2
+                                                : i < dim - 6  ? 1
+                                                               : 0));
   }
   int coarse = 0;
   for (const int bits : o.coarse_bits) coarse += bits;
