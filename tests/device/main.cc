@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   report["checks"] = seine::device::RunChecks(options, cpu.get(), gpu.get());
   bool passed = true;
   for (const auto& check : report["checks"]) passed = passed && check["passed"].get<bool>();
-  if (passed && timings) report["timings"] = seine::device::RunTimings(cpu.get(), gpu.get());
+  if (passed && timings) report["timings"] = seine::device::RunTimings(gpu.get());
   if (!gpu->loss().empty()) {
     std::fprintf(stderr, "seine-device-suite: the device is lost: %s\n", gpu->loss().c_str());
     passed = false;

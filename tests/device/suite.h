@@ -19,7 +19,7 @@ struct SuiteOptions {
 nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Backend* gpu);
 
 // Copy and link bandwidth, each kernel's time and share, whole steps, encoding, gathering.
-nlohmann::ordered_json RunTimings(Backend* cpu, Backend* gpu);
+nlohmann::ordered_json RunTimings(Backend* gpu);
 
 // Name, driver, sizes of the device.
 nlohmann::ordered_json DescribeMachine();

@@ -314,7 +314,7 @@ Json DescribeMachine() {
           {"host_threads", std::thread::hardware_concurrency()}};
 }
 
-Json RunTimings(Backend* cpu, Backend* gpu) {
+Json RunTimings(Backend* gpu) {
   Json out;
   const double copy = CopyBandwidth(size_t{4} << 30, cudaMemcpyDeviceToDevice);
   const double link = CopyBandwidth(size_t{1} << 30, cudaMemcpyHostToDevice);
