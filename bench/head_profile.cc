@@ -28,8 +28,6 @@ absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, 
   one.k_mean = {layer.k_mean[head.kv_head]};
   one.k_moment = {layer.k_moment[head.kv_head]};
   one.k_residual = {layer.k_residual[head.kv_head]};
-  one.v_mean = {layer.v_mean[head.kv_head]};
-  one.v_moment = {layer.v_moment[head.kv_head]};
   return std::make_shared<const Profile>(std::move(cut));
 }
 
@@ -45,7 +43,6 @@ absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int 
       builder.AddQueries(0, query, 1, head.own_positions[i], rope);
     }
   }
-  builder.AddValues(0, std::vector<float>(head_dim, 0.0f).data(), 1);  // they play no part here
   auto profile = builder.Finish();
   if (!profile.ok()) return profile.status();
   profile->model = "own";

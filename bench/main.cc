@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "bench/kernels_command.h"
 #include "bench/recall_command.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/service_command.h"
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
+  seine::bench::AddKernelsCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
 #endif

@@ -29,6 +29,7 @@ struct Row {
   double bytes_per_key = 0;
   double scan_bytes_per_key = 0;
   double us_per_query = 0;
+  std::optional<double> encode_keys_per_s;  // the codec alone, fp16 keys
   // Seine's own clocks; medians, candidates and rescans are means.
   std::optional<double> scan_ns_per_key;
   std::optional<double> scan_bandwidth_share;         // bytes that the scan reads a second, over the bandwidth

@@ -62,6 +62,7 @@ Json RowJson(const RecallReport& report, const Row& row) {
   j["bytes_per_key"] = row.bytes_per_key;
   j["scan_bytes_per_key"] = row.scan_bytes_per_key;
   j["us_per_query"] = row.us_per_query;
+  j["encode_keys_per_s"] = OrNull(row.encode_keys_per_s);
   j["exact_us_per_query"] = exact_us;
   j["speedup_over_exact"] = exact_us / row.us_per_query;
   j["scan_ns_per_key"] = OrNull(row.scan_ns_per_key);
@@ -99,20 +100,21 @@ const Row* RecallReport::ExactFp16() const {
 
 std::string RenderText(const RecallReport& report) {
   const Row& fastest = report.FastestExact();
-  std::vector<std::vector<std::string>> table = {{"method", "beta %", absl::StrCat("recall@", report.top_k),
-                                                  "worst head", "mass", "coarse", "bytes/key", "scan B/key", "us/query",
-                                                  "x exact", "scan ns/key", "of best read", "of read beside"}};
+  std::vector<std::vector<std::string>> table = {
+      {"method", "beta %", absl::StrCat("recall@", report.top_k), "worst head", "mass", "coarse", "bytes/key",
+       "scan B/key", "us/query", "x exact", "scan ns/key", "of best read", "of read beside", "encode M/s"}};
   for (const Row& row : report.rows) {
     const auto percent = [](std::optional<double> share) {
       return Number(share ? std::optional(100 * *share) : std::nullopt, "%.0f%%");
     };
-    table.push_back({row.name, Number(row.beta ? std::optional(100 * *row.beta) : std::nullopt, "%.3g"),
-                     Number(row.recall_at_k, "%.4f"), Number(row.recall_at_k_worst_head, "%.3f"),
-                     Number(row.attention_mass, "%.4f"), Number(row.coarse_recall, "%.4f"),
-                     Number(row.bytes_per_key, "%.1f"), Number(row.scan_bytes_per_key, "%.1f"),
-                     Number(row.us_per_query, "%.1f"), Number(fastest.us_per_query / row.us_per_query, "%.1f"),
-                     Number(row.scan_ns_per_key, "%.3f"), percent(row.scan_bandwidth_share),
-                     percent(row.scan_bandwidth_share_paired)});
+    table.push_back(
+        {row.name, Number(row.beta ? std::optional(100 * *row.beta) : std::nullopt, "%.3g"),
+         Number(row.recall_at_k, "%.4f"), Number(row.recall_at_k_worst_head, "%.3f"),
+         Number(row.attention_mass, "%.4f"), Number(row.coarse_recall, "%.4f"), Number(row.bytes_per_key, "%.1f"),
+         Number(row.scan_bytes_per_key, "%.1f"), Number(row.us_per_query, "%.1f"),
+         Number(fastest.us_per_query / row.us_per_query, "%.1f"), Number(row.scan_ns_per_key, "%.3f"),
+         percent(row.scan_bandwidth_share), percent(row.scan_bandwidth_share_paired),
+         Number(row.encode_keys_per_s ? std::optional(*row.encode_keys_per_s / 1e6) : std::nullopt, "%.2f")});
   }
   std::string text = DataText(report) + "\n" + RenderTable(table);
   absl::StrAppendFormat(&text, "\nfastest exact search: %s, %.1f us a query\n", fastest.name, fastest.us_per_query);

@@ -1,18 +1,23 @@
 // Seine's index as a bench method: a sequence of one layer and one KV head holds the head's tokens, and its zone is
 // exactly the head's. Scope per query head asks with one query at a time, scope per KV head with the whole group.
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "bench/head_profile.h"
 #include "bench/method.h"
+#include "bench/recall.h"
 #include "index/index.h"
+#include "index/transforms.h"
 
 namespace seine::bench {
 namespace {
 
 constexpr int64_t kAppendTokens = 16384;  // a call, as a prefill in pieces would
+constexpr int64_t kEncodeKeys = 8192;     // that the encoder is timed on, as often as this:
+constexpr int kEncodeRounds = 7;
 
 class SeineMethod : public Method {
  public:
@@ -44,7 +49,7 @@ class SeineMethod : public Method {
       return absl::InternalError(absl::StrCat("the index's zone [", info_.zone_begin, ", ", info_.zone_end,
                                               ") is not the bench's [", head.zone_begin, ", ", head.zone_end, ")"));
     }
-    return absl::OkStatus();
+    return TimeEncode(*config, head);
   }
 
   absl::Status Search(const Line& line, const Ask& ask, bool with_candidates, Found* found) override {
@@ -85,7 +90,36 @@ class SeineMethod : public Method {
     return bytes;
   }
 
+  double EncodeKeysPerSecond(const Line& line) const override { return line.exact ? 0 : Median(encode_rates_); }
+
  private:
+  // The codec's own loop on the head's first keys of the zone, in fp16 whatever the index stores.
+  absl::Status TimeEncode(const IndexConfig& config, const Head& head) {
+    MemoryLedger ledger(backend_, /*limit_bytes=*/0, nullptr);
+    Transforms transforms(&config, &ledger);
+    auto codecs = transforms.Of(0, head.zone_end);
+    if (!codecs.ok()) return codecs.status();
+    const Codec& codec = *(*codecs)->heads[0].codec;
+    const int unit = std::max(kWindowTokens, transforms.layout().centre_tokens), dim = options_.head_dim;
+    const auto count = static_cast<int>(std::min(kEncodeKeys, head.num_keys()) / unit * unit);
+    if (count == 0) return absl::OkStatus();
+    const float* first = head.keys.data() + head.zone_begin * dim;
+    std::vector<float> keys(first, first + static_cast<int64_t>(count) * dim);
+    const std::vector<uint8_t> rows = ToDType(DType::kFloat16, &keys);
+    const ConstRows view{rows.data(), static_cast<size_t>(dim) * SizeOf(DType::kFloat16), DType::kFloat16};
+    SharedCentre centre;
+    if (codec.centre() == Centre::kGlobal) centre = codec.MakeSharedCentre(view, count);
+    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count));
+    const CodePlanes planes = PlanesAt(codec.layout(), count, codes.data());
+    for (int round = 0; round <= kEncodeRounds; ++round) {  // the first one touches the memory
+      const auto begin = std::chrono::steady_clock::now();
+      codec.Encode(view, count, codec.centre() == Centre::kGlobal ? &centre : nullptr, planes);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      if (round > 0) encode_rates_.push_back(count / took.count());
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<IndexConfig> Config(const Head& head) const {
     IndexConfig config;
     config.name = "bench";
@@ -151,6 +185,7 @@ class SeineMethod : public Method {
   std::unique_ptr<Index> index_;
   SequenceHandle sequence_;
   HeadInfo info_;
+  std::vector<double> encode_rates_;  // keys a second, of all heads so far
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "client/channel.h"
 #include "client/convert.h"
 #include "google/protobuf/arena.h"
+#include "profile/profile.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
@@ -37,6 +38,7 @@ class GrpcClient final : public Client {
   absl::StatusOr<bool> IsServing(const std::string& service) override;
   absl::StatusOr<ServerInfo> GetServerInfo() override;
   absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) override;
+  absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) override;
 
   absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) override;
   absl::StatusOr<IndexInfo> GetIndex(const std::string& name) override;
@@ -141,6 +143,16 @@ absl::StatusOr<HeadInfo> GrpcClient::DescribeHead(const Sequence& sequence, int 
   request.set_kv_head(kv_head);
   v1::DescribeHeadResponse response;
   const absl::Status status = Call(admin_, &v1::AdminService::Stub::DescribeHead, request, &response);
+  if (!status.ok()) return status;
+  return FromProto(response);
+}
+
+absl::StatusOr<Profile> GrpcClient::MeasureProfile(absl::Span<const Sequence> sequences, int layer) {
+  v1::MeasureProfileRequest request;
+  for (const Sequence& sequence : sequences) ToProto(sequence, request.add_sequences());
+  request.set_layer(layer);
+  v1::MeasureProfileResponse response;
+  const absl::Status status = Call(admin_, &v1::AdminService::Stub::MeasureProfile, request, &response);
   if (!status.ok()) return status;
   return FromProto(response);
 }

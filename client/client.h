@@ -29,6 +29,10 @@
 #include "absl/types/span.h"
 #include "client/types.h"
 
+namespace seine {
+struct Profile;  // profile/profile.h
+}
+
 namespace seine::client {
 
 // Where seined listens unless told otherwise: unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else
@@ -82,6 +86,9 @@ class Client {
   virtual absl::StatusOr<bool> IsServing(const std::string& service) = 0;
   virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
   virtual absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) = 0;
+  // One layer of a model profile, measured on what sequences of one index hold and were asked. Names, texts and RoPE
+  // are the caller's to fill in.
+  virtual absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) = 0;
 
   // Indexes. Deleting one deletes its sequences.
   virtual absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) = 0;

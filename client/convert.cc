@@ -240,6 +240,10 @@ SequenceInfo FromProto(const v1::SequenceInfo& info) {
           info.store_bytes()};
 }
 
+absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_t expected, std::vector<float>* out) {
+  return ReadElements(name, tensor, v1::D_TYPE_FLOAT32, expected, out);
+}
+
 IndexInfo FromProto(const v1::IndexInfo& info) {
   IndexInfo out;
   out.num_sequences = info.num_sequences();
@@ -247,6 +251,8 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   out.store_bytes = info.store_bytes();
   out.reencoded_layers = info.reencoded_layers();
   out.reencoded_keys = info.reencoded_keys();
+  out.reencoded_unfit_layers = info.reencoded_unfit_layers();
+  out.queries_not_kept = info.queries_not_kept();
   const v1::IndexSpec& in = info.spec();
   IndexSpec& spec = out.spec;
   spec.name = in.name();
@@ -293,7 +299,9 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           info.uptime_seconds(),
           info.queue_capacity(),
           info.max_message_bytes(),
-          {info.profiles().begin(), info.profiles().end()}};
+          {info.profiles().begin(), info.profiles().end()},
+          info.device_memory_limit_bytes(),
+          info.device_memory_bytes()};
 }
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
@@ -314,12 +322,15 @@ absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
                    {},
                    info.coarse_bits(),
                    info.total_bits(),
+                   {},
+                   info.query_moments(),
                    {}};
+  CopyIf(info.has_predicted_loss(), info.predicted_loss(), &head.predicted_loss);
   CopyIf(info.has_position(), info.position(), &head.position);
   CopyIf(info.has_horizon(), info.horizon(), &head.horizon);
   if (!info.has_lambda()) return head;
   const int64_t dims = info.lambda().shape_size() == 1 ? info.lambda().shape(0) : -1;
-  absl::Status status = ReadElements("lambda", info.lambda(), v1::D_TYPE_FLOAT32, dims, &head.lambda);
+  absl::Status status = ReadFloats("lambda", info.lambda(), dims, &head.lambda);
   if (!status.ok()) return status;
   return head;
 }

@@ -4,6 +4,9 @@
 #ifndef SEINE_CLIENT_CONVERT_H_
 #define SEINE_CLIENT_CONVERT_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -12,6 +15,10 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
+
+namespace seine {
+struct Profile;
+}
 
 namespace seine::client {
 
@@ -35,6 +42,9 @@ SequenceInfo FromProto(const v1::SequenceInfo& info);
 IndexInfo FromProto(const v1::IndexInfo& info);
 ServerInfo FromProto(const v1::GetServerInfoResponse& info);
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info);
+absl::StatusOr<Profile> FromProto(const v1::MeasureProfileResponse& measured);  // measured_profile.cc
+// Elements of an fp32 tensor of which `expected` must have come.
+absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_t expected, std::vector<float>* out);
 
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree. Allocations of `out` are
 // reused.

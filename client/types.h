@@ -105,10 +105,13 @@ struct IndexSpec {
 struct IndexInfo {
   IndexSpec spec;  // every default filled in
   int64_t num_sequences = 0;
-  int64_t code_bytes = 0;        // held for codes
-  int64_t store_bytes = 0;       // held for keys and values
-  int64_t reencoded_layers = 0;  // of sequences that outgrew the horizon of their balanced code
-  int64_t reencoded_keys = 0;    // theirs, each counted once for all heads
+  int64_t code_bytes = 0;   // held for codes
+  int64_t store_bytes = 0;  // held for keys and values
+  // Layers that outgrew the horizon of their balanced code, or whose queries it did not fit; of them, the latter; their
+  // keys, each counted once for all heads.
+  int64_t reencoded_layers = 0, reencoded_unfit_layers = 0;
+  int64_t reencoded_keys = 0;
+  int64_t queries_not_kept = 0;  // steps, for want of memory, of the sample that tells whether a code fits
 };
 
 // Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.
@@ -220,7 +223,9 @@ struct ServerInfo {
   int64_t uptime_seconds = 0;
   int queue_capacity = 0;
   int64_t max_message_bytes = 0;
-  std::vector<std::string> profiles;  // names for IndexSpec::profile
+  std::vector<std::string> profiles;      // names for IndexSpec::profile
+  int64_t device_memory_limit_bytes = 0;  // 0: none
+  int64_t device_memory_bytes = 0;        // codes in a device's own memory
 };
 
 struct HeadInfo {
@@ -238,6 +243,9 @@ struct HeadInfo {
   std::optional<int64_t> horizon;          // absent: RoPE is not stated
   double coarse_bits = 0, total_bits = 0;  // a coordinate
   std::vector<float> lambda;               // [head_dim] descending; empty before the first key is encoded
+  std::string query_moments;               // that the code was made for: "profile" or "live", the queries asked
+  // How much more noise the scanned plane gives the queries asked than those: 0 where it fits. Absent: few have asked.
+  std::optional<double> predicted_loss;
 };
 
 }  // namespace seine::client

@@ -198,6 +198,20 @@ absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
 
 absl::Status Validate(const SearchParams& params) { return CheckSearch("", params); }
 
+absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
+  if (absl::Status s = Validate(params); !s.ok()) return s;
+  if (params.coarse != config.search.coarse) {
+    return Wrong("", "coarse", "fixed for the index's life as ", Name(config.search.coarse));
+  }
+  if (params.recall_target > 0 && config.codec.name != "balanced") {
+    return Wrong("", "recall_target", "only the balanced code predicts its noise; give beta");
+  }
+  if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
+    return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Validate(const IndexConfig& config) {
   if (config.name.size() > kMaxNameLength) {
     return Wrong("", "name", config.name.size(), " characters, at most ", kMaxNameLength);
@@ -219,6 +233,9 @@ absl::Status Validate(const IndexConfig& config) {
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
+  if (config.device_memory_limit_bytes < 0) {
+    return Wrong("", "device_memory_limit_bytes", config.device_memory_limit_bytes, " is negative");
+  }
   return absl::OkStatus();
 }
 

@@ -70,11 +70,16 @@ struct IndexConfig {
   SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
   KvStore kv_store = KvStore::kKeys;
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
+  // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
+  int64_t device_memory_limit_bytes = 0;
 };
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);
 absl::Status Validate(const SearchParams& params);
+// The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
+// life. Also FAILED_PRECONDITION, where keys would have to be stored.
+absl::Status Validate(const SearchParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
 

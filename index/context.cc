@@ -26,11 +26,11 @@ PieceList::Shape RowShape(const RowFormat* format, KvStore store, SlabPool* pool
 Context::Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget)
     : config(index_config),
       backend(index_backend),
-      ledger(index_backend, index_config.memory_limit_bytes, std::move(budget)),
-      transforms(&config, index_backend),
+      ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
+      transforms(&config, &ledger),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(1, sizeof(uint64_t)),
-      row_pool(backend, rows.Bytes(ChunkTokens(config.kv_store))),
+      row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config.kv_store))),
       row_shape(RowShape(&rows, config.kv_store, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision) {}

@@ -2,6 +2,7 @@
 #ifndef SEINE_INDEX_CONTEXT_H_
 #define SEINE_INDEX_CONTEXT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -17,7 +18,7 @@
 
 namespace seine {
 
-// Immutable but for the ledger, the transforms and the pools, which are thread-safe. Outlives all sequences.
+// Immutable but for the ledger, the transforms, the count and the pools, which are thread-safe. Outlives all sequences.
 class Context {
  public:
   Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget);
@@ -25,7 +26,8 @@ class Context {
   const IndexConfig config;
   Backend* const backend;
   mutable MemoryLedger ledger;
-  mutable Transforms transforms;  // thread-safe
+  mutable Transforms transforms;                     // thread-safe
+  mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
   int row_bytes() const { return rows.row_bytes(); }

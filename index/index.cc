@@ -58,7 +58,9 @@ IndexStats IndexImpl::stats() const {
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
   stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
   stats.reencoded_layers = reencoder_.layers_done();
+  stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
   stats.reencoded_keys = reencoder_.keys_done();
+  stats.queries_not_kept = context_.queries_not_kept.load(std::memory_order_relaxed);
   return stats;
 }
 
@@ -90,7 +92,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
   const int num_layers = context_.config.geometry.num_layers;
   const int64_t bytes = sizeof(Sequence) + kMaxIdLength + num_layers * (sizeof(Layer) + sizeof(std::unique_ptr<Layer>));
   Reservation reservation(&context_.ledger);
-  if (absl::Status s = reservation.Reserve(bytes); !s.ok()) return s;
+  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
   for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_, i));
   return sequence;
@@ -180,7 +182,9 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
     }
     if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
     staging.Install();
-    for (const auto& layer : (*copy)->layers) layer->CommitTruncate(position < 0 ? longest : position);
+    for (const auto& layer : (*copy)->layers) {
+      if (absl::Status s = layer->CommitTruncate(position < 0 ? longest : position); !s.ok()) return s;
+    }
   }
   return Insert(*std::move(copy), new_id);
 }
@@ -197,8 +201,9 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position)
   }
   if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
   staging.Install();
-  for (const auto& layer : (*sequence)->layers) layer->CommitTruncate(position);
-  return absl::OkStatus();
+  absl::Status status;
+  for (const auto& layer : (*sequence)->layers) status.Update(layer->CommitTruncate(position));
+  return status;
 }
 
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
@@ -314,6 +319,9 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     if (const auto& codecs = target.codes().codecs(); codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
+      info.query_moments = codecs->queries != nullptr ? "live" : "profile";
+      const std::vector<double> losses = target.queries().LossesOf(codecs.get());
+      if (!losses.empty()) info.predicted_loss = losses[kv_head];
     }
   }
   return info;

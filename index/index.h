@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,10 +76,13 @@ struct IndexStats {
   int64_t num_sequences = 0;
   int64_t code_bytes = 0;  // shared segments counted once
   int64_t store_bytes = 0;
-  // The balanced code's since the index was made: layers whose sequences outgrew the horizon and got a new transform,
-  // in the background; and their keys, each counted once for all heads.
+  // The balanced code's since the index was made: layers that got a new transform in the background, since their
+  // sequences outgrew the horizon or, of them, since it did not fit the queries that they were asked; and their keys,
+  // each counted once for all heads.
   int64_t reencoded_layers = 0;
+  int64_t reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
+  int64_t queries_not_kept = 0;  // steps whose queries found no memory in the sample that tells of fit
 };
 
 struct HeadInfo {
@@ -95,6 +99,10 @@ struct HeadInfo {
   int64_t horizon = 0;    // 0: RoPE is not stated, so that moments are used as observed
   double coarse_bits = 0, total_bits = 0;  // a coordinate
   std::vector<float> lambda;               // [head_dim] descending; empty before the first key is encoded
+  std::string query_moments;  // what the transform was made for: "profile", or "live", the queries asked; empty: none
+  // How much more noise the scanned plane gives the queries asked than those that the transform was made for, as a
+  // share: 0 where it fits (query_fit.h). Not stated before 64 steps have asked.
+  std::optional<double> predicted_loss;
 };
 
 class Index {
@@ -136,6 +144,13 @@ class Index {
   // FAILED_PRECONDITION where kv_store does not hold them; OUT_OF_RANGE naming the first position beyond the layer.
   virtual absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                               std::string* keys, std::string* values) const = 0;
+
+  // One layer of a model profile (profile/profile.h), measured on what `handles` hold and were asked: stored keys
+  // beyond the sink (of a sequence of more than 16,384, windows of 64 all along) and values where they are kept, and a
+  // sample of the latest queries (query_window.h). Before RoPE where geometry.rope is stated, else as observed. Names
+  // and texts are the caller's to fill in. FAILED_PRECONDITION: kv_store keeps no keys, or there is nothing to measure
+  // yet.
+  virtual absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const = 0;
 
   virtual absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const = 0;
 };

@@ -38,6 +38,7 @@ class IndexImpl : public Index {
                                                    const SearchParams& params) const override;
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
+  absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:
@@ -52,15 +53,15 @@ class IndexImpl : public Index {
   absl::Status CheckHead(int kv_head) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
-  absl::Status CheckParams(const SearchParams& params) const;
   absl::Status CheckQueries(const RetrieveItem& item) const;
+  void Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 
   const Context context_;
   mutable std::shared_mutex mutex_;
   absl::flat_hash_map<std::string, SequenceRef> sequences_;
   uint64_t last_generation_ = 0;
-  Reencoder reencoder_;  // its thread ends before the rest does
+  mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
 
 }  // namespace seine

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -51,6 +52,7 @@ class Layer::AppendedKeys : public KeySource {
 Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
+      queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       keys_(&context->rows, &context->row_shape),
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
@@ -119,7 +121,7 @@ absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_
   codes_.PlanGrow(context_->ZoneKeys(new_length), &staging);
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
 
-  if (!staging.empty()) {  // from here on nothing can fail
+  if (!staging.empty()) {
     staging.Install();
     keys_.Refresh();
     values_.Refresh();
@@ -133,7 +135,9 @@ absl::Status Layer::Extend(int64_t new_length, const uint8_t* keys, const uint8_
     checksums_.Write(length_, Bytes(Checksums(keys, count, context_->token_bytes())), count);
   }
   const AppendedKeys source(this, keys, new_length);
-  codes_.Grow(context_->ZoneKeys(new_length), source, context_->config.zones.update_buffer, context_->backend);
+  // A device may still refuse; what was written past the layer's end is then written anew by the next append.
+  absl::Status status = codes_.Grow(context_->ZoneKeys(new_length), source, context_->config.zones.update_buffer);
+  if (!status.ok()) return status;
   if (raw_begin > raw_begin_) {
     keys_.Drop(context_->config.zones.sink, raw_begin);
     raw_begin_ = raw_begin;
@@ -179,15 +183,16 @@ absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
   return absl::OkStatus();
 }
 
-void Layer::CommitTruncate(int64_t position) {
-  if (position >= length_) return;
-  codes_.Shrink(context_->ZoneKeys(position), EncodedAfterCut(position));
+absl::Status Layer::CommitTruncate(int64_t position) {
+  if (position >= length_) return absl::OkStatus();
+  absl::Status status = codes_.Shrink(context_->ZoneKeys(position), EncodedAfterCut(position));
   keys_.Truncate(position);
   values_.Truncate(position);
   checksums_.Truncate(position);
   ++cuts_;
   raw_begin_ = std::min(raw_begin_, position);
   length_ = position;
+  return status;
 }
 
 void Layer::ShareFrom(const Layer& source) {
@@ -203,6 +208,18 @@ bool Layer::Outgrown() const {
   return keeps_all_keys() && codes_.visible() > 0 && context_->transforms.Outgrown(*codes_.codecs(), length_);
 }
 
+bool Layer::Refittable() const {
+  const CodecConfig& codec = context_->config.codec;
+  return keeps_all_keys() && codec.name == "balanced" && !codec.query_position;
+}
+
+bool Layer::Asked(int64_t position, const float* queries) const {
+  if (!keeps_all_keys()) return false;
+  const QueryWindow::Added added = queries_.Add(position, queries);
+  if (added.refused) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  return added.renewed && Refittable();
+}
+
 // All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
 absl::Status Layer::GrowFromStored(int64_t most, CodeStore* next) const {
   Staging staging;
@@ -210,8 +227,7 @@ absl::Status Layer::GrowFromStored(int64_t most, CodeStore* next) const {
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
   const AppendedKeys stored(this, nullptr, length_);
-  next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0, context_->backend);
-  return absl::OkStatus();
+  return next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0);
 }
 
 void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {
@@ -236,6 +252,20 @@ void Layer::AddDense(int kv_head, int64_t begin, int64_t end, std::vector<DenseR
                             context_->config.geometry.dtype};
     dense->push_back({rows, static_cast<int>(stop - begin)});
     begin = stop;
+  }
+}
+
+void Layer::CopyStored(int64_t position, int64_t count, float* keys, float* values) const {
+  const Geometry& g = context_->config.geometry;
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (out == nullptr) continue;
+    float* to = out;
+    for (int64_t token = position; token < position + count; ++token) {
+      for (int head = 0; head < g.num_kv_heads; ++head, to += g.head_dim) {
+        const ConstRows row = {store->Row(head, token), static_cast<size_t>(context_->row_bytes()), g.dtype};
+        cpu::ToFloat(row, 1, g.head_dim, to);
+      }
+    }
   }
 }
 

@@ -22,6 +22,7 @@
 #include "index/code_store.h"
 #include "index/context.h"
 #include "index/index.h"
+#include "index/query_window.h"
 #include "index/row_store.h"
 
 namespace seine {
@@ -46,7 +47,8 @@ class Layer {
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
   // each. FAILED_PRECONDITION where keys that would become dense are gone (kNone).
   absl::Status PlanTruncate(int64_t position, Staging* staging);
-  void CommitTruncate(int64_t position);
+  // UNAVAILABLE: it is done, but the device is lost.
+  absl::Status CommitTruncate(int64_t position);
 
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
@@ -59,11 +61,24 @@ class Layer {
   bool Outgrown() const;
   int64_t cuts() const { return cuts_; }  // truncations so far that took tokens away
   // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this layer's zone. RESOURCE_EXHAUSTED: no
-  // memory for all of the zone.
+  // memory for all of the zone. UNAVAILABLE: the device is lost.
   absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
   void Swap(CodeStore* next) { std::swap(codes_, *next); }
+  // Whether codes made for the queries that the layer is asked may take the place of those that it has.
+  bool Refittable() const;
   // Whether the layer waits for the reencoder: sets it and returns what it was. Needs no mutex.
   bool SetQueued(bool queued) { return queued_.exchange(queued); }
+
+  // What the layer was asked lately. Needs no mutex. Forks begin without.
+  QueryWindow& queries() const { return queries_; }
+  // Keeps a step's queries [num_q_heads, head_dim], asked at `position`, for whoever measures them; not where the keys
+  // are not kept beside which they would be measured. True: it is time for the reencoder to hold the codes against
+  // them. Needs no mutex.
+  bool Asked(int64_t position, const float* queries) const;
+
+  // Stored tokens [position, position + count), which the layer holds, as fp32 [count, num_kv_heads, head_dim].
+  // `values` may be nullptr.
+  void CopyStored(int64_t position, int64_t count, float* keys, float* values) const;
 
   // OUT_OF_RANGE naming the first position that is not in the layer. The row stores must exist.
   absl::Status Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys, std::string* values) const;
@@ -92,6 +107,7 @@ class Layer {
   int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, length_) are held, besides the sink's
   int64_t cuts_ = 0;
   std::atomic<bool> queued_{false};
+  mutable QueryWindow queries_;
   RowStore keys_;
   RowStore values_;     // kKeysValues
   RowStore checksums_;  // kNone

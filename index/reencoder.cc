@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <shared_mutex>
+#include <utility>
+
+#include "index/query_fit.h"
 
 namespace seine {
 
@@ -12,6 +15,10 @@ namespace {
 // a shared mutex may prefer readers.
 constexpr int64_t kStepKeys = 256;
 constexpr std::chrono::microseconds kPause(100);
+
+// Loss above which a head's code is unfit, and by which another must be better. Between what fits and what does not:
+// the figures in query_fit.h.
+constexpr double kUnfit = .25;
 
 }  // namespace
 
@@ -48,36 +55,88 @@ void Reencoder::Work() {
   }
 }
 
+// Transforms are computed without the layer's mutex: they take some ten milliseconds.
+Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number) const {
+  Plan plan;
+  std::shared_ptr<const LayerCodecs> codecs;
+  int64_t length = 0;
+  bool outgrown = false;
+  {
+    const std::shared_lock<std::shared_mutex> lock(layer.mutex());
+    plan.cuts = layer.cuts();
+    if (layer.zone_keys() == 0) return plan;
+    codecs = layer.codes().codecs();
+    length = layer.length();
+    outgrown = layer.Outgrown();
+  }
+  if (outgrown) {
+    auto further = context_.transforms.Of(number, length, codecs->queries);
+    if (further.ok()) plan.codecs = *std::move(further);
+  } else if (layer.Refittable()) {
+    Refit(layer, number, length, codecs, &plan);
+  }
+  return plan;
+}
+
+// Codes for the queries asked, where those that the layer has are unfit for a head's and others would be better: what
+// is hard to encode for stays as it is.
+void Reencoder::Refit(const Layer& layer, int number, int64_t length, const std::shared_ptr<const LayerCodecs>& codecs,
+                      Plan* plan) const {
+  const SeenQueries seen = layer.queries().Seen();
+  if (seen.positions.size() < QueryWindow::kFewest) return;
+  const std::vector<double> noise = NoiseOf(*codecs, seen, context_.config), losses = LossOf(*codecs, noise);
+  layer.queries().SetLosses(codecs, losses);
+  if (*std::max_element(losses.begin(), losses.end()) < kUnfit || !layer.queries().MayRefit()) return;
+  auto learnt = std::make_shared<const QueryMoments>(LearnMoments(seen, context_.config, number));
+  auto fitted = context_.transforms.Of(number, length, std::move(learnt));
+  if (!fitted.ok()) return;
+  const std::vector<double> after = NoiseOf(**fitted, seen, context_.config);
+  for (size_t h = 0; h < noise.size(); ++h) {
+    if (losses[h] < kUnfit || noise[h] < (1 + kUnfit) * after[h]) continue;
+    plan->losses = LossOf(**fitted, after);
+    plan->codecs = *std::move(fitted);
+    return;
+  }
+}
+
 Reencoder::Outcome Reencoder::Reencode(const Job& job) {
   CodeStore next(&context_.codes);
-  int64_t cuts = -1;
+  Plan plan;
   for (; !stop_; std::this_thread::sleep_for(kPause)) {
     const std::shared_ptr<Sequence> sequence = job.sequence.lock();
     if (sequence == nullptr) return Outcome::kLeft;
     Layer& layer = *sequence->layers[job.layer];
+    if (next.codecs() == nullptr) {
+      plan = MakePlan(layer, job.layer);
+      if (plan.codecs == nullptr) return Outcome::kLeft;
+      next.Choose(plan.codecs);
+    }
     {
       std::shared_lock<std::shared_mutex> lock(layer.mutex());
-      if (cuts < 0) cuts = layer.cuts();
-      if (layer.cuts() != cuts) return Outcome::kCut;
-      if (!layer.Outgrown()) return Outcome::kLeft;
-      if (next.codecs() == nullptr) {
-        auto codecs = context_.transforms.Of(job.layer, layer.length());
-        if (!codecs.ok()) return Outcome::kLeft;
-        next.Choose(*std::move(codecs));
-      }
+      if (layer.cuts() != plan.cuts) return Outcome::kCut;
       if (!layer.GrowFromStored(kStepKeys, &next).ok()) return Outcome::kLeft;
       if (next.visible() < layer.zone_keys()) continue;
     }
     std::unique_lock<std::shared_mutex> lock(layer.mutex());
-    if (layer.cuts() != cuts) return Outcome::kCut;
+    if (layer.cuts() != plan.cuts) return Outcome::kCut;
     if (next.visible() < layer.zone_keys()) continue;  // appended to meanwhile
     layer.Swap(&next);
     lock.unlock();  // before the old codes are freed
-    layers_done_.fetch_add(1, std::memory_order_relaxed);
-    keys_done_.fetch_add(next.visible(), std::memory_order_relaxed);
+    Finish(&layer, std::move(plan), next.visible());
     return Outcome::kDone;
   }
   return Outcome::kLeft;
+}
+
+void Reencoder::Finish(Layer* layer, Plan plan, int64_t keys) {
+  const bool unfit = !plan.losses.empty();
+  if (unfit) {
+    layer->queries().Refitted();
+    layer->queries().SetLosses(std::move(plan.codecs), std::move(plan.losses));
+  }
+  keys_done_.fetch_add(keys, std::memory_order_relaxed);
+  unfit_layers_done_.fetch_add(unfit ? 1 : 0, std::memory_order_relaxed);
+  layers_done_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace seine

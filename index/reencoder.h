@@ -1,6 +1,7 @@
-// Encodes layers anew that have outgrown the positions which their balanced transform was made for. A thread of the
-// index builds the new codes from the stored keys beside the old ones, a few windows at a time, so that a step waits
-// for no more than one of these; then they change places.
+// Encodes layers anew whose balanced transform serves them no longer: they have outgrown the positions that it was made
+// for, or their queries look where it put no bits (query_fit.h). A thread of the index builds the new codes from the
+// stored keys beside the old ones, a few windows at a time, so that a step waits for no more than one of these; then
+// they change places.
 #ifndef SEINE_INDEX_REENCODER_H_
 #define SEINE_INDEX_REENCODER_H_
 
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "index/context.h"
 #include "index/sequence.h"
@@ -26,12 +28,14 @@ class Reencoder {
   Reencoder(const Reencoder&) = delete;
   Reencoder& operator=(const Reencoder&) = delete;
 
-  // Queues a layer unless it is queued. A layer cut meanwhile is begun again; one whose sequence is deleted, or for
-  // which there is no memory, is left as it is until it is added again. Call without the layer's mutex.
+  // Queues a layer, to be looked at and encoded anew where that helps, unless it is queued. A layer cut meanwhile is
+  // begun again; one whose sequence is deleted, or for which there is no memory, is left as it is until it is added
+  // again. Call without the layer's mutex.
   void Add(const std::shared_ptr<Sequence>& sequence, int layer);
 
   int64_t layers_done() const { return layers_done_.load(std::memory_order_relaxed); }
-  int64_t keys_done() const { return keys_done_.load(std::memory_order_relaxed); }  // of one head each
+  int64_t unfit_layers_done() const { return unfit_layers_done_.load(std::memory_order_relaxed); }  // of them
+  int64_t keys_done() const { return keys_done_.load(std::memory_order_relaxed); }                  // of one head each
 
  private:
   struct Job {
@@ -39,12 +43,22 @@ class Reencoder {
     int layer = 0;
   };
   enum class Outcome : uint8_t { kDone, kCut, kLeft };
+  // What a layer that has been cut `cuts` times is to be encoded with; nullptr: what it has.
+  struct Plan {
+    std::shared_ptr<const LayerCodecs> codecs;
+    std::vector<double> losses;  // predicted of them, where they are made for the queries asked
+    int64_t cuts = 0;
+  };
 
   void Work();
+  Plan MakePlan(const Layer& layer, int number) const;
+  void Refit(const Layer& layer, int number, int64_t length, const std::shared_ptr<const LayerCodecs>& codecs,
+             Plan* plan) const;
   Outcome Reencode(const Job& job);
+  void Finish(Layer* layer, Plan plan, int64_t keys);
 
   const Context& context_;
-  std::atomic<int64_t> layers_done_{0}, keys_done_{0};
+  std::atomic<int64_t> layers_done_{0}, unfit_layers_done_{0}, keys_done_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;           // guarded by mutex_

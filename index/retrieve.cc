@@ -68,22 +68,6 @@ void Collect(SearchOutput* output, ItemAnswer* answer) {
 
 }  // namespace
 
-absl::Status IndexImpl::CheckParams(const SearchParams& params) const {
-  if (absl::Status s = Validate(params); !s.ok()) return s;
-  const IndexConfig& config = context_.config;
-  if (params.coarse != config.search.coarse) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("coarse: fixed for the index's life as ", Name(config.search.coarse)));
-  }
-  if (params.recall_target > 0 && config.codec.name != "balanced") {
-    return absl::InvalidArgumentError("recall_target: only the balanced code predicts its noise; give beta");
-  }
-  if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status IndexImpl::CheckQueries(const RetrieveItem& item) const {
   const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
@@ -95,9 +79,15 @@ absl::Status IndexImpl::CheckQueries(const RetrieveItem& item) const {
       absl::StrCat("queries: head ", bad, " holds NaN or infinity, or its norm overflows"));
 }
 
+// A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
+// which matters to no moment.
+void IndexImpl::Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const {
+  if (sequence->layers[item.layer]->Asked(answer.num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
+}
+
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params) const {
-  if (absl::Status s = CheckParams(params); !s.ok()) return s;
+  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
   std::vector<ItemAnswer> answers(items.size());
   std::vector<Target> targets;
@@ -110,7 +100,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     targets.push_back({*std::move(sequence), layer, i, 0, false});
   }
 
-  const auto locks = LockLayers(targets, items);
+  auto locks = LockLayers(targets, items);
   std::vector<SearchTask> tasks;
   tasks.reserve(targets.size() * g.num_kv_heads);
   for (Target& target : targets) {
@@ -126,10 +116,14 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   }
   if (tasks.empty()) return answers;
   std::vector<SearchOutput> outputs(tasks.size());
-  context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
+  const Outcome outcome =
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
+  locks.clear();
+  if (absl::Status s = StatusOf(*context_.backend, outcome); !s.ok()) return s;
   for (const Target& target : targets) {
     if (!target.searched) continue;
     for (int h = 0; h < g.num_kv_heads; ++h) Collect(&outputs[target.first_task + h], &answers[target.item]);
+    Asked(target.sequence, items[target.item], answers[target.item]);
   }
   return answers;
 }

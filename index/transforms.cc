@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/gaussian_quantiser.h"
 #include "profile/balance.h"
 #include "profile/profile.h"
 
@@ -24,7 +26,7 @@ std::shared_ptr<const LayerCodecs> MakeRsq(const IndexConfig& config) {
   options.centre = config.codec.centre;
   options.centre_tokens = config.codec.centre_tokens;
   LayerCodecs codecs;
-  codecs.heads.assign(config.geometry.num_kv_heads, {MakeRsqCodec(options), {}});
+  codecs.heads.assign(config.geometry.num_kv_heads, {MakeRsqCodec(options), {}, 0});
   return std::make_shared<const LayerCodecs>(std::move(codecs));
 }
 
@@ -43,6 +45,26 @@ std::vector<float> Floats(const Eigen::MatrixXd& matrix) {
   return out;
 }
 
+// What a layer's codecs keep: a map for keys in 16 bits and one for queries in 32, tables by the coordinate; moments in
+// double.
+int64_t TableBytes(const Geometry& g, bool with_moments) {
+  constexpr int64_t kCoordinateBytes = 64;
+  const int64_t square = int64_t{g.head_dim} * g.head_dim;
+  return g.num_kv_heads * (square * (with_moments ? 14 : 6) + g.head_dim * kCoordinateBytes);
+}
+
+// sum l_i^2 r_i / sum l_i^2 (query_fit.h): of the queries that the balance was made for.
+double ExpectedNoise(const Balance& balance) {
+  double noise = 0, variance = 0;
+  for (size_t i = 0; i < balance.total_bits.size(); ++i) {
+    const double l = balance.lambda(static_cast<Eigen::Index>(i));
+    const int total = balance.total_bits[i];
+    noise += l * l * (total > 0 ? double{GaussianQuantiserOf(total).distortion[balance.coarse_bits[i]]} : 1);
+    variance += l * l;
+  }
+  return noise / variance;
+}
+
 }  // namespace
 
 int64_t SealingPosition(int64_t length, int64_t horizon) {
@@ -51,8 +73,8 @@ int64_t SealingPosition(int64_t length, int64_t horizon) {
   return std::max(kMinPosition, length / step * step);
 }
 
-Transforms::Transforms(const IndexConfig* config, Backend* backend)
-    : config_(*config), backend_(backend), rsq_(MakeRsq(config_)), layout_(LayoutOf(config_, rsq_.get())) {}
+Transforms::Transforms(const IndexConfig* config, MemoryLedger* ledger)
+    : config_(*config), ledger_(ledger), rsq_(MakeRsq(config_)), layout_(LayoutOf(config_, rsq_.get())) {}
 
 int64_t Transforms::PositionOf(int64_t length) const {
   if (rsq_ != nullptr || !config_.geometry.rope.stated()) return -1;
@@ -73,16 +95,31 @@ Transforms::Codecs Transforms::Of(int layer, int64_t length) {
     if (found == nullptr) found = std::make_shared<Entry>();
     entry = found;
   }
-  std::call_once(entry->once, [&] { entry->codecs = Compute(layer, position); });
+  const std::lock_guard<std::mutex> lock(entry->mutex);
+  if (entry->codecs == nullptr) {
+    Codecs codecs = Compute(layer, position, nullptr);
+    if (!codecs.ok()) return codecs;
+    entry->codecs = *std::move(codecs);
+  }
   return entry->codecs;
 }
 
-Transforms::Codecs Transforms::Compute(int layer, int64_t position) const {
+Transforms::Codecs Transforms::Of(int layer, int64_t length, std::shared_ptr<const QueryMoments> queries) {
+  if (queries == nullptr) return Of(layer, length);
+  return Compute(layer, PositionOf(length), std::move(queries));
+}
+
+Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const {
   const int num_heads = config_.geometry.num_kv_heads;
+  const int64_t bytes = TableBytes(config_.geometry, queries != nullptr);
+  Reservation reservation(ledger_);
+  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);
-  backend_->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position); });
+  ledger_->backend()->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position, queries.get()); });
   LayerCodecs codecs;
   codecs.position = position;
+  codecs.queries = std::move(queries);
+  codecs.memory = reservation.Charge(MemoryKind::kOther, bytes);
   for (int h = 0; h < num_heads; ++h) {
     if (!heads[h].ok()) {
       return absl::InvalidArgumentError(
@@ -93,12 +130,14 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position) const {
   return std::make_shared<const LayerCodecs>(std::move(codecs));
 }
 
-absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t position) const {
+absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t position,
+                                               const QueryMoments* learnt) const {
   const Profile& profile = *config_.codec.profile;
   const Rope& rope = config_.geometry.rope;
   const auto begin = static_cast<double>(position), end = begin + static_cast<double>(config_.codec.horizon);
   const Eigen::MatrixXd keys = CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, begin);
-  const Eigen::MatrixXd queries = CarryMoment(profile.GroupQueryMoment(layer, kv_head), rope, begin, end);
+  const Eigen::MatrixXd queries =
+      CarryMoment(learnt != nullptr ? (*learnt)[kv_head] : profile.GroupQueryMoment(layer, kv_head), rope, begin, end);
   const absl::StatusOr<Balance> balance =
       MakeBalance(keys, queries, {config_.codec.coarse_bits, config_.codec.total_bits});
   if (!balance.ok()) return balance.status();
@@ -110,7 +149,7 @@ absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t p
   options.coarse_bits = balance->coarse_bits;
   options.total_bits = balance->total_bits;
   options.centre_tokens = config_.codec.centre_tokens;
-  return HeadCodec{MakeBalancedCodec(options), options.lambda};
+  return HeadCodec{MakeBalancedCodec(options), options.lambda, ExpectedNoise(*balance)};
 }
 
 }  // namespace seine

@@ -1,5 +1,6 @@
 // The codecs of an index's heads. rsq has one for all. The balanced code has one for each (layer, KV head, p): queries
-// are expected at positions [p, p + horizon], so the moments of the profile are carried there, and keys' to [0, p].
+// are expected at positions [p, p + horizon], so their moments are carried there, and keys' to [0, p]. Keys' moments
+// are the profile's; queries' too, until those that a layer is asked turn out to be others (query_fit.h).
 #ifndef SEINE_INDEX_TRANSFORMS_H_
 #define SEINE_INDEX_TRANSFORMS_H_
 
@@ -10,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <Eigen/Dense>
+
 #include "absl/status/statusor.h"
 #include "index/config.h"
+#include "index/memory.h"
 #include "kernels/backend.h"
 #include "kernels/code.h"
 
@@ -19,13 +23,20 @@ namespace seine {
 
 struct HeadCodec {
   std::shared_ptr<const Codec> codec;
-  std::vector<float> lambda;  // [head_dim] of the balanced code; empty under rsq
+  // The balanced code's; nothing under rsq.
+  std::vector<float> lambda;  // [head_dim]
+  double noise = 0;           // share of the scores' variance that the scanned plane is expected to leave as noise
 };
+
+// Second moments of the queries of each KV head's group, before RoPE, up to a scale. [num_kv_heads], [D, D]
+using QueryMoments = std::vector<Eigen::MatrixXd>;
 
 // What one layer's keys are encoded with. Immutable.
 struct LayerCodecs {
-  int64_t position = -1;         // p; -1 where positions play no part: rsq, or RoPE not stated
-  std::vector<HeadCodec> heads;  // [num_kv_heads]
+  int64_t position = -1;                        // p; -1 where positions play no part: rsq, or RoPE not stated
+  std::vector<HeadCodec> heads;                 // [num_kv_heads]
+  std::shared_ptr<const QueryMoments> queries;  // learnt from what the layer was asked; nullptr: the profile's
+  Memory memory;                                // what the tables take
 };
 
 // p of a layer that has `length` tokens when its first keys are encoded: the length rounded down to its two leading
@@ -33,32 +44,35 @@ struct LayerCodecs {
 // transforms, and nearly the whole horizon lies ahead.
 int64_t SealingPosition(int64_t length, int64_t horizon);
 
-// Thread-safe. Each set of codecs is computed once, over the backend's threads, and kept: a few for each layer, of
-// 2 head_dim^2 floats a head.
+// Thread-safe. Each set of codecs is computed over the backend's threads; those by the profile's moments once, and
+// kept: a few for each layer. The ledger counts some 6 head_dim^2 bytes a head of each.
 class Transforms {
  public:
-  // `config` is valid; it and `backend` outlive this.
-  Transforms(const IndexConfig* config, Backend* backend);
+  // `config` is valid; it and `ledger` outlive this and all that it makes.
+  Transforms(const IndexConfig* config, MemoryLedger* ledger);
 
   const CodeLayout& layout() const { return layout_; }
   // Whether the horizon of `codecs` ends before `length`, so that another p would serve its queries better.
   bool Outgrown(const LayerCodecs& codecs, int64_t length) const;
-  // For a layer of `length` tokens. INVALID_ARGUMENT where its moments cannot be balanced.
+  // For a layer of `length` tokens. INVALID_ARGUMENT where its moments cannot be balanced; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> Of(int layer, int64_t length);
+  // The same for other moments of queries than the profile's, where given; such codecs are the caller's alone.
+  absl::StatusOr<std::shared_ptr<const LayerCodecs>> Of(int layer, int64_t length,
+                                                        std::shared_ptr<const QueryMoments> queries);
 
  private:
   using Codecs = absl::StatusOr<std::shared_ptr<const LayerCodecs>>;
   struct Entry {
-    std::once_flag once;
-    Codecs codecs;
+    std::mutex mutex;                           // held while they are computed
+    std::shared_ptr<const LayerCodecs> codecs;  // guarded by mutex; nullptr: not computed, or there was no memory
   };
 
   int64_t PositionOf(int64_t length) const;
-  Codecs Compute(int layer, int64_t position) const;
-  absl::StatusOr<HeadCodec> Balanced(int layer, int kv_head, int64_t position) const;
+  Codecs Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const;
+  absl::StatusOr<HeadCodec> Balanced(int layer, int kv_head, int64_t position, const QueryMoments* queries) const;
 
   const IndexConfig& config_;
-  Backend* const backend_;
+  MemoryLedger* const ledger_;
   std::shared_ptr<const LayerCodecs> rsq_;  // nullptr: balanced
   const CodeLayout layout_;
   std::mutex mutex_;

@@ -6,6 +6,7 @@
 #ifndef SEINE_KERNELS_MATH_H_
 #define SEINE_KERNELS_MATH_H_
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -92,6 +93,11 @@ inline constexpr float kBalancedRowNorm = 32000.0f, kBalancedColumnNorm = 65000.
 struct BalancedScale {
   float forth, back;
 };
+SEINE_HD inline BalancedScale ScaleOf(float squares) {
+  const float norm = std::sqrt(squares);
+  if (!(norm > 0) || !(norm - norm == 0.0f)) return {0.0f, 0.0f};
+  return {kBalancedRowNorm / norm, norm / kBalancedRowNorm};
+}
 
 // Nibble table entries: 7 bits with bias 64, so that two entries of a byte add up within 8 bits.
 inline constexpr int kTableBias = 64;

@@ -157,17 +157,26 @@ absl::StatusOr<Profile> ProfileBuilder::Finish() const {
   profile.num_q_heads = num_q_heads_;
   profile.num_kv_heads = num_kv_heads_;
   profile.head_dim = head_dim_;
+  const bool with_values =
+      std::any_of(layers_.begin(), layers_.end(), [](const LayerSums& sums) { return sums.v.count > 0; });
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     const LayerSums& sums = layers_[layer];
-    for (const auto& [what, count] :
-         {std::pair("queries", sums.q.count), std::pair("keys", sums.k.count),
-          std::pair("whole windows of 64 keys", sums.residual.count), std::pair("values", sums.v.count)}) {
+    for (const auto& [what, count] : {std::pair("queries", sums.q.count), std::pair("keys", sums.k.count),
+                                      std::pair("whole windows of 64 keys", sums.residual.count),
+                                      std::pair("values", with_values ? sums.v.count : 1)}) {
       if (count == 0) return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " has no ", what));
     }
-    profile.layers.push_back({Means(sums.q.mean, sums.q.count), Means(sums.k.mean, sums.k.count),
-                              Means(sums.v.mean, sums.v.count), Moments(sums.q.moment, sums.q.count),
-                              Moments(sums.k.moment, sums.k.count), Moments(sums.residual.moment, sums.residual.count),
-                              Moments(sums.v.moment, sums.v.count)});
+    profile.layers.push_back({Means(sums.q.mean, sums.q.count),
+                              Means(sums.k.mean, sums.k.count),
+                              {},
+                              Moments(sums.q.moment, sums.q.count),
+                              Moments(sums.k.moment, sums.k.count),
+                              Moments(sums.residual.moment, sums.residual.count),
+                              {}});
+    if (with_values) {
+      profile.layers.back().v_mean = Means(sums.v.mean, sums.v.count);
+      profile.layers.back().v_moment = Moments(sums.v.moment, sums.v.count);
+    }
     // Layers may come from different texts: what every layer has.
     profile.key_tokens = layer == 0 ? sums.k.count : std::min(profile.key_tokens, sums.k.count);
     profile.query_tokens = layer == 0 ? sums.q.count : std::min(profile.query_tokens, sums.q.count);

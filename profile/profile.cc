@@ -33,8 +33,6 @@ absl::Status Bad(const std::string& path, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
 }
 
-int64_t TriangleSize(int64_t dim) { return dim * (dim + 1) / 2; }
-
 // ---- Writing ----
 
 // Values as they stand in the file; INVALID_ARGUMENT where fp16 cannot hold one.
@@ -57,27 +55,9 @@ absl::StatusOr<std::string> Pack(const std::vector<double>& values, ProfilePreci
   return bytes;
 }
 
-// [heads, D]
-std::vector<double> Flat(const std::vector<VectorXd>& heads) {
-  std::vector<double> out;
-  for (const VectorXd& head : heads) out.insert(out.end(), head.begin(), head.end());
-  return out;
-}
-
-// [heads, T], upper triangles row by row
-std::vector<double> Flat(const std::vector<MatrixXd>& heads) {
-  std::vector<double> out;
-  for (const MatrixXd& head : heads) {
-    for (Eigen::Index i = 0; i < head.rows(); ++i) {
-      for (Eigen::Index j = i; j < head.cols(); ++j) out.push_back(head(i, j));
-    }
-  }
-  return out;
-}
-
 // Calls visit(name, the layer's tensor, its heads) for each of a layer's tensors; stops at an error.
 template <typename Layer, typename Visit>
-absl::Status ForEachTensor(const Profile& profile, int index, Layer* layer, const Visit& visit) {
+absl::Status ForEachTensor(const Profile& profile, int index, bool with_values, Layer* layer, const Visit& visit) {
   const std::string prefix = absl::StrCat("layers.", index, ".");
   const int q = profile.num_q_heads, kv = profile.num_kv_heads;
   absl::Status status = visit(prefix + "q_mean", &layer->q_mean, q);
@@ -85,6 +65,7 @@ absl::Status ForEachTensor(const Profile& profile, int index, Layer* layer, cons
   if (status.ok()) status = visit(prefix + "k_mean", &layer->k_mean, kv);
   if (status.ok()) status = visit(prefix + "k_moment", &layer->k_moment, kv);
   if (status.ok()) status = visit(prefix + "k_residual", &layer->k_residual, kv);
+  if (!with_values) return status;
   if (status.ok()) status = visit(prefix + "v_mean", &layer->v_mean, kv);
   if (status.ok()) status = visit(prefix + "v_moment", &layer->v_moment, kv);
   return status;
@@ -99,6 +80,13 @@ absl::StatusOr<std::string> ToJson(const std::vector<std::string>& texts) {
 }
 
 // ---- Reading ----
+
+// The metadata's format; INVALID_ARGUMENT where it is no profile's.
+absl::StatusOr<std::string> FormatOf(const TensorFile& file) {
+  const auto format = file.metadata().find("format");
+  if (format != file.metadata().end() && absl::StartsWith(format->second, kFormatPrefix)) return format->second;
+  return Bad(file.path(), "not a profile: metadata's format is not ", kFormat);
+}
 
 // Off by what rounding to the stored type may have moved an eigenvalue: 2^-11 (fp16) of the trace, and its subnormals'
 // steps. A factorisation of the shifted matrix exists only where no eigenvalue is lower.
@@ -116,9 +104,12 @@ class Reader {
 
   absl::StatusOr<Profile> Read() {
     absl::Status status = ReadMetadata();
+    const bool with_values = std::any_of(file_.names().begin(), file_.names().end(), [](const std::string& name) {
+      return absl::EndsWith(name, ".v_mean") || absl::EndsWith(name, ".v_moment");
+    });
     for (int64_t layer = 0; status.ok() && layer < num_layers_; ++layer) {
       profile_.layers.emplace_back();  // one by one: num_layers is not to be believed before the tensors are there
-      status = ForEachTensor(profile_, static_cast<int>(layer), &profile_.layers.back(),
+      status = ForEachTensor(profile_, static_cast<int>(layer), with_values, &profile_.layers.back(),
                              [&](const std::string& name, auto* heads, int count) { return Fill(name, count, heads); });
     }
     if (!status.ok()) return status;
@@ -144,12 +135,10 @@ class Reader {
   }
 
   absl::Status ReadMetadata() {
-    const auto format = file_.metadata().find("format");
-    if (format == file_.metadata().end() || !absl::StartsWith(format->second, kFormatPrefix)) {
-      return Bad(path(), "not a profile: metadata's format is not ", kFormat);
-    }
-    if (format->second != kFormat) {
-      return Bad(path(), "format ", format->second, " is another version; this program reads ", kFormat);
+    const absl::StatusOr<std::string> format = FormatOf(file_);
+    if (!format.ok()) return format.status();
+    if (*format != kFormat) {
+      return Bad(path(), "format ", *format, " is another version; this program reads ", kFormat);
     }
     int64_t q_heads = 0, kv_heads = 0, dim = 0;
     constexpr int64_t kMostTokens = int64_t{1} << 53;
@@ -223,9 +212,7 @@ class Reader {
     const int dim = profile_.head_dim;
     const absl::StatusOr<std::vector<float>> values = Values(name, heads, dim, &half);
     if (!values.ok()) return values.status();
-    for (int head = 0; head < heads; ++head) {
-      out->emplace_back(Eigen::Map<const Eigen::VectorXf>(values->data() + head * dim, dim).cast<double>());
-    }
+    *out = MeansOf(*values, heads, dim);
     return absl::OkStatus();
   }
 
@@ -234,13 +221,9 @@ class Reader {
     const int dim = profile_.head_dim;
     const absl::StatusOr<std::vector<float>> values = Values(name, heads, TriangleSize(dim), &half);
     if (!values.ok()) return values.status();
-    const float* next = values->data();
+    *out = MomentsOf(*values, heads, dim);
     for (int head = 0; head < heads; ++head) {
-      MatrixXd& moment = out->emplace_back(dim, dim);
-      for (int i = 0; i < dim; ++i) {
-        for (int j = i; j < dim; ++j) moment(i, j) = moment(j, i) = *next++;
-      }
-      if (!PositiveToRounding(moment, half)) {
+      if (!PositiveToRounding((*out)[head], half)) {
         return Bad(path(), "tensor ", name, ": head ", head, " is not positive semi-definite");
       }
     }
@@ -253,6 +236,42 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<double> Flatten(const std::vector<VectorXd>& heads) {
+  std::vector<double> out;
+  for (const VectorXd& head : heads) out.insert(out.end(), head.begin(), head.end());
+  return out;
+}
+
+std::vector<double> Flatten(const std::vector<MatrixXd>& heads) {
+  std::vector<double> out;
+  for (const MatrixXd& head : heads) {
+    for (Eigen::Index i = 0; i < head.rows(); ++i) {
+      for (Eigen::Index j = i; j < head.cols(); ++j) out.push_back(head(i, j));
+    }
+  }
+  return out;
+}
+
+std::vector<VectorXd> MeansOf(const std::vector<float>& values, int heads, int head_dim) {
+  std::vector<VectorXd> out;
+  for (int head = 0; head < heads; ++head) {
+    out.emplace_back(Eigen::Map<const Eigen::VectorXf>(values.data() + head * head_dim, head_dim).cast<double>());
+  }
+  return out;
+}
+
+std::vector<MatrixXd> MomentsOf(const std::vector<float>& values, int heads, int head_dim) {
+  std::vector<MatrixXd> out;
+  const float* next = values.data();
+  for (int head = 0; head < heads; ++head) {
+    MatrixXd& moment = out.emplace_back(head_dim, head_dim);
+    for (int i = 0; i < head_dim; ++i) {
+      for (int j = i; j < head_dim; ++j) moment(i, j) = moment(j, i) = *next++;
+    }
+  }
+  return out;
+}
 
 MatrixXd Profile::GroupQueryMoment(int layer, int kv_head) const {
   const int group = num_q_heads / num_kv_heads;
@@ -267,15 +286,25 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   return Reader(*std::move(file)).Read();
 }
 
+absl::Status CheckIsProfile(const std::string& path) {
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  if (!file.ok()) return file.status();
+  const absl::Status status = FormatOf(*file).status();
+  return status.ok() ? status : absl::FailedPreconditionError(status.message());
+}
+
 absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, const std::string& path) {
   const TensorFile::Type type =
       precision == ProfilePrecision::kFloat16 ? TensorFile::Type::kF16 : TensorFile::Type::kF32;
   std::vector<OutputTensor> tensors;
+  const bool with_values = std::any_of(profile.layers.begin(), profile.layers.end(), [](const LayerProfile& layer) {
+    return !layer.v_mean.empty() || !layer.v_moment.empty();
+  });
   for (size_t layer = 0; layer < profile.layers.size(); ++layer) {
     absl::Status status = ForEachTensor(
-        profile, static_cast<int>(layer), &profile.layers[layer],
+        profile, static_cast<int>(layer), with_values, &profile.layers[layer],
         [&](const std::string& name, const auto* heads, int count) -> absl::Status {
-          const std::vector<double> values = Flat(*heads);
+          const std::vector<double> values = Flatten(*heads);
           const int64_t width = std::is_same_v<decltype(heads), const std::vector<VectorXd>*>
                                     ? profile.head_dim
                                     : TriangleSize(profile.head_dim);

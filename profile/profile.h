@@ -6,7 +6,7 @@
 // ([heads, D (D + 1) / 2]: D + D - 1 + ... + 1 numbers), which halves the file.
 //   layers.{l}.q_mean [Hq, D]    .q_moment [Hq, T]
 //   layers.{l}.k_mean [Hkv, D]   .k_moment [Hkv, T]   .k_residual [Hkv, T]   (T = D (D + 1) / 2)
-//   layers.{l}.v_mean [Hkv, D]   .v_moment [Hkv, T]
+//   layers.{l}.v_mean [Hkv, D]   .v_moment [Hkv, T]   (of all layers, or of none where values were not to be had)
 // metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json states it, empty
 // if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads, head_dim, key_tokens,
 // query_tokens (measured, a layer), licence.
@@ -25,7 +25,7 @@
 namespace seine {
 
 struct LayerProfile {
-  std::vector<Eigen::VectorXd> q_mean, k_mean, v_mean;  // [Hq], [Hkv], [Hkv], each [D]
+  std::vector<Eigen::VectorXd> q_mean, k_mean, v_mean;  // [Hq], [Hkv], [Hkv], each [D]; v_*: empty if not measured
   std::vector<Eigen::MatrixXd> q_moment;                // [Hq] uncentred, [D, D]
   std::vector<Eigen::MatrixXd> k_moment;                // [Hkv] uncentred
   std::vector<Eigen::MatrixXd> k_residual;  // [Hkv] about the means of windows of 64, subtracted after RoPE as the
@@ -46,9 +46,21 @@ struct Profile {
   Eigen::MatrixXd GroupQueryMoment(int layer, int kv_head) const;
 };
 
+// Heads one after another, as files and messages hold them: means, and symmetric matrices as upper triangles row by
+// row. And back, of finite numbers of the right count.
+std::vector<double> Flatten(const std::vector<Eigen::VectorXd>& heads);
+std::vector<double> Flatten(const std::vector<Eigen::MatrixXd>& heads);
+std::vector<Eigen::VectorXd> MeansOf(const std::vector<float>& values, int heads, int head_dim);
+std::vector<Eigen::MatrixXd> MomentsOf(const std::vector<float>& values, int heads, int head_dim);
+inline int64_t TriangleSize(int64_t head_dim) { return head_dim * (head_dim + 1) / 2; }
+
 // Errors open with the path: NOT_FOUND, PERMISSION_DENIED, DATA_LOSS (cut short), INVALID_ARGUMENT (no profile, another
 // version, a tensor missing or of another shape, a NaN, a matrix that is not positive semi-definite to rounding).
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// Whether a file says that it is a profile, of this version or another; nothing but its header is read.
+// FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile.
+absl::Status CheckIsProfile(const std::string& path);
 
 enum class ProfilePrecision : uint8_t { kFloat16, kFloat32 };
 // Writes beside the path and renames, so that a reader never sees half a file.
@@ -70,8 +82,8 @@ class ProfileBuilder {
   void AddQueries(int layer, const float* queries, int64_t count, int64_t first_position, const Rope& rope);
   void AddValues(int layer, const float* values, int64_t count);
 
-  // FAILED_PRECONDITION naming a layer that has no keys, queries or values. Names, texts and rope_json are the caller's
-  // to fill in.
+  // FAILED_PRECONDITION naming a layer that has no keys or queries, or no values where another has some; values that no
+  // layer has were not measured. Names, texts and rope_json are the caller's to fill in.
   absl::StatusOr<Profile> Finish() const;
 
  private:

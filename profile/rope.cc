@@ -53,6 +53,19 @@ class Fields {
     return value->get<double>();
   }
 
+  // [count] radians a token.
+  std::vector<double> Table(const char* name, size_t count) {
+    std::vector<double> out;
+    const Json* value = Find(name);
+    for (const Json& entry : value != nullptr && value->is_array() ? *value : Json::array()) {
+      if (entry.is_number() && entry.get<double>() >= 0 && std::isfinite(entry.get<double>())) {
+        out.push_back(entry.get<double>());
+      }
+    }
+    if (out.size() != count || value->size() != count) Fail(Bad(name, "must be ", count, " frequencies"));
+    return out;
+  }
+
   bool Flag(const char* name, bool otherwise) {
     const Json* value = Find(name);
     if (value == nullptr) return otherwise;
@@ -182,8 +195,6 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   }
 
   Fields fields(*inner, object);
-  // Above 1: turns slow down from pair to pair, and YaRN divides by its logarithm.
-  const double theta = fields.Number("rope_theta", 1.000001);
   if (fields.Number("partial_rotary_factor", 0, 1) != 1) {
     fields.Fail(Bad("partial_rotary_factor", "only 1 is known: every pair of coordinates turns"));
   }
@@ -193,7 +204,11 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   const Json* named = fields.Find("rope_type");
   if (named == nullptr) named = fields.Find("type");
   const std::string type = named == nullptr ? "default" : named->is_string() ? named->get<std::string>() : "";
-  if (type == "default") {
+  // Above 1: turns slow down from pair to pair, and YaRN divides by its logarithm.
+  const double theta = type == "table" ? 0 : fields.Number("rope_theta", 1.000001);
+  if (type == "table") {
+    rope.inv_freq = fields.Table("inv_freq", static_cast<size_t>(head_dim) / 2);
+  } else if (type == "default") {
     rope.inv_freq = Plain(theta, head_dim);
   } else if (type == "linear") {
     rope.inv_freq = Linear(&fields, theta, head_dim);
@@ -204,10 +219,16 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   } else if (type == "llama3") {
     rope.inv_freq = Llama3(&fields, theta, head_dim);
   } else {
-    fields.Fail(Bad("rope_type", "must be default, linear, dynamic, yarn or llama3, not ", Fields::Shown(*named)));
+    fields.Fail(
+        Bad("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", Fields::Shown(*named)));
   }
   if (!fields.status().ok()) return fields.status();
   return rope;
+}
+
+std::string RopeJson(const Rope& rope) {
+  if (!rope.stated()) return "";
+  return Json({{"rope_type", "table"}, {"inv_freq", rope.inv_freq}}).dump();
 }
 
 void UndoRope(const Rope& rope, int64_t position, double* x) { Turn(rope, -static_cast<double>(position), x); }

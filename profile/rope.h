@@ -32,9 +32,13 @@ struct Rope {
 
 // `json`: rope_parameters of a config.json (transformers 5), or an object with rope_theta and rope_scaling (before).
 // Empty or null: RoPE is not stated. Types default, linear, dynamic (as it is at `length` tokens), yarn, llama3.
-// INVALID_ARGUMENT names the field that is missing, wrong or not known (longrope, a partial_rotary_factor other than 1,
-// several axes). Attention factors scale a head's logits as a whole and are left out.
+// Ours besides: {"rope_type": "table", "inv_freq": [...]}, any frequencies as they are. INVALID_ARGUMENT names the
+// field that is missing, wrong or not known (longrope, a partial_rotary_factor other than 1, several axes). Attention
+// factors scale a head's logits as a whole and are left out.
 absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style style, int64_t length);
+
+// `rope` as a table for ParseRope, to the last bit; empty where it is not stated.
+std::string RopeJson(const Rope& rope);
 
 // x[head_dim] seen at `position`, turned back to position 0 (undo) or forth (apply). In place.
 void UndoRope(const Rope& rope, int64_t position, double* x);

@@ -1,7 +1,5 @@
-// Serving by gRPC's callback API. Light calls are answered on the thread that received them, heavy ones go through the
-// executor. A Decode step runs on the receiving thread as long as steps are short, because a hop to another thread
-// costs as much as gRPC itself; once a stream's steps are long the hop is nothing beside them, and gRPC's threads stay
-// free.
+// Serving by gRPC's callback API, and Decode on threads that sleep (decode_lanes.h). Light calls are answered on the
+// thread that received them, heavy ones go through the executor.
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <grpcpp/support/byte_buffer.h>
 
@@ -16,6 +14,7 @@
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
 #include "service/calls.h"
+#include "service/decode_lanes.h"
 #include "service/rpc.h"
 #include "service/services.h"
 #include "service/streams.h"
@@ -26,10 +25,8 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// A stream whose last step took longer goes through the executor: the hop costs about 75 us there and back, 2% of this.
-constexpr int64_t kInlineMicroseconds = 4000;
-// Requests above this size (prefill, large batches) take longer than that whatever the steps before them took.
-constexpr size_t kInlineBytes = size_t{1} << 20;
+// Decode streams that may work at once. A lane without a stream costs a sleeping thread.
+constexpr int kDecodeLanes = 8;
 
 template <typename Request, typename Response>
 using Call = absl::Status (*)(Core&, const Request&, Response*);
@@ -100,60 +97,6 @@ class Turns {
   bool draining_ = false;   // guarded by mutex_
 };
 
-class DecodeReactor final : public grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>, public Stream {
- public:
-  DecodeReactor(Core& core, StreamSet& streams) : core_(core), streams_(streams), session_(core) {
-    StartRead(&request_);  // before Add: a Finish by Drain must not come first
-    if (!streams_.Add(this) && turns_.BeginFinish()) Finish(Finished(core_, ShuttingDown()));
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!turns_.BeginWork()) return;
-    if (!ok) return End(absl::OkStatus());
-    if (last_step_us_ <= kInlineMicroseconds && request_.ByteSizeLong() <= kInlineBytes) return Answer();
-    if (core_.executor.Submit([this] { Answer(); })) return;
-    response_.Clear();
-    response_.set_step(request_.step());
-    ToProto(QueueFull(core_), response_.mutable_status());
-    Write();
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) return End(absl::CancelledError("the client is gone"));
-    if (!turns_.BeginRead()) return Finish(Finished(core_, ShuttingDown()));
-    StartRead(&request_);
-  }
-  void Drain() override {
-    if (turns_.BeginDrain()) Finish(Finished(core_, ShuttingDown()));
-  }
-  void OnDone() override {
-    streams_.Remove(this);
-    delete this;
-  }
-
- private:
-  void Answer() {
-    session_.Step(request_, &response_);
-    last_step_us_ = response_.server_us();
-    Write();
-  }
-  void Write() {
-    core_.calls.fetch_add(1, std::memory_order_relaxed);
-    if (response_.has_status()) core_.errors.fetch_add(1, std::memory_order_relaxed);
-    StartWrite(&response_);
-  }
-  void End(const absl::Status& status) {
-    if (turns_.BeginFinish()) Finish(Finished(core_, status));
-  }
-
-  Core& core_;
-  StreamSet& streams_;
-  Turns turns_;
-  DecodeSession session_;
-  int64_t last_step_us_ = 0;
-  v1::DecodeRequest request_;  // both are used again by every step: their buffers grow once
-  v1::DecodeResponse response_;
-};
-
 class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStreamRequest>, public Stream {
  public:
   AppendStreamReactor(Core& core, StreamSet& streams, CallbackServerContext* context, v1::AppendStreamResponse* totals)
@@ -197,10 +140,9 @@ class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStrea
 };
 
 // A stream that came while the server ends.
-template <typename Reactor>
-class Refusal final : public Reactor {
+class Refusal final : public grpc::ServerReadReactor<v1::AppendStreamRequest> {
  public:
-  Refusal() { this->Finish(ToGrpc(ShuttingDown())); }
+  Refusal() { Finish(ToGrpc(ShuttingDown())); }
   void OnDone() override { delete this; }
 };
 
@@ -242,12 +184,20 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
   explicit AdminServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(GetServerInfo, Light)
   SEINE_UNARY(DescribeHead, Light)
+  SEINE_UNARY(MeasureProfile, Heavy)
 
  private:
   Core& core_;
 };
 
-class RetrievalServiceImpl final : public v1::RetrievalService::CallbackService {
+// All by callbacks but Decode.
+template <typename Base>
+using ByCallbacks =
+    v1::RetrievalService::WithCallbackMethod_Append<v1::RetrievalService::WithCallbackMethod_AppendStream<
+        v1::RetrievalService::WithCallbackMethod_Retrieve<v1::RetrievalService::WithCallbackMethod_Gather<Base>>>>;
+
+class RetrievalServiceImpl final
+    : public v1::RetrievalService::WithAsyncMethod_Decode<ByCallbacks<v1::RetrievalService::Service>> {
  public:
   explicit RetrievalServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(Append, Heavy)
@@ -255,12 +205,8 @@ class RetrievalServiceImpl final : public v1::RetrievalService::CallbackService 
   SEINE_UNARY(Gather, Heavy)
   grpc::ServerReadReactor<v1::AppendStreamRequest>* AppendStream(CallbackServerContext* context,
                                                                  v1::AppendStreamResponse* response) override {
-    if (!core_.under_way.Enter()) return new Refusal<grpc::ServerReadReactor<v1::AppendStreamRequest>>();
+    if (!core_.under_way.Enter()) return new Refusal;
     return new AppendStreamReactor(core_, streams_, context, response);
-  }
-  grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>* Decode(CallbackServerContext*) override {
-    if (!core_.under_way.Enter()) return new Refusal<grpc::ServerBidiReactor<v1::DecodeRequest, v1::DecodeResponse>>();
-    return new DecodeReactor(core_, streams_);
   }
   void Drain() { streams_.Drain(); }
 
@@ -314,13 +260,23 @@ class Heartbeat {
 
 class CallbackServices final : public Services {
  public:
-  explicit CallbackServices(Core& core) : index_(core), sequence_(core), admin_(core), retrieval_(core) {}
+  explicit CallbackServices(Core& core)
+      : index_(core),
+        sequence_(core),
+        admin_(core),
+        retrieval_(core),
+        lanes_(core, kDecodeLanes, DecodeLanes::Wait::kSleep,
+               [this](auto* context, auto* wire, auto* queue, void* tag) {
+                 retrieval_.RequestDecode(context, wire, queue, queue, tag);
+               }) {}
 
   void Register(grpc::ServerBuilder* builder) override {
     grpc::EnableDefaultHealthCheckService(true);
     builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
+    lanes_.Register(builder);
   }
   void Start(grpc::Server* server) override {
+    lanes_.Start();
     health_ = server->GetHealthCheckService();
     for (const char* name : {v1::IndexService::service_full_name(), v1::SequenceService::service_full_name(),
                              v1::AdminService::service_full_name(), v1::RetrievalService::service_full_name()}) {
@@ -331,15 +287,17 @@ class CallbackServices final : public Services {
   void Drain() override {
     heartbeat_.Stop();
     health_->SetServingStatus(false);
+    lanes_.Drain();
     retrieval_.Drain();
   }
-  void Stop() override {}
+  void Stop() override { lanes_.Stop(); }
 
  private:
   IndexServiceImpl index_;
   SequenceServiceImpl sequence_;
   AdminServiceImpl admin_;
   RetrievalServiceImpl retrieval_;
+  DecodeLanes lanes_;
   grpc::HealthCheckServiceInterface* health_ = nullptr;
   Heartbeat heartbeat_;
 };

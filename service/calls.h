@@ -41,6 +41,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
 // AdminService.
 absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);
 absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response);
+absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request, v1::MeasureProfileResponse* response);
 
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);

@@ -1,8 +1,10 @@
 // The calls of IndexService, SequenceService and AdminService.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "profile/profile.h"
 #include "service/calls.h"
 #include "service/convert.h"
 #include "service/error.h"
@@ -16,6 +18,8 @@ constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"se
                                                                             {"sequence id: ", "id: "}};
 constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequence: ", "source: "},
                                                                           {"sequence id: ", "new_id: "}};
+// Of several, the place in the list says which.
+constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"sequence: ", ""}};
 
 }  // namespace
 
@@ -151,6 +155,8 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_queue_capacity(core.options.queue_capacity);
   response->set_max_message_bytes(core.options.max_message_bytes);
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
+  response->set_device_memory_limit_bytes(core.options.device_memory_limit_bytes);
+  response->set_device_memory_bytes(core.budget->used_bytes(Account::kDevice));
   return absl::OkStatus();
 }
 
@@ -161,6 +167,34 @@ absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1
   auto head = (*index)->DescribeHead(handle, request.layer(), request.kv_head());
   if (!head.ok()) return Explain(head.status(), "", kHandleNames);
   ToProto(*head, response);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request,
+                            v1::MeasureProfileResponse* response) {
+  if (request.sequences().empty()) return FieldError("EMPTY", "sequences", "none given");
+  if (request.sequences_size() > kMaxBatchItems) {
+    return FieldError("OUT_OF_LIMITS", "sequences",
+                      absl::StrCat(request.sequences_size(), " entries, at most ", kMaxBatchItems));
+  }
+  std::shared_ptr<Index> index;
+  std::vector<SequenceHandle> handles;
+  for (int i = 0; i < request.sequences_size(); ++i) {
+    const v1::SequenceHandle& sequence = request.sequences(i);
+    const std::string field = absl::StrCat("sequences[", i, "]");
+    auto found = ResolveHandle(core, sequence, field, &handles.emplace_back());
+    if (!found.ok()) return found.status();
+    if (index != nullptr && *found != index) {
+      return FieldError("CONFLICT", field + ".index", "is another than the first one's");
+    }
+    index = *std::move(found);
+    if (auto s = index->GetSequence(handles.back()).status(); !s.ok()) {
+      return Explain(s, field, kListedNames);
+    }
+  }
+  auto profile = index->Measure(handles, request.layer());
+  if (!profile.ok()) return Explain(profile.status(), "");
+  ToProto(*profile, response);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "profile/profile.h"
 #include "service/validate.h"
 
 namespace seine {
@@ -267,7 +268,7 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     }
     params.method = Method::kExact;
   }
-  if (auto s = Validate(params); !s.ok()) return Explain(s, "selector", kSelectorNamePairs);
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", kSelectorNamePairs);
   return params;
 }
 
@@ -279,6 +280,8 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_store_bytes(stats.store_bytes);
   info->set_reencoded_layers(stats.reencoded_layers);
   info->set_reencoded_keys(stats.reencoded_keys);
+  info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);
+  info->set_queries_not_kept(stats.queries_not_kept);
 }
 
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {
@@ -308,9 +311,34 @@ void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
   out->set_total_bits(head.total_bits);
   if (head.horizon > 0) out->set_horizon(head.horizon);
   if (head.position >= 0) out->set_position(head.position);
+  out->set_query_moments(head.query_moments);
+  if (head.predicted_loss) out->set_predicted_loss(*head.predicted_loss);
   if (head.lambda.empty()) return;
   SetTensor(v1::D_TYPE_FLOAT32, {static_cast<int64_t>(head.lambda.size())}, out->mutable_lambda());
   out->mutable_lambda()->set_raw(head.lambda.data(), head.lambda.size() * sizeof(float));
+}
+
+void ToProto(const Profile& profile, v1::MeasureProfileResponse* out) {
+  const LayerProfile& layer = profile.layers[0];
+  out->set_key_tokens(profile.key_tokens);
+  out->set_query_tokens(profile.query_tokens);
+  const auto set = [out](const auto& heads, auto mutable_tensor) {
+    if (heads.empty()) return;  // values that are not kept
+    const std::vector<double> values = Flatten(heads);
+    const std::vector<float> singles(values.begin(), values.end());
+    const auto count = static_cast<int64_t>(heads.size());
+    v1::Tensor* tensor = (out->*mutable_tensor)();
+    SetTensor(v1::D_TYPE_FLOAT32, {count, static_cast<int64_t>(singles.size()) / count}, tensor);
+    tensor->set_raw(singles.data(), singles.size() * sizeof(float));
+  };
+  using Response = v1::MeasureProfileResponse;
+  set(layer.q_mean, &Response::mutable_q_mean);
+  set(layer.q_moment, &Response::mutable_q_moment);
+  set(layer.k_mean, &Response::mutable_k_mean);
+  set(layer.k_moment, &Response::mutable_k_moment);
+  set(layer.k_residual, &Response::mutable_k_residual);
+  set(layer.v_mean, &Response::mutable_v_mean);
+  set(layer.v_moment, &Response::mutable_v_moment);
 }
 
 void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out) {

@@ -35,6 +35,7 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
 void ToProto(const Index& index, v1::IndexInfo* info);
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info);
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out);
+void ToProto(const Profile& profile, v1::MeasureProfileResponse* out);  // its one layer
 void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out);
 
 }  // namespace seine

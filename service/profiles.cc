@@ -31,23 +31,35 @@ absl::StatusOr<std::shared_ptr<Profiles>> Profiles::Open(const std::string& fold
   return profiles;
 }
 
-std::vector<std::string> Profiles::Names() const {
-  std::vector<std::string> names;
-  if (folder_.empty()) return names;
+Profiles::Listing Profiles::List() const {
+  Listing listing;
+  if (folder_.empty()) return listing;
   std::error_code error;  // a folder that went away since holds none
   for (fs::directory_iterator file(folder_, error), end; !error && file != end; file.increment(error)) {
-    std::string name = file->path().filename().string();
+    const std::string path = file->path().string(), file_name = file->path().filename().string();
     for (const char* suffix : kSuffixes) {
-      if (!absl::EndsWith(name, suffix)) continue;
-      name.resize(name.size() - absl::string_view(suffix).size());
-      if (CheckName(name, "").ok()) names.push_back(std::move(name));
+      if (!absl::EndsWith(file_name, suffix)) continue;
+      const std::string name(absl::StripSuffix(file_name, suffix));
+      absl::Status status = CheckName(name, "");
+      if (status.ok()) status = CheckIsProfile(path);
+      if (status.ok()) {
+        listing.names.push_back(name);
+      } else {
+        listing.passed_over.push_back(
+            absl::StrCat(file_name, ": ", absl::StripPrefix(status.message(), absl::StrCat(path, ": "))));
+      }
       break;
     }
   }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
+  std::sort(listing.passed_over.begin(), listing.passed_over.end());
+  std::sort(listing.names.begin(), listing.names.end());
+  listing.names.erase(std::unique(listing.names.begin(), listing.names.end()), listing.names.end());
+  return listing;
 }
+
+std::vector<std::string> Profiles::Names() const { return List().names; }
+
+std::vector<std::string> Profiles::PassedOver() const { return List().passed_over; }
 
 std::string Profiles::PathOf(const std::string& name) const {
   if (folder_.empty() || !CheckName(name, "").ok()) return "";
@@ -59,7 +71,10 @@ std::string Profiles::PathOf(const std::string& name) const {
   return "";
 }
 
-bool Profiles::Has(const std::string& name) const { return !PathOf(name).empty(); }
+bool Profiles::Has(const std::string& name) const {
+  const std::string path = PathOf(name);
+  return !path.empty() && CheckIsProfile(path).code() != absl::StatusCode::kFailedPrecondition;
+}
 
 absl::StatusOr<std::shared_ptr<const Profile>> Profiles::Find(const std::string& name, absl::string_view field) {
   if (auto s = CheckName(name, field); !s.ok()) return s;

@@ -24,13 +24,21 @@ class Profiles {
   // The error says what is wrong with the folder.
   static absl::StatusOr<std::shared_ptr<Profiles>> Open(const std::string& folder);
 
-  std::vector<std::string> Names() const;   // as the folder is now, sorted
-  bool Has(const std::string& name) const;  // false for what is no legal name
+  std::vector<std::string> Names() const;  // as the folder is now, sorted
+  // The folder's other tensor files, each "FILE: why it is no profile": traces, or what cannot be read.
+  std::vector<std::string> PassedOver() const;
+  // False for what is no legal name, and where the file of that name says that it is something else, as a trace does. A
+  // file that cannot be read may be meant as the profile: true, so that Find says what is wrong with it.
+  bool Has(const std::string& name) const;
   // NOT_FOUND, INVALID_ARGUMENT (no legal name) or FAILED_PRECONDITION (the file is no whole profile), with `field` in
   // front.
   absl::StatusOr<std::shared_ptr<const Profile>> Find(const std::string& name, absl::string_view field);
 
  private:
+  struct Listing {
+    std::vector<std::string> names, passed_over;  // sorted
+  };
+  Listing List() const;
   std::string PathOf(const std::string& name) const;  // empty: there is none
 
   std::string folder_;                                          // empty: none

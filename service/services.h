@@ -1,12 +1,12 @@
-// The wire contract's services for one gRPC server. Two ways of serving the same calls (calls.h):
+// The wire contract's services for one gRPC server. Two ways of serving the same calls (calls.h); in both, Decode
+// streams have threads of their own (decode_lanes.h):
 //
 // Callback (default): gRPC's callback API; threads sleep while nothing arrives.
-// Polling: a thread of ours spins on the completion queue that serves Decode and polls for the whole server, so no
-// wake-up
-//   (20-35 us each) stands between a request and its answer. gRPC 1.51 has one poller at a time for all queues of a
-//   process; any thread of the callback API would sleep in it and every event would first have to wake that thread. So
-//   here the other calls run on gRPC's synchronous threads, which do not poll. Price: a busy core while a Decode stream
-//   is open.
+// Polling: the thread of the Decode streams spins on its completion queue and polls for the whole server, so no wake-up
+//   (20-35 us each) stands between a request and its answer. gRPC's epoll engine has one poller at a time for all
+//   queues of a process; any thread of the callback API would sleep in it and every event would first have to wake that
+//   thread. So here the other calls run on gRPC's synchronous threads, which do not poll. Price: a busy core while a
+//   Decode stream is open.
 #ifndef SEINE_SERVICE_SERVICES_H_
 #define SEINE_SERVICE_SERVICES_H_
 

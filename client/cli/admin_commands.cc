@@ -28,6 +28,8 @@ absl::Status Version(const Session& session) {
                      {"num_threads", info->num_threads},
                      {"memory_limit_bytes", info->memory_limit_bytes},
                      {"memory_bytes", info->memory_bytes},
+                     {"device_memory_limit_bytes", info->device_memory_limit_bytes},
+                     {"device_memory_bytes", info->device_memory_bytes},
                      {"num_indexes", info->num_indexes},
                      {"num_sequences", info->num_sequences},
                      {"uptime_seconds", info->uptime_seconds},
@@ -35,12 +37,15 @@ absl::Status Version(const Session& session) {
                      {"max_message_bytes", info->max_message_bytes},
                      {"profiles", info->profiles}};
   session.Print(json, [&] {
-    const std::string limit = info->memory_limit_bytes > 0 ? FormatBytes(info->memory_limit_bytes) : "no limit";
+    const auto held = [](int64_t bytes, int64_t limit) {
+      return absl::StrCat(FormatBytes(bytes), " of ", limit > 0 ? FormatBytes(limit) : "no limit");
+    };
     return ToString(
         {{"client", SEINE_VERSION},
          {"server", info->version},
          {"backend", absl::StrCat(info->backend, " (", info->simd_target, "), ", info->num_threads, " threads")},
-         {"memory", absl::StrCat(FormatBytes(info->memory_bytes), " of ", limit)},
+         {"memory", held(info->memory_bytes, info->memory_limit_bytes)},
+         {"device memory", held(info->device_memory_bytes, info->device_memory_limit_bytes)},
          {"holds", absl::StrCat(info->num_indexes, " indexes, ", info->num_sequences, " sequences")},
          {"uptime", absl::StrCat(info->uptime_seconds, " s")},
          {"queue", absl::StrCat(info->queue_capacity)},
@@ -58,6 +63,14 @@ std::string Balanced(const client::HeadInfo& head) {
   if (!head.horizon) return text + "RoPE not stated";
   if (!head.position) return text + "nothing encoded";
   return absl::StrCat(text, "for queries at [", *head.position, ", ", *head.position + *head.horizon, "]");
+}
+
+// What the transform's query moments are, and whether those that ask are such.
+std::string Fit(const client::HeadInfo& head) {
+  if (head.query_moments.empty()) return "-";
+  const std::string made_for = head.query_moments == "live" ? "learnt from those asked" : "as in the profile";
+  if (!head.predicted_loss) return made_for + ", too few asked yet to compare";
+  return absl::StrCat(made_for, ", predicted loss ", FormatDouble(*head.predicted_loss, 2));
 }
 
 absl::Status DescribeHead(const Session& session, const client::Sequence& sequence, int layer, int kv_head) {
@@ -84,6 +97,8 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"horizon", head->horizon ? Json(*head->horizon) : Json()},
                      {"coarse_bits", head->coarse_bits},
                      {"total_bits", head->total_bits},
+                     {"query_moments", head->query_moments},
+                     {"predicted_loss", head->predicted_loss ? Json(*head->predicted_loss) : Json()},
                      {"lambda", head->lambda}};
   session.Print(json, [&] {
     return ToString({{"tokens", absl::StrCat(head->num_tokens)},
@@ -94,7 +109,8 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"bytes a key", absl::StrCat(FormatDouble(head->bytes_per_key, 1), " (", head->coarse_bytes,
                                                   " scanned, ", head->fine_bytes, " for candidates)")},
                      {"codec", absl::StrCat(head->codec, ", coarse ", head->coarse, ", centre ", head->centre)},
-                     {"balanced", Balanced(*head)}});
+                     {"balanced", Balanced(*head)},
+                     {"queries", Fit(*head)}});
   });
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// A model profile out of recorded traces: what `seine calibrate` computes, apart from the command line.
+// A model profile out of recorded traces, or of what a server holds: what `seine calibrate` computes, apart from the
+// command line.
 #ifndef SEINE_CLIENT_CLI_CALIBRATION_H_
 #define SEINE_CLIENT_CLI_CALIBRATION_H_
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/client.h"
 #include "profile/profile.h"
 
 namespace seine::cli {
@@ -23,6 +25,17 @@ struct CalibrationOptions {
 // no trace, tensors that disagree, a value that is not finite, traces of different models, a layer that is missing.
 absl::StatusOr<Profile> Calibrate(const CalibrationOptions& options,
                                   const std::function<void(int64_t done, int64_t total)>& progress);
+
+struct LiveOptions {
+  std::string index;
+  std::vector<std::string> sequences;  // ids
+  std::string licence;                 // empty: unstated
+};
+
+// Measures every layer on what the sequences hold and were asked (index/index.h, Index::Measure). RoPE is the index's.
+// `progress` is told layers done and layers in all. Errors are the server's.
+absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client* client,
+                                      const std::function<void(int64_t done, int64_t total)>& progress);
 
 }  // namespace seine::cli
 

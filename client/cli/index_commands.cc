@@ -53,7 +53,9 @@ Json ToJson(const client::IndexInfo& info) {
           {"code_bytes", info.code_bytes},
           {"store_bytes", info.store_bytes},
           {"reencoded_layers", info.reencoded_layers},
-          {"reencoded_keys", info.reencoded_keys}};
+          {"reencoded_unfit_layers", info.reencoded_unfit_layers},
+          {"reencoded_keys", info.reencoded_keys},
+          {"queries_not_kept", info.queries_not_kept}};
 }
 
 void Show(const Session& session, const client::IndexInfo& info) {

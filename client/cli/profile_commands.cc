@@ -1,4 +1,4 @@
-// seine calibrate and seine profile show: files alone, no server.
+// seine calibrate, from files or from a server, and seine profile show.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -21,6 +21,7 @@ namespace {
 
 struct CalibrateArguments {
   CalibrationOptions options;
+  LiveOptions live;
   std::string out;
   bool fp32 = false;
 };
@@ -46,6 +47,12 @@ Json ToJson(const Profile& profile) {
           {"query_tokens", profile.query_tokens}};
 }
 
+std::string RopeText(const Profile& profile) {
+  if (profile.rope_json.empty()) return "not stated: moments as observed";
+  if (!absl::StrContains(profile.rope_json, R"("table")")) return profile.rope_json;
+  return absl::StrCat("a table of ", profile.head_dim / 2, " frequencies");
+}
+
 std::vector<std::pair<std::string, std::string>> ToFields(const Profile& profile) {
   return {{"model", profile.model},
           {"layers", absl::StrCat(profile.layers.size(), ", of ", profile.num_q_heads, " query heads, ",
@@ -53,7 +60,8 @@ std::vector<std::pair<std::string, std::string>> ToFields(const Profile& profile
           {"measured", absl::StrCat(profile.key_tokens, " keys and ", profile.query_tokens, " queries a layer")},
           {"texts", absl::StrJoin(profile.texts, "; ")},
           {"licence", profile.licence},
-          {"rope", profile.rope_json.empty() ? "not stated: moments as observed" : profile.rope_json}};
+          {"values", profile.layers[0].v_mean.empty() ? "not measured" : "measured"},
+          {"rope", RopeText(profile)}};
 }
 
 absl::Status Write(const CalibrateArguments& arguments, const Profile& profile) {
@@ -67,10 +75,12 @@ absl::Status RunCalibrate(const Session& session, const CalibrateArguments& argu
   absl::StatusOr<Profile> profile;
   {
     std::unique_ptr<ProgressBar> bar;
-    profile = Calibrate(arguments.options, [&](int64_t done, int64_t total) {
+    const auto progress = [&](int64_t done, int64_t total) {
       if (bar == nullptr) bar = std::make_unique<ProgressBar>("calibrate", total);
       bar->Update(done);
-    });
+    };
+    profile = arguments.options.traces.empty() ? CalibrateLive(arguments.live, session.client.get(), progress)
+                                               : Calibrate(arguments.options, progress);
   }
   if (!profile.ok()) return profile.status();
   absl::Status written = Write(arguments, *profile);
@@ -192,22 +202,37 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
 }
 
 void AddCalibrate(CLI::App* app, Session* session) {
-  CLI::App* calibrate = app->add_subcommand("calibrate", "Measure a model's profile from recorded traces (no server)");
+  CLI::App* calibrate = app->add_subcommand("calibrate", "Measure a model's profile, from recorded traces or a server");
   calibrate->footer(
       "Traces are those of python -m seine_kv.trace, of one model, with every layer in one of them.\n"
       "  python -m seine_kv.trace --text book.txt --layers $(seq -s, 0 29) --out book.safetensors\n"
-      "  seine calibrate --trace book.safetensors --out model.profile.safetensors");
+      "  seine calibrate --trace book.safetensors --out model.profile.safetensors\n"
+      "Or from sequences of a running server, on the keys (and values) that it stores and a sample of the latest\n"
+      "queries that it was asked:\n"
+      "  seine calibrate --index llama --sequence chat,code --out model.profile.safetensors");
   auto arguments = std::make_shared<CalibrateArguments>();
-  calibrate->add_option("--trace", arguments->options.traces, "A trace; may be given again, and the texts add up")
-      ->required()
-      ->allow_extra_args(false);
+  CLI::Option* trace =
+      calibrate->add_option("--trace", arguments->options.traces, "A trace; may be given again, and the texts add up")
+          ->allow_extra_args(false);
+  CLI::Option* index = calibrate->add_option("--index", arguments->live.index, "An index of the server (no --trace)");
+  CLI::Option* sequence =
+      calibrate->add_option("--sequence", arguments->live.sequences, "Its sequences to measure: id, or id,id")
+          ->delimiter(',')
+          ->allow_extra_args(false);
+  trace->excludes(index)->excludes(sequence);
+  index->needs(sequence);
+  sequence->needs(index);
   calibrate->add_option("--out", arguments->out, "Profile to write (replaced if it exists)")->required();
   calibrate->add_flag("--fp32", arguments->fp32, "Store in fp32 (default: fp16, half the size)");
-  calibrate->add_option("--sink", arguments->options.sink, "First tokens of each text to leave out (16)")
-      ->check(CLI::NonNegativeNumber.description(""));
+  calibrate
+      ->add_option("--sink", arguments->options.sink, "First tokens of each text to leave out (16; a server's own)")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->excludes(index);
   calibrate->add_option("--licence", arguments->options.licence, "Terms of model and texts (default: the traces')");
   calibrate->callback([=] {
-    session->needs_server = false;
+    if (trace->empty() && index->empty()) throw CLI::RequiredError("--trace, or --index and --sequence,");
+    arguments->live.licence = arguments->options.licence;
+    session->needs_server = trace->empty();
     session->action = [=] { return RunCalibrate(*session, *arguments); };
   });
 }

@@ -94,11 +94,6 @@ struct BalancedTables {
   std::vector<float> lambda;           // [dim]
   std::vector<uint8_t> coarse, total;  // [dim] bits
 };
-inline BalancedScale ScaleOf(float squares) {
-  const float norm = std::sqrt(squares);
-  if (!(norm > 0) || !std::isfinite(norm)) return {0.0f, 0.0f};
-  return {kBalancedRowNorm / norm, norm / kBalancedRowNorm};
-}
 // Codes of 64 centred keys x [64, dim]. cells [dim][64]: indices of total[i] bits (0 where total[i] is 0). Factors in
 // true units: s * sum(lambda z^2) / sum(lambda z z^) over the coded coordinates, of the coarse and of the whole code; 0
 // for a zero key.

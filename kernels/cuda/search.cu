@@ -14,13 +14,15 @@ __global__ void __launch_bounds__(kLanes, 1) SearchKernel(const __grid_constant_
 
 }  // namespace
 
-cudaError_t LaunchSearch(const SearchPlan& plan, const SearchArgs& args, cudaStream_t stream) {
+cudaError_t LaunchSearch(const SearchPlan& plan, const SearchArgs& args, cudaStream_t stream,
+                         const std::function<void()>& after) {
   cudaError_t error = cudaSuccess;
   RunSteps(plan, [&](auto body, BlockIndex grid, auto lanes) {
     using Body = decltype(body);
     if (error != cudaSuccess || grid.x == 0 || grid.y == 0) return;
     SearchKernel<Body, decltype(lanes)::value><<<dim3(grid.x, grid.y), decltype(lanes)::value, 0, stream>>>(args);
     error = cudaGetLastError();
+    if (after) after();
   });
   return error;
 }

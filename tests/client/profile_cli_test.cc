@@ -221,7 +221,7 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
     int exit_code;
     const char* part;
   } cases[] = {
-      {"calibrate --out %x", 2, "--trace is required"},
+      {"calibrate --out %x", 2, "--trace, or --index and --sequence, is required"},
       {"calibrate --trace %t", 2, "--out is required"},
       {"calibrate --trace %t --out %x --sink -1", 2, "--sink"},
       {"calibrate --trace %missing --out %x", 3, "missing: No such file or directory"},

@@ -195,7 +195,8 @@ TEST_F(BalancedTest, RopeMayBeNotStatedWhereTheProfileIsOfNone) {
 
 TEST_F(BalancedTest, TransformsAreComputedOnceForAllThreads) {
   const IndexConfig config = BalancedConfig(model_, profile_);
-  Transforms transforms(&config, backend_.get());
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  Transforms transforms(&config, &ledger);
   std::vector<std::shared_ptr<const LayerCodecs>> got(8);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < got.size(); ++i) threads.emplace_back([&, i] { got[i] = *transforms.Of(0, 1500 + i); });

@@ -21,10 +21,12 @@ class MadeUpModel {
  public:
   static constexpr char kRopeJson[] = R"({"rope_theta": 10000})";
 
-  explicit MadeUpModel(const Geometry& geometry) : g_(geometry) {
+  // Models that differ in their queries have the same keys. `query_decay`: the larger, the fewer directions queries
+  // take.
+  explicit MadeUpModel(const Geometry& geometry, uint32_t query_seed = 200, double query_decay = 4) : g_(geometry) {
     if (!g_.rope.stated()) g_.rope = *ParseRope(kRopeJson, g_.head_dim, Rope::Style::kHalfSplit, 0);
-    for (int h = 0; h < g_.num_kv_heads; ++h) keys_.push_back(MakeSource(100 + h));
-    for (int h = 0; h < g_.num_q_heads; ++h) queries_.push_back(MakeSource(200 + h / g_.group()));
+    for (int h = 0; h < g_.num_kv_heads; ++h) keys_.push_back(MakeSource(100 + h, 4));
+    for (int h = 0; h < g_.num_q_heads; ++h) queries_.push_back(MakeSource(query_seed + h / g_.group(), query_decay));
   }
 
   const Geometry& geometry() const { return g_; }
@@ -63,14 +65,14 @@ class MadeUpModel {
     Eigen::VectorXd mean;
   };
 
-  Source MakeSource(uint32_t seed) const {
+  Source MakeSource(uint32_t seed, double decay) const {
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
     const auto draw = [&] { return normal(random); };
     const Eigen::MatrixXd mixed = Eigen::MatrixXd::NullaryExpr(g_.head_dim, g_.head_dim, draw);
     const Eigen::MatrixXd turned = Eigen::HouseholderQR<Eigen::MatrixXd>(mixed).householderQ();
     Eigen::VectorXd scale(g_.head_dim);
-    for (int i = 0; i < g_.head_dim; ++i) scale(i) = 2 * std::exp(-4.0 * i / g_.head_dim);
+    for (int i = 0; i < g_.head_dim; ++i) scale(i) = 2 * std::exp(-decay * i / g_.head_dim);
     return {turned * scale.asDiagonal(), Eigen::VectorXd::NullaryExpr(g_.head_dim, draw)};
   }
 

@@ -160,8 +160,23 @@ TEST(Builder, NamesTheLayerThatHasNothing) {
   builder.AddKeys(1, rows.data(), 64, 63, {});
   const absl::StatusOr<Profile> profile = builder.Finish();
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(profile->key_tokens, 100);                         // what every layer has
+  EXPECT_EQ(profile->key_tokens, 100);  // what every layer has
+  EXPECT_EQ(profile->layers[1].v_moment.size(), 1u);
   EXPECT_TRUE(profile->layers[0].k_residual[0].isZero(1e-9));  // equal keys leave nothing about their mean
+}
+
+TEST(Builder, ValuesAreOfAllLayersOrOfNone) {
+  const std::vector<float> rows(128 * 8, 1.0f);
+  ProfileBuilder builder(2, 1, 1, 8);
+  for (int layer = 0; layer < 2; ++layer) {
+    builder.AddQueries(layer, rows.data(), 100, 0, {});
+    builder.AddKeys(layer, rows.data(), 128, 0, {});
+  }
+  const absl::StatusOr<Profile> without = builder.Finish();
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_TRUE(without->layers[1].v_mean.empty() && without->layers[1].v_moment.empty());
+  builder.AddValues(1, rows.data(), 100);
+  EXPECT_EQ(builder.Finish().status().message(), "layer 0 has no values");
 }
 
 }  // namespace

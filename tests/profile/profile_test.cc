@@ -52,6 +52,28 @@ void ExpectClose(const std::vector<Matrix>& got, const std::vector<Matrix>& want
   }
 }
 
+TEST(Profile, MayBeWithoutValues) {
+  TempFolder folder;
+  Profile profile = SmallProfile();
+  for (LayerProfile& layer : profile.layers) layer.v_mean.clear(), layer.v_moment.clear();
+  const std::string path = folder.Path("p");
+  ASSERT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat32, path).ok());
+  const absl::StatusOr<Profile> got = ReadProfile(path);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(got->layers[0].v_mean.empty() && got->layers[1].v_moment.empty());
+  ExpectClose(got->layers[1].q_moment, profile.layers[1].q_moment, 0x1p-24);
+  profile.layers[1] = SmallProfile().layers[1];  // of one layer alone: not a profile
+  EXPECT_TRUE(absl::StrContains(WriteProfile(profile, ProfilePrecision::kFloat32, path).message(), "layers.0.v_mean"));
+}
+
+TEST(Profile, FlattenedHeadsComeBack) {
+  const LayerProfile layer = SmallProfile().layers[1];
+  const std::vector<double> means = Flatten(layer.q_mean), moments = Flatten(layer.q_moment);
+  ASSERT_EQ(moments.size(), 4 * TriangleSize(8));
+  ExpectClose(MeansOf({means.begin(), means.end()}, 4, 8), layer.q_mean, 0x1p-23);
+  ExpectClose(MomentsOf({moments.begin(), moments.end()}, 4, 8), layer.q_moment, 0x1p-23);
+}
+
 TEST(Profile, WrittenAndReadBack) {
   TempFolder folder;
   for (const int dim : {8, 64, 80, 96, 128, 256}) {

@@ -79,6 +79,16 @@ TEST(Rope, NotStated) {
   }
 }
 
+TEST(Rope, ATableSaysAnyFrequencies) {
+  Rope rope = *ParseRope(R"({"rope_type": "yarn", "rope_theta": 1e5, "factor": 4,
+                             "original_max_position_embeddings": 8192})",
+                         64, Style::kInterleaved, 1);
+  const absl::StatusOr<Rope> again = ParseRope(RopeJson(rope), 64, Style::kInterleaved, 99999);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->inv_freq, rope.inv_freq);
+  EXPECT_EQ(RopeJson(Rope()), "");
+}
+
 TEST(Rope, NamesTheFieldThatIsWrong) {
   const struct {
     const char* json;
@@ -90,8 +100,12 @@ TEST(Rope, NamesTheFieldThatIsWrong) {
       {R"({"rope_theta": "10000"})", "rope.rope_theta: must be a number"},
       {R"({"rope_theta": 1})", "rope.rope_theta: must be a number"},
       {R"({"rope_theta": 1e4, "rope_type": "longrope"})",
-       R"(rope.rope_type: must be default, linear, dynamic, yarn or llama3, not "longrope")"},
+       R"(rope.rope_type: must be default, linear, dynamic, yarn, llama3 or table, not "longrope")"},
       {R"({"rope_theta": 1e4, "rope_type": 3})", "rope.rope_type: must be"},
+      {R"({"rope_type": "table"})", "rope.inv_freq: must be 32 frequencies"},
+      {R"({"rope_type": "table", "inv_freq": 1})", "rope.inv_freq: must be 32 frequencies"},
+      {R"({"rope_type": "table", "inv_freq": [1, 0.5]})", "rope.inv_freq: must be 32 frequencies"},
+      {R"({"rope_type": "table", "inv_freq": [-1, "a"]})", "rope.inv_freq: must be 32 frequencies"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"type": "su"}})", R"(not "su")"},
       {R"({"rope_theta": 1e4, "rope_scaling": 4})", "rope.rope_scaling: must be an object or null"},
       {R"({"rope_theta": 1e4, "partial_rotary_factor": 0.5})", "rope.partial_rotary_factor: only 1 is known"},

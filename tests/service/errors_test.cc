@@ -239,6 +239,22 @@ TEST_P(ErrorsTest, AdminAndGather) {
   *describe.mutable_handle() = keys_;
   AddHandle<Admin, v1::DescribeHeadRequest, v1::DescribeHeadResponse>(
       *stubs_->admin, &Admin::DescribeHead, describe, "handle", [](auto* r) { return r->mutable_handle(); });
+  v1::MeasureProfileRequest measure;
+  *measure.add_sequences() = both_;
+  using Measure = v1::MeasureProfileRequest;
+  AddHandle<Admin, Measure, v1::MeasureProfileResponse>(*stubs_->admin, &Admin::MeasureProfile, measure, "sequences[0]",
+                                                        [](auto* r) { return r->mutable_sequences(0); });
+  const auto add_measure = [&](const std::string& what, StatusCode code, const std::string& field, auto spoil) {
+    Add<Admin, Measure, v1::MeasureProfileResponse>(*stubs_->admin, &Admin::MeasureProfile, measure, what, code, field,
+                                                    spoil);
+  };
+  add_measure("none", StatusCode::INVALID_ARGUMENT, "sequences", [](auto* r) { r->clear_sequences(); });
+  add_measure("of another index", StatusCode::INVALID_ARGUMENT, "sequences[1].index",
+              [this](auto* r) { *r->add_sequences() = keys_; });
+  add_measure("layer", StatusCode::INVALID_ARGUMENT, "layer", [](auto* r) { r->set_layer(2); });
+  add_measure("without keys", StatusCode::FAILED_PRECONDITION, "kv_store",
+              [this](auto* r) { *r->mutable_sequences(0) = none_; });
+  add_measure("nothing asked yet", StatusCode::FAILED_PRECONDITION, "sequences", [](auto*) {});
   v1::GatherRequest gather;
   *gather.mutable_handle() = both_;
   *gather.mutable_positions() = Positions({0, 5, 299});
@@ -415,6 +431,8 @@ TEST_P(ErrorsTest, Retrievals) {
        [](auto*, auto* s) { s->mutable_mass_p()->set_p(NAN), s->mutable_mass_p()->set_cap(9); }},
       {"cap", invalid, "mass_p.cap", [](auto*, auto* s) { s->mutable_mass_p()->set_p(.5f); }},
       {"recall target", invalid, "recall_target", [](auto*, auto* s) { s->set_recall_target(1); }},
+      {"recall target of a code that predicts no noise", invalid, "recall_target",
+       [](auto*, auto* s) { s->set_recall_target(.9); }},
       {"recall target and beta", invalid, "recall_target",
        [](auto*, auto* s) { s->set_recall_target(.9), s->set_beta(.1); }},
       {"floor", invalid, "mass_p.floor",

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "profile/tensor_writer.h"
 #include "service/config.h"
 #include "tests/index/made_up_model.h"
 #include "tests/service/fixture.h"
@@ -41,6 +42,9 @@ void WriteProfiles(const std::string& folder) {
   profile.rope_json.clear();
   write(profile, "observed.profile.safetensors");
   std::ofstream(folder + "/garbage.safetensors") << "not a tensor file";
+  const std::string floats(8, '\0');
+  const OutputTensor tensor = {"layers.0.k", TensorFile::Type::kF16, {4}, floats};
+  ASSERT_TRUE(WriteTensors({tensor}, {{"format", "seine-trace-1"}}, folder + "/trace.safetensors").ok());
   std::ofstream(folder + "/notes.txt") << "not listed";
 }
 
@@ -71,7 +75,29 @@ TEST_P(ProfilesTest, AreListedByName) {
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(Call(*stubs_->admin, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest(), &info).ok());
   const std::vector<std::string> names(info.profiles().begin(), info.profiles().end());
-  EXPECT_EQ(names, (std::vector<std::string>{"foreign", "garbage", "good", "observed", "plain", "torn"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"foreign", "good", "observed", "plain"}));
+}
+
+TEST_P(ProfilesTest, WhatIsNoProfileIsPassedOver) {
+  const std::vector<std::string> files = server_->core().options.profiles->PassedOver();
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[0].rfind("garbage.safetensors: neither", 0), 0u) << files[0];
+  EXPECT_EQ(files[1].rfind("torn.profile.safetensors: cut short", 0), 0u) << files[1];
+  EXPECT_EQ(files[2].rfind("trace.safetensors: not a profile", 0), 0u) << files[2];
+  for (const std::string& file : files) EXPECT_EQ(file.find(dir_.path), std::string::npos);
+}
+
+// A trace is nobody's profile; a file that cannot be read may be the model's, and nothing is put in its place.
+TEST_P(ProfilesTest, AModelsNameMayMeetWhatIsNoProfile) {
+  v1::IndexSpec spec = Spec("traced"), made;
+  spec.set_model("trace");
+  ASSERT_TRUE(Create(spec, &made).ok());
+  EXPECT_EQ(made.codec().name(), "rsq");
+  spec.set_model("torn");
+  spec.set_name("torn");
+  const grpc::Status status = Create(spec);
+  EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(DetailsOf(status).field, "spec.codec.profile");
 }
 
 TEST_P(ProfilesTest, AnIndexThatNamesOneIsBalanced) {

@@ -139,6 +139,44 @@ TEST_P(ServingTest, ShutdownEndsIdleStreamsAtOnceAndFinishesTheBusy) {
   EXPECT_FALSE(Append(Item(handle, 0, 10, 1)).ok());
 }
 
+// More streams than threads that answer them (decode_lanes.h): all are answered, also those opened while others end.
+TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
+  constexpr int kStreams = 20, kRounds = 3;
+  struct Open {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream;
+    v1::SequenceHandle handle;
+    int64_t tokens = 0;
+  };
+  std::vector<std::unique_ptr<Open>> open(kStreams);
+  for (int round = 0; round < kRounds; ++round) {
+    for (int i = round; i < kStreams; i += round + 1) {  // others stay open
+      auto& o = open[i];
+      if (o != nullptr) {
+        o->stream->WritesDone();
+        EXPECT_TRUE(o->stream->Finish().ok());
+      }
+      o = std::make_unique<Open>();
+      o->handle = NewSequence("keys");
+      o->stream = stubs_->retrieval->Decode(&o->context);
+    }
+    v1::DecodeRequest step;
+    v1::DecodeResponse response;
+    for (auto& o : open) {
+      step.clear_appends();
+      *step.add_appends() = Item(o->handle, 0, o->tokens, 10, /*seed=*/static_cast<uint32_t>(o->tokens) + 1);
+      o->tokens += 10;
+      ASSERT_TRUE(o->stream->Write(step));
+    }
+    for (auto& o : open) {
+      ASSERT_TRUE(o->stream->Read(&response));
+      ASSERT_EQ(response.append_status_size(), 1);
+      EXPECT_EQ(response.append_status(0).code(), 0) << response.append_status(0).message();
+    }
+  }
+  for (auto& o : open) o->context.TryCancel();
+}
+
 INSTANTIATE_TEST_SUITE_P(Serving, ServingTest, testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
 

@@ -1,0 +1,385 @@
+// Codes that are made for other queries than those that come: found out, encoded anew, and no more often than promised.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "index/query_fit.h"
+#include "index/query_window.h"
+#include "tests/index/made_up_model.h"
+
+namespace seine {
+namespace {
+
+using testing::BalancedConfig;
+using testing::MadeUpModel;
+using testing::MakeIndex;
+using testing::Probe;
+using testing::SameAnswers;
+using testing::View;
+
+constexpr int64_t kTokens = 4096;
+constexpr int64_t kRowBytes = 2 * 64 * 2;  // a token: 2 KV heads of 64 in fp16
+
+class RefitTest : public ::testing::Test {
+ protected:
+  static Geometry SmallGeometry() {
+    return {.num_layers = 2, .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = DType::kFloat16};
+  }
+
+  IndexConfig Config(std::shared_ptr<const Profile> profile, KvStore store = KvStore::kKeys) const {
+    IndexConfig config = BalancedConfig(model_, std::move(profile), store);
+    config.codec.horizon = 16384;
+    return config;
+  }
+
+  void Append(Index* index, const SequenceHandle& seq, int layer, int64_t first, int64_t count) const {
+    const TensorView rows{rows_.data() + first * kRowBytes, count, static_cast<size_t>(count * kRowBytes)};
+    const auto length = index->Append(seq, layer, first, rows, {});
+    ASSERT_TRUE(length.ok()) << length.status();
+  }
+
+  SequenceHandle Filled(Index* index, int64_t tokens = kTokens) const {
+    const SequenceHandle seq = *index->CreateSequence("");
+    for (int layer = 0; layer < 2; ++layer) Append(index, seq, layer, 0, tokens);
+    return seq;
+  }
+
+  // Asks layer 1 `steps` queries of `model` at the position of its last token.
+  void Ask(const Index& index, const SequenceHandle& seq, const MadeUpModel& model, int steps) {
+    const int64_t position = index.GetSequence(seq)->layer_tokens[1] - 1;
+    for (int i = 0; i < steps; ++i) {
+      const std::vector<float> queries = model.Query(position, ++asked_);
+      const auto answers = index.Retrieve({{seq, 1, queries.data()}}, index.config().search);
+      ASSERT_TRUE(answers.ok() && answers->at(0).status.ok());
+    }
+  }
+
+  // Share of the exact top 20 among the candidates' best, over queries of `model` that are not asked otherwise. Asked
+  // of a fork, so that they do not count as seen.
+  double Recall(Index* index, const SequenceHandle& seq, const MadeUpModel& model) const {
+    const SequenceHandle fork = *index->Fork(seq, "", -1);
+    SearchParams params;
+    params.scope = Scope::kPerQHead;
+    params.top_k = 20;
+    params.refine = 64;
+    params.beta = .002;
+    const int64_t position = index->GetSequence(seq)->layer_tokens[1] - 1;
+    double found = 0, of = 0;
+    for (int q = 0; q < 16; ++q) {
+      const std::vector<float> queries = model.Query(position, 900000 + q);
+      params.method = Method::kIndex;
+      const ItemAnswer answer = index->Retrieve({{fork, 1, queries.data()}}, params)->at(0);
+      params.method = Method::kExact;
+      const ItemAnswer exact = index->Retrieve({{fork, 1, queries.data()}}, params)->at(0);
+      for (size_t s = 0; s < exact.positions.size(); ++s) {
+        const std::set<int32_t> got(answer.positions[s].begin(), answer.positions[s].end());
+        for (const int32_t p : exact.positions[s]) found += static_cast<double>(got.count(p));
+        of += static_cast<double>(exact.positions[s].size());
+      }
+    }
+    EXPECT_TRUE(index->DeleteSequence(fork).ok());
+    return found / of;
+  }
+
+  // Until the background has judged the codes that layer 1 has now.
+  static HeadInfo AwaitJudged(const Index& index, const SequenceHandle& seq) {
+    for (int i = 0; i < 3000; ++i) {
+      const HeadInfo info = *index.DescribeHead(seq, 1, 0);
+      if (info.predicted_loss) return info;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "never judged";
+    return {};
+  }
+  static void AwaitRefitted(const Index& index, int64_t layers) {
+    for (int i = 0; i < 3000 && index.stats().reencoded_unfit_layers < layers; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_EQ(index.stats().reencoded_unfit_layers, layers);
+  }
+  static void Settle() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+
+  const MadeUpModel model_{SmallGeometry()}, stranger_{SmallGeometry(), 900};
+  const std::shared_ptr<const Profile> profile_ = model_.Measure(), strange_ = stranger_.Measure();
+  const std::string rows_ = model_.KeyRows(0, kTokens + 512);
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(2);
+  uint64_t asked_ = 0;
+};
+
+TEST_F(RefitTest, QueriesFromElsewhereAreLearnt) {
+  auto index = MakeIndex(Config(strange_), backend_.get()), right = MakeIndex(Config(profile_), backend_.get());
+  const SequenceHandle seq = Filled(index.get()), of_right = Filled(right.get());
+  const SequenceHandle fork = *index->Fork(seq, "", -1);
+  const double before = Recall(index.get(), seq, model_), best = Recall(right.get(), of_right, model_);
+  EXPECT_EQ(index->DescribeHead(seq, 1, 0)->query_moments, "profile");
+  EXPECT_FALSE(index->DescribeHead(seq, 1, 0)->predicted_loss);
+
+  Ask(*index, seq, model_, QueryWindow::kFewest);
+  AwaitRefitted(*index, 1);
+  const HeadInfo info = *index->DescribeHead(seq, 1, 0);
+  EXPECT_EQ(info.query_moments, "live");
+  ASSERT_TRUE(info.predicted_loss);
+  EXPECT_LT(std::abs(*info.predicted_loss), .25);
+  const double after = Recall(index.get(), seq, model_);
+  RecordProperty("before", std::to_string(before));
+  RecordProperty("after", std::to_string(after));
+  RecordProperty("best", std::to_string(best));
+  EXPECT_LT(1 - after, (1 - before) / 2);
+  EXPECT_GT(after, best - .02);
+  EXPECT_EQ(index->stats().reencoded_layers, 1);
+  EXPECT_EQ(index->stats().reencoded_keys, info.zone_end - info.zone_begin);
+
+  // Nothing but that layer of that sequence; a later fork has the new code, and an append goes on with it.
+  EXPECT_EQ(index->DescribeHead(seq, 0, 0)->query_moments, "profile");
+  EXPECT_EQ(index->DescribeHead(fork, 1, 0)->query_moments, "profile");
+  EXPECT_EQ(Recall(index.get(), fork, model_), before);
+  const SequenceHandle later = *index->Fork(seq, "", -1);
+  EXPECT_EQ(index->DescribeHead(later, 1, 0)->query_moments, "live");
+  EXPECT_FALSE(index->DescribeHead(later, 1, 0)->predicted_loss);  // it was asked nothing yet
+  Append(index.get(), seq, 1, kTokens, 500);
+  Append(index.get(), later, 1, kTokens, 500);
+  EXPECT_TRUE(SameAnswers(Probe(*index, seq, 1), Probe(*index, later, 1)));
+  // A cut that leaves no code begins again with the profile.
+  ASSERT_TRUE(index->Truncate(later, 20).ok());
+  Append(index.get(), later, 1, 20, 1000);
+  EXPECT_EQ(index->DescribeHead(later, 1, 0)->query_moments, "profile");
+}
+
+TEST_F(RefitTest, QueriesAsExpectedChangeNothing) {
+  auto index = MakeIndex(Config(profile_), backend_.get());
+  const SequenceHandle seq = Filled(index.get());
+  for (const int steps : {QueryWindow::kFewest, QueryWindow::kFewest, 1024 - QueryWindow::kSteps}) {
+    Ask(*index, seq, model_, steps);
+    Settle();
+    const HeadInfo info = AwaitJudged(*index, seq);
+    EXPECT_LT(std::abs(*info.predicted_loss), .2);
+    EXPECT_EQ(info.query_moments, "profile");
+  }
+  EXPECT_EQ(index->stats().reencoded_layers, 0);
+}
+
+// Whoever changes cones at every look gets one encoding for each doubling of what he has asked.
+TEST_F(RefitTest, AlternatingQueriesAreFollowedAtMostOnceADoubling) {
+  auto index = MakeIndex(Config(strange_), backend_.get());
+  const SequenceHandle seq = Filled(index.get(), 1200);
+  const MadeUpModel third(SmallGeometry(), 3000, 8), fourth(SmallGeometry(), 4000, 8), fifth(SmallGeometry(), 5000, 8);
+  const MadeUpModel* models[] = {&fourth, &third, &fifth};
+  int steps = 0;
+  for (int turn = 0; steps < 4096; ++turn) {
+    const int until = steps < 128 ? steps + 64 : steps / 1024 * 1024 + 1024;
+    Ask(*index, seq, *models[turn % 3], until - steps);
+    steps = until;
+    Settle();
+  }
+  EXPECT_GE(index->stats().reencoded_unfit_layers, 2);
+  EXPECT_LE(index->stats().reencoded_unfit_layers, 1 + std::log2(steps / 64));
+  EXPECT_EQ(index->stats().reencoded_layers, index->stats().reencoded_unfit_layers);
+}
+
+// Outgrown afterwards, the code is carried on with the queries it was made for.
+TEST_F(RefitTest, WhatWasLearntOutlivesTheHorizon) {
+  IndexConfig config = Config(strange_);
+  config.codec.horizon = 1024;
+  auto index = MakeIndex(config, backend_.get());
+  const SequenceHandle seq = Filled(index.get(), 2048);
+  Ask(*index, seq, model_, QueryWindow::kFewest);
+  AwaitRefitted(*index, 1);
+  Append(index.get(), seq, 1, 2048, 2048);
+  for (int i = 0; i < 3000 && index->stats().reencoded_layers < 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const HeadInfo info = *index->DescribeHead(seq, 1, 0);
+  EXPECT_EQ(info.position, SealingPosition(4096, 1024));
+  EXPECT_EQ(info.query_moments, "live");
+  EXPECT_EQ(index->stats().reencoded_unfit_layers, 1);
+}
+
+TEST_F(RefitTest, WithoutRopeToo) {
+  const auto observed = [](const Profile& profile) {
+    Profile plain = profile;
+    plain.rope_json.clear();
+    return std::make_shared<const Profile>(plain);
+  };
+  IndexConfig config = Config(observed(*strange_));
+  config.geometry.rope = Rope();
+  config.codec.horizon = kDefaultHorizon;
+  auto index = MakeIndex(config, backend_.get());
+  const SequenceHandle seq = Filled(index.get());
+  Ask(*index, seq, model_, QueryWindow::kFewest);
+  AwaitRefitted(*index, 1);
+  EXPECT_EQ(index->DescribeHead(seq, 1, 1)->query_moments, "live");
+}
+
+// Where p is fixed by whoever replays recorded queries, and where there are no keys to encode anew.
+TEST_F(RefitTest, WhatMayNotBeRefittedIsNot) {
+  IndexConfig pinned = Config(strange_), none = Config(strange_, KvStore::kNone);
+  pinned.codec.query_position = 4096;
+  for (const IndexConfig* config : {&pinned, &none}) {
+    auto index = MakeIndex(*config, backend_.get());
+    const SequenceHandle seq = Filled(index.get());
+    Ask(*index, seq, model_, 2 * QueryWindow::kSteps);
+    Settle();
+    EXPECT_EQ(index->stats().reencoded_layers, 0);
+    EXPECT_FALSE(index->DescribeHead(seq, 1, 0)->predicted_loss);
+  }
+}
+
+// Searches answer all the while; where there is no memory for new codes, nor for queries, everything stays and the
+// queries are counted.
+TEST_F(RefitTest, WithoutMemoryNothingChanges) {
+  constexpr int64_t kLimit = int64_t{64} << 20;
+  auto budget = std::make_shared<MemoryBudget>(kLimit);
+  auto index = MakeIndex(Config(strange_), backend_.get(), budget);
+  const SequenceHandle seq = Filled(index.get());
+  Ask(*index, seq, model_, QueryWindow::kFewest - 1);
+  const int64_t left = kLimit - budget->used_bytes();
+  ASSERT_TRUE(budget->TryReserve(left));
+  Ask(*index, seq, model_, 2 * QueryWindow::kFewest);
+  Settle();
+  EXPECT_EQ(index->stats().reencoded_layers, 0);
+  EXPECT_GT(index->stats().queries_not_kept, 0);
+  EXPECT_EQ(index->DescribeHead(seq, 1, 0)->query_moments, "profile");
+  budget->Release(left);
+  Ask(*index, seq, model_, 1024);
+  AwaitRefitted(*index, 1);
+}
+
+TEST_F(RefitTest, RefitsUnderLoad) {
+  auto index = MakeIndex(Config(strange_), backend_.get());
+  std::vector<SequenceHandle> sequences;
+  for (int i = 0; i < 2; ++i) sequences.push_back(Filled(index.get(), 1500));
+  std::vector<std::vector<float>> queries;
+  for (int i = 0; i < 32; ++i) queries.push_back(model_.Query(1500, i));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {  // asks both
+      for (int i = 0; i < 400; ++i) {
+        const float* query = queries[i % queries.size()].data();
+        const auto answers =
+            index->Retrieve({{sequences[0], 1, query}, {sequences[1], 1, query}}, index->config().search);
+        ASSERT_TRUE(answers.ok() && answers->at(0).status.ok() && answers->at(1).status.ok());
+      }
+    });
+    threads.emplace_back([&, t] {  // writes one
+      std::mt19937 random(t);
+      for (int64_t length = 1500, i = 0; i < 200; ++i) {
+        if (length + 20 > kTokens || random() % 4 == 0) {
+          length -= 30;
+          ASSERT_TRUE(index->Truncate(sequences[t], length).ok());
+        }
+        Append(index.get(), sequences[t], 1, length, 20);
+        length += 20;
+        if (i % 16 == 0) ASSERT_TRUE(index->DeleteSequence(*index->Fork(sequences[t], "", -1)).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  AwaitRefitted(*index, index->stats().reencoded_unfit_layers);
+  for (const SequenceHandle& seq : sequences) {
+    EXPECT_EQ(AwaitJudged(*index, seq).num_tokens, index->GetSequence(seq)->layer_tokens[1]);
+  }
+}
+
+class QueryWindowTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRow = 32;
+  static std::vector<float> Row(float value) { return std::vector<float>(kRow, value); }
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(1);
+};
+
+TEST_F(QueryWindowTest, KeepsTheFirstThenOneInEightAndTheLatest) {
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  QueryWindow window(&ledger, kRow);
+  std::vector<int> renewed;
+  for (int step = 1; step <= 4096; ++step) {
+    const QueryWindow::Added added = window.Add(step, Row(static_cast<float>(step % 256)).data());
+    EXPECT_FALSE(added.refused);
+    if (added.renewed) renewed.push_back(step);
+    if (step == 40) EXPECT_EQ(window.Seen().positions.size(), 40u);
+    if (step == 130) EXPECT_EQ(window.Seen().positions.size(), 128u);
+  }
+  EXPECT_EQ(renewed, (std::vector<int>{64, 128, 1024, 2048, 3072, 4096}));
+  const SeenQueries seen = window.Seen();
+  ASSERT_EQ(seen.positions.size(), 128u);
+  const std::set<int64_t> positions(seen.positions.begin(), seen.positions.end());
+  EXPECT_EQ(positions.size(), 128u);
+  EXPECT_EQ(*positions.begin(), 4096 - 127 * 8);
+  EXPECT_EQ(*positions.rbegin(), 4096);
+  for (size_t i = 0; i < 128; ++i) {
+    EXPECT_EQ(seen.rows[i * kRow + 7], static_cast<float>(seen.positions[i] % 256));  // eight bits are kept whole
+  }
+  EXPECT_GE(ledger.held(MemoryKind::kOther), 128 * kRow * 2);
+}
+
+TEST_F(QueryWindowTest, RoundsToTheNearest) {
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  QueryWindow window(&ledger, kRow);
+  std::vector<float> row = Row(0);
+  const float values[] = {1.0f, -3.14159f, 1e-30f, 6.5e4f, 1e38f, 1 + 1.0f / 256, 1 + 3.0f / 256, -0.0f};
+  std::copy(std::begin(values), std::end(values), row.begin());
+  window.Add(0, row.data());
+  const SeenQueries seen = window.Seen();
+  for (size_t i = 0; i < std::size(values); ++i) {
+    EXPECT_LE(std::abs(seen.rows[i] - values[i]), std::abs(values[i]) / 256) << values[i];
+  }
+  EXPECT_EQ(seen.rows[5], 1.0f);  // ties to even
+  EXPECT_EQ(seen.rows[6], 1 + 4.0f / 256);
+}
+
+TEST_F(QueryWindowTest, RefitsOnceADoubling) {
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  QueryWindow window(&ledger, kRow);
+  for (int step = 1; step <= 100; ++step) window.Add(step, Row(1).data());
+  EXPECT_TRUE(window.MayRefit());
+  window.Refitted();
+  for (int step = 101; step < 200; ++step) {
+    window.Add(step, Row(1).data());
+    EXPECT_FALSE(window.MayRefit());
+  }
+  window.Add(200, Row(1).data());
+  EXPECT_TRUE(window.MayRefit());
+}
+
+TEST_F(QueryWindowTest, SaysWhereThereIsNoMemory) {
+  MemoryLedger ledger(backend_.get(), 1000, 0, nullptr);
+  QueryWindow window(&ledger, kRow);
+  EXPECT_TRUE(window.Add(1, Row(1).data()).refused);
+  EXPECT_TRUE(window.Seen().positions.empty());
+  EXPECT_EQ(ledger.held(MemoryKind::kOther), 0);
+}
+
+// What is measured of moments alone is the same as the brute mean over positions.
+TEST_F(RefitTest, NoiseIsThatOfTheMoments) {
+  const IndexConfig fits = Config(profile_), strange = Config(strange_);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  SeenQueries seen;
+  for (int i = 0; i < 128; ++i) {
+    seen.positions.push_back(4000 + i);
+    const std::vector<float> queries = model_.Query(4000 + i, i);
+    seen.rows.insert(seen.rows.end(), queries.begin(), queries.end());
+  }
+  Transforms good(&fits, &ledger), bad(&strange, &ledger);
+  const auto right = *good.Of(0, 4096), wrong = *bad.Of(0, 4096);
+  for (const double loss : LossOf(*right, NoiseOf(*right, seen, fits))) EXPECT_LT(std::abs(loss), .15);
+  for (const double loss : LossOf(*wrong, NoiseOf(*wrong, seen, strange))) EXPECT_GT(loss, .25);
+  const auto learnt = std::make_shared<const QueryMoments>(LearnMoments(seen, strange, 0));
+  const auto fitted = *bad.Of(0, 4096, learnt);
+  const std::vector<double> best = NoiseOf(*right, seen, fits), after = NoiseOf(*fitted, seen, strange);
+  for (size_t h = 0; h < best.size(); ++h) EXPECT_LT(after[h], best[h] * 1.1);
+  EXPECT_EQ(fitted->queries, learnt);
+  EXPECT_GT(ledger.held(MemoryKind::kOther), 3 * 2 * 6 * 64 * 64);
+
+  SeenQueries nothing = seen;
+  std::fill(nothing.rows.begin(), nothing.rows.end(), 0.0f);
+  EXPECT_EQ(NoiseOf(*right, nothing, fits), (std::vector<double>{0, 0}));
+  EXPECT_TRUE(bad.Of(0, 4096, std::make_shared<const QueryMoments>(LearnMoments(nothing, strange, 0))).ok());
+}
+
+}  // namespace
+}  // namespace seine
