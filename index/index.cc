@@ -46,7 +46,12 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
                                                      std::shared_ptr<MemoryBudget> budget) {
   if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  return std::make_unique<IndexImpl>(config, backend, std::move(budget));
+  IndexConfig made = config;
+  made.follows_recall_target = backend->follows_recall_target();
+  if (made.search.recall_target > 0 && !made.follows_recall_target) {
+    return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
+  }
+  return std::make_unique<IndexImpl>(made, backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {

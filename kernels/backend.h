@@ -85,6 +85,8 @@ class Backend {
 
   // Whether Place::kCodes is a memory apart from the host's, with a limit of its own.
   virtual bool codes_apart() const { return false; }
+  // Whether Search follows SearchParams::recall_target. One that does not must not be given it.
+  virtual bool follows_recall_target() const { return true; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
 

@@ -80,6 +80,8 @@ class CudaBackend final : public Backend {
     return Must(error, "counting");
   }
 
+  bool follows_recall_target() const override { return false; }
+
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;
 

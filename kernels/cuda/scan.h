@@ -3,9 +3,10 @@
 // Nibble codes. The tables of a code byte's two nibbles are added up to one of 256 words, each with one byte for each
 // of the four queries, so that one look-up in shared memory serves a byte of a key for all four. The tensor cores do
 // the adding: a lane's words are rows of one operand, and a second of zeros and ones parts the four lanes of a row
-// again (Selector). For a window of 64 keys of 8 bytes a warp issues 16 look-ups (three to four banks' turns each), 16
-// extractions, 8 products, and some 80 instructions that scale, compare and keep: counted for Hopper, about 60 cycles a
-// multiprocessor, 1 key a cycle, which is 60% of what its memory delivers of 11 bytes a key.
+// again (Selector). Counted in the machine code for Hopper, a window of 64 keys of 8 bytes takes a warp about 100
+// instructions to sum (16 look-ups of three to four turns of the banks, 8 products) and 100 to scale, compare and
+// keep: at three a cycle, .96 keys a cycle and multiprocessor, 57% of what memory delivers of 11 bytes a key. That is a
+// prediction, not a measurement.
 // Bases <q, centre> of the 64 windows are one small product on the tensor cores too.
 //
 // Keys at or above the query's threshold go to its list, in any order; one bit a key says which they are.

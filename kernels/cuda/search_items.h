@@ -136,7 +136,7 @@ struct SearchGrids {
   uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
 };
 
-// Places of one batch. At most 65,535 items and sets.
+// Places of one batch. At most 65,535 items and sets; no recall_target.
 class SearchPlan {
  public:
   SearchPlan(const SearchParams& params, std::vector<SearchItem> items);

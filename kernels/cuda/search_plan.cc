@@ -41,6 +41,7 @@ struct SearchPlan::Cursor {
 SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items)
     : params_(params), items_(std::move(items)) {
   const bool joint = params_.scope == Scope::kPerKvHead;
+  assert(!(params_.recall_target > 0));  // Backend::follows_recall_target
   for (size_t i = 0; i < items_.size(); ++i) {
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);

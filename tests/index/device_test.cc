@@ -122,6 +122,25 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
   EXPECT_TRUE(SameAnswers(answers[0], answers[1]));
 }
 
+// Predicting how many candidates reach a recall is the CPU's alone: said before anything is done.
+TEST(DeviceIndexTest, ARecallTargetIsRefused) {
+  const auto device = OnHost(std::make_shared<HostDeviceControl>());
+  IndexConfig config = SmallConfig();
+  const MadeUpModel model(config.geometry);
+  config.geometry = model.geometry();
+  config.codec.name = "balanced";
+  config.codec.profile = model.Measure();
+  auto index = MakeIndex(config, device.get());
+  SearchParams params = config.search;
+  params.recall_target = .9;
+  EXPECT_EQ(index->Retrieve({}, params).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(index->Retrieve({}, params).status().message().substr(0, 15), "recall_target: ");
+  EXPECT_EQ(Validate(params, index->config()).code(), StatusCode::kInvalidArgument);
+  config.search = params;
+  EXPECT_EQ(Index::Create(config, device.get()).status().message().substr(0, 22), "search.recall_target: ");
+  EXPECT_TRUE(Index::Create(config, MakeCpuBackend(1).get()).ok());
+}
+
 TEST(DeviceIndexTest, BudgetsOfDeviceAndHostAreApart) {
   auto control = std::make_shared<HostDeviceControl>();
   const auto backend = OnHost(control);
