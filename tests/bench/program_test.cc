@@ -130,6 +130,8 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--codec zip", "--codec"},
       {kSynthetic + "--dtype int3", "--dtype"},
       {kSynthetic + "--backend tpu", "--backend"},
+      {"kernels --num-keys 100", "--num-keys: 100 is no multiple of 64"},
+      {"kernels --batch 0", "--batch"},
       {kSynthetic + "-o xml", "--output"},
       {kSynthetic + "--layers 1", "--layers: only a trace has layers"},
       {kSynthetic + "--baseline faiss_hnsw", "--baseline: \"faiss_hnsw\" is none of"},

@@ -1,0 +1,56 @@
+// The counted bytes of a search against sums by hand.
+#include "kernels/cuda/traffic.h"
+
+#include <gtest/gtest.h>
+
+namespace seine::cuda {
+namespace {
+
+SearchItem Item(int64_t num_keys, int group) {
+  static const uint8_t* const kStored = nullptr;
+  SearchItem item;
+  item.kind = CodecKind::kBalanced;
+  item.layout = BalancedLayout(128, 64, 256, kWindowTokens);  // 8 bytes scanned, 25 in the record
+  item.segment_keys = 2048;
+  item.num_keys = num_keys;
+  item.chunks = &kStored;
+  item.chunk_tokens = 2048;
+  item.key_dtype = DType::kFloat16;
+  item.group = group;
+  return item;
+}
+
+TEST(Traffic, EqualsSumsByHand) {
+  constexpr int64_t kKeys = 131072;
+  SearchParams params;
+  params.beta = .01;  // 1,311 candidates
+  params.refine = 200;
+  params.reduce = GqaReduce::kMax;
+  const SearchPlan one(params, {Item(kKeys, 4)}), two(params, {Item(kKeys, 4), Item(kKeys, 4)});
+  const std::vector<StepTraffic> steps = CountTraffic(one), twice = CountTraffic(two);
+  ASSERT_EQ(steps.size(), 9u);
+  ASSERT_EQ(twice.size(), 9u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_DOUBLE_EQ(twice[i].device_bytes, 2 * steps[i].device_bytes) << steps[i].step;
+    EXPECT_DOUBLE_EQ(twice[i].link_bytes, 2 * steps[i].link_bytes) << steps[i].step;
+  }
+  // Codes: 8 + 1 bytes a key and 4 + 128 + 4 a window. Of each query: a base a window, a bit a key, 8 bytes a find.
+  const double codes = kKeys * 9.0 + kKeys / 64 * 136.0, finds = 1.2 * 1311 * 8;
+  EXPECT_EQ(steps[2].step, "scan");
+  EXPECT_DOUBLE_EQ(steps[2].device_bytes, codes + 4 * (kKeys / 64 * 4.0 + kKeys / 8.0 + finds));
+  EXPECT_EQ(steps[2].link_bytes, 0);
+  // Two coarse words and a base, a sector each, 25 bytes at any alignment, 12 bytes handed on.
+  EXPECT_EQ(steps[4].step, "rerank");
+  EXPECT_DOUBLE_EQ(steps[4].device_bytes, 4 * 1311 * (3 * 32.0 + 25 + 31 + 12));
+  EXPECT_EQ(steps[7].step, "dots");
+  EXPECT_DOUBLE_EQ(steps[7].link_bytes, 800 * 256.0);  // 200 keys of each of four queries, all different
+}
+
+TEST(Traffic, ASetAQueryNeedsNoUnion) {
+  SearchParams params;
+  params.scope = Scope::kPerQHead;
+  for (const StepTraffic& step : CountTraffic(SearchPlan(params, {Item(8192, 2)}))) EXPECT_NE(step.step, "union");
+}
+
+}  // namespace
+}  // namespace seine::cuda
