@@ -125,11 +125,13 @@ class DeviceBlock {
     const MmaA& x = a[0];
     const MmaB& y = b[0];
     if constexpr (kUnsigned) {
-      asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      asm volatile(
+          "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
           : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
           : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
     } else {
-      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      asm volatile(
+          "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
           : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
           : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
     }
