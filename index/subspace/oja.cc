@@ -22,6 +22,9 @@ constexpr double kLargeStep = .5;
 constexpr int kMaxRounds = 8;
 constexpr double kRoundingError = 1e-8;
 constexpr int64_t kPolishEvery = 32;  // updates; each adds some 1e-7 to |U^T U - I|
+// Up to so many columns the small products of InverseRoot cost less than the Gram matrix of the basis.
+constexpr int kFewColumns = 32;
+constexpr double kPolished = 1e-6;
 
 double Dot(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -169,8 +172,8 @@ void OjaTracker::Step(float a, Products* p) {
   for (int i = 0; i < rank; ++i) {
     for (int j = 0; j < n; ++j) rows[static_cast<size_t>(j) * stride + i] = p->y[static_cast<size_t>(i) * n + j];
   }
-  const bool large = Dot(s, p->h) > kLargeStep;
-  if (!large) {
+  const bool large = Dot(s, p->h) > kLargeStep, few = n <= kFewColumns;
+  if (!large && few) {
     MatMul({z.data(), n, 1}, p->h.data(), n, dim, n, n, true, p->p.data(), n);
     const std::vector<float> root = InverseRoot(s, p->h, n);
     MatMul({p->p.data(), n, 1}, root.data(), n, dim, n, n, true, z.data(), n);
@@ -179,6 +182,9 @@ void OjaTracker::Step(float a, Products* p) {
   if (large) {
     basis_ = Orthonormalised(ToEigen(basis_), basis_.version);
     ++stats_.large_steps;
+  }
+  for (int round = 0; !large && !few && round < kMaxRounds; ++round) {
+    if (Polish() < kPolished) break;
   }
 }
 
@@ -210,19 +216,22 @@ void OjaTracker::CountUpdate() {
   if (++stats_.updates % kPolishEvery == 0) Polish();
 }
 
-// What rounding left of U^T U - I, to first order: U <- U (3 I - U^T U) / 2.
-void OjaTracker::Polish() {
+// U <- U (3 I - U^T U) / 2, which squares U^T U - I. Returns the trace of what it was.
+double OjaTracker::Polish() {
   const int rank = basis_.rank, stride = basis_.stride();
   std::vector<float> gram(static_cast<size_t>(rank) * stride);
+  double error = 0;
   MatMul(basis_.Transposed(), basis_.u.data(), stride, rank, rank, basis_.head_dim, false, gram.data(), stride);
   for (int i = 0; i < rank; ++i) {
     for (int j = 0; j < rank; ++j) {
       float& x = gram[static_cast<size_t>(i) * stride + j];
       x = .5f * ((i == j ? 1.0f : 0.0f) - x);
     }
+    error += std::fabs(2 * gram[static_cast<size_t>(i) * stride + i]);
   }
   const std::vector<float> u = basis_.u;
   MatMul({u.data(), stride, 1}, gram.data(), stride, basis_.head_dim, rank, rank, true, basis_.u.data(), stride);
+  return error;
 }
 
 }  // namespace seine

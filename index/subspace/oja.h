@@ -55,6 +55,11 @@ class OjaTracker {
   // an update, its rows in no statistics. Nothing happens where there are fewer rows than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
 
+  // What a tracker holds.
+  static int64_t Bytes(int head_dim, int rank, const OjaOptions& options) {
+    return int64_t{head_dim} * (cpu::PaddedColumns(rank) + cpu::PaddedColumns(options.interval)) *
+           static_cast<int64_t>(sizeof(float));
+  }
   const Basis& basis() const { return basis_; }
   const OjaStats& stats() const { return stats_; }
 
@@ -65,7 +70,7 @@ class OjaTracker {
   double StepSize(double trace, double gain, int64_t count) const;
   void Step(float a, Products* p);
   void CountUpdate();
-  void Polish();
+  double Polish();
 
   OjaOptions options_;
   Basis basis_;
