@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,17 +20,6 @@ namespace seine::bench {
 namespace {
 
 using Type = TensorFile::Type;
-
-// fp32 to IEEE half, nearest even; overflow becomes infinity.
-uint16_t FloatToHalf(float v) {
-  const uint32_t bits = FloatBits(v), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  if (magnitude >= FloatBits(65520.f))
-    return static_cast<uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u));
-  // Below 2^-14 halves are subnormal: multiples of 2^-24, which is the unit in the last place of 2^-1.
-  if (magnitude < FloatBits(0x1p-14f))
-    return static_cast<uint16_t>(sign | (FloatBits(std::fabs(v) + .5f) - FloatBits(.5f)));
-  return static_cast<uint16_t>(sign | ((magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
-}
 
 absl::StatusOr<DType> DTypeOf(const std::string& name) {
   if (name == "fp32") return DType::kFloat32;
@@ -84,6 +74,19 @@ class TraceDataset : public Dataset {
     head.own_queries = *std::move(own);
     for (int64_t row : own_rows_) head.own_positions.push_back(info_.num_tokens - num_query_rows_ + row);
     return head;
+  }
+
+  absl::StatusOr<std::vector<float>> LoadValues(int index) const override {
+    const int layer = info_.layers[index / info_.num_kv_heads];
+    const auto tensor = Tensor3(layer, 'v');
+    if (!tensor.ok()) return tensor.status();
+    if (tensor->shape != std::vector<int64_t>{info_.num_tokens, info_.num_kv_heads, info_.head_dim}) {
+      return Wrong(file_.path(), absl::StrCat("layer ", layer, ": values [", absl::StrJoin(tensor->shape, ", "),
+                                              "] are not of the keys' shape"));
+    }
+    std::vector<int64_t> all(info_.num_tokens);
+    std::iota(all.begin(), all.end(), 0);
+    return Rows(layer, 'v', all, index % info_.num_kv_heads, 1);
   }
 
  private:
@@ -274,6 +277,8 @@ class SyntheticDataset : public Dataset {
     head.tokens = ToDType(info_.dtype, &head.keys);
     return head;
   }
+
+  absl::StatusOr<std::vector<float>> LoadValues(int) const override { return std::vector<float>(); }
 
  private:
   static constexpr int64_t kOwnQueries = 512;

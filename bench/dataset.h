@@ -72,6 +72,8 @@ class Dataset {
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DatasetOptions& options);
   const DatasetInfo& info() const { return info_; }
   virtual absl::StatusOr<Head> Load(int head) const = 0;  // head in [0, info().num_heads())
+  // fp32 [num_tokens, head_dim]; empty where the data are made up.
+  virtual absl::StatusOr<std::vector<float>> LoadValues(int head) const = 0;
 
  protected:
   DatasetInfo info_;

@@ -41,6 +41,15 @@ SEINE_HD inline float HalfToFloat(uint16_t h) {
   const float v = static_cast<float>(mantissa) * BitsFloat(0x33800000u);  // mantissa * 2^-24
   return sign ? -v : v;
 }
+// Float to IEEE half, round to nearest even, subnormals included; overflow becomes infinity.
+SEINE_HD inline uint16_t FloatToHalf(float v) {
+  const uint32_t bits = FloatBits(v), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | (magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u));
+  // Below 2^-14 halves are subnormal: multiples of 2^-24, which is the unit in the last place of 2^-1.
+  if (magnitude < 0x38800000u)
+    return static_cast<uint16_t>(sign | (FloatBits(BitsFloat(magnitude) + 0.5f) - 0x3F000000u));
+  return static_cast<uint16_t>(sign | ((magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13));
+}
 
 // SplitMix64 (Steele, Lea, Flood 2014): bit i of the SRHT's sign stream is the top bit of the i-th output.
 SEINE_HD inline uint64_t SplitMix64(uint64_t seed, uint64_t i) {

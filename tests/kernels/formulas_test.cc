@@ -54,6 +54,22 @@ TEST(Half, AllPatternsAgreeWithArithmetic) {
   }
 }
 
+TEST(Formulas, FloatToHalfRoundsToTheNearestHalf) {
+  for (uint32_t h = 0; h < 0x7C00; ++h) {  // every finite half, and the numbers between it and the next
+    const float low = HalfToFloat(static_cast<uint16_t>(h)), high = HalfToFloat(static_cast<uint16_t>(h + 1));
+    ASSERT_EQ(FloatToHalf(low), h);
+    ASSERT_EQ(FloatToHalf(-low), h | 0x8000u);
+    if (h == 0x7BFF) break;
+    const float middle = low + (high - low) / 2;  // exact
+    ASSERT_EQ(FloatToHalf(middle), h + (h & 1));  // ties to even
+    ASSERT_EQ(FloatToHalf(std::nextafter(middle, low)), h);
+    ASSERT_EQ(FloatToHalf(std::nextafter(middle, high)), h + 1);
+  }
+  EXPECT_EQ(FloatToHalf(65519.f), 0x7BFF);
+  EXPECT_EQ(FloatToHalf(65520.f), 0x7C00);
+  EXPECT_EQ(FloatToHalf(-1e30f), 0xFC00);
+}
+
 TEST(Factor, RelativeErrorIsBelowOneIn64WithinEightOctaves) {
   std::mt19937 rng(3);
   std::uniform_real_distribution<float> octaves(-7.9f, 0);

@@ -1,0 +1,89 @@
+#include "index/subspace/calibrate.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace seine {
+
+namespace {
+
+using Eigen::MatrixXd;
+
+// Bases of equal rank, one a moment.
+absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments, int rank, double energy,
+                                           const char* field) {
+  if (rank == 0) {
+    for (const MatrixXd& moment : moments) {
+      const absl::StatusOr<int> needed = RankForEnergy(moment, energy);
+      if (!needed.ok()) return needed.status();
+      rank = std::max(rank, *needed);
+    }
+  }
+  std::vector<Basis> bases;
+  for (const MatrixXd& moment : moments) {
+    absl::StatusOr<Basis> basis = BasisOfMoment(moment, rank);
+    if (!basis.ok()) {
+      return absl::Status(basis.status().code(), absl::StrCat(field, ": ", basis.status().message()));
+    }
+    bases.push_back(*std::move(basis));
+  }
+  return bases;
+}
+
+template <typename Turn>
+void TurnRows(const Rope& rope, int64_t first_position, int64_t count, float* rows, Turn turn) {
+  const int dim = rope.head_dim();
+  std::vector<double> row(dim);
+  for (int64_t i = 0; i < count; ++i, rows += dim) {
+    std::copy(rows, rows + dim, row.begin());
+    turn(rope, first_position + i, row.data());
+    for (int j = 0; j < dim; ++j) rows[j] = static_cast<float>(row[j]);
+  }
+}
+
+}  // namespace
+
+const char* Name(KeyFrame frame) { return frame == KeyFrame::kPreRope ? "pre_rope" : "post_rope"; }
+
+absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name) {
+  for (const KeyFrame frame : {KeyFrame::kPostRope, KeyFrame::kPreRope}) {
+    if (name == Name(frame)) return frame;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("frame: \"", name, "\" is neither post_rope nor pre_rope"));
+}
+
+absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& rope, int layer,
+                                          const CalibrationOptions& options) {
+  if (layer < 0 || layer >= static_cast<int>(profile.layers.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.layers.size()));
+  }
+  if (options.frame == KeyFrame::kPreRope && !rope.stated()) {
+    return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
+  }
+  const LayerProfile& moments = profile.layers[layer];
+  std::vector<MatrixXd> keys;
+  for (int h = 0; h < profile.num_kv_heads; ++h) {
+    MatrixXd moment = moments.k_moment[h];
+    if (options.stack_queries) moment += profile.GroupQueryMoment(layer, h);
+    keys.push_back(options.frame == KeyFrame::kPreRope ? moment
+                                                       : CarryMoment(moment, rope, options.begin, options.end));
+  }
+  absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(keys, options.key_rank, options.energy, "keys");
+  if (!key_bases.ok()) return key_bases.status();
+  absl::StatusOr<std::vector<Basis>> value_bases =
+      BasesOf(moments.v_moment, options.value_rank, options.energy, "values");
+  if (!value_bases.ok()) return value_bases.status();
+  return LayerBases{*std::move(key_bases), *std::move(value_bases)};
+}
+
+void UndoRopeOfRows(const Rope& rope, int64_t first_position, int64_t count, float* rows) {
+  TurnRows(rope, first_position, count, rows, UndoRope);
+}
+
+void ApplyRopeToRows(const Rope& rope, int64_t first_position, int64_t count, float* rows) {
+  TurnRows(rope, first_position, count, rows, ApplyRope);
+}
+
+}  // namespace seine
