@@ -21,7 +21,8 @@ class WindowedManifoldKv : public Scorer {
       const KeySums& key_sums = SumsOf(head, sums(), input.head_dim, &own);
       for (int64_t begin = 0; begin < head.count; begin += window_) {
         const std::vector<float> mean = key_sums.WindowMean(begin / window_);
-        ScoreRange(head, input.head_dim, begin, std::min(begin + window_, head.count), kind_, mean.data(), out + begin);
+        ScoreRange(head, input.head_dim, begin, std::min<int64_t>(begin + window_, head.count), kind_, mean.data(),
+                   out + begin);
       }
       return absl::OkStatus();
     });
@@ -29,7 +30,7 @@ class WindowedManifoldKv : public Scorer {
 
  private:
   const cpu::KeyScore kind_;
-  const int64_t window_;
+  const int window_;
 };
 
 }  // namespace
