@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "bench/parallel.h"
@@ -78,8 +80,9 @@ absl::Status Finish(const DatasetInfo& info, const Profile* profile, EvictLayer*
   return absl::OkStatus();
 }
 
-// Chunk tables and running sums that inputs point to.
+// What inputs point to: keys in the backend's own memory (huge pages, as an index has them), and running sums.
 struct Views {
+  std::vector<Buffer> memory;
   std::vector<const uint8_t*> keys, values;
   std::vector<KeySums> sums;
 };
@@ -100,7 +103,9 @@ ScoreInput MakeInput(const EvictLayer& layer, const Rope& rope, const Profile* p
   input.profile = profile;
   input.rope = &rope;
   for (const Head& head : layer.heads) {
-    views->keys.push_back(head.tokens.data());
+    Buffer& copy = views->memory.emplace_back(backend->Allocate(head.tokens.size()));
+    if (copy) std::memcpy(copy.data(), head.tokens.data(), head.tokens.size());
+    views->keys.push_back(copy.data());
     views->values.push_back(head.values.data());
   }
   for (size_t h = 0; h < layer.heads.size(); ++h) {
@@ -176,6 +181,9 @@ absl::StatusOr<EvictRow> MeasureEviction(const std::vector<std::unique_ptr<Evict
   for (const auto& layer : layers) {
     Views views;
     ScoreInput input = MakeInput(*layer, rope, profile, backend, &views);
+    for (const Buffer& keys : views.memory) {
+      if (!keys) return absl::ResourceExhaustedError("not enough memory for a copy of the keys");
+    }
     const SumsWanted wanted = (*scorer)->sums();
     for (size_t h = 0; h < layer->heads.size() && wanted.any(); ++h) {
       KeySums& sums = views.sums.emplace_back(wanted, layer->head_dim);
