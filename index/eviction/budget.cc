@@ -18,11 +18,11 @@ absl::Status Wrong(const Parts&... parts) {
 }
 
 // PyramidKV: budgets M_l = high - l (high - low) / (L - 1) with low = mean / beta, high = 2 mean - low, high at most
-// `count`. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
-int64_t PyramidTokens(double mean, double beta, int64_t count, int layer, int num_layers) {
+// `most`. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
+int64_t PyramidTokens(double mean, double beta, double most, int64_t count, int layer, int num_layers) {
   if (num_layers < 2) return std::clamp<int64_t>(std::llround(mean), 1, count);
   double low = mean / beta;
-  const double high = std::min(2 * mean - low, static_cast<double>(count));
+  const double high = std::min(2 * mean - low, most);
   low = 2 * mean - high;
   const double step = (high - low) / (num_layers - 1);
   const auto until = [&](int l) { return std::llround(l * high - step * l * (l - 1) / 2); };
@@ -121,9 +121,13 @@ absl::Status Validate(const KeepConfig& k) {
 int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num_layers) {
   if (count == 0) return 0;
   const auto n = static_cast<double>(count);
-  const double exact = budget.tokens > 0 ? std::min(static_cast<double>(budget.tokens), n) : n * (1 - budget.ratio);
-  if (budget.heads == HeadBudget::kPyramid) return PyramidTokens(exact, budget.beta, count, layer, num_layers);
-  return std::max<int64_t>(1, static_cast<int64_t>(exact));
+  const bool absolute = budget.tokens > 0;
+  const double mean = absolute ? static_cast<double>(budget.tokens) : n * (1 - budget.ratio);
+  if (budget.heads == HeadBudget::kPyramid) {
+    // By ratio, layers are of one length and none keeps more than it has; by tokens, each has its own.
+    return PyramidTokens(mean, budget.beta, absolute ? 2 * mean : n, count, layer, num_layers);
+  }
+  return std::clamp<int64_t>(static_cast<int64_t>(mean), 1, count);
 }
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,

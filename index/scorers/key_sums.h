@@ -17,6 +17,7 @@ struct SumsWanted {
   bool raw = false;
   int window = 0;  // > 0: raw sums of each run of so many tokens, by their places among the tokens held
   bool any() const { return unit || raw || window > 0; }
+  bool operator==(const SumsWanted&) const = default;
 };
 
 // Not thread-safe.

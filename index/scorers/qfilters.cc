@@ -8,6 +8,8 @@ namespace {
 
 class QFilters : public Scorer {
  public:
+  bool needs_filters() const override { return true; }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (input.filters == nullptr) {
       return absl::InvalidArgumentError(

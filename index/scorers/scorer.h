@@ -95,6 +95,7 @@ class Scorer {
   virtual SumsWanted sums() const { return {}; }
   virtual bool needs_queries() const { return false; }
   virtual bool needs_values() const { return false; }
+  virtual bool needs_filters() const { return false; }
   // INVALID_ARGUMENT "field: what is missing or wrong".
   virtual absl::Status Score(const ScoreInput& input, Scores* scores) const = 0;
 };
