@@ -19,7 +19,7 @@ struct Target {
 };
 
 // One KV head of a target.
-struct Asked {
+struct SearchedHead {
   const Target* target = nullptr;
   int kv_head = 0;
 };
@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
 
   auto locks = LockLayers(targets, items);
   std::vector<SearchTask> tasks;
-  std::vector<Asked> asked;  // of each task
+  std::vector<SearchedHead> heads;  // of each task
   tasks.reserve(targets.size() * g.num_kv_heads);
   for (const Target& target : targets) {
     StartAnswer(context_.config, *target.layer, params, &answers[target.item]);
@@ -145,14 +145,14 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
       target.layer->FillTask(h, params, &task);
       task.group = g.group();
       task.queries = items[target.item].queries + int64_t{h} * g.group() * g.head_dim;
-      asked.push_back({&target, h});
+      heads.push_back({&target, h});
     }
   }
   if (tasks.empty()) return answers;
   std::vector<SearchOutput> outputs(tasks.size());
   context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const auto& [target, kv_head] = asked[i];
+    const auto& [target, kv_head] = heads[i];
     Collect(target->layer->strip(kv_head), kv_head, g.group(), &outputs[i], &answers[target->item]);
   }
   locks.clear();
