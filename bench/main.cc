@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bench/evict_command.h"
+#include "bench/kernels_command.h"
 #include "bench/recall_command.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/service_command.h"
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
   seine::bench::AddEvictCommand(&app, &run);
+  seine::bench::AddKernelsCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
 #endif

@@ -42,10 +42,12 @@ class Tally {
   void Timed(double us, const SearchStats& s, double beside) {
     us_.push_back(us);
     if (s.scanned_keys == 0) return;
-    scan_ns_per_key_.push_back(static_cast<double>(s.scan_ns) / static_cast<double>(s.scanned_keys));
-    if (beside > 0) ns_times_bandwidth_.push_back(scan_ns_per_key_.back() * beside);
+    ++scans_;
     candidates_ += s.candidates;
     rescans_ += s.rescans;
+    if (s.scan_ns == 0) return;  // a device does not time its steps apart
+    scan_ns_per_key_.push_back(static_cast<double>(s.scan_ns) / static_cast<double>(s.scanned_keys));
+    if (beside > 0) ns_times_bandwidth_.push_back(scan_ns_per_key_.back() * beside);
     const int64_t ns[kStages] = {s.prepare_ns, s.scan_ns, s.select_ns, s.rerank_ns, s.refine_ns};
     for (int i = 0; i < kStages; ++i) stage_us_[i].push_back(static_cast<double>(ns[i]) / 1e3);
   }
@@ -64,7 +66,14 @@ class Tally {
     row.scan_bytes_per_key = method.ScanBytesPerKey(line);
     row.us_per_query = Median(us_);
     if (const double rate = method.EncodeKeysPerSecond(line); rate > 0) row.encode_keys_per_s = rate;
-    if (scan_ns_per_key_.empty() || line.exact) return row;
+    if (scans_ == 0 || line.exact) return row;
+    row.candidates = static_cast<double>(candidates_) / static_cast<double>(us_.size());
+    if (line.recall_target > 0) {
+      row.recall_target = line.recall_target;
+      row.beta = *row.candidates / num_keys;
+    }
+    row.rescans = static_cast<double>(rescans_) / static_cast<double>(us_.size());
+    if (scan_ns_per_key_.empty()) return row;
     row.scan_ns_per_key = Median(scan_ns_per_key_);
     row.scan_bandwidth_share = row.scan_bytes_per_key / *row.scan_ns_per_key / bandwidth;
     if (!ns_times_bandwidth_.empty()) {
@@ -73,12 +82,6 @@ class Tally {
     std::optional<double>* stages[kStages] = {&row.prepare_us, &row.scan_us, &row.select_us, &row.rerank_us,
                                               &row.refine_us};
     for (int i = 0; i < kStages; ++i) *stages[i] = Median(stage_us_[i]);
-    row.candidates = static_cast<double>(candidates_) / static_cast<double>(us_.size());
-    if (line.recall_target > 0) {
-      row.recall_target = line.recall_target;
-      row.beta = *row.candidates / num_keys;
-    }
-    row.rescans = static_cast<double>(rescans_) / static_cast<double>(us_.size());
     return row;
   }
 
@@ -94,7 +97,7 @@ class Tally {
   std::vector<double> us_, scan_ns_per_key_, ns_times_bandwidth_;
   static constexpr int kStages = 5;
   std::vector<double> stage_us_[kStages];
-  int64_t candidates_ = 0, rescans_ = 0;
+  int64_t scans_ = 0, candidates_ = 0, rescans_ = 0;
 };
 
 // `count` asks of `all`, spread over positions and over the heads of a group, which take turns.

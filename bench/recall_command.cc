@@ -131,7 +131,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--peers", f->peers, "command that runs bench/peers.py with a Python that has numpy and faiss-cpu")
       ->group(peers);
   const char* run = "Run";
-  app->add_option("--backend", f->backend, "cpu")->check(IsMember({"cpu"}))->group(run);
+  app->add_option("--backend", f->backend, "cpu or cuda")->check(IsMember({"cpu", "cuda"}))->group(run);
   app->add_option("--threads", f->threads, "of the backend; times are of one thread by default")
       ->capture_default_str()
       ->group(run);
@@ -328,8 +328,10 @@ absl::Status Run(Flags f) {
   if (f.top_k > info.num_keys()) {
     return Invalid("top-k", absl::StrCat(f.top_k, " is more than the ", info.num_keys(), " keys of a head"));
   }
-  auto backend = MakeCpuBackend(f.threads);
-  MemoryProbe probe(backend.get());
+  std::string why;
+  const auto host = MakeCpuBackend(f.threads), backend = MakeBackend(f.backend, f.threads, &why);
+  if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("--backend: ", why));
+  MemoryProbe probe(host.get());
   if (!probe.ok()) return absl::ResourceExhaustedError("not enough memory to measure the read bandwidth");
   constexpr int kBandwidthPasses = 8;
   probe.Measure(kBandwidthPasses);

@@ -95,7 +95,7 @@ class SeineMethod : public Method {
  private:
   // The codec's own loop on the head's first keys of the zone, in fp16 whatever the index stores.
   absl::Status TimeEncode(const IndexConfig& config, const Head& head) {
-    MemoryLedger ledger(backend_, /*limit_bytes=*/0, nullptr);
+    MemoryLedger ledger(backend_, /*limit_bytes=*/0, /*device_limit_bytes=*/0, nullptr);
     Transforms transforms(&config, &ledger);
     auto codecs = transforms.Of(0, head.zone_end);
     if (!codecs.ok()) return codecs.status();
@@ -109,7 +109,8 @@ class SeineMethod : public Method {
     const ConstRows view{rows.data(), static_cast<size_t>(dim) * SizeOf(DType::kFloat16), DType::kFloat16};
     SharedCentre centre;
     if (codec.centre() == Centre::kGlobal) centre = codec.MakeSharedCentre(view, count);
-    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count));
+    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count), Place::kStore);  // the host's memory
+    if (!codes) return absl::ResourceExhaustedError("no memory to time the encoder in");
     const CodePlanes planes = PlanesAt(codec.layout(), count, codes.data());
     for (int round = 0; round <= kEncodeRounds; ++round) {  // the first one touches the memory
       const auto begin = std::chrono::steady_clock::now();

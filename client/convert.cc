@@ -308,7 +308,9 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           info.uptime_seconds(),
           info.queue_capacity(),
           info.max_message_bytes(),
-          {info.profiles().begin(), info.profiles().end()}};
+          {info.profiles().begin(), info.profiles().end()},
+          info.device_memory_limit_bytes(),
+          info.device_memory_bytes()};
 }
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {

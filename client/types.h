@@ -230,7 +230,9 @@ struct ServerInfo {
   int64_t uptime_seconds = 0;
   int queue_capacity = 0;
   int64_t max_message_bytes = 0;
-  std::vector<std::string> profiles;  // names for IndexSpec::profile
+  std::vector<std::string> profiles;      // names for IndexSpec::profile
+  int64_t device_memory_limit_bytes = 0;  // 0: none
+  int64_t device_memory_bytes = 0;        // codes in a device's own memory
 };
 
 // What scorers may need besides the stored keys.

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/ops.h"
-
 namespace seine {
 
 namespace {
@@ -15,20 +13,6 @@ constexpr int kMinSegmentKeys = 256;
 
 // A full segment holds whole centre windows.
 int FullSegmentKeys(int unit_keys) { return std::max(kSegmentKeys / unit_keys, 1) * unit_keys; }
-
-// The planes from key `first` on, a multiple of 64 and of centre_tokens.
-CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first) {
-  planes.coarse += first * layout.coarse_bytes;
-  planes.factor += first;
-  planes.factor_base += first / kWindowTokens;
-  if (planes.centre != nullptr) {
-    planes.centre += first / layout.centre_tokens * layout.head_dim;
-    planes.centre_scale += first / layout.centre_tokens;
-  }
-  planes.fine += first * layout.fine_bytes;
-  planes.fine_base += first / kWindowTokens;
-  return planes;
-}
 
 // Copies `count` keys, read one by one, together.
 void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, size_t row_bytes, uint8_t* out) {
@@ -46,30 +30,34 @@ void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, siz
 
 int64_t SegmentFormat::Bytes(int capacity) const { return static_cast<int64_t>(CodeBytes(layout_, capacity, part_)); }
 
-void SegmentFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
+void SegmentFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+                         std::vector<CopyTask>* copies) const {
   CodePlanes a, b;
   PlacePlanes(layout_, from_capacity, part_, const_cast<uint8_t*>(from), &a);
   PlacePlanes(layout_, to_capacity, part_, to, &b);
   const size_t n = count, windows = n / kWindowTokens;
+  if (n == 0) return;
   if (part_ == CodePart::kFine) {
-    std::memcpy(b.fine, a.fine, n * layout_.fine_bytes);
-    std::memcpy(b.fine_base, a.fine_base, windows * sizeof(uint32_t));
+    copies->push_back({b.fine, a.fine, n * layout_.fine_bytes});
+    copies->push_back({b.fine_base, a.fine_base, windows * sizeof(uint32_t)});
     return;
   }
-  std::memcpy(b.coarse, a.coarse, n * layout_.coarse_bytes);
-  std::memcpy(b.factor, a.factor, n);
-  std::memcpy(b.factor_base, a.factor_base, windows * sizeof(uint32_t));
+  copies->push_back({b.coarse, a.coarse, n * layout_.coarse_bytes});
+  copies->push_back({b.factor, a.factor, n});
+  copies->push_back({b.factor_base, a.factor_base, windows * sizeof(uint32_t)});
   if (a.centre == nullptr) return;
-  std::memcpy(b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim);
-  std::memcpy(b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float));
+  copies->push_back({b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim});
+  copies->push_back({b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float)});
 }
 
-void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
-  if (count > 0) std::memcpy(to, from, bytes_);
+void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+                       std::vector<CopyTask>* copies) const {
+  if (count > 0) copies->push_back({to, from, static_cast<size_t>(bytes_)});
 }
 
-CodeShape::CodeShape(Backend* backend, const CodeLayout& code_layout, int num_heads, bool counted)
-    : layout(code_layout),
+CodeShape::CodeShape(Backend* code_backend, const CodeLayout& code_layout, int num_heads, bool counted)
+    : backend(code_backend),
+      layout(code_layout),
       heads(num_heads),
       unit_keys(std::max(kWindowTokens, layout.centre_tokens)),
       segment_keys(FullSegmentKeys(unit_keys)),
@@ -78,8 +66,8 @@ CodeShape::CodeShape(Backend* backend, const CodeLayout& code_layout, int num_he
       scan_format(layout, CodePart::kScan),
       fine_format(layout, CodePart::kFine),
       counts_format(int64_t{heads} * counts_per_head * sizeof(uint32_t)),
-      scan_pool(backend, scan_format.Bytes(segment_keys)),
-      fine_pool(backend, fine_format.Bytes(segment_keys)),
+      scan_pool(backend, Place::kCodes, scan_format.Bytes(segment_keys)),
+      fine_pool(backend, Place::kCodes, fine_format.Bytes(segment_keys)),
       scan_parts{&scan_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &scan_pool},
       fine_parts{&fine_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &fine_pool},
       counts{&counts_format, MemoryKind::kCode, 1, 1, 1, nullptr} {}
@@ -93,33 +81,40 @@ void CodeStore::PlanGrow(int64_t visible, Staging* staging) {
   if (shape_->with_counts) counts_.Plan(0, 1, visible_ > 0 ? 1 : 0, staging);
 }
 
-void CodeStore::Grow(int64_t visible, const KeySource& source, int centre_keys, Backend* backend) {
-  if (visible <= visible_) return;
+absl::Status CodeStore::Grow(int64_t visible, const KeySource& source, int centre_keys) {
+  if (visible <= visible_) return absl::OkStatus();
   Refresh();
+  const int64_t encoded = encoded_;
   if (encoded_ < visible) {
     if (codec(0).centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
-    EncodeTo(visible, source, backend);
+    if (absl::Status s = EncodeTo(visible, source); !s.ok()) return s;
   }
   if (shape_->with_counts) {
-    if (visible_ == 0) std::memset(counts_.data(0), 0, shape_->counts_format.Bytes(1));
-    CountKeys(visible_, visible, 1);
+    absl::Status status = visible_ == 0 ? ZeroCounts() : absl::OkStatus();
+    if (status.ok()) status = CountKeys(visible_, visible, 1);
+    if (!status.ok()) {  // the keys of a refused append are not those of the next
+      encoded_ = encoded;
+      return status;
+    }
   }
   visible_ = visible;
+  return absl::OkStatus();
 }
 
 void CodeStore::PlanShrink(int64_t visible, Staging* staging) {
   if (shape_->with_counts && visible > 0 && visible < visible_) counts_.Plan(0, 1, 1, staging);
 }
 
-void CodeStore::Shrink(int64_t visible, int64_t encoded) {
+absl::Status CodeStore::Shrink(int64_t visible, int64_t encoded) {
+  absl::Status status;
   if (shape_->with_counts && visible < visible_) {
     if (visible == 0) {
       counts_.Truncate(0);
     } else if (visible_ - visible <= visible) {
-      CountKeys(visible, visible_, -1);
+      status = CountKeys(visible, visible_, -1);
     } else {  // fewer keys stay than go
-      std::memset(counts_.data(0), 0, shape_->counts_format.Bytes(1));
-      CountKeys(0, visible, 1);
+      status = ZeroCounts();
+      if (status.ok()) status = CountKeys(0, visible, 1);
     }
   }
   visible_ = visible;
@@ -133,6 +128,7 @@ void CodeStore::Shrink(int64_t visible, int64_t encoded) {
     head.fine.Truncate(encoded_);
   }
   Refresh();
+  return status;
 }
 
 void CodeStore::FillTask(int head, SearchTask* task) const {
@@ -189,7 +185,7 @@ void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
 
 // One task for each run of keys that lie together in one place and belong in one segment. A unit that straddles two
 // places (a chunk's edge, or stored rows and new ones) is copied together first.
-void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend) {
+absl::Status CodeStore::EncodeTo(int64_t end, const KeySource& source) {
   const CodeLayout& layout = shape_->layout;
   std::vector<EncodeTask> tasks;
   std::vector<std::unique_ptr<uint8_t[]>> together;
@@ -213,21 +209,28 @@ void CodeStore::EncodeTo(int64_t end, const KeySource& source, Backend* backend)
       key += run;
     }
   }
-  backend->Encode(tasks.data(), static_cast<int>(tasks.size()));
-  encoded_ = end;
+  const Outcome outcome = shape_->backend->Encode(tasks.data(), static_cast<int>(tasks.size()));
+  if (outcome == Outcome::kDone) encoded_ = end;
+  return StatusOf(*shape_->backend, outcome);
 }
 
-void CodeStore::CountKeys(int64_t begin, int64_t end, int sign) {
+absl::Status CodeStore::ZeroCounts() {
+  return StatusOf(*shape_->backend, shape_->backend->Zero(counts_.data(0), shape_->counts_format.Bytes(1)));
+}
+
+absl::Status CodeStore::CountKeys(int64_t begin, int64_t end, int sign) {
+  std::vector<CountTask> tasks;
   for (int h = 0; h < shape_->heads; ++h) {
     for (int64_t key = begin; key < end;) {
       const int64_t segment = key / shape_->segment_keys;
       const int64_t stop = std::min(end, (segment + 1) * shape_->segment_keys);
       const int64_t base = segment * shape_->segment_keys;
-      cpu::CountCodes(heads_[h].planes[segment], shape_->layout, static_cast<int>(key - base),
-                      static_cast<int>(stop - base), sign, head_counts(h));
+      tasks.push_back({heads_[h].planes[segment], &shape_->layout, static_cast<int>(key - base),
+                       static_cast<int>(stop - base), sign, head_counts(h)});
       key = stop;
     }
   }
+  return StatusOf(*shape_->backend, shape_->backend->CountCodes(tasks.data(), static_cast<int>(tasks.size())));
 }
 
 }  // namespace seine

@@ -25,7 +25,8 @@ class SegmentFormat : public PieceFormat {
  public:
   SegmentFormat(const CodeLayout& layout, CodePart part) : layout_(layout), part_(part) {}
   int64_t Bytes(int capacity) const override;
-  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
+  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+            std::vector<CopyTask>* copies) const override;
 
  private:
   const CodeLayout layout_;
@@ -37,7 +38,8 @@ class ArrayFormat : public PieceFormat {
  public:
   explicit ArrayFormat(int64_t bytes) : bytes_(bytes) {}
   int64_t Bytes(int capacity) const override { return bytes_; }
-  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
+  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+            std::vector<CopyTask>* copies) const override;
 
  private:
   const int64_t bytes_;
@@ -50,6 +52,7 @@ class CodeShape {
   CodeShape(const CodeShape&) = delete;
   CodeShape& operator=(const CodeShape&) = delete;
 
+  Backend* const backend;
   const CodeLayout layout;
   const int heads;
   const int unit_keys;     // keys are encoded in multiples of this: 64, or the tokens that share a centre
@@ -90,12 +93,14 @@ class CodeStore {
 
   // Grows the zone to `visible` keys. Keys beyond encoded() are read from `source` and encoded, in parallel.
   // `centre_keys`: keys at the start of the zone that the frozen centre is made of (Centre::kGlobal).
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: the backend could not, and the zone is as it was.
   void PlanGrow(int64_t visible, Staging* staging);
-  void Grow(int64_t visible, const KeySource& source, int centre_keys, Backend* backend);
+  absl::Status Grow(int64_t visible, const KeySource& source, int centre_keys);
 
-  // Shrinks the zone to `visible` keys and keeps `encoded` >= visible keys encoded.
+  // Shrinks the zone to `visible` keys and keeps `encoded` >= visible keys encoded. UNAVAILABLE: it is done, but the
+  // device is lost.
   void PlanShrink(int64_t visible, Staging* staging);
-  void Shrink(int64_t visible, int64_t encoded);
+  absl::Status Shrink(int64_t visible, int64_t encoded);
 
   // A head's part of a search over the visible keys.
   void FillTask(int head, SearchTask* task) const;
@@ -113,8 +118,9 @@ class CodeStore {
   CodePlanes PlanesOf(const Head& head, size_t segment) const;
   void Refresh();
   void FreezeCentre(const KeySource& source, int centre_keys);
-  void EncodeTo(int64_t end, const KeySource& source, Backend* backend);
-  void CountKeys(int64_t begin, int64_t end, int sign);
+  absl::Status EncodeTo(int64_t end, const KeySource& source);
+  absl::Status ZeroCounts();
+  absl::Status CountKeys(int64_t begin, int64_t end, int sign);
   uint32_t* head_counts(int head) const {
     return reinterpret_cast<uint32_t*>(counts_.data(0)) + int64_t{head} * shape_->counts_per_head;
   }

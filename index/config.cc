@@ -269,6 +269,9 @@ absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
   if (params.recall_target > 0 && config.codec.name != "balanced") {
     return Wrong("", "recall_target", "only the balanced code predicts its noise; give beta");
   }
+  if (params.recall_target > 0 && !config.follows_recall_target) {
+    return Wrong("", "recall_target", "not followed by the backend of this index; give beta");
+  }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
   }
@@ -297,6 +300,9 @@ absl::Status Validate(const IndexConfig& config) {
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
+  if (config.device_memory_limit_bytes < 0) {
+    return Wrong("", "device_memory_limit_bytes", config.device_memory_limit_bytes, " is negative");
+  }
   return absl::OkStatus();
 }
 

@@ -88,6 +88,10 @@ struct IndexConfig {
   KvStore kv_store = KvStore::kKeys;
   std::optional<EvictionConfig> eviction;
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
+  // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
+  int64_t device_memory_limit_bytes = 0;
+  // Set by Index::Create: whether its backend can follow a recall target (Backend::follows_recall_target).
+  bool follows_recall_target = true;
 };
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".

@@ -46,7 +46,12 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
                                                      std::shared_ptr<MemoryBudget> budget) {
   if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  return std::make_unique<IndexImpl>(config, backend, std::move(budget));
+  IndexConfig made = config;
+  made.follows_recall_target = backend->follows_recall_target();
+  if (made.search.recall_target > 0 && !made.follows_recall_target) {
+    return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
+  }
+  return std::make_unique<IndexImpl>(made, backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {
@@ -94,7 +99,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
   const int num_layers = context_.config.geometry.num_layers;
   const int64_t bytes = sizeof(Sequence) + kMaxIdLength + num_layers * (sizeof(Layer) + sizeof(std::unique_ptr<Layer>));
   Reservation reservation(&context_.ledger);
-  if (absl::Status s = reservation.Reserve(bytes); !s.ok()) return s;
+  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
   for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_, i));
   return sequence;
@@ -184,7 +189,9 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
     }
     if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
     staging.Install();
-    for (const auto& layer : (*copy)->layers) layer->CommitTruncate(position < 0 ? longest : position);
+    for (const auto& layer : (*copy)->layers) {
+      if (absl::Status s = layer->CommitTruncate(position < 0 ? longest : position); !s.ok()) return s;
+    }
   }
   return Insert(*std::move(copy), new_id);
 }
@@ -201,8 +208,9 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position)
   }
   if (absl::Status s = staging.Allocate(&context_.ledger); !s.ok()) return s;
   staging.Install();
-  for (const auto& layer : (*sequence)->layers) layer->CommitTruncate(position);
-  return absl::OkStatus();
+  absl::Status status;
+  for (const auto& layer : (*sequence)->layers) status.Update(layer->CommitTruncate(position));
+  return status;
 }
 
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,

@@ -67,8 +67,15 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     strip->PlanAppend(count, &staging);
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
-  staging.Install();  // from here on nothing can fail
-  for (const auto& strip : strips_) strip->CommitAppend(length_, count, keys, values);
+  staging.Install();
+  for (size_t i = 0; i < strips_.size(); ++i) {
+    // A device may still refuse; what was written past the strips' ends is then written anew by the next append.
+    absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);
+    if (s.ok()) continue;
+    for (size_t done = 0; done < i; ++done) s.Update(strips_[done]->UndoAppend());
+    return s;
+  }
+  for (const auto& strip : strips_) strip->CommitAppend(count);
   length_ += count;
   return absl::OkStatus();
 }
@@ -81,11 +88,13 @@ absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
   return absl::OkStatus();
 }
 
-void Layer::CommitTruncate(int64_t position) {
-  if (position >= length_) return;
-  for (const auto& strip : strips_) strip->CommitTruncate(position);
+absl::Status Layer::CommitTruncate(int64_t position) {
+  if (position >= length_) return absl::OkStatus();
+  absl::Status status;
+  for (const auto& strip : strips_) status.Update(strip->CommitTruncate(position));
   ++cuts_;
   length_ = position;
+  return status;
 }
 
 void Layer::ShareFrom(const Layer& source) {
@@ -190,7 +199,9 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
-  for (int h = 0; h < num_heads(); ++h) kept[h]->CommitKeep(strip(h), places[h]);
+  for (int h = 0; h < num_heads(); ++h) {
+    if (absl::Status s = kept[h]->CommitKeep(strip(h), places[h]); !s.ok()) return s;
+  }
   strips_ = std::move(kept);
   ++cuts_;
   context_->eviction.Count(gone);

@@ -40,7 +40,8 @@ class Layer {
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
   // each. FAILED_PRECONDITION where keys that would become dense are gone (kNone).
   absl::Status PlanTruncate(int64_t position, Staging* staging);
-  void CommitTruncate(int64_t position);
+  // UNAVAILABLE: it is done, but the device is lost.
+  absl::Status CommitTruncate(int64_t position);
 
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
@@ -64,7 +65,8 @@ class Layer {
   // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
   std::shared_ptr<const LayerCodecs> codecs() const;
   // New codes for every strip, with these codecs; then brings them up to `most` keys each nearer to the layer's zones
-  // (RESOURCE_EXHAUSTED: no memory for all of these) until they are ready to be swapped in.
+  // (RESOURCE_EXHAUSTED: no memory for all of these; UNAVAILABLE: the device is lost) until they are ready to be
+  // swapped in.
   std::vector<CodeStore> NewCodes(const std::shared_ptr<const LayerCodecs>& codecs) const;
   absl::Status GrowFromStored(int64_t most, std::vector<CodeStore>* next) const;
   bool Ready(const std::vector<CodeStore>& next) const;

@@ -7,25 +7,36 @@ namespace seine {
 
 namespace {
 
-absl::Status OverLimit(const char* whose, const MemoryBudget& budget, int64_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat("memory limit ", whose, ": ", bytes, " bytes more than the ",
-                                                   budget.used_bytes(), " held would pass ", budget.limit_bytes()));
+absl::Status OverLimit(const char* whose, const MemoryBudget& budget, int64_t bytes, Account account) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      account == Account::kDevice ? "device memory limit " : "memory limit ", whose, ": ", bytes,
+      " bytes more than the ", budget.used_bytes(account), " held would pass ", budget.limit_bytes(account)));
 }
 
 }  // namespace
 
-absl::Status MemoryLedger::Reserve(int64_t bytes) {
-  if (!own_.TryReserve(bytes)) return OverLimit("of the index", own_, bytes);
-  if (shared_ != nullptr && !shared_->TryReserve(bytes)) {
-    own_.Release(bytes);
-    return OverLimit("of all indexes", *shared_, bytes);
+absl::Status StatusOf(const Backend& backend, Outcome outcome) {
+  if (outcome == Outcome::kDone) return absl::OkStatus();
+  if (outcome == Outcome::kNoMemory) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: the ", backend.name(), " backend has no room to work in"));
+  }
+  return absl::UnavailableError(absl::StrCat("backend: the ", backend.name(), " device is lost (", backend.loss(),
+                                             "), and the codes on it; stored keys and values can still be fetched"));
+}
+
+absl::Status MemoryLedger::Reserve(int64_t bytes, Account account) {
+  if (!own_.TryReserve(bytes, account)) return OverLimit("of the index", own_, bytes, account);
+  if (shared_ != nullptr && !shared_->TryReserve(bytes, account)) {
+    own_.Release(bytes, account);
+    return OverLimit("of all indexes", *shared_, bytes, account);
   }
   return absl::OkStatus();
 }
 
-void MemoryLedger::Release(int64_t bytes) {
-  own_.Release(bytes);
-  if (shared_ != nullptr) shared_->Release(bytes);
+void MemoryLedger::Release(int64_t bytes, Account account) {
+  own_.Release(bytes, account);
+  if (shared_ != nullptr) shared_->Release(bytes, account);
 }
 
 Memory::Memory(MemoryLedger* ledger, MemoryKind kind, int64_t bytes) : ledger_(ledger), kind_(kind), bytes_(bytes) {
@@ -47,12 +58,19 @@ Memory::~Memory() {
   if (pool_ != nullptr) pool_->Free(block_);
   buffer_ = Buffer();
   ledger_->Count(kind_, -bytes_);
-  ledger_->Release(bytes_);
+  ledger_->Release(bytes_, ledger_->AccountOf(kind_));
 }
 
-absl::Status Reservation::Reserve(int64_t bytes) {
-  if (absl::Status s = ledger_->Reserve(bytes); !s.ok()) return s;
-  left_ += bytes;
+Reservation::~Reservation() {
+  for (int i = 0; i < kAccounts; ++i) {
+    if (left_[i] > 0) ledger_->Release(left_[i], static_cast<Account>(i));
+  }
+}
+
+absl::Status Reservation::Reserve(MemoryKind kind, int64_t bytes) {
+  const Account account = ledger_->AccountOf(kind);
+  if (absl::Status s = ledger_->Reserve(bytes, account); !s.ok()) return s;
+  left_[static_cast<int>(account)] += bytes;
   return absl::OkStatus();
 }
 
@@ -62,9 +80,11 @@ absl::Status Reservation::Allocate(MemoryKind kind, int64_t bytes, SlabPool* poo
   if (pool != nullptr) {
     block = pool->Allocate();
   } else {
-    buffer = ledger_->backend()->Allocate(static_cast<size_t>(bytes));
+    buffer = ledger_->backend()->Allocate(static_cast<size_t>(bytes), PlaceOf(kind));
   }
   if (!buffer && block == nullptr) {
+    const Backend& backend = *ledger_->backend();
+    if (!backend.loss().empty()) return StatusOf(backend, Outcome::kLost);
     return absl::ResourceExhaustedError(absl::StrCat("out of memory: the ", ledger_->backend()->name(),
                                                      " backend could not allocate ", bytes, " bytes"));
   }
@@ -76,7 +96,7 @@ absl::Status Reservation::Allocate(MemoryKind kind, int64_t bytes, SlabPool* poo
 }
 
 Memory Reservation::Charge(MemoryKind kind, int64_t bytes) {
-  left_ -= bytes;
+  left_[static_cast<int>(ledger_->AccountOf(kind))] -= bytes;
   return Memory(ledger_, kind, bytes);
 }
 

@@ -16,21 +16,28 @@ namespace seine {
 
 // kOther: the sequences' own objects; limited like the rest, but no part of IndexStats.
 enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2 };
+inline Place PlaceOf(MemoryKind kind) { return kind == MemoryKind::kCode ? Place::kCodes : Place::kStore; }
 
-// What one index holds, under its own limit and, if given, one shared with other indexes. Thread-safe.
+// OK, RESOURCE_EXHAUSTED where the backend ran out of memory, or UNAVAILABLE where its device is lost.
+absl::Status StatusOf(const Backend& backend, Outcome outcome);
+
+// What one index holds, under its own limits and, if given, those shared with other indexes. Thread-safe.
 class MemoryLedger {
  public:
-  MemoryLedger(Backend* backend, int64_t limit_bytes, std::shared_ptr<MemoryBudget> shared)
-      : backend_(backend), own_(limit_bytes), shared_(std::move(shared)) {}
+  MemoryLedger(Backend* backend, int64_t limit_bytes, int64_t device_limit_bytes, std::shared_ptr<MemoryBudget> shared)
+      : backend_(backend), own_(limit_bytes, device_limit_bytes), shared_(std::move(shared)) {}
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
   Backend* backend() const { return backend_; }
   int64_t held(MemoryKind kind) const { return held_[static_cast<int>(kind)].load(std::memory_order_relaxed); }
+  Account AccountOf(MemoryKind kind) const {
+    return backend_->codes_apart() && kind == MemoryKind::kCode ? Account::kDevice : Account::kHost;
+  }
 
   // RESOURCE_EXHAUSTED naming the limit that is passed; then nothing is reserved.
-  absl::Status Reserve(int64_t bytes);
-  void Release(int64_t bytes);
+  absl::Status Reserve(int64_t bytes, Account account);
+  void Release(int64_t bytes, Account account);
   void Count(MemoryKind kind, int64_t bytes) {
     held_[static_cast<int>(kind)].fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -71,11 +78,9 @@ class Reservation {
   explicit Reservation(MemoryLedger* ledger) : ledger_(ledger) {}
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
-  ~Reservation() {
-    if (left_ > 0) ledger_->Release(left_);
-  }
+  ~Reservation();
 
-  absl::Status Reserve(int64_t bytes);
+  absl::Status Reserve(MemoryKind kind, int64_t bytes);
   // Out of the reserved bytes, a block of `pool`, or a buffer of the backend where that is nullptr. RESOURCE_EXHAUSTED
   // where there is no memory.
   absl::Status Allocate(MemoryKind kind, int64_t bytes, SlabPool* pool, Memory* out);
@@ -84,7 +89,7 @@ class Reservation {
 
  private:
   MemoryLedger* const ledger_;
-  int64_t left_ = 0;
+  int64_t left_[kAccounts] = {};
 };
 
 }  // namespace seine

@@ -1,4 +1,4 @@
-// A byte limit that several indexes share: a server makes one and hands it to every Index::Create. Thread-safe.
+// Byte limits that several indexes share: a server makes one and hands it to every Index::Create. Thread-safe.
 #ifndef SEINE_INDEX_MEMORY_BUDGET_H_
 #define SEINE_INDEX_MEMORY_BUDGET_H_
 
@@ -7,29 +7,40 @@
 
 namespace seine {
 
+// Whose memory: a backend without a memory of its own keeps its codes in the host's (Backend::codes_apart).
+enum class Account : uint8_t { kHost = 0, kDevice = 1 };
+inline constexpr int kAccounts = 2;
+
 class MemoryBudget {
  public:
-  // limit_bytes 0: count, but never refuse.
-  explicit MemoryBudget(int64_t limit_bytes) : limit_(limit_bytes) {}
+  // A limit of 0: count, but never refuse.
+  explicit MemoryBudget(int64_t limit_bytes, int64_t device_limit_bytes = 0)
+      : limit_{limit_bytes, device_limit_bytes} {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // False, and nothing reserved, where `bytes` more would pass the limit.
-  bool TryReserve(int64_t bytes) {
-    int64_t used = used_.load(std::memory_order_relaxed);
+  bool TryReserve(int64_t bytes, Account account = Account::kHost) {
+    const int64_t limit = limit_bytes(account);
+    std::atomic<int64_t>& held = used_[static_cast<int>(account)];
+    int64_t used = held.load(std::memory_order_relaxed);
     do {
-      if (limit_ > 0 && bytes > limit_ - used) return false;
-    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+      if (limit > 0 && bytes > limit - used) return false;
+    } while (!held.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     return true;
   }
-  void Release(int64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void Release(int64_t bytes, Account account = Account::kHost) {
+    used_[static_cast<int>(account)].fetch_sub(bytes, std::memory_order_relaxed);
+  }
 
-  int64_t limit_bytes() const { return limit_; }
-  int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
+  int64_t limit_bytes(Account account = Account::kHost) const { return limit_[static_cast<int>(account)]; }
+  int64_t used_bytes(Account account = Account::kHost) const {
+    return used_[static_cast<int>(account)].load(std::memory_order_relaxed);
+  }
 
  private:
-  const int64_t limit_;
-  std::atomic<int64_t> used_{0};
+  const int64_t limit_[kAccounts];
+  std::atomic<int64_t> used_[kAccounts] = {};
 };
 
 }  // namespace seine

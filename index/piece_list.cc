@@ -2,39 +2,63 @@
 #include "index/piece_list.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace seine {
 
 absl::Status Staging::Allocate(MemoryLedger* ledger) {
   if (needs_.empty()) return absl::OkStatus();
-  int64_t total = 0;
-  for (const Need& need : needs_) total += need.list->shape_->format->Bytes(need.capacity);
+  absl::Status status = Make(ledger);
+  if (status.ok()) status = CopyKept(ledger->backend());
+  if (!status.ok()) needs_.clear();
+  return status;
+}
+
+absl::Status Staging::Make(MemoryLedger* ledger) {
+  constexpr MemoryKind kKinds[] = {MemoryKind::kCode, MemoryKind::kStore};
+  int64_t total[std::size(kKinds)] = {};
+  for (const Need& need : needs_) {
+    const PieceList::Shape& shape = *need.list->shape_;
+    total[static_cast<int>(shape.kind)] += shape.format->Bytes(need.capacity);
+  }
   Reservation reservation(ledger);
-  absl::Status status = reservation.Reserve(total);
+  for (const MemoryKind kind : kKinds) {
+    if (absl::Status s = reservation.Reserve(kind, total[static_cast<int>(kind)]); !s.ok()) return s;
+  }
   for (Need& need : needs_) {
-    if (!status.ok()) break;
     const PieceList::Shape& shape = *need.list->shape_;
     SlabPool* pool = need.capacity == shape.length ? shape.pool : nullptr;
     Memory memory;
-    status = reservation.Allocate(shape.kind, shape.format->Bytes(need.capacity), pool, &memory);
-    if (status.ok()) need.made = CowPtr<Piece>(Piece{std::move(memory), need.capacity});
+    absl::Status s = reservation.Allocate(shape.kind, shape.format->Bytes(need.capacity), pool, &memory);
+    if (!s.ok()) return s;
+    need.made = CowPtr<Piece>(Piece{std::move(memory), need.capacity});
   }
-  if (!status.ok()) needs_.clear();
-  return status;
+  return absl::OkStatus();
+}
+
+// The host's own memory is copied here, codes by the backend: they may lie on a device.
+absl::Status Staging::CopyKept(Backend* backend) const {
+  std::vector<CopyTask> copies, codes;
+  for (const Need& need : needs_) {
+    const std::vector<CowPtr<Piece>>& pieces = need.list->pieces_;
+    if (pieces.size() <= need.index || !pieces[need.index]) continue;
+    const Piece& piece = *pieces[need.index];
+    const PieceList::Shape& shape = *need.list->shape_;
+    shape.format->Copy(piece.memory.data(), piece.capacity, need.made->memory.data(), need.capacity,
+                       std::min(need.keep, piece.capacity), PlaceOf(shape.kind) == Place::kCodes ? &codes : &copies);
+  }
+  for (const CopyTask& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  if (codes.empty()) return absl::OkStatus();
+  return StatusOf(*backend, backend->Copy(codes.data(), static_cast<int>(codes.size())));
 }
 
 void Staging::Install() {
   for (Need& need : needs_) {
     std::vector<CowPtr<Piece>>& pieces = need.list->pieces_;
     if (pieces.size() <= need.index) pieces.resize(need.index + 1);
-    CowPtr<Piece>& piece = pieces[need.index];
-    if (piece) {
-      const int count = std::min(need.keep, piece->capacity);
-      need.list->shape_->format->Copy(piece->memory.data(), piece->capacity, need.made->memory.data(), need.capacity,
-                                      count);
-    }
-    piece = std::move(need.made);
+    pieces[need.index] = std::move(need.made);
   }
   needs_.clear();
 }

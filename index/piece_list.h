@@ -4,9 +4,9 @@
 // small and doubles, so short sequences do not pay for a whole one. A write runs in two steps, so that a failure
 // changes nothing:
 //   Staging staging;
-//   list.Plan(begin, end, keep, &staging);       // what must be made: new pieces, larger ones, own copies of shared
-//   ones if (!staging.Allocate(&ledger).ok()) ...     // admission and allocation; nothing has changed yet
-//   staging.Install();                           // cannot fail; [begin, end) may now be written
+//   list.Plan(begin, end, keep, &staging);    // what must be made: new pieces, larger ones, own copies of shared ones
+//   if (!staging.Allocate(&ledger).ok()) ...  // admission, allocation, copies; nothing has changed yet
+//   staging.Install();                        // cannot fail; [begin, end) may now be written
 #ifndef SEINE_INDEX_PIECE_LIST_H_
 #define SEINE_INDEX_PIECE_LIST_H_
 
@@ -25,8 +25,10 @@ class PieceFormat {
  public:
   virtual ~PieceFormat() = default;
   virtual int64_t Bytes(int capacity) const = 0;
-  // Copies entries [0, count) into a buffer of at least that capacity.
-  virtual void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const = 0;
+  // What must be copied to bring entries [0, count) into a buffer of at least that capacity, behind what `copies`
+  // holds.
+  virtual void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+                    std::vector<CopyTask>* copies) const = 0;
 };
 
 struct Piece {
@@ -40,7 +42,8 @@ class PieceList;
 class Staging {
  public:
   bool empty() const { return needs_.empty(); }
-  // RESOURCE_EXHAUSTED: nothing is held. One reservation for all, before the first allocation.
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: nothing is held. One reservation for all, before the first allocation. The lists
+  // must not change between their Plan and Install.
   absl::Status Allocate(MemoryLedger* ledger);
   void Install();
 
@@ -53,6 +56,9 @@ class Staging {
     int keep;  // entries to carry over from the present piece
     CowPtr<Piece> made;
   };
+  absl::Status Make(MemoryLedger* ledger);
+  absl::Status CopyKept(Backend* backend) const;
+
   std::vector<Need> needs_;
 };
 

@@ -31,7 +31,7 @@ QueryWindow::Added QueryWindow::Add(int64_t position, const float* queries) {
   if (chunk == chunks_.size()) {
     const int64_t bytes = kChunk * (row_ * static_cast<int64_t>(sizeof(uint16_t)) + 8);
     Reservation reservation(ledger_);
-    added.refused = !reservation.Reserve(bytes).ok();
+    added.refused = !reservation.Reserve(MemoryKind::kOther, bytes).ok();
     if (added.refused) return added;
     chunks_.push_back(
         {reservation.Charge(MemoryKind::kOther, bytes), std::make_unique_for_overwrite<uint16_t[]>(kChunk * row_)});

@@ -150,12 +150,14 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   }
   if (tasks.empty()) return answers;
   std::vector<SearchOutput> outputs(tasks.size());
-  context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  const Outcome outcome =
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs.data());
+  for (size_t i = 0; i < tasks.size() && outcome == Outcome::kDone; ++i) {
     const auto& [target, kv_head] = heads[i];
     Collect(target->layer->strip(kv_head), kv_head, g.group(), &outputs[i], &answers[target->item]);
   }
   locks.clear();
+  if (absl::Status s = StatusOf(*context_.backend, outcome); !s.ok()) return s;
   for (const Target& target : targets) {
     const ItemAnswer& answer = answers[target.item];
     if (answer.path != Path::kDense) Asked(target.sequence, items[target.item], answer);

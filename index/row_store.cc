@@ -8,9 +8,11 @@ namespace seine {
 
 int64_t RowFormat::Bytes(int capacity) const { return int64_t{heads_} * capacity * row_bytes_; }
 
-void RowFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const {
+void RowFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+                     std::vector<CopyTask>* copies) const {
   for (int64_t h = 0; h < heads_; ++h) {
-    std::memcpy(to + h * to_capacity * row_bytes_, from + h * from_capacity * row_bytes_, size_t(count) * row_bytes_);
+    copies->push_back({to + h * to_capacity * row_bytes_, from + h * from_capacity * row_bytes_,
+                       static_cast<size_t>(count) * row_bytes_});
   }
 }
 

@@ -17,7 +17,8 @@ class RowFormat : public PieceFormat {
   int heads() const { return heads_; }
   int row_bytes() const { return row_bytes_; }
   int64_t Bytes(int capacity) const override;
-  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count) const override;
+  void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+            std::vector<CopyTask>* copies) const override;
 
  private:
   const int heads_;

@@ -6,8 +6,8 @@
 
 namespace seine {
 
-SlabPool::SlabPool(Backend* backend, int64_t block_bytes)
-    : backend_(backend), block_bytes_((block_bytes + 63) / 64 * 64) {}
+SlabPool::SlabPool(Backend* backend, Place place, int64_t block_bytes)
+    : backend_(backend), place_(place), block_bytes_((block_bytes + 63) / 64 * 64) {}
 
 uint8_t* SlabPool::Allocate() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -31,7 +31,7 @@ void SlabPool::Free(uint8_t* block) {
 
 bool SlabPool::AddSlab() {
   const int64_t count = std::clamp<int64_t>(blocks_, 1, std::max<int64_t>(kSlabBytes / block_bytes_, 1));
-  Buffer buffer = backend_->Allocate(static_cast<size_t>(count * block_bytes_));
+  Buffer buffer = backend_->Allocate(static_cast<size_t>(count * block_bytes_), place_);
   if (!buffer) return false;
   uint8_t* data = buffer.data();
   for (int64_t i = count - 1; i >= 0; --i) free_.push_back(data + i * block_bytes_);  // the first is taken first

@@ -21,7 +21,7 @@ class SlabPool {
  public:
   static constexpr int64_t kSlabBytes = int64_t{4} << 20;
 
-  SlabPool(Backend* backend, int64_t block_bytes);
+  SlabPool(Backend* backend, Place place, int64_t block_bytes);
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
@@ -38,6 +38,7 @@ class SlabPool {
   bool AddSlab();
 
   Backend* const backend_;
+  const Place place_;
   const int64_t block_bytes_;  // a multiple of 64
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -161,7 +161,7 @@ void Strip::RefreshRows() {
   positions_.Refresh();
 }
 
-void Strip::CommitAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
+absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
   RefreshRows();
   const size_t token_bytes = context_->token_bytes();
   const int64_t new_size = size_ + count;
@@ -179,8 +179,13 @@ void Strip::CommitAppend(int64_t first_position, int64_t count, const uint8_t* k
     WritePositions(size_, positions);
   }
   const AppendedKeys source(this, keys, new_size);
-  codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer, context_->backend);
-  const int64_t raw_begin = RawBeginAt(new_size);
+  return codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer);
+}
+
+absl::Status Strip::UndoAppend() { return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_)); }
+
+void Strip::CommitAppend(int64_t count) {
+  const int64_t new_size = size_ + count, raw_begin = RawBeginAt(new_size);
   if (raw_begin > raw_begin_) {
     keys_.Drop(context_->config.zones.sink, raw_begin);
     raw_begin_ = raw_begin;
@@ -247,19 +252,20 @@ absl::Status Strip::PlanTruncate(int64_t position, Staging* staging) {
   return absl::OkStatus();
 }
 
-void Strip::CommitTruncate(int64_t position) {
+absl::Status Strip::CommitTruncate(int64_t position) {
   const int64_t place = PlaceOf(position);
-  if (place >= size_) return;
-  codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
+  if (place >= size_) return absl::OkStatus();
+  const absl::Status status = codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
   keys_.Truncate(place);
   values_.Truncate(place);
   checksums_.Truncate(place);
   positions_.Truncate(place);
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;
-  if (sums_.empty()) return;
+  if (sums_.empty()) return status;
   sums_ = MakeSums(*context_, num_heads());  // summed anew: nothing can be taken off a sum without a trace
   AddToSums(0);
+  return status;
 }
 
 void Strip::PlanKeep(int64_t count, Staging* staging) {
@@ -269,7 +275,7 @@ void Strip::PlanKeep(int64_t count, Staging* staging) {
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
 
-void Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
+absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
   RefreshRows();
   const int head = first_head_ - source.first_head_;
   const auto row_bytes = static_cast<size_t>(context_->row_bytes());
@@ -283,8 +289,8 @@ void Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
   WritePositions(0, positions);
   size_ = static_cast<int64_t>(places.size());
   const AppendedKeys stored(this, nullptr, size_);
-  codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer, context_->backend);
   AddToSums(0);
+  return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
 }
 
 // All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
@@ -294,8 +300,7 @@ absl::Status Strip::GrowFromStored(int64_t most, CodeStore* next) const {
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
   const AppendedKeys stored(this, nullptr, size_);
-  next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0, context_->backend);
-  return absl::OkStatus();
+  return next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0);
 }
 
 void Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {

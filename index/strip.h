@@ -52,21 +52,25 @@ class Strip {
   absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
 
   // Appends tokens [first_position, first_position + count), in steps so that all strips of a layer change or none
-  // does: Plan each, allocate, install, Commit each. `values` is read where they are stored. ChooseCodecs comes first,
-  // with what the layer's length is going to be.
+  // does: Plan each, allocate, install, Write each, Commit each. `values` is read where they are stored. ChooseCodecs
+  // comes first, with what the layer's length is going to be.
   bool WantsCodecs(int64_t count) const;
   void ChooseCodecs(std::shared_ptr<const LayerCodecs> codecs) { codes_.Choose(std::move(codecs)); }
   void PlanAppend(int64_t count, Staging* staging);
-  void CommitAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
+  // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
+  // UndoAppend. CommitAppend cannot fail.
+  absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
+  absl::Status UndoAppend();
+  void CommitAppend(int64_t count);
 
   // Drops the tokens at and after `position`, in steps as above. FAILED_PRECONDITION where keys that would become dense
   // are gone (kNone).
   absl::Status PlanTruncate(int64_t position, Staging* staging);
-  void CommitTruncate(int64_t position);
+  absl::Status CommitTruncate(int64_t position);
 
   // Fills this empty strip of one head with the tokens at `places` (ascending) of that head in `source`.
   void PlanKeep(int64_t count, Staging* staging);
-  void CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
+  absl::Status CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
 
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.

@@ -113,7 +113,7 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
   const int num_heads = config_.geometry.num_kv_heads;
   const int64_t bytes = TableBytes(config_.geometry, queries != nullptr);
   Reservation reservation(ledger_);
-  if (absl::Status s = reservation.Reserve(bytes); !s.ok()) return s;
+  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);
   ledger_->backend()->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position, queries.get()); });
   LayerCodecs codecs;

@@ -4,14 +4,13 @@
 #ifndef SEINE_INDEX_TRANSFORMS_H_
 #define SEINE_INDEX_TRANSFORMS_H_
 
+#include <Eigen/Dense>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
-
-#include <Eigen/Dense>
 
 #include "absl/status/statusor.h"
 #include "index/config.h"

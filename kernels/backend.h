@@ -1,7 +1,7 @@
 // Backend: memory and batch operations on views, with the same contract on every device. The CPU backend always exists.
 //
-// Thread safety: every method may be called from any thread at once. Operations assume validated input.
-// Errors: allocation failure is nullptr; nothing throws.
+// Thread safety: every method may be called from any thread at once. Operations assume validated input, and return when
+// what they did is done. Errors: allocation failure is an empty Buffer, all else an Outcome; nothing throws.
 #ifndef SEINE_KERNELS_BACKEND_H_
 #define SEINE_KERNELS_BACKEND_H_
 
@@ -18,11 +18,25 @@ namespace seine {
 
 class Backend;
 
+// What a buffer is for, and so where it lies.
+enum class Place : uint8_t {
+  kCodes = 0,  // what searches read in full; the host touches it by the backend's operations alone
+  kStore = 1,  // the host's memory, read by searches too: page-locked under a device
+};
+
+// How an operation ended.
+enum class Outcome : uint8_t {
+  kDone = 0,
+  kNoMemory = 1,  // nothing was done
+  kLost = 2,  // the device is gone, with all that lay on it; Backend::loss says why, and every later operation ends so
+};
+
 // A move-only block of memory of one backend, 64-byte aligned. Huge pages where they are large enough.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Backend* backend, uint8_t* data, size_t size) : backend_(backend), data_(data), size_(size) {}
+  Buffer(Backend* backend, Place place, uint8_t* data, size_t size)
+      : backend_(backend), place_(place), data_(data), size_(size) {}
   Buffer(Buffer&& o) noexcept { *this = static_cast<Buffer&&>(o); }
   Buffer& operator=(Buffer&& o) noexcept;
   ~Buffer();
@@ -32,6 +46,7 @@ class Buffer {
 
  private:
   Backend* backend_ = nullptr;
+  Place place_ = Place::kCodes;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -45,19 +60,48 @@ struct EncodeTask {
   CodePlanes out;
 };
 
+// `bytes` from one buffer of Place::kCodes to another; the two do not overlap.
+struct CopyTask {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
+// counts[b][byte] += sign for keys [begin, end) of a segment: how often each byte of the coarse plane occurs.
+struct CountTask {
+  ConstCodePlanes planes;
+  const CodeLayout* layout = nullptr;
+  int begin = 0, end = 0;
+  int sign = 1;
+  uint32_t* counts = nullptr;  // [head_dim / 8][256] in Place::kCodes
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string name() const = 0;         // "cpu"
-  virtual std::string simd_target() const = 0;  // e.g. "AVX3_DL"
+  virtual std::string name() const = 0;         // "cpu", "cuda"
+  virtual std::string simd_target() const = 0;  // e.g. "AVX3_DL"; a device's name
   virtual int num_threads() const = 0;
 
-  virtual Buffer Allocate(size_t bytes) = 0;  // empty Buffer if out of memory
-  virtual void Free(uint8_t* data, size_t bytes) = 0;
+  // Whether Place::kCodes is a memory apart from the host's, with a limit of its own.
+  virtual bool codes_apart() const { return false; }
+  // Whether Search follows SearchParams::recall_target. One that does not must not be given it.
+  virtual bool follows_recall_target() const { return true; }
+  // Why the device is lost; empty while it is not.
+  virtual std::string loss() const { return {}; }
 
-  // Both run their tasks in parallel and return when all are done.
-  virtual void Encode(const EncodeTask* tasks, int count) = 0;
-  virtual void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) = 0;
+  virtual Buffer Allocate(size_t bytes, Place place) = 0;  // empty Buffer if out of memory
+  virtual void Free(uint8_t* data, size_t bytes, Place place) = 0;
+
+  // On memory of Place::kCodes. None of the three needs memory: each ends in kDone or kLost.
+  [[nodiscard]] virtual Outcome Copy(const CopyTask* tasks, int count) = 0;
+  [[nodiscard]] virtual Outcome Zero(uint8_t* data, size_t bytes) = 0;
+  [[nodiscard]] virtual Outcome CountCodes(const CountTask* tasks, int count) = 0;
+
+  // Both run their tasks in parallel.
+  [[nodiscard]] virtual Outcome Encode(const EncodeTask* tasks, int count) = 0;
+  [[nodiscard]] virtual Outcome Search(const SearchTask* tasks, int count, const SearchParams& params,
+                                       SearchOutput* outputs) = 0;
 
   // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
   // fn must not throw or call the backend.
@@ -66,6 +110,10 @@ class Backend {
 
 // `threads` = 0: one per core. 1: everything on the calling thread.
 std::unique_ptr<Backend> MakeCpuBackend(int threads);
+
+// "cpu", "cuda", or "auto": cuda where this build and the machine have it, else cpu. *why: under "auto", why it is the
+// CPU; else, with nullptr, what is missing.
+std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why);
 
 }  // namespace seine
 

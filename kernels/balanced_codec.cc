@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/code.h"
+#include "kernels/codec_tables.h"
 #include "kernels/codec_util.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/gaussian_quantiser.h"
@@ -111,10 +112,31 @@ class BalancedCodec final : public Codec {
     assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxBalancedBytes);
     MakeTables(o);
     MakeReader();
+    MakeCells();
   }
 
   const CodeLayout& layout() const override { return layout_; }
   Centre centre() const override { return Centre::kWindow; }
+  CodecTables Tables() const override {
+    const auto view = [](const auto& v) { return Table{v.data(), static_cast<uint32_t>(v.size())}; };
+    CodecTables t;
+    t.kind = CodecKind::kBalanced;
+    t.layout = layout_;
+    t.centre = Centre::kWindow;
+    t.query_map = view(query_map_);
+    t.deviation = view(deviation_);
+    t.cells = view(cells_);
+    t.coarse_order = view(coarse_order_);
+    t.key_map = view(tables_.map);
+    t.key_scale = view(tables_.scale);
+    t.lambda = view(tables_.lambda);
+    t.quantiser = {&AllGaussianTables(), 1};
+    t.fine_steps = view(fine_steps_.steps);
+    t.coarse_steps = view(fine_steps_.coarse);
+    t.mixed_from = view(fine_steps_.mixed_from);
+    t.plain_from = view(fine_steps_.plain_from);
+    return t;
+  }
 
   void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const override {
     const int dim = layout_.head_dim, step = layout_.centre_tokens;
@@ -246,14 +268,21 @@ class BalancedCodec final : public Codec {
     for (const Place& p : coarse_places_) put(p, 0);
     for (const Place& p : fine_places_) put(p, layout_.coarse_bytes);
     largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
-    std::fill_n(reader_.levels, 64, uint8_t{0});
-    for (int bits = 1; bits <= kMaxGaussianBits; ++bits) {
-      const GaussianQuantiser& q = GaussianQuantiserOf(bits);
-      for (int m = 0; m < 1 << (bits - 1); ++m) {
-        reader_.levels[(1 << (bits - 1)) - 1 + m] =
-            static_cast<uint8_t>(std::lround(q.levels[m] * kLargestLevel8 / largest_level_));
-      }
+    std::copy_n(AllGaussianTables().levels8, 64, reader_.levels);
+  }
+
+  void MakeCells() {
+    cells_.resize(layout_.head_dim);
+    for (size_t i = 0; i < cells_.size(); ++i) {
+      cells_[i].coarse_bits = tables_.coarse[i];
+      cells_[i].total_bits = tables_.total[i];
     }
+    for (const Place& p : coarse_places_) {
+      cells_[p.coordinate].coarse_at = static_cast<uint16_t>(p.at);
+      coarse_order_.push_back(static_cast<uint16_t>(p.coordinate));
+    }
+    for (const Place& p : fine_places_) cells_[p.coordinate].fine_at = static_cast<uint16_t>(p.at);
+    fine_steps_ = MakeFineSteps(cells_);
   }
 
   void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
@@ -292,7 +321,10 @@ class BalancedCodec final : public Codec {
   int nibbles_ = 0;
   const std::vector<float> query_map_;
   const std::vector<Place> coarse_places_, fine_places_;
-  std::vector<float> deviation_;  // sqrt(lambda)
+  std::vector<float> deviation_;        // sqrt(lambda)
+  std::vector<BalancedCell> cells_;     // the places by coordinate
+  std::vector<uint16_t> coarse_order_;  // coordinates of coarse_places_
+  FineSteps fine_steps_;
   cpu::BalancedTables tables_;
   cpu::BalancedReader reader_;
   float largest_level_ = 0;

@@ -39,6 +39,19 @@ size_t CodeBytes(const CodeLayout& layout, int num_keys, CodePart part) {
   return Place(layout, num_keys, part, nullptr, &unused);
 }
 
+CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first) {
+  planes.coarse += first * layout.coarse_bytes;
+  planes.factor += first;
+  planes.factor_base += first / kWindowTokens;
+  if (planes.centre != nullptr) {
+    planes.centre += first / layout.centre_tokens * layout.head_dim;
+    planes.centre_scale += first / layout.centre_tokens;
+  }
+  planes.fine += first * layout.fine_bytes;
+  planes.fine_base += first / kWindowTokens;
+  return planes;
+}
+
 void PlacePlanes(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* planes) {
   Place(layout, num_keys, part, buffer, planes);
 }

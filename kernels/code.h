@@ -52,6 +52,9 @@ enum class CodePart : uint8_t { kScan = 0, kFine = 1 };
 size_t CodeBytes(const CodeLayout& layout, int num_keys, CodePart part);
 void PlacePlanes(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* planes);
 
+// The planes from key `first` on, a multiple of 64 and of centre_tokens.
+CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first);
+
 // Both parts in one buffer.
 inline size_t CodeBytes(const CodeLayout& layout, int num_keys) {
   return CodeBytes(layout, num_keys, CodePart::kScan) + CodeBytes(layout, num_keys, CodePart::kFine);
@@ -95,12 +98,19 @@ struct Candidates {
   size_t size = 0;
 };
 
+struct CodecTables;  // kernels/codec_tables.h
+
 // The codec seam. Immutable after construction; every method is thread-safe.
 class Codec {
  public:
   virtual ~Codec() = default;
   virtual const CodeLayout& layout() const = 0;
   virtual Centre centre() const = 0;
+
+  // What other devices need to do the same; the views live as long as the codec.
+  virtual CodecTables Tables() const = 0;
+  // Expires with the codec: whoever keeps copies of its tables knows by it when to drop them.
+  std::weak_ptr<const void> life() const { return life_; }
 
   // Encodes `num_keys` keys (a multiple of max(64, centre_tokens)) into `out`. Keys must be finite.
   // `shared` is the frozen centre under Centre::kGlobal, else nullptr.
@@ -119,6 +129,9 @@ class Codec {
   // segments[i] holds keys [i * segment_keys, (i + 1) * segment_keys) of the zone.
   virtual void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
                       const ConstCodePlanes* segments, int segment_keys, float* out) const = 0;
+
+ private:
+  const std::shared_ptr<const void> life_ = std::make_shared<const char>();
 };
 
 // ParisKV's 4-bit RSQ codes (paper, section 4.1 and appendix B) over the SRHT, with our centres and 1-bit factor.

@@ -18,12 +18,9 @@ namespace seine {
 inline float Quantise8(const float* x, int n, int8_t* out) {
   float largest = 0;
   for (int i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-  for (int i = 0; i < n; ++i) {
-    const float v = std::isfinite(inverse) ? x[i] * inverse : 0.0f;
-    out[i] = static_cast<int8_t>(static_cast<int>(v + (v < 0 ? -0.5f : 0.5f)));
-  }
-  return std::isfinite(inverse) ? largest / 127.0f : 0.0f;
+  const Scale8 scale = Scale8Of(largest);
+  for (int i = 0; i < n; ++i) out[i] = ToInt8(x[i], scale.inverse);
+  return scale.step;
 }
 
 // The table of nibble `nibble` (low or high half of byte nibble / 2) in PreparedQuery::tables.
@@ -36,14 +33,12 @@ inline uint8_t* NibbleTable(PreparedQuery* query, int nibble) {
 inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, PreparedQuery* out) {
   float largest = 0;
   for (int i = 0; i < nibbles * 16; ++i) largest = std::max(largest, std::fabs(sums[i]));
-  const float inverse = largest > 0 && std::isfinite(kTableMax / largest) ? kTableMax / largest : 0.0f;
-  out->coarse_step = inverse > 0 ? largest / kTableMax : 0.0f;
+  const TableScale scale = TableScaleOf(largest);
+  out->coarse_step = scale.step;
   out->tables.assign(static_cast<size_t>(coarse_bytes) * 32, kTableBias);
   for (int i = 0; i < nibbles; ++i) {
     uint8_t* table = NibbleTable(out, i);
-    for (int v = 0; v < 16; ++v) {
-      table[v] = static_cast<uint8_t>(static_cast<int>(sums[i * 16 + v] * inverse + (kTableBias + 0.5f)));
-    }
+    for (int v = 0; v < 16; ++v) table[v] = TableEntry(sums[i * 16 + v], scale.inverse);
   }
 }
 

@@ -3,10 +3,24 @@
 #ifndef SEINE_KERNELS_COLLISION_H_
 #define SEINE_KERNELS_COLLISION_H_
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/math.h"
+
 namespace seine {
+
+inline constexpr int kCollisionTiers = 6;
+// Keys that rank before tier t's end.
+SEINE_HD inline uint64_t CollisionLimit(int64_t num_keys, double rho, int tier) {
+  constexpr double kCuts[kCollisionTiers] = {.05, .15, .30, .50, .75, 1.0};
+  return static_cast<uint64_t>(ceil(static_cast<double>(num_keys) * rho * kCuts[tier]));
+}
+// Ascending order of these is descending order of the scores, then ascending id.
+SEINE_HD inline uint64_t CollisionRank(float score, uint32_t id) {
+  return static_cast<uint64_t>(~OrderedBits(score)) << 32 | id;
+}
 
 // Tier weights [table_bytes][256] of a query. Per subvector the 256 sign centroids are ranked by <q~_b, c> (ties:
 // lowest id) and walked with the zone's counts until rho * num_keys keys are covered; a centroid is in tier t iff fewer

@@ -1,6 +1,7 @@
 // Lloyd's iteration on the half line: levels are conditional means, thresholds their midpoints.
 #include "kernels/gaussian_quantiser.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -55,6 +56,28 @@ const GaussianQuantiser& GaussianQuantiserOf(int bits) {
     return all;
   }();
   return kAll[bits - 1];
+}
+
+const GaussianTables& AllGaussianTables() {
+  static const GaussianTables kAll = [] {
+    GaussianTables all = {};
+    const float largest = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
+    for (int bits = 1; bits <= kMaxGaussianBits; ++bits) {
+      const GaussianQuantiser& q = GaussianQuantiserOf(bits);
+      std::copy(q.thresholds.begin(), q.thresholds.end(), all.thresholds[bits]);
+      std::copy(q.levels.begin(), q.levels.end(), all.levels[bits]);
+      std::copy(q.distortion.begin(), q.distortion.end(), all.distortion[bits]);
+      for (int kept = 1; kept <= bits; ++kept) {
+        std::copy(q.merged[kept].begin(), q.merged[kept].end(), all.merged[bits][kept]);
+      }
+      const int half = 1 << (bits - 1);
+      for (int m = 0; m < half; ++m) {
+        all.levels8[half - 1 + m] = static_cast<uint8_t>(std::lround(q.levels[m] * 127.0f / largest));
+      }
+    }
+    return all;
+  }();
+  return kAll;
 }
 
 }  // namespace seine

@@ -4,6 +4,7 @@
 #define SEINE_KERNELS_GAUSSIAN_QUANTISER_H_
 
 #include <array>
+#include <cstdint>
 
 namespace seine {
 
@@ -23,6 +24,17 @@ struct GaussianQuantiser {
 
 // bits in [1, 6]. Fixed point of Lloyd's conditions on the density, computed once, in double; thread-safe.
 const GaussianQuantiser& GaussianQuantiserOf(int bits);
+
+// GaussianQuantiserOf(bits) for every width, [bits] first; what lies past a width's cells is 0.
+struct GaussianTables {
+  float thresholds[kMaxGaussianBits + 1][31];
+  float levels[kMaxGaussianBits + 1][32];
+  float merged[kMaxGaussianBits + 1][kMaxGaussianBits + 1][32];
+  float distortion[kMaxGaussianBits + 1][kMaxGaussianBits + 1];
+  // Levels of 1 to 6 bits in 7 bits, width b's from 2^(b-1) - 1 on, in units of levels[6][31] / 127.
+  uint8_t levels8[64];
+};
+const GaussianTables& AllGaussianTables();
 
 }  // namespace seine
 

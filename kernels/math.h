@@ -8,14 +8,11 @@
 
 #include <math.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define SEINE_HD __host__ __device__
-#else
-#define SEINE_HD
-#endif
+#include "kernels/types.h"
 
 namespace seine {
 
@@ -74,6 +71,21 @@ SEINE_HD inline float DecodeFactor(uint8_t code, uint32_t base) {
   return BitsFloat(base + (static_cast<uint32_t>(code) << kFactorShift));
 }
 
+// int8 with one scale a vector: x is stored as round(x * inverse), half away from zero; step is a unit's true value.
+// Both 0 for a zero vector, and for one so small that its scale is beyond fp32.
+struct Scale8 {
+  float inverse, step;
+};
+SEINE_HD inline Scale8 Scale8Of(float largest) {  // largest |x|
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  if (!(inverse - inverse == 0.0f)) return {0.0f, 0.0f};
+  return {inverse, largest / 127.0f};
+}
+SEINE_HD inline int8_t ToInt8(float x, float inverse) {
+  const float v = x * inverse;
+  return static_cast<int8_t>(static_cast<int>(v + (v < 0 ? -0.5f : 0.5f)));
+}
+
 // Round half away from zero, |v| < 2^31.
 SEINE_HD inline int32_t RoundAway(float v) { return static_cast<int32_t>(v + (v < 0 ? -0.5f : 0.5f)); }
 
@@ -83,10 +95,34 @@ inline constexpr float kBalancedRowNorm = 32000.0f, kBalancedColumnNorm = 65000.
 struct BalancedScale {
   float forth, back;
 };
+SEINE_HD inline BalancedScale ScaleOf(float squares) {
+  const float norm = std::sqrt(squares);
+  if (!(norm > 0) || !(norm - norm == 0.0f)) return {0.0f, 0.0f};
+  return {kBalancedRowNorm / norm, norm / kBalancedRowNorm};
+}
 
 // Nibble table entries: 7 bits with bias 64, so that two entries of a byte add up within 8 bits.
 inline constexpr int kTableBias = 64;
 inline constexpr int kTableMax = 63;
+// Scale of a query's tables, from the largest |sum|: both 0 where it is 0, or too small for fp32.
+struct TableScale {
+  float inverse, step;
+};
+SEINE_HD inline TableScale TableScaleOf(float largest) {
+  const float most = static_cast<float>(kTableMax), inverse = largest > 0 ? most / largest : 0.0f;
+  if (!(inverse > 0) || !(inverse - inverse == 0.0f)) return {0.0f, 0.0f};
+  return {inverse, largest / most};
+}
+SEINE_HD inline uint8_t TableEntry(float sum, float inverse) {
+  return static_cast<uint8_t>(static_cast<int>(sum * inverse + (static_cast<float>(kTableBias) + 0.5f)));
+}
+
+// A float's place among all floats as an unsigned integer, -0 and 0 the same; and back.
+SEINE_HD inline uint32_t OrderedBits(float v) {
+  const uint32_t u = FloatBits(v + 0.0f);
+  return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+SEINE_HD inline float OrderedFloat(uint32_t u) { return BitsFloat(u & 0x80000000u ? u & 0x7FFFFFFFu : ~u); }
 
 // e^x for x <= 0 by 2^n * p(r), relative error below 3e-7, 0 under -87. One fixed order of operations, no fused
 // multiply-add: the softmax sums that choose tokens are then the same everywhere.
@@ -119,6 +155,25 @@ SEINE_HD inline float UnitDistance(float dot, float squares, float anchor_square
 }
 // 1 / |k|, 0 for a zero key.
 SEINE_HD inline float InverseNorm(float squares) { return squares > 0 ? 1.0f / sqrtf(squares) : 0.0f; }
+// Natural logarithm of a positive normal number, absolute error below 2e-7 plus half an ulp: with x = 2^e m, m around
+// 1, ln m = 2 artanh s, s = (m - 1) / (m + 1), as a series to s^9. One fixed order of operations, like ExpNonPositive.
+SEINE_HD inline float LogPositive(float x) {
+  const uint32_t bits = FloatBits(x);
+  int e = static_cast<int>(bits >> 23) - 127;
+  float m = BitsFloat((bits & 0x7FFFFFu) | 0x3F800000u);
+  if (m > 1.41421356f) {
+    m = m * 0.5f;
+    e = e + 1;
+  }
+  const float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+  float p = 0.111111111f;
+  p = p * z + 0.142857143f;
+  p = p * z + 0.2f;
+  p = p * z + 0.333333333f;
+  p = (p * z) * s + s;
+  const float n = static_cast<float>(e);
+  return (2.0f * p + n * -2.12194440e-4f) + n * 0.693359375f;
+}
 
 }  // namespace seine
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/code.h"
+#include "kernels/codec_tables.h"
 #include "kernels/codec_util.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/lloyd_max.h"
@@ -16,9 +17,9 @@ namespace {
 
 constexpr int kSubvector = 8;
 
-cpu::RsqTables MakeTables() {
+RsqTables MakeTables() {
   const MagnitudeQuantiser& q = RsqQuantiser();
-  cpu::RsqTables t;
+  RsqTables t;
   for (int i = 0; i < 7; ++i) {
     t.thresholds2[i] = static_cast<float>(static_cast<double>(q.thresholds[i]) * static_cast<double>(q.thresholds[i]));
   }
@@ -47,6 +48,15 @@ class RsqCodec final : public Codec {
 
   const CodeLayout& layout() const override { return layout_; }
   Centre centre() const override { return options_.centre; }
+  CodecTables Tables() const override {
+    CodecTables t;
+    t.kind = CodecKind::kRsq;
+    t.layout = layout_;
+    t.centre = options_.centre;
+    t.rsq = tables_;
+    t.signs = {signs_.data(), static_cast<uint32_t>(signs_.size())};
+    return t;
+  }
 
   void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const override {
     const int dim = layout_.head_dim, step = std::max(kWindowTokens, layout_.centre_tokens);
@@ -145,7 +155,7 @@ class RsqCodec final : public Codec {
 
   RsqOptions options_;
   CodeLayout layout_;
-  cpu::RsqTables tables_;
+  RsqTables tables_;
   std::vector<float> signs_;
 };
 

@@ -5,12 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 
+// Of functions that run on host and device.
+#ifdef __CUDACC__
+#define SEINE_HD __host__ __device__
+#else
+#define SEINE_HD
+#endif
+
 namespace seine {
 
 // Element type of keys, values and queries as callers give them. Arithmetic is never done in 16 bits.
 enum class DType : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
-constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+SEINE_HD constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 // Keys are encoded in windows of this many consecutive tokens; a window's code depends on its own keys alone
 // (and on the sequence's frozen centre under Centre::kGlobal), so equal keys give equal codes whatever the history.

@@ -114,8 +114,9 @@ std::vector<Setting> MakeSettings() {
       ListenSetting(),
       PollingSetting(),
       Word(
-          "server.backend", "Where codes live and are searched. Today there is cpu; auto takes the best there is.",
-          {"auto", "cpu"}, [](auto& c) -> auto& { return c.backend; }),
+          "server.backend",
+          "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
+          {"auto", "cpu", "cuda"}, [](auto& c) -> auto& { return c.server.core.backend; }),
       Number(
           "server.threads", "Threads that share the work of one batch; 0: one per core.", 0, 1024,
           [](auto& c) -> auto& { return c.server.core.threads; }),
@@ -128,6 +129,10 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.memory_limit", "Codes and stored keys and values of all indexes, e.g. 8GiB; 0: no limit.", 0,
           kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
+      Bytes(
+          "server.device_memory_limit",
+          "Codes of all indexes in a device's own memory, which then count here alone; 0: no limit.", 0, kAnyBytes,
+          [](auto& c) -> auto& { return c.server.core.device_memory_limit_bytes; }),
       Bytes(
           "server.max_message", "Largest request or answer.", kMinMessageBytes, kMaxMessageBytes,
           [](auto& c) -> auto& { return c.server.core.max_message_bytes; }),

@@ -25,7 +25,6 @@ struct ServerConfig {
   ServerOptions server;
   std::string profiles;             // folder; empty: none
   std::vector<IndexEntry> entries;  // what server.indexes is made of
-  std::string backend = "auto";
   int grace_seconds = 10;
   std::string log_level = "info";
   std::string log_format = "text";

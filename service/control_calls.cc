@@ -155,6 +155,8 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_queue_capacity(core.options.queue_capacity);
   response->set_max_message_bytes(core.options.max_message_bytes);
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
+  response->set_device_memory_limit_bytes(core.options.device_memory_limit_bytes);
+  response->set_device_memory_bytes(core.budget->used_bytes(Account::kDevice));
   return absl::OkStatus();
 }
 

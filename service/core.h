@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "index/memory_budget.h"
 #include "kernels/backend.h"
@@ -18,10 +20,12 @@
 namespace seine {
 
 struct CoreOptions {
-  int threads = 0;  // of the backend; 0: one per core
-  int workers = 4;  // heavy calls at once
+  std::string backend = "auto";  // kernels/backend.h, MakeBackend
+  int threads = 0;               // of the backend; 0: one per core
+  int workers = 4;               // heavy calls at once
   int queue_capacity = 256;
   int64_t memory_limit_bytes = 0;                 // 0: none
+  int64_t device_memory_limit_bytes = 0;          // 0: none; of codes in a device's own memory
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
@@ -57,16 +61,17 @@ class CallsUnderWay {
 
 // Thread-safe, as its parts are. Members are destroyed from the last to the first: the executor ends its calls first.
 struct Core {
-  explicit Core(const CoreOptions& o)
+  Core(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       : options(o),
-        backend(MakeCpuBackend(o.threads)),
-        budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes)),
+        backend(std::move(chosen)),
+        budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
         catalog(backend.get(), budget),
         executor(o.workers, o.queue_capacity) {}
 
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
+  std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   Catalog catalog;
   CallsUnderWay under_way;

@@ -111,6 +111,7 @@ int Serve(const ServerConfig& config, const sigset_t& signals) {
   spdlog::info("seined {} listens on {} ({}, {}, {} threads, {} indexes{})", SEINE_VERSION, (*server)->address(),
                core.backend->name(), core.backend->simd_target(), core.backend->num_threads(),
                config.server.indexes.size(), config.server.polling ? ", polling" : "");
+  if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   for (const std::string& file : core.options.profiles->PassedOver()) {
     spdlog::warn("server.profiles: passed over {}", file);
   }

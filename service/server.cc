@@ -40,8 +40,9 @@ class OwnerOnly {
 
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(const ServerOptions& options)
-      : core_(options.core), services_(options.polling ? MakePollingServices(core_) : MakeCallbackServices(core_)) {}
+  ServerImpl(const ServerOptions& options, std::unique_ptr<Backend> backend)
+      : core_(options.core, std::move(backend)),
+        services_(options.polling ? MakePollingServices(core_) : MakeCallbackServices(core_)) {}
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const ServerOptions& options) {
@@ -108,7 +109,11 @@ class ServerImpl final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  auto server = std::make_unique<ServerImpl>(options);
+  std::string why;
+  std::unique_ptr<Backend> backend = MakeBackend(options.core.backend, options.core.threads, &why);
+  if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));
+  auto server = std::make_unique<ServerImpl>(options, std::move(backend));
+  server->core().why_cpu = std::move(why);
   if (auto s = server->Start(options); !s.ok()) return s;
   return server;
 }

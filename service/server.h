@@ -22,7 +22,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // ALREADY_EXISTS: the address is in use. The status names what is wrong in one line.
+  // ALREADY_EXISTS: the address is in use. FAILED_PRECONDITION: the machine or the build has no such backend. The
+  // status names what is wrong in one line.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   virtual ~Server() = default;  // as Shutdown(zero)
 

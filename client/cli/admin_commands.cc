@@ -28,6 +28,8 @@ absl::Status Version(const Session& session) {
                      {"num_threads", info->num_threads},
                      {"memory_limit_bytes", info->memory_limit_bytes},
                      {"memory_bytes", info->memory_bytes},
+                     {"device_memory_limit_bytes", info->device_memory_limit_bytes},
+                     {"device_memory_bytes", info->device_memory_bytes},
                      {"num_indexes", info->num_indexes},
                      {"num_sequences", info->num_sequences},
                      {"uptime_seconds", info->uptime_seconds},
@@ -35,12 +37,15 @@ absl::Status Version(const Session& session) {
                      {"max_message_bytes", info->max_message_bytes},
                      {"profiles", info->profiles}};
   session.Print(json, [&] {
-    const std::string limit = info->memory_limit_bytes > 0 ? FormatBytes(info->memory_limit_bytes) : "no limit";
+    const auto held = [](int64_t bytes, int64_t limit) {
+      return absl::StrCat(FormatBytes(bytes), " of ", limit > 0 ? FormatBytes(limit) : "no limit");
+    };
     return ToString(
         {{"client", SEINE_VERSION},
          {"server", info->version},
          {"backend", absl::StrCat(info->backend, " (", info->simd_target, "), ", info->num_threads, " threads")},
-         {"memory", absl::StrCat(FormatBytes(info->memory_bytes), " of ", limit)},
+         {"memory", held(info->memory_bytes, info->memory_limit_bytes)},
+         {"device memory", held(info->device_memory_bytes, info->device_memory_limit_bytes)},
          {"holds", absl::StrCat(info->num_indexes, " indexes, ", info->num_sequences, " sequences")},
          {"uptime", absl::StrCat(info->uptime_seconds, " s")},
          {"queue", absl::StrCat(info->queue_capacity)},

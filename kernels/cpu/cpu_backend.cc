@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "kernels/backend.h"
@@ -24,27 +25,44 @@ class CpuBackend final : public Backend {
   std::string simd_target() const override { return cpu::TargetName(); }
   int num_threads() const override { return pool_.size(); }
 
-  Buffer Allocate(size_t bytes) override {
+  Buffer Allocate(size_t bytes, Place place) override {
     if (bytes == 0) return Buffer();
     const bool huge = bytes >= kHugePage;
     const size_t alignment = huge ? kHugePage : 64;
     void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (data == nullptr) return Buffer();
     if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a hint: refusal costs speed only
-    return Buffer(this, static_cast<uint8_t*>(data), bytes);
+    return Buffer(this, place, static_cast<uint8_t*>(data), bytes);
   }
-  void Free(uint8_t* data, size_t) override { std::free(data); }
+  void Free(uint8_t* data, size_t, Place) override { std::free(data); }
 
-  void Encode(const EncodeTask* tasks, int count) override {
+  Outcome Copy(const CopyTask* tasks, int count) override {
+    for (int i = 0; i < count; ++i) std::memcpy(tasks[i].to, tasks[i].from, tasks[i].bytes);
+    return Outcome::kDone;
+  }
+  Outcome Zero(uint8_t* data, size_t bytes) override {
+    std::memset(data, 0, bytes);
+    return Outcome::kDone;
+  }
+  Outcome CountCodes(const CountTask* tasks, int count) override {
+    for (int i = 0; i < count; ++i) {
+      const CountTask& t = tasks[i];
+      cpu::CountCodes(t.planes, *t.layout, t.begin, t.end, t.sign, t.counts);
+    }
+    return Outcome::kDone;
+  }
+
+  Outcome Encode(const EncodeTask* tasks, int count) override {
     const auto run = [&](int i) {
       tasks[i].codec->Encode(tasks[i].keys, tasks[i].num_keys, tasks[i].shared_centre, tasks[i].out);
     };
     double work = 0;
     for (int i = 0; i < count; ++i) work += 150.0 * tasks[i].num_keys;
     Spread(count, work, run);
+    return Outcome::kDone;
   }
 
-  void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
     const auto run = [&](int i) { cpu::SearchOne(tasks[i], params, &outputs[i]); };
     double work = 0;
     for (int i = 0; i < count; ++i) {
@@ -52,6 +70,7 @@ class CpuBackend final : public Backend {
       work += tasks[i].group * (5e3 + keys * (params.method == Method::kExact ? 15.0 : 0.8 + 15.0 * params.beta));
     }
     Spread(count, work, run);
+    return Outcome::kDone;
   }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
@@ -68,8 +87,9 @@ class CpuBackend final : public Backend {
 
 Buffer& Buffer::operator=(Buffer&& o) noexcept {
   if (this == &o) return *this;
-  if (data_ != nullptr) backend_->Free(data_, size_);
+  if (data_ != nullptr) backend_->Free(data_, size_, place_);
   backend_ = o.backend_;
+  place_ = o.place_;
   data_ = o.data_;
   size_ = o.size_;
   o.data_ = nullptr;
@@ -78,7 +98,7 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) backend_->Free(data_, size_);
+  if (data_ != nullptr) backend_->Free(data_, size_, place_);
 }
 
 std::unique_ptr<Backend> MakeCpuBackend(int threads) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/code.h"
+#include "kernels/codec_tables.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
 #include "kernels/types.h"
@@ -37,13 +38,6 @@ int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim);
 // without padding.
 void Rotate(float* rows, int count, int dim, const float* signs);
 
-// The quantiser as kernels use it; levels8[t] = levels[t] * 127 / levels[7], rounded.
-// The bin of |x_j| in a subvector of norm r counts the t with x_j^2 > thresholds2[t] * r^2: no root is taken.
-struct RsqTables {
-  float thresholds2[7];  // squares of tau
-  float levels[8];
-  uint8_t levels8[8];
-};
 // RSQ codes of 64 rotated, centred keys x [64, dim]: coarse tiles, factors (fp32, |x|^2 / |x|_1), fine records
 // [3 bit planes of dim / 8 bytes][dim / 8 weights as minifloats above *fine_base].
 void EncodeRsqWindow(const float* x, int dim, const RsqTables& tables, int coarse_bytes, uint8_t* coarse, float* factor,
@@ -100,11 +94,6 @@ struct BalancedTables {
   std::vector<float> lambda;           // [dim]
   std::vector<uint8_t> coarse, total;  // [dim] bits
 };
-inline BalancedScale ScaleOf(float squares) {
-  const float norm = std::sqrt(squares);
-  if (!(norm > 0) || !std::isfinite(norm)) return {0.0f, 0.0f};
-  return {kBalancedRowNorm / norm, norm / kBalancedRowNorm};
-}
 // Codes of 64 centred keys x [64, dim]. cells [dim][64]: indices of total[i] bits (0 where total[i] is 0). Factors in
 // true units: s * sum(lambda z^2) / sum(lambda z z^) over the coded coordinates, of the coarse and of the whole code; 0
 // for a zero key.

@@ -32,7 +32,7 @@ class LogSumExp {
   float Value() const {
     float sum = 0;
     for (const float lane : lanes_) sum += lane;
-    return sum > 0 ? max_ + std::log(sum) : -INFINITY;
+    return sum > 0 ? max_ + LogPositive(sum) : -INFINITY;
   }
 
  private:

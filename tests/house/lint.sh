@@ -18,7 +18,7 @@ tree_files() {
   fi
 }
 
-check_format() { tree_files '*.cc' '*.h' | xargs -r clang-format --dry-run -Werror; }
+check_format() { tree_files '*.cc' '*.h' '*.cu' | xargs -r clang-format --dry-run -Werror; }
 
 # Every source of the rooms but those that only declare flags: CLI11's headers would double the time. What headers hold is
 # checked through the sources.
@@ -41,7 +41,7 @@ check_words() {
 }
 
 if [[ ${1:-} == --format ]]; then
-  tree_files '*.cc' '*.h' | xargs -r clang-format -i
+  tree_files '*.cc' '*.h' '*.cu' | xargs -r clang-format -i
   exit
 fi
 build=${1:-}

@@ -394,6 +394,57 @@ TEST(MemoryTest, FailureAtEveryAllocationChangesNothing) {
   }
 }
 
+// As under a device: each operation on codes refuses once, in an append that copies shared pieces, encodes and counts.
+TEST(MemoryTest, RefusalOfEveryOperationChangesNothing) {
+  for (const KvStore store : {KvStore::kNone, KvStore::kKeysValues}) {
+    TestBackend backend;
+    backend.apart = true;
+    IndexConfig config = SmallConfig(store);
+    config.search.coarse = Coarse::kCollision;
+    auto index = MakeIndex(config, &backend);
+    const SequenceHandle seq = *index->CreateSequence("s");
+    ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());
+    const auto before = Probe(*index, seq, 0);
+    int failures = 0;
+    for (int fail = 0;; ++fail) {
+      ASSERT_TRUE(index->Fork(seq, "fork" + std::to_string(fail), -1).ok());  // all pieces are shared again
+      backend.fail_operation = fail;
+      const auto result = AppendNames(index.get(), seq, 0, 300, Names(301, 2000));
+      backend.fail_operation = -1;
+      if (result.ok()) break;
+      ++failures;
+      ASSERT_EQ(result.status().code(), StatusCode::kResourceExhausted) << result.status();
+      ASSERT_EQ(index->GetSequence(seq)->layer_tokens[0], 300);
+      ASSERT_TRUE(SameAnswers(Probe(*index, seq, 0), before));
+    }
+    EXPECT_EQ(failures, 3) << "copy, encode, count";
+    auto fresh = *index->CreateSequence("fresh");
+    ASSERT_TRUE(AppendNames(index.get(), fresh, 0, 0, Names(1, 2300)).ok());
+    EXPECT_TRUE(SameAnswers(Probe(*index, seq, 0), Probe(*index, fresh, 0)));
+    EXPECT_TRUE(SameAnswers(Probe(*index, {"fork0", 0}, 0), before));
+  }
+}
+
+TEST(MemoryTest, ALostDeviceIsSaidAndStaysLost) {
+  TestBackend backend;
+  backend.apart = true;
+  backend.failure = Outcome::kLost;
+  auto index = MakeIndex(SmallConfig(KvStore::kKeysValues), &backend);
+  const SequenceHandle seq = *index->CreateSequence("s");
+  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());
+  backend.fail_operation = 0;
+  const std::vector<float> queries(4 * 64, 1.0f);
+  const absl::Status lost = index->Retrieve({{seq, 0, queries.data()}}, index->config().search).status();
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
+  EXPECT_NE(lost.message().find("planted"), absl::string_view::npos) << lost;
+  EXPECT_EQ(AppendNames(index.get(), seq, 0, 300, Names(301, 200)).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(index->GetSequence(seq)->layer_tokens[0], 300);
+  std::string keys, values;  // lie in the host's memory
+  const int32_t positions[] = {0, 299};
+  EXPECT_TRUE(index->Gather(seq, 0, 1, positions, &keys, &values).ok());
+  EXPECT_TRUE(index->DeleteSequence(seq).ok());
+}
+
 TEST(MemoryTest, BytesAKeyCountCapacity) {
   TestBackend backend;
   auto index = MakeIndex(SmallConfig(), &backend);

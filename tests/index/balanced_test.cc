@@ -195,7 +195,7 @@ TEST_F(BalancedTest, RopeMayBeNotStatedWhereTheProfileIsOfNone) {
 
 TEST_F(BalancedTest, TransformsAreComputedOnceForAllThreads) {
   const IndexConfig config = BalancedConfig(model_, profile_);
-  MemoryLedger ledger(backend_.get(), 0, nullptr);
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
   Transforms transforms(&config, &ledger);
   std::vector<std::shared_ptr<const LayerCodecs>> got(8);
   std::vector<std::thread> threads;

@@ -44,7 +44,7 @@ class PieceListTest : public ::testing::Test {
   }
 
   TestBackend backend_;
-  MemoryLedger ledger_{&backend_, 0, nullptr};
+  MemoryLedger ledger_{&backend_, 0, 0, nullptr};
   const RowFormat format_{2, 4};
   const PieceList::Shape shape_{&format_, MemoryKind::kStore, 16, 4, 1, nullptr};
 };
@@ -115,20 +115,20 @@ TEST_F(PieceListTest, FailureAtEveryAllocationChangesNothing) {
 
 TEST_F(PieceListTest, LimitsRefuseBeforeAllocationAndAreGivenBack) {
   auto shared = std::make_shared<MemoryBudget>(1000);
-  MemoryLedger own(&backend_, 300, nullptr), first(&backend_, 900, shared), second(&backend_, 0, shared);
-  EXPECT_EQ(own.Reserve(301).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(own.Reserve(300).ok());
-  EXPECT_FALSE(own.Reserve(1).ok());
+  MemoryLedger own(&backend_, 300, 0, nullptr), first(&backend_, 900, 0, shared), second(&backend_, 0, 0, shared);
+  EXPECT_EQ(own.Reserve(301, Account::kHost).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(own.Reserve(300, Account::kHost).ok());
+  EXPECT_FALSE(own.Reserve(1, Account::kHost).ok());
   {
     Reservation reservation(&first);
-    ASSERT_TRUE(reservation.Reserve(600).ok());
+    ASSERT_TRUE(reservation.Reserve(MemoryKind::kCode, 600).ok());
     Memory memory;
     ASSERT_TRUE(reservation.Allocate(MemoryKind::kCode, 200, nullptr, &memory).ok());
     EXPECT_EQ(first.held(MemoryKind::kCode), 200);
-    EXPECT_FALSE(second.Reserve(401).ok());
-    EXPECT_TRUE(second.Reserve(400).ok());
-    EXPECT_FALSE(first.Reserve(1).ok());  // within its own limit, but not the shared one
-    second.Release(400);
+    EXPECT_FALSE(second.Reserve(401, Account::kHost).ok());
+    EXPECT_TRUE(second.Reserve(400, Account::kHost).ok());
+    EXPECT_FALSE(first.Reserve(1, Account::kHost).ok());  // within its own limit, but not the shared one
+    second.Release(400, Account::kHost);
     Memory moved = std::move(memory);
     EXPECT_EQ(moved.bytes(), 200);
     EXPECT_EQ(first.held(MemoryKind::kCode), 200);
@@ -137,9 +137,31 @@ TEST_F(PieceListTest, LimitsRefuseBeforeAllocationAndAreGivenBack) {
   EXPECT_EQ(shared->used_bytes(), 0);
 }
 
+TEST_F(PieceListTest, CodesInADevicesMemoryHaveALimitOfTheirOwn) {
+  backend_.apart = true;
+  auto shared = std::make_shared<MemoryBudget>(1000, 500);
+  MemoryLedger ledger(&backend_, 0, 400, shared);
+  const absl::Status own = ledger.Reserve(401, Account::kDevice);
+  EXPECT_EQ(own.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(own.message().find("device memory limit of the index"), absl::string_view::npos) << own;
+  {
+    Reservation reservation(&ledger);
+    ASSERT_TRUE(reservation.Reserve(MemoryKind::kCode, 400).ok());
+    ASSERT_TRUE(reservation.Reserve(MemoryKind::kStore, 1000).ok());
+    EXPECT_EQ(shared->used_bytes(Account::kDevice), 400);
+    EXPECT_EQ(shared->used_bytes(Account::kHost), 1000);
+    Memory codes = reservation.Charge(MemoryKind::kCode, 300);
+    EXPECT_EQ(ledger.held(MemoryKind::kCode), 300);
+  }
+  EXPECT_EQ(shared->used_bytes(Account::kDevice), 0);
+  EXPECT_EQ(shared->used_bytes(Account::kHost), 0);
+  backend_.apart = false;  // codes in the host's memory count there
+  EXPECT_EQ(ledger.AccountOf(MemoryKind::kCode), Account::kHost);
+}
+
 TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   TestBackend backend;
-  SlabPool pool(&backend, 1000);
+  SlabPool pool(&backend, Place::kCodes, 1000);
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 100; ++i) {
     blocks.push_back(pool.Allocate());
@@ -166,7 +188,7 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
 
 TEST(SlabPoolTest, SlabsStayBounded) {
   TestBackend backend;
-  SlabPool pool(&backend, 300000);  // 13 blocks in 4 MiB
+  SlabPool pool(&backend, Place::kCodes, 300000);  // 13 blocks in 4 MiB
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 60; ++i) blocks.push_back(pool.Allocate());
   EXPECT_EQ(backend.allocations, 9);  // 1 1 2 4 8 13 13 13 13

@@ -25,29 +25,57 @@ class TestBackend : public Backend {
   std::string name() const override { return inner_->name(); }
   std::string simd_target() const override { return inner_->simd_target(); }
   int num_threads() const override { return inner_->num_threads(); }
-  Buffer Allocate(size_t bytes) override {
+  bool codes_apart() const override { return apart; }
+  std::string loss() const override { return lost ? "planted" : ""; }
+  Buffer Allocate(size_t bytes, Place place) override {
     ++allocations;
     if (fail_after >= 0 && fail_after-- == 0) return Buffer();
-    return Buffer(this, static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), bytes);
+    return Buffer(this, place, static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), bytes);
   }
-  void Free(uint8_t* data, size_t) override {
+  void Free(uint8_t* data, size_t, Place) override {
     ++freed;
     std::free(data);
   }
-  void Encode(const EncodeTask* tasks, int count) override {
-    for (int i = 0; i < count; ++i) encoded_keys += tasks[i].num_keys;
-    inner_->Encode(tasks, count);
+  Outcome Copy(const CopyTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Copy(tasks, count) : outcome;
   }
-  void Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
-    inner_->Search(tasks, count, params, outputs);
+  Outcome Zero(uint8_t* data, size_t bytes) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Zero(data, bytes) : outcome;
+  }
+  Outcome CountCodes(const CountTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->CountCodes(tasks, count) : outcome;
+  }
+  Outcome Encode(const EncodeTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    if (outcome != Outcome::kDone) return outcome;
+    for (int i = 0; i < count; ++i) encoded_keys += tasks[i].num_keys;
+    return inner_->Encode(tasks, count);
+  }
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs) : outcome;
   }
   void Run(int count, const std::function<void(int)>& fn) override { inner_->Run(count, fn); }
 
   std::atomic<int> allocations{0}, freed{0};
   std::atomic<int> fail_after{-1};  // -1: never
   std::atomic<int64_t> encoded_keys{0};
+  bool apart = false;                    // codes in a memory of their own
+  std::atomic<int> fail_operation{-1};   // the n-th operation from now on fails, counted down; -1: none
+  Outcome failure = Outcome::kNoMemory;  // how
+  std::atomic<bool> lost{false};
 
  private:
+  Outcome Next() {
+    if (lost) return Outcome::kLost;
+    if (fail_operation < 0 || fail_operation-- > 0) return Outcome::kDone;
+    lost = failure == Outcome::kLost;
+    return failure;
+  }
+
   std::unique_ptr<Backend> inner_;
 };
 

@@ -245,12 +245,12 @@ TEST(BalancedCodec, ARecallTargetKeepsTheCandidatesThatItPredicts) {
       SearchParams exact = params;
       exact.method = Method::kExact;
       SearchOutput truth;
-      backend->Search(&task, 1, exact, &truth);
+      ASSERT_EQ(backend->Search(&task, 1, exact, &truth), Outcome::kDone);
       params.with_candidates = true;
       for (int t = 0; t < 3; ++t) {
         params.recall_target = targets[t];
         SearchOutput found;
-        backend->Search(&task, 1, params, &found);
+        ASSERT_EQ(backend->Search(&task, 1, params, &found), Outcome::kDone);
         EXPECT_EQ(found.stats.candidates, static_cast<int64_t>(found.candidates[0].size()));
         kept[t] += static_cast<double>(found.candidates[0].size()) / kQueries;
         for (const int32_t position : truth.positions[0]) {

@@ -77,6 +77,41 @@ TEST(Exp, CloseToStdExpAndZeroFarDown) {
   EXPECT_EQ(ExpNonPositive(-INFINITY), 0);
 }
 
+TEST(Log, CloseToStdLogFromTheSmallestNormalToTheLargest) {
+  for (float x = 1.2e-38f; x < 3e38f; x *= 1.0007f) {
+    const double want = std::log(static_cast<double>(x));
+    ASSERT_NEAR(LogPositive(x), want, 2e-7 + std::fabs(want) * 1.2e-7) << x;
+  }
+  EXPECT_EQ(LogPositive(1.0f), 0.0f);
+}
+
+TEST(OrderedBits, OrderAsFloatsDoAndComeBack) {
+  const float values[] = {-INFINITY, -3e38f, -1.5f, -1e-40f, 0.0f, 1e-40f, 2.0f, 3e38f, INFINITY};
+  for (size_t i = 0; i < std::size(values); ++i) {
+    EXPECT_EQ(OrderedFloat(OrderedBits(values[i])), values[i]);
+    if (i == 0) continue;
+    EXPECT_LT(OrderedBits(values[i - 1]), OrderedBits(values[i]));
+  }
+  EXPECT_EQ(OrderedBits(-0.0f), OrderedBits(0.0f));
+}
+
+// A vector's scale, or a table's, is 0 both ways where it is zero or its inverse is beyond fp32.
+TEST(Scales, TinyVectorsAreZeroAndTheLargestIsTheEnd) {
+  for (const float largest : {0.0f, 1e-44f}) {
+    EXPECT_EQ(Scale8Of(largest).inverse, 0.0f);
+    EXPECT_EQ(Scale8Of(largest).step, 0.0f);
+    EXPECT_EQ(TableScaleOf(largest).inverse, 0.0f);
+    EXPECT_EQ(TableScaleOf(largest).step, 0.0f);
+  }
+  for (const float largest : {1e-30f, 1.0f, 3e38f}) {
+    EXPECT_EQ(ToInt8(largest, Scale8Of(largest).inverse), 127);
+    EXPECT_EQ(ToInt8(-largest, Scale8Of(largest).inverse), -127);
+    EXPECT_EQ(TableEntry(largest, TableScaleOf(largest).inverse), kTableBias + kTableMax);
+    EXPECT_EQ(TableEntry(-largest, TableScaleOf(largest).inverse), kTableBias - kTableMax);
+    EXPECT_NEAR(TableScaleOf(largest).step * kTableMax / largest, 1, 1e-6);
+  }
+}
+
 TEST(RotationSign, IsBalancedAndDependsOnTheSeed) {
   int sum = 0, differ = 0;
   for (int i = 0; i < 4096; ++i) {

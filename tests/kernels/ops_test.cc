@@ -11,8 +11,8 @@
 namespace seine {
 namespace {
 
-cpu::RsqTables Tables() {
-  cpu::RsqTables t;
+RsqTables Tables() {
+  RsqTables t;
   const MagnitudeQuantiser& q = RsqQuantiser();
   for (int i = 0; i < 7; ++i) t.thresholds2[i] = q.thresholds[i] * q.thresholds[i];
   for (int i = 0; i < 8; ++i) {
@@ -181,7 +181,7 @@ TEST(Ops, MeanAndSubtract) {
 }
 
 TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
-  const cpu::RsqTables tables = Tables();
+  const RsqTables tables = Tables();
   for (const int dim : kHeadDims) {
     const int coarse_bytes = (dim / 8 + 3) / 4 * 4, subvectors = dim / 8;
     std::vector<float> x = Gaussian(64 * dim, dim, .3f);
@@ -242,7 +242,7 @@ TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
 }
 
 TEST(Ops, ThresholdEqualityTakesTheLowerBin) {
-  cpu::RsqTables tables = Tables();
+  RsqTables tables = Tables();
   tables.thresholds2[3] = .25f;  // r = 2, |x| = 1 = .5 r exactly
   std::vector<float> x(64 * 64, 0.0f);
   x[0] = x[1] = x[2] = x[3] = 1;
@@ -257,7 +257,7 @@ TEST(Ops, ThresholdEqualityTakesTheLowerBin) {
 }
 
 TEST(Ops, RerankAddsUpTheRecord) {
-  const cpu::RsqTables tables = Tables();
+  const RsqTables tables = Tables();
   std::mt19937 rng(5);
   for (const int dim : kHeadDims) {
     const int n = 41, subvectors = dim / 8;

@@ -284,7 +284,8 @@ TEST(Search, ABatchOnManyThreadsEqualsOneByOne) {
   for (int i = 0; i < 24; ++i) queries.push_back(Gaussian(64, i));
   for (const auto& q : queries) tasks.push_back(zone.Task(q));
   std::vector<SearchOutput> outputs(tasks.size());
-  backend->Search(tasks.data(), static_cast<int>(tasks.size()), PerQuery(32, .05), outputs.data());
+  ASSERT_EQ(backend->Search(tasks.data(), static_cast<int>(tasks.size()), PerQuery(32, .05), outputs.data()),
+            Outcome::kDone);
   for (size_t i = 0; i < tasks.size(); ++i) {
     SearchOutput one;
     cpu::SearchOne(tasks[i], PerQuery(32, .05), &one);

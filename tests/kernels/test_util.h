@@ -13,28 +13,9 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/math.h"
 #include "kernels/search.h"
+#include "tests/kernels/random_data.h"
 
 namespace seine {
-
-inline const int kHeadDims[] = {64, 80, 96, 128, 192, 256};
-
-inline std::vector<float> Gaussian(size_t n, uint64_t seed, float scale = 1, float mean = 0) {
-  std::mt19937_64 rng(seed);
-  std::normal_distribution<float> normal(mean, scale);
-  std::vector<float> out(n);
-  for (float& x : out) x = normal(rng);
-  return out;
-}
-
-// Keys with a mean offset and slow drift, as post-RoPE keys have. [n, dim]
-inline std::vector<float> Keys(int n, int dim, uint64_t seed) {
-  std::vector<float> keys = Gaussian(static_cast<size_t>(n) * dim, seed);
-  const std::vector<float> offset = Gaussian(dim, seed + 1, 2), drift = Gaussian(dim, seed + 2, .5f);
-  for (int i = 0; i < n; ++i) {
-    for (int j = 0; j < dim; ++j) keys[static_cast<size_t>(i) * dim + j] += offset[j] + drift[j] * std::sin(i * .003f);
-  }
-  return keys;
-}
 
 // A zone of one head: keys encoded into segments of 512 and kept as the store.
 struct Zone {

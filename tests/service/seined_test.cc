@@ -171,9 +171,21 @@ TEST_F(SeinedTest, LaterLayersWinAndCheckConfigPrintsThem) {
 TEST_F(SeinedTest, HelpTeachesEverySetting) {
   Process seined(dir_.path, {"--help"});
   ASSERT_EQ(seined.Wait(), 0);
-  for (const char* text :
-       {"--listen", "--polling", "--memory-limit", "--check-config", "SEINE__SERVER__MEMORY_LIMIT", "indexes:"}) {
+  for (const char* text : {"--listen", "--polling", "--memory-limit", "--device-memory-limit", "--check-config",
+                           "SEINE__SERVER__MEMORY_LIMIT", "indexes:"}) {
     EXPECT_NE(seined.out().find(text), std::string::npos) << text;
+  }
+}
+
+TEST_F(SeinedTest, ABackendThatIsNotThereIsOneClearLine) {
+  std::string why;
+  const bool there = MakeBackend("cuda", 1, &why) != nullptr;
+  Process seined(dir_.path, {"--listen", socket(), "--backend", "cuda"});
+  if (there) {
+    EXPECT_TRUE(seined.WaitForLine("(cuda, "));
+  } else {
+    EXPECT_EQ(seined.Wait(), 1);
+    EXPECT_EQ(seined.err(), "seined: backend: " + why + "\n");
   }
 }
 

@@ -1,0 +1,230 @@
+// The block concept: a kernel's body written once, run by a CUDA thread block or by one host thread.
+//
+// A body is a function template `void Body(Block& block, Shared& shared, const Args& args)`. It is a sequence of
+// phases:
+//   block.Lanes(fn)      fn(lane) for every lane of the block, then a barrier. What one lane writes to shared or global
+//                        memory in a phase, another reads in a later one only.
+//   block.Warps(fn)      the same with a barrier of the lane's warp only: what lanes hand on stays within a warp.
+//   block.Read(x)        the value of a shared variable that steers uniform code between phases; no lane goes on to
+//                        overwrite it before all have read it.
+//   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
+//   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
+// On the host the lanes of a phase run one after another in an order shuffled from a seed, blocks likewise, and shared
+// memory begins with garbage: a result that depends on any order differs for some seed (tests/kernels/cuda). Compiled
+// by g++, clang and nvcc.
+#ifndef SEINE_KERNELS_CUDA_BLOCK_H_
+#define SEINE_KERNELS_CUDA_BLOCK_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "kernels/math.h"
+
+#ifdef __CUDACC__
+#define SEINE_BODY __device__
+#else
+#define SEINE_BODY
+#endif
+
+namespace seine::cuda {
+
+inline constexpr int kWarp = 32;
+
+template <typename T>
+SEINE_HD constexpr T Least(T a, T b) {
+  return b < a ? b : a;
+}
+template <typename T>
+SEINE_HD constexpr T Most(T a, T b) {
+  return a < b ? b : a;
+}
+
+SEINE_BODY inline int BitCount(uint32_t v) {
+#ifdef __CUDA_ARCH__
+  return __popc(v);
+#else
+  return __builtin_popcount(v);
+#endif
+}
+SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
+#ifdef __CUDA_ARCH__
+  return __ffs(static_cast<int>(v)) - 1;
+#else
+  return __builtin_ctz(v);
+#endif
+}
+
+struct BlockIndex {
+  int x = 0, y = 0;
+};
+
+// Operands of one tensor-core product of 16 rows, 8 columns and depth 32 (PTX ISA, mma.m16n8k32): signed bytes, summed
+// in int32. Of lane l with row r = l / 4 and j = l % 4:
+//   a[0] row r, depths 4j .. 4j + 3;  a[1] row r + 8;  a[2], a[3] the same rows, depths 16 further on
+//   b[0] column r, depths 4j .. 4j + 3;  b[1] depths 16 further on
+//   d[0], d[1] row r, columns 2j, 2j + 1;  d[2], d[3] row r + 8
+struct MmaA {
+  uint32_t word[4];
+};
+struct MmaB {
+  uint32_t word[2];
+};
+struct MmaD {
+  int32_t sum[4];
+};
+
+#ifdef __CUDACC__
+
+class DeviceBlock {
+ public:
+  template <typename T>
+  class Local {
+   public:
+    __device__ explicit Local(const DeviceBlock&) {}
+    __device__ T& operator[](int) { return value_; }
+
+   private:
+    T value_;
+  };
+
+  __device__ int num_lanes() const { return static_cast<int>(blockDim.x); }
+  __device__ BlockIndex index() const { return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)}; }
+
+  template <typename Fn>
+  __device__ void Lanes(Fn fn) {
+    fn(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+  template <typename Fn>
+  __device__ void Warps(Fn fn) {
+    fn(static_cast<int>(threadIdx.x));
+    __syncwarp();
+  }
+  template <typename T>
+  __device__ T Read(const T& shared) {
+    const T value = shared;
+    __syncthreads();
+    return value;
+  }
+  template <typename T>
+  __device__ static T AtomicAdd(T* at, T value) {
+    return atomicAdd(at, value);
+  }
+  __device__ static void AtomicOr(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
+  __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
+  __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+
+  // d += a b; a's bytes are unsigned or signed.
+  template <bool kUnsigned>
+  __device__ static void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
+    MmaD& sums = d[0];
+    const MmaA& x = a[0];
+    const MmaB& y = b[0];
+    if constexpr (kUnsigned) {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
+          : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+r"(sums.sum[0]), "+r"(sums.sum[1]), "+r"(sums.sum[2]), "+r"(sums.sum[3])
+          : "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3]), "r"(y.word[0]), "r"(y.word[1]));
+    }
+  }
+};
+
+#endif  // __CUDACC__
+
+class HostBlock {
+ public:
+  template <typename T>
+  class Local {
+   public:
+    explicit Local(const HostBlock& block) : values_(block.num_lanes()) {
+      for (T& v : values_) memset(&v, 0xA5, sizeof(T));
+    }
+    T& operator[](int lane) { return values_[lane]; }
+
+   private:
+    std::vector<T> values_;
+  };
+
+  HostBlock(BlockIndex index, int num_lanes, uint64_t seed) : index_(index), seed_(seed), order_(num_lanes) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+  int num_lanes() const { return static_cast<int>(order_.size()); }
+  BlockIndex index() const { return index_; }
+
+  template <typename Fn>
+  void Lanes(Fn fn) {
+    Shuffle(&order_, &seed_);
+    for (const int lane : order_) fn(lane);
+  }
+  template <typename Fn>
+  void Warps(Fn fn) {
+    Lanes(fn);
+  }
+  template <typename T>
+  T Read(const T& shared) {
+    return shared;
+  }
+  template <typename T>
+  static T AtomicAdd(T* at, T value) {
+    const T old = *at;
+    *at = static_cast<T>(old + value);
+    return old;
+  }
+  static void AtomicOr(uint32_t* at, uint32_t bits) { *at |= bits; }
+  static void AtomicAnd(uint32_t* at, uint32_t bits) { *at &= bits; }
+  static void AtomicMax(uint32_t* at, uint32_t value) { *at = *at < value ? value : *at; }
+
+  template <bool kUnsigned>
+  void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
+    for (int warp = 0; warp < num_lanes(); warp += kWarp) {
+      for (int row = 0; row < 16; ++row) {
+        for (int column = 0; column < 8; ++column) {
+          int32_t sum = 0;
+          for (int depth = 0; depth < 32; ++depth) {
+            const int j = depth % 16 / 4, shift = depth % 4 * 8, half = depth / 16;
+            const uint32_t x = a[warp + row % 8 * 4 + j].word[row / 8 + 2 * half];
+            const uint32_t y = b[warp + column * 4 + j].word[half];
+            const int left = kUnsigned ? static_cast<uint8_t>(x >> shift) : static_cast<int8_t>(x >> shift);
+            sum += left * static_cast<int8_t>(y >> shift);
+          }
+          d[warp + row % 8 * 4 + column / 2].sum[row / 8 * 2 + column % 2] += sum;
+        }
+      }
+    }
+  }
+
+  // Fisher and Yates, from SplitMix64.
+  static void Shuffle(std::vector<int>* order, uint64_t* seed) {
+    for (size_t i = order->size(); i > 1; --i) std::swap((*order)[i - 1], (*order)[SplitMix64(++*seed, i) % i]);
+  }
+
+ private:
+  BlockIndex index_;
+  uint64_t seed_;
+  std::vector<int> order_;
+};
+
+// Every block of a grid on the calling thread, in a seeded order. Shared must be trivially copyable.
+template <typename Shared, typename Args, typename Body>
+void RunGridOnHost(BlockIndex grid, int num_lanes, uint64_t seed, const Args& args, Body body) {
+  std::vector<int> order(static_cast<size_t>(grid.x) * grid.y);
+  std::iota(order.begin(), order.end(), 0);
+  HostBlock::Shuffle(&order, &seed);
+  const auto shared = std::make_unique<Shared>();
+  for (const int i : order) {
+    memset(static_cast<void*>(shared.get()), static_cast<int>(SplitMix64(seed, i) & 255), sizeof(Shared));
+    HostBlock block({i % grid.x, i / grid.x}, num_lanes, seed + i);
+    body(block, *shared, args);
+  }
+}
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_KERNELS_CUDA_BLOCK_H_

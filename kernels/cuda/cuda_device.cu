@@ -1,0 +1,83 @@
+// The real device: calls of the CUDA runtime.
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+
+#include "kernels/cuda/data_launch.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/encode_launch.h"
+#include "kernels/cuda/search_launch.h"
+
+namespace seine::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
+
+// An error that does not stick to the device is taken off the thread, so that a later launch does not report it.
+Device::Error Result(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return static_cast<Device::Error>(error);
+}
+cudaStream_t Cuda(Device::Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(std::string name) : name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+  std::string Describe(Error error) const override { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
+  Error Allocate(size_t bytes, void** out) override { return Result(cudaMalloc(out, bytes)); }
+  Error Free(void* data) override { return Result(cudaFree(data)); }
+  Error AllocateHost(size_t bytes, void** out) override {
+    return Result(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  }
+  Error FreeHost(void* data) override { return Result(cudaFreeHost(data)); }
+
+  Error MakeStream(Stream* out) override {
+    cudaStream_t stream = nullptr;
+    const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    *out = stream;
+    return Result(error);
+  }
+  Error DropStream(Stream stream) override { return Result(cudaStreamDestroy(Cuda(stream))); }
+  Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
+
+  Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Cuda(stream)));
+  }
+  Error Zero(void* data, size_t bytes, Stream stream) override {
+    return Result(cudaMemsetAsync(data, 0, bytes, Cuda(stream)));
+  }
+  Error Encode(const EncodeArgs& args, Stream stream) override { return Result(LaunchEncode(args, Cuda(stream))); }
+  Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) override {
+    return Result(LaunchSearch(plan, args, Cuda(stream)));
+  }
+  Error Count(const CountArgs& args, Stream stream) override { return Result(LaunchCount(args, Cuda(stream))); }
+  Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
+
+ private:
+  const std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> OpenDevice(std::string* why) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // kernels are loaded now, not when memory is short
+  int count = 0;
+  cudaDeviceProp properties;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, 0);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    *why = std::string("no CUDA device: ") + cudaGetErrorString(error);
+    return nullptr;
+  }
+  if (properties.major < kOldestMajor) {
+    *why = std::string(properties.name) + " is older than compute capability 8.0";
+    return nullptr;
+  }
+  return std::make_unique<CudaDevice>(properties.name);
+}
+
+}  // namespace seine::cuda

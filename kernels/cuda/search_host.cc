@@ -1,0 +1,17 @@
+// Every step on the calling thread.
+#include "kernels/cuda/search_host.h"
+
+#include "kernels/cuda/search_steps.h"
+
+namespace seine::cuda {
+
+void RunSearchOnHost(const SearchPlan& plan, const SearchArgs& args, uint64_t seed) {
+  RunSteps(plan, [&](auto body, BlockIndex grid, int lanes) {
+    using Body = decltype(body);
+    using Shared = typename Body::Shared;
+    RunGridOnHost<Shared>(grid, lanes, ++seed, args,
+                          [](HostBlock& block, Shared& shared, const SearchArgs& a) { Body::Run(block, shared, a); });
+  });
+}
+
+}  // namespace seine::cuda

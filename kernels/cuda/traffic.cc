@@ -1,0 +1,65 @@
+#include "kernels/cuda/traffic.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/sample.h"
+
+namespace seine::cuda {
+namespace {
+
+constexpr double kSector = 32;
+
+// Coarse codes, factors, bases and centres of `keys` keys.
+double ScanBytes(const CodeLayout& layout, double keys) {
+  double bytes = keys * (layout.coarse_bytes + 1) + keys / kWindowTokens * 4;
+  if (layout.centre_tokens > 0) bytes += keys / layout.centre_tokens * (layout.head_dim + 4);
+  return bytes;
+}
+
+// A candidate: a sector for each word of its coarse row, those that its record touches at any alignment, its window's
+// base, and what the steps hand on of it.
+double CandidateBytes(const CodeLayout& layout) {
+  const double record = layout.fine_bytes + kSector - 1;
+  return (layout.coarse_bytes / 4.0 + 1) * kSector + record + 2 * sizeof(float) + sizeof(uint32_t);
+}
+
+double PrepareBytes(const SearchItem& item, Coarse coarse) {
+  const double dim = item.layout.head_dim;
+  double bytes = item.kind == CodecKind::kBalanced ? dim * dim * sizeof(float) : 2 * dim * sizeof(float);
+  if (coarse == Coarse::kCollision) bytes += dim / 8 * 256 * sizeof(uint32_t);
+  return bytes + item.group * dim * (sizeof(float) * 2 + 2);
+}
+
+}  // namespace
+
+std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
+  enum { kPrepare, kSample, kScan, kChoose, kRerank, kSurvivors, kUnion, kDots, kCombine, kSteps };
+  std::vector<StepTraffic> steps(kSteps);
+  const char* names[kSteps] = {"prepare",   "sample", "scan", "choose", "rerank",
+                               "survivors", "union",  "dots", "combine"};
+  for (int i = 0; i < kSteps; ++i) steps[i].step = names[i];
+  for (const SearchItem& item : plan.items()) {
+    const double keys = static_cast<double>(item.num_keys), wanted = item.wanted, group = item.group;
+    const double mask = keys / 8, found = std::min<double>(1.2 * wanted, item.capacity) * sizeof(FoundKey);
+    steps[kPrepare].device_bytes += PrepareBytes(item, plan.params().coarse);
+    steps[kSample].device_bytes +=
+        ScanBytes(item.layout, static_cast<double>(SampleOf(item.num_keys).count) * kWindowTokens);
+    steps[kScan].device_bytes += ScanBytes(item.layout, keys) + group * (keys / kWindowTokens * 4 + mask + found);
+    steps[kChoose].device_bytes += group * (2 * mask + found + wanted * sizeof(uint32_t));
+    steps[kRerank].device_bytes += group * wanted * CandidateBytes(item.layout);
+    steps[kSurvivors].device_bytes += group * (wanted * sizeof(float) + item.keep * sizeof(uint32_t));
+  }
+  for (const SetPlan& set : plan.sets()) {
+    const SearchItem& item = plan.items()[set.item];
+    const double keys = set.capacity, dense = set.with_dense ? item.dense_tokens : 0;
+    const double row = static_cast<double>(item.layout.head_dim) * static_cast<double>(SizeOf(item.key_dtype));
+    steps[kUnion].device_bytes += 2 * keys * sizeof(uint32_t);
+    steps[kDots].link_bytes += ((item.chunks != nullptr ? keys : 0) + dense) * row;
+    steps[kDots].device_bytes += (keys + dense) * set.count * sizeof(float);
+    steps[kCombine].device_bytes += (keys + dense) * set.count * sizeof(float) + 2 * keys * sizeof(float);
+  }
+  if (plan.params().scope != Scope::kPerKvHead) steps.erase(steps.begin() + kUnion);
+  return steps;
+}
+
+}  // namespace seine::cuda

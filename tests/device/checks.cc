@@ -1,0 +1,178 @@
+// The CUDA backend against the CPU's: codes byte for byte, sets and scores bit for bit, and memory that runs out.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "kernels/cuda/device.h"
+#include "tests/device/suite.h"
+#include "tests/device/zone.h"
+#include "tests/kernels/random_data.h"
+
+namespace seine::device {
+namespace {
+
+using Rng = std::mt19937_64;
+
+int Pick(Rng* rng, int low, int high) { return low + static_cast<int>((*rng)() % (high - low + 1)); }
+
+std::shared_ptr<const Codec> RandomCodec(Rng* rng, int dim) {
+  if (Pick(rng, 0, 1) == 0) return MakeBalancedCodec(RandomBalanced(dim, (*rng)(), Pick(rng, 0, 1) == 0));
+  RsqOptions o;
+  o.head_dim = dim;
+  o.seed = (*rng)();
+  o.centre = static_cast<Centre>(Pick(rng, 0, 2));
+  o.centre_tokens = Pick(rng, 0, 3) == 0 ? 128 : 64;
+  return MakeRsqCodec(o);
+}
+
+// Keys in a backend's store, fp16.
+Buffer StoredKeys(Backend* backend, const std::vector<float>& keys) {
+  Buffer store = backend->Allocate(keys.size() * 2, Place::kStore);
+  for (size_t i = 0; store && i < keys.size(); ++i) {
+    const _Float16 half = static_cast<_Float16>(keys[i]);
+    memcpy(store.data() + i * 2, &half, 2);
+  }
+  return store;
+}
+
+// A random item on both backends.
+struct Item {
+  Item(Rng* rng, Backend* cpu, Backend* gpu, std::shared_ptr<const Codec> codec, int most_keys) {
+    const int dim = codec->layout().head_dim, unit = std::max(64, codec->layout().centre_tokens);
+    const int keys = Pick(rng, 1, most_keys / unit) * unit;
+    group = Pick(rng, 1, 8);
+    with_keys = Pick(rng, 0, 3) > 0;
+    dense = Pick(rng, 0, 1) * Pick(rng, 1, std::min(keys, 70));
+    std::vector<float> values = Keys(keys, dim, (*rng)());
+    if (Pick(rng, 0, 3) == 0) {  // ties: one window again and again
+      for (int i = 64; i < keys; ++i) std::copy_n(values.begin() + i % 64 * dim, dim, values.begin() + i * dim);
+    }
+    queries = Gaussian(static_cast<size_t>(group) * dim, (*rng)());
+    for (Backend* backend : {cpu, gpu}) {
+      stores.push_back(StoredKeys(backend, values));
+      zones.push_back(std::make_unique<Zone>(backend, codec, keys, stores.back().data()));
+      done = done && zones.back()->codes && zones.back()->Encode() == Outcome::kDone;
+    }
+  }
+  SearchTask Task(int which) const { return zones[which]->Task(queries.data(), group, with_keys, dense); }
+
+  std::vector<Buffer> stores;
+  std::vector<std::unique_ptr<Zone>> zones;
+  std::vector<float> queries;
+  int group = 1, dense = 0;
+  bool with_keys = true, done = true;
+};
+
+SearchParams RandomParams(Rng* rng, bool collision) {
+  SearchParams p;
+  p.top_k = Pick(rng, 1, 120);
+  p.beta = Pick(rng, 1, 30) * .01;
+  p.refine = Pick(rng, 0, 300);
+  p.coarse = collision ? Coarse::kCollision : Coarse::kSignIp;
+  p.scope = static_cast<Scope>(Pick(rng, 0, 1));
+  p.reduce = static_cast<GqaReduce>(Pick(rng, 0, 2));
+  if (Pick(rng, 0, 3) == 0) p.mass_p = static_cast<float>(Pick(rng, 5, 99)) * .01f;
+  p.with_candidates = Pick(rng, 0, 1) == 1;
+  return p;
+}
+
+bool Same(const SearchOutput& a, const SearchOutput& b) {
+  if (a.positions != b.positions || a.candidates != b.candidates || a.scores.size() != b.scores.size()) return false;
+  for (size_t r = 0; r < a.scores.size(); ++r) {
+    if (a.scores[r].size() != b.scores[r].size()) return false;
+    if (memcmp(a.scores[r].data(), b.scores[r].data(), a.scores[r].size() * 4) != 0) return false;
+  }
+  return true;
+}
+
+// Ragged batches of one head_dim and coarse kind until `items` are done. Returns those that differ, -1 for an error.
+int DifferingItems(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(2026);
+  int differing = 0;
+  for (int done = 0; done < options.items;) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)];
+    const bool collision = Pick(&rng, 0, 3) == 0;
+    const int most = options.small ? 1024 : Pick(&rng, 0, 9) == 0 ? 40960 : 4096;
+    std::vector<std::unique_ptr<Item>> items;
+    const int count = std::min(options.items - done, most > 4096 ? 4 : 25);
+    const auto rsq = MakeRsqCodec({.head_dim = dim});
+    for (int i = 0; i < count; ++i) {
+      items.push_back(std::make_unique<Item>(&rng, cpu, gpu, collision ? rsq : RandomCodec(&rng, dim), most));
+      if (!items.back()->done) return -1;
+    }
+    const SearchParams params = RandomParams(&rng, collision);
+    std::vector<SearchTask> tasks[2];
+    for (const auto& item : items) tasks[0].push_back(item->Task(0)), tasks[1].push_back(item->Task(1));
+    std::vector<SearchOutput> a(count), b(count);
+    if (cpu->Search(tasks[0].data(), count, params, a.data()) != Outcome::kDone) return -1;
+    if (gpu->Search(tasks[1].data(), count, params, b.data()) != Outcome::kDone) return -1;
+    for (int i = 0; i < count; ++i) differing += !Same(a[i], b[i]);
+    done += count;
+  }
+  return differing;
+}
+
+// Codes of a zone as bytes, brought back from wherever they lie.
+bool CodesOf(const Zone& zone, cuda::Device* device, std::vector<uint8_t>* out) {
+  out->resize(zone.codes.size());
+  if (!zone.backend->codes_apart()) {
+    memcpy(out->data(), zone.codes.data(), out->size());
+    return true;
+  }
+  cuda::Device::Stream stream = nullptr;
+  if (device == nullptr || device->MakeStream(&stream) != 0) return false;
+  const bool copied = device->Copy(out->data(), zone.codes.data(), out->size(), stream) == 0;
+  return device->Finish(stream) == 0 && copied && device->DropStream(stream) == 0;
+}
+
+// Bytes of codes that differ, over all head_dims; -1 for an error.
+int DifferingCodeBytes(Backend* cpu, Backend* gpu) {
+  std::string why;
+  const auto device = cuda::OpenDevice(&why);
+  Rng rng(7);
+  int64_t differing = 0;
+  for (const int dim : kHeadDims) {
+    for (int kind = 0; kind < 6; ++kind) {
+      const auto codec = kind < 2 ? MakeBalancedCodec(RandomBalanced(dim, rng(), kind == 1)) : RandomCodec(&rng, dim);
+      const int keys = 2048 + 256;
+      const std::vector<float> values = Keys(keys, dim, rng());
+      std::vector<uint8_t> codes[2];
+      std::vector<Buffer> stores;
+      for (Backend* backend : {cpu, gpu}) {
+        stores.push_back(StoredKeys(backend, values));
+        Zone zone(backend, codec, keys, stores.back().data());
+        if (backend->Zero(zone.codes.data(), zone.codes.size()) != Outcome::kDone) return -1;
+        if (zone.Encode() != Outcome::kDone || !CodesOf(zone, device.get(), &codes[backend == gpu])) return -1;
+      }
+      for (size_t i = 0; i < codes[0].size(); ++i) differing += codes[0][i] != codes[1][i];
+    }
+  }
+  return static_cast<int>(std::min<int64_t>(differing, INT32_MAX));
+}
+
+// More memory than there is: refused, and the backend goes on. Counts what went wrong.
+int FullDevice(Backend* gpu) {
+  int wrong = 0;
+  for (const Place place : {Place::kCodes, Place::kStore}) wrong += bool(gpu->Allocate(size_t{1} << 46, place));
+  const Buffer small = gpu->Allocate(1000, Place::kCodes);
+  wrong += !small || gpu->Zero(small.data(), small.size()) != Outcome::kDone || !gpu->loss().empty();
+  return wrong;
+}
+
+}  // namespace
+
+nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  const auto check = [&](const char* name, int count, const std::function<int()>& wrong) {
+    const int found = wrong();
+    checks.push_back({{"name", name}, {"count", count}, {"wrong", found}, {"passed", found == 0}});
+    std::fprintf(stderr, "%s: %s (%d wrong)\n", name, found == 0 ? "passed" : "FAILED", found);
+  };
+  check("codes equal the CPU's", 36, [&] { return DifferingCodeBytes(cpu, gpu); });
+  check("random ragged items equal the CPU's", options.items, [&] { return DifferingItems(options, cpu, gpu); });
+  if (!options.small) check("memory that runs out is refused", 3, [&] { return FullDevice(gpu); });
+  return checks;
+}
+
+}  // namespace seine::device

@@ -1,0 +1,259 @@
+// The index above a device: the same answers as on the CPU through any history, codes touched by the device alone, and
+// every call of the device failing once in a sequence's life.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/index/made_up_model.h"
+#include "tests/index/test_util.h"
+#include "tests/kernels/cuda/host_device.h"
+
+namespace seine {
+namespace {
+
+using cuda::Device;
+using cuda::HostDevice;
+using cuda::HostDeviceControl;
+using testing::AppendNames;
+using testing::MadeUpModel;
+using testing::MakeIndex;
+using testing::Names;
+using testing::Probe;
+using testing::SameAnswers;
+using testing::SmallConfig;
+
+using absl::StatusCode;
+
+std::unique_ptr<Backend> OnHost(std::shared_ptr<HostDeviceControl> control) {
+  std::string why;
+  return cuda::MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), 1, &why);
+}
+
+struct Variant {
+  const char* name;
+  KvStore store;
+  Centre centre;
+  Coarse coarse;
+};
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
+class DeviceHistoryTest : public ::testing::TestWithParam<Variant> {
+ protected:
+  IndexConfig Config() const {
+    IndexConfig config = SmallConfig(GetParam().store);
+    config.geometry.num_layers = 1;
+    config.codec.centre = GetParam().centre;
+    config.search.coarse = GetParam().coarse;
+    return config;
+  }
+};
+
+// Appends of any size, forks and truncations, alike on both.
+TEST_P(DeviceHistoryTest, EqualsTheCpu) {
+  const auto cpu = MakeCpuBackend(1), device = OnHost(std::make_shared<HostDeviceControl>());
+  auto a = MakeIndex(Config(), cpu.get()), b = MakeIndex(Config(), device.get());
+  std::mt19937 random(7);
+  int64_t n = 0;
+  ASSERT_TRUE(a->CreateSequence("s").ok() && b->CreateSequence("s").ok());
+  for (int step = 0; step < 24; ++step) {
+    SCOPED_TRACE(step);
+    const SequenceHandle s = {"s", 0};
+    const int choice = static_cast<int>(random() % 6);
+    if (choice < 3 || n < 300) {
+      const int64_t more = 1 + static_cast<int64_t>(random() % 400);
+      const uint64_t first = 1 + static_cast<uint64_t>(n) + 100000 * static_cast<uint64_t>(step);
+      ASSERT_TRUE(AppendNames(a.get(), s, 0, n, Names(first, more)).ok());
+      ASSERT_TRUE(AppendNames(b.get(), s, 0, n, Names(first, more)).ok());
+      n += more;
+    } else if (choice < 5) {
+      const int64_t cut = n - static_cast<int64_t>(random() % 200);
+      ASSERT_EQ(a->Truncate(s, cut).code(), b->Truncate(s, cut).code());
+      n = a->GetSequence(s)->layer_tokens[0];
+    } else {  // the fork lives on and the original goes
+      ASSERT_TRUE(a->Fork(s, "f", -1).ok() && b->Fork(s, "f", -1).ok());
+      ASSERT_TRUE(AppendNames(a.get(), s, 0, n, Names(77, 200)).ok() &&
+                  AppendNames(b.get(), s, 0, n, Names(77, 200)).ok());
+      ASSERT_TRUE(SameAnswers(Probe(*a, {"f", 0}, 0), Probe(*b, {"f", 0}, 0)));
+      ASSERT_TRUE(a->DeleteSequence({"f", 0}).ok() && b->DeleteSequence({"f", 0}).ok());
+      n += 200;
+    }
+    ASSERT_EQ(b->GetSequence(s)->layer_tokens[0], n);
+    ASSERT_TRUE(SameAnswers(Probe(*a, s, 0), Probe(*b, s, 0)));
+  }
+  EXPECT_GT(n, 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, DeviceHistoryTest,
+                         ::testing::Values(Variant{"Window", KvStore::kKeys, Centre::kWindow, Coarse::kSignIp},
+                                           Variant{"Collision", KvStore::kKeysValues, Centre::kWindow,
+                                                   Coarse::kCollision},
+                                           Variant{"NoKeys", KvStore::kNone, Centre::kWindow, Coarse::kSignIp},
+                                           Variant{"Global", KvStore::kKeys, Centre::kGlobal, Coarse::kCollision}),
+                         [](const auto& variant) { return std::string(variant.param.name); });
+
+TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
+  IndexConfig config = SmallConfig();
+  config.geometry.num_layers = 1;
+  const MadeUpModel model(config.geometry);
+  config.geometry = model.geometry();
+  config.codec.name = "balanced";
+  config.codec.profile = model.Measure();
+  config.codec.horizon = 512;  // outgrown: layers are encoded anew, on the device too
+  const std::string rows = model.KeyRows(0, 1500);
+  std::vector<ItemAnswer> answers[2];
+  for (const bool device : {false, true}) {
+    const auto backend = device ? OnHost(std::make_shared<HostDeviceControl>()) : MakeCpuBackend(1);
+    auto index = MakeIndex(config, backend.get());
+    const SequenceHandle s = *index->CreateSequence("s");
+    const int64_t token_bytes = static_cast<int64_t>(rows.size()) / 1500;
+    for (int64_t n = 0; n < 1500; n += 300) {
+      const TensorView view = {rows.data() + n * token_bytes, 300, static_cast<size_t>(300 * token_bytes)};
+      ASSERT_TRUE(index->Append(s, 0, n, view, {}).ok());
+    }
+    const auto outgrown = [&] {
+      const HeadInfo info = *index->DescribeHead(s, 0, 0);
+      return info.position + info.horizon < info.num_tokens;
+    };
+    for (int wait = 0; wait < 1000 && outgrown(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(outgrown());
+    answers[device] = Probe(*index, s, 0);
+  }
+  EXPECT_TRUE(SameAnswers(answers[0], answers[1]));
+}
+
+// Predicting how many candidates reach a recall is the CPU's alone: said before anything is done.
+TEST(DeviceIndexTest, ARecallTargetIsRefused) {
+  const auto device = OnHost(std::make_shared<HostDeviceControl>());
+  IndexConfig config = SmallConfig();
+  const MadeUpModel model(config.geometry);
+  config.geometry = model.geometry();
+  config.codec.name = "balanced";
+  config.codec.profile = model.Measure();
+  auto index = MakeIndex(config, device.get());
+  SearchParams params = config.search;
+  params.recall_target = .9;
+  EXPECT_EQ(index->Retrieve({}, params).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(index->Retrieve({}, params).status().message().substr(0, 15), "recall_target: ");
+  EXPECT_EQ(Validate(params, index->config()).code(), StatusCode::kInvalidArgument);
+  config.search = params;
+  EXPECT_EQ(Index::Create(config, device.get()).status().message().substr(0, 22), "search.recall_target: ");
+  EXPECT_TRUE(Index::Create(config, MakeCpuBackend(1).get()).ok());
+}
+
+TEST(DeviceIndexTest, BudgetsOfDeviceAndHostAreApart) {
+  auto control = std::make_shared<HostDeviceControl>();
+  const auto backend = OnHost(control);
+  IndexConfig config = SmallConfig();
+  config.device_memory_limit_bytes = 60000;
+  auto index = MakeIndex(config, backend.get());
+  const SequenceHandle s = *index->CreateSequence("s");
+  absl::Status status;
+  int64_t n = 0;
+  while (status.ok() && n < 20000) {
+    status = AppendNames(index.get(), s, 0, n, Names(n + 1, 64)).status();
+    if (status.ok()) n += 64;
+  }
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("device memory limit of the index"), absl::string_view::npos) << status;
+  EXPECT_LE(index->stats().code_bytes, 60000);
+  EXPECT_GT(index->stats().store_bytes, 60000);
+  EXPECT_EQ(index->GetSequence(s)->layer_tokens[0], n);
+}
+
+// The device's own memory runs out, where no limit was set.
+TEST(DeviceIndexTest, AFullDeviceRefusesAndGoesOn) {
+  auto control = std::make_shared<HostDeviceControl>();
+  control->device_limit = 1 << 20;
+  const auto backend = OnHost(control);
+  auto index = MakeIndex(SmallConfig(), backend.get());
+  const SequenceHandle s = *index->CreateSequence("s");
+  ASSERT_TRUE(AppendNames(index.get(), s, 0, 0, Names(1, 500)).ok());
+  const auto before = Probe(*index, s, 0);
+  EXPECT_EQ(AppendNames(index.get(), s, 1, 0, Names(1, 30000)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(index->GetSequence(s)->layer_tokens[1], 0);
+  EXPECT_TRUE(SameAnswers(Probe(*index, s, 0), before));
+  EXPECT_TRUE(AppendNames(index.get(), s, 1, 0, Names(1, 500)).ok());
+}
+
+// Everything that a sequence goes through, with the call of number `fail` failing; statuses by step.
+class Life {
+ public:
+  Life(Index* index, std::vector<ItemAnswer>* answers) : index_(*index), answers_(*answers) {}
+
+  // The first status that is not OK, with what was held before the step that met it.
+  absl::Status Run() {
+    const SequenceHandle s = *index_.CreateSequence("s");
+    if (auto r = AppendNames(&index_, s, 0, 0, Names(1, 300)); !r.ok()) return r.status();
+    tokens = 300;
+    if (auto r = index_.Fork(s, "f", 200); !r.ok()) return r.status();
+    if (auto r = AppendNames(&index_, s, 0, 300, Names(301, 400)); !r.ok()) return r.status();
+    tokens = 700;
+    if (absl::Status r = index_.Truncate(s, 610); !r.ok()) return r;
+    tokens = 610;
+    const std::vector<float> queries = testing::Queries(index_.config().geometry, 3);
+    auto found = index_.Retrieve({{s, 0, queries.data()}}, index_.config().search);
+    if (!found.ok()) return found.status();
+    answers_ = *std::move(found);
+    return absl::OkStatus();
+  }
+  int64_t tokens = 0;  // that "s" holds
+
+ private:
+  Index& index_;
+  std::vector<ItemAnswer>& answers_;
+};
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
+  IndexConfig config = SmallConfig(KvStore::kKeysValues);
+  config.geometry.num_layers = 1;
+  config.search.coarse = Coarse::kCollision;
+  std::vector<ItemAnswer> expected;
+  {
+    const auto cpu = MakeCpuBackend(1);
+    auto index = MakeIndex(config, cpu.get());
+    ASSERT_TRUE(Life(index.get(), &expected).Run().ok());
+  }
+  for (const Device::Error error : {Device::kOutOfMemory, 719}) {
+    int refused = 0, lost = 0;
+    for (int fail = 5;; ++fail) {  // before that the backend is made
+      SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
+      auto control = std::make_shared<HostDeviceControl>();
+      control->error = error;
+      const auto backend = OnHost(control);
+      ASSERT_NE(backend, nullptr);
+      control->fail_call = fail;
+      auto index = MakeIndex(config, backend.get());
+      std::vector<ItemAnswer> answers;
+      Life life(index.get(), &answers);
+      const absl::Status status = life.Run();
+      if (control->calls <= fail) {
+        ASSERT_TRUE(status.ok()) << status;
+        break;
+      }
+      if (status.ok()) {
+        EXPECT_TRUE(SameAnswers(answers, expected));
+      } else if (backend->loss().empty()) {
+        ++refused;
+        ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+        ASSERT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], life.tokens);
+        index->DeleteSequence({"f", 0}).IgnoreError();
+        ASSERT_TRUE(index->DeleteSequence({"s", 0}).ok());
+        ASSERT_TRUE(Life(index.get(), &answers).Run().ok());  // and all goes well the next time
+        EXPECT_TRUE(SameAnswers(answers, expected));
+      } else {
+        ++lost;
+        ASSERT_EQ(status.code(), StatusCode::kUnavailable) << status;
+        EXPECT_NE(status.message().find("planted error"), absl::string_view::npos) << status;
+        if (life.tokens == 0) continue;
+        std::string keys, values;  // page-locked memory outlives the device
+        EXPECT_TRUE(index->Gather({"s", 0}, 0, 1, {5, 299}, &keys, &values).ok());
+        EXPECT_EQ(keys.substr(0, 128), testing::TokenRow(config.geometry, 6).substr(128, 128));
+      }
+    }
+    EXPECT_GE(error == Device::kOutOfMemory ? refused : lost, 12);
+  }
+}
+
+}  // namespace
+}  // namespace seine

@@ -1,0 +1,160 @@
+// A device without a GPU: the kernels' bodies run on the host in shuffled orders, and the device's memory cannot be
+// read or written but while one of the device's own calls is under way. Each call can be made to fail.
+#ifndef SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
+#define SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "kernels/cuda/data_host.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/encode_host.h"
+#include "kernels/cuda/search_host.h"
+
+namespace seine::cuda {
+
+// What a test plants and reads, beside the device that a backend owns.
+struct HostDeviceControl {
+  std::atomic<int> calls{0};        // so far
+  std::atomic<int> fail_call{-1};   // the call of this number fails; -1: none
+  Device::Error error = 719;        // with which: cudaErrorLaunchFailure, which sticks, or Device::kOutOfMemory
+  std::atomic<bool> broken{false};  // an error that sticks has come
+  std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
+  int64_t device_limit = int64_t{1} << 30;
+};
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(std::shared_ptr<HostDeviceControl> control) : control_(std::move(control)) {
+    arena_ = static_cast<uint8_t*>(
+        mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    free_[0] = kArenaBytes;
+  }
+  ~HostDevice() override { munmap(arena_, kArenaBytes); }
+
+  std::string name() const override { return "host"; }
+  std::string Describe(Error error) const override { return "planted error " + std::to_string(error); }
+
+  Error Allocate(size_t bytes, void** out) override {
+    if (const Error error = Next(); error != kNoError) return error;
+    bytes = Rounded(bytes);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (control_->device_bytes + static_cast<int64_t>(bytes) > control_->device_limit) return kOutOfMemory;
+    for (auto [at, size] : free_) {
+      if (size < bytes) continue;
+      free_.erase(at);
+      if (size > bytes) free_[at + bytes] = size - bytes;
+      used_[at] = bytes;
+      control_->device_bytes += static_cast<int64_t>(bytes);
+      *out = arena_ + at;
+      return kNoError;
+    }
+    return kOutOfMemory;
+  }
+  Error Free(void* data) override {
+    if (const Error error = Next(); error != kNoError) return error;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = used_.find(static_cast<uint8_t*>(data) - arena_);
+    if (found == used_.end()) abort();
+    control_->device_bytes -= static_cast<int64_t>(found->second);
+    free_[found->first] = found->second;
+    used_.erase(found);
+    for (auto i = free_.begin(); std::next(i) != free_.end();) {  // neighbours become one
+      const auto next = std::next(i);
+      if (i->first + i->second != next->first) {
+        ++i;
+        continue;
+      }
+      i->second += next->second;
+      free_.erase(next);
+    }
+    return kNoError;
+  }
+  Error AllocateHost(size_t bytes, void** out) override {
+    if (const Error error = Next(); error != kNoError) return error;
+    bytes = Rounded(bytes);
+    auto* memory = static_cast<size_t*>(std::aligned_alloc(256, bytes + 256));
+    memory[0] = bytes;
+    memset(memory + 32, 0xA5, bytes);
+    control_->host_bytes += static_cast<int64_t>(bytes);
+    *out = memory + 32;
+    return kNoError;
+  }
+  Error FreeHost(void* data) override {
+    if (const Error error = Next(); error != kNoError) return error;
+    size_t* memory = static_cast<size_t*>(data) - 32;
+    control_->host_bytes -= static_cast<int64_t>(memory[0]);
+    std::free(memory);
+    return kNoError;
+  }
+
+  Error MakeStream(Stream* out) override {
+    *out = this;
+    return Next();
+  }
+  Error DropStream(Stream) override { return Next(); }
+  Error Finish(Stream) override { return Next(); }
+  Error Copy(void* to, const void* from, size_t bytes, Stream) override {
+    return Open([&] { memcpy(to, from, bytes); });
+  }
+  Error Zero(void* data, size_t bytes, Stream) override {
+    return Open([&] { memset(data, 0, bytes); });
+  }
+  Error Encode(const EncodeArgs& args, Stream) override {
+    return Open([&] { RunEncodeOnHost(args, ++seed_); });
+  }
+  Error Search(const SearchPlan& plan, const SearchArgs& args, Stream) override {
+    return Open([&] { RunSearchOnHost(plan, args, ++seed_); });
+  }
+  Error Count(const CountArgs& args, Stream) override {
+    return Open([&] { RunCountOnHost(args, ++seed_); });
+  }
+  Error Gather(const GatherArgs& args, Stream) override {
+    return Open([&] { RunGatherOnHost(args, ++seed_); });
+  }
+
+ private:
+  static constexpr size_t kArenaBytes = size_t{2} << 30;
+  static size_t Rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  Error Next() {
+    const int call = control_->calls++;
+    if (control_->broken) return control_->error;
+    if (call != control_->fail_call) return kNoError;
+    control_->broken = control_->error != kOutOfMemory;
+    return control_->error;
+  }
+
+  template <typename Fn>
+  Error Open(Fn fn) {
+    if (const Error error = Next(); error != kNoError) return error;
+    Guard(1, PROT_READ | PROT_WRITE);
+    fn();
+    Guard(-1, PROT_NONE);
+    return kNoError;
+  }
+  void Guard(int change, int protection) {
+    const std::lock_guard<std::mutex> lock(open_mutex_);
+    open_ += change;
+    if (open_ == (change > 0 ? 1 : 0)) mprotect(arena_, kArenaBytes, protection);
+  }
+
+  const std::shared_ptr<HostDeviceControl> control_;
+  uint8_t* arena_ = nullptr;
+  std::mutex mutex_;
+  std::map<size_t, size_t> free_, used_;  // sizes by offset; guarded by mutex_
+  std::mutex open_mutex_;
+  int open_ = 0;  // calls under way; guarded by open_mutex_
+  std::atomic<uint64_t> seed_{0};
+};
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_

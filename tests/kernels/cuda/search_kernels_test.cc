@@ -1,0 +1,317 @@
+// Every kernel of a device's search, run on the host block by block and lane by lane in shuffled orders, against the
+// CPU backend: the same sets, the same scores bit for bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/cpu/search.h"
+#include "kernels/cuda/search_host.h"
+#include "tests/kernels/test_util.h"
+
+namespace seine::cuda {
+namespace {
+
+// A SearchTask as the kernels take it; on the host the views are the task's own.
+struct HostItem {
+  explicit HostItem(const SearchTask& task) : tables(task.codec->Tables()) {
+    item.layout = tables.layout;
+    item.kind = tables.kind;
+    item.segments = task.segments;
+    item.segment_keys = task.segment_keys;
+    item.num_keys = task.num_keys;
+    item.zone_begin = task.zone_begin;
+    if (task.shared_centre != nullptr) {
+      item.shared_centre = task.shared_centre->values.data();
+      item.shared_scale = task.shared_centre->scale;
+    }
+    item.collision_counts = task.collision_counts;
+    item.chunks = task.keys.chunks;
+    item.chunk_tokens = task.keys.chunk_tokens;
+    item.key_dtype = task.keys.dtype;
+    for (const DenseRun& run : task.dense) {
+      dense.push_back({static_cast<const uint8_t*>(run.keys.data), run.keys.stride_bytes, run.count, run.keys.dtype});
+      item.dense_tokens += run.count;
+    }
+    item.num_dense = static_cast<int32_t>(dense.size());
+    item.queries = task.queries;
+    item.group = task.group;
+  }
+  SearchItem Item() const {
+    SearchItem out = item;
+    out.codec = &tables;
+    out.dense = dense.data();
+    return out;
+  }
+  CodecTables tables;
+  SearchItem item;
+  std::vector<DenseRows> dense;
+};
+
+std::vector<SearchOutput> RunKernels(const std::vector<SearchTask>& tasks, const SearchParams& params, uint64_t seed) {
+  std::vector<HostItem> hosts(tasks.begin(), tasks.end());
+  std::vector<SearchItem> items;
+  for (const HostItem& h : hosts) items.push_back(h.Item());
+  SearchPlan plan(params, items);
+  // Garbage that differs with the seed: nothing may depend on it.
+  std::vector<uint8_t> work(plan.workspace_bytes() + 256, static_cast<uint8_t>(seed * 37 + 11));
+  std::vector<uint8_t> answers(plan.answer_bytes() + 256, static_cast<uint8_t>(seed * 53 + 7));
+  const auto aligned = [](std::vector<uint8_t>& v) {
+    return v.data() + (256 - reinterpret_cast<uintptr_t>(v.data()) % 256);
+  };
+  plan.Place(aligned(work), aligned(answers));
+  RunSearchOnHost(plan, {params, plan.items().data(), plan.queries().data(), plan.sets().data()}, seed);
+  std::vector<SearchOutput> outputs(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) plan.Read(static_cast<int>(i), &outputs[i]);
+  return outputs;
+}
+
+// Bits: 0 and -0 differ.
+std::vector<std::vector<uint32_t>> Bits(const std::vector<std::vector<float>>& rows) {
+  std::vector<std::vector<uint32_t>> out;
+  for (const auto& row : rows) {
+    out.emplace_back();
+    for (const float x : row) out.back().push_back(FloatBits(x));
+  }
+  return out;
+}
+
+void ExpectSameAsCpu(const std::vector<SearchTask>& tasks, const SearchParams& params, int seeds = 2) {
+  std::vector<SearchOutput> want(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) cpu::SearchOne(tasks[i], params, &want[i]);
+  for (int seed = 1; seed <= seeds; ++seed) {
+    const std::vector<SearchOutput> got = RunKernels(tasks, params, seed);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " task " << i);
+      ASSERT_EQ(got[i].candidates, want[i].candidates);
+      ASSERT_EQ(got[i].positions, want[i].positions);
+      ASSERT_EQ(Bits(got[i].scores), Bits(want[i].scores));
+      ASSERT_EQ(got[i].stats.refined, want[i].stats.refined);
+      ASSERT_EQ(got[i].stats.candidates, want[i].stats.candidates);
+    }
+  }
+}
+
+SearchParams Params(int top_k, double beta) {
+  SearchParams p;
+  p.top_k = top_k;
+  p.beta = beta;
+  p.refine = 2 * top_k;
+  p.with_candidates = true;
+  return p;
+}
+
+std::shared_ptr<const Codec> Rsq(int dim, Centre centre = Centre::kWindow, int centre_tokens = 64) {
+  RsqOptions options;
+  options.head_dim = dim;
+  options.centre = centre;
+  options.centre_tokens = centre_tokens;
+  return MakeRsqCodec(options);
+}
+
+// A balanced codec with widths of every kind: coarse 0 to 4, total up to 6, more on the leading coordinates.
+std::shared_ptr<const Codec> Balanced(int dim, uint64_t seed) {
+  BalancedOptions o;
+  o.head_dim = dim;
+  o.key_map = Gaussian(static_cast<size_t>(dim) * dim, seed, 1 / std::sqrt(static_cast<float>(dim)));
+  o.query_map = Gaussian(static_cast<size_t>(dim) * dim, seed + 1, 1 / std::sqrt(static_cast<float>(dim)));
+  for (int i = 0; i < dim; ++i) {
+    o.lambda.push_back(4.0f / static_cast<float>(1 + i));
+    o.coarse_bits.push_back(static_cast<uint8_t>(i < 4 ? 4 : i < 8 ? 3 : i < 16 ? 2 : i < dim / 2 ? 1 : 0));
+    o.total_bits.push_back(static_cast<uint8_t>(i < 4          ? 6
+                                                : i < 8        ? 5
+                                                : i < 16       ? 3
+                                                : i < dim - 12 ? 2
+                                                : i < dim - 6  ? 1
+                                                               : 0));
+  }
+  int coarse = 0;
+  for (const int bits : o.coarse_bits) coarse += bits;
+  for (int i = dim / 2; coarse % 4 != 0; ++i, ++coarse) o.coarse_bits[i] = 1;
+  return MakeBalancedCodec(o);
+}
+
+TEST(SearchKernels, EveryHeadDimAndCodec) {
+  for (const int dim : kHeadDims) {
+    for (const auto& codec : {Rsq(dim), Balanced(dim == 256 ? 128 : dim, 5)}) {
+      const int d = codec->layout().head_dim;
+      const Zone zone(Keys(4480, d, 3), d, codec);
+      const std::vector<float> queries = Gaussian(4 * d, 9);
+      SCOPED_TRACE(testing::Message() << "dim " << d << " coarse " << codec->layout().coarse_bytes);
+      ExpectSameAsCpu({zone.Task(queries)}, Params(50, .06));
+    }
+  }
+}
+
+// Every way to choose a set, with and without dense runs, stored keys and a mass to reach.
+TEST(SearchKernels, EveryScopeReductionAndStore) {
+  const int dim = 64;
+  const Zone zone(Keys(2048, dim, 3), dim, Balanced(dim, 6));
+  const std::vector<float> queries = Gaussian(5 * dim, 9, .5f), sink = Keys(33, dim, 14), local = Keys(100, dim, 15);
+  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+    for (const GqaReduce reduce : {GqaReduce::kSoftmaxSum, GqaReduce::kMax, GqaReduce::kMean}) {
+      for (const Method method : {Method::kIndex, Method::kExact}) {
+        for (const bool stored : {true, false}) {
+          for (const float mass_p : {0.0f, .7f}) {
+            if (method == Method::kExact && !stored) continue;
+            SearchTask task = zone.Task(queries);
+            if (!stored) task.keys.chunks = nullptr;
+            task.dense = {{{sink.data(), dim * sizeof(float), DType::kFloat32}, 33},
+                          {{local.data(), dim * sizeof(float), DType::kFloat32}, 100}};
+            SearchParams params = Params(40, .2);
+            params.scope = scope;
+            params.reduce = reduce;
+            params.method = method;
+            params.mass_p = mass_p;
+            params.mass_floor = 3;
+            params.with_candidates = method == Method::kIndex;
+            SCOPED_TRACE(testing::Message() << static_cast<int>(scope) << static_cast<int>(reduce)
+                                            << static_cast<int>(method) << stored << mass_p);
+            ExpectSameAsCpu({task}, params);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SearchKernels, CollisionAndEveryCentre) {
+  for (const int dim : {64, 80, 256}) {
+    for (const Centre centre : {Centre::kNone, Centre::kGlobal, Centre::kWindow}) {
+      for (const Coarse coarse : {Coarse::kSignIp, Coarse::kCollision}) {
+        const Zone zone(Keys(3072, dim, 3), dim, Rsq(dim, centre, 128));
+        const std::vector<float> queries = Gaussian(3 * dim, 9);
+        SearchParams params = Params(50, .1);
+        params.coarse = coarse;
+        SCOPED_TRACE(testing::Message() << dim << " " << static_cast<int>(centre) << static_cast<int>(coarse));
+        ExpectSameAsCpu({zone.Task(queries)}, params);
+      }
+    }
+  }
+}
+
+TEST(SearchKernels, GroupsOfEverySize) {
+  const int dim = 80;
+  const Zone zone(Keys(1024, dim, 3), dim, Rsq(dim));
+  for (const int group : {1, 2, 3, 4, 5, 8, 9, 16, 32}) {
+    SCOPED_TRACE(group);
+    const std::vector<float> queries = Gaussian(group * dim, 9);
+    ExpectSameAsCpu({zone.Task(queries)}, Params(20, .3), 1);
+  }
+}
+
+// Tasks of every length, codec, group and store in one launch; an empty zone among them.
+TEST(SearchKernels, ARaggedBatch) {
+  const std::shared_ptr<const Codec> codecs[] = {Rsq(64), Balanced(128, 5), Rsq(128, Centre::kGlobal), Balanced(80, 6)};
+  std::vector<std::unique_ptr<Zone>> zones;
+  std::vector<std::vector<float>> queries, dense;
+  std::vector<SearchTask> tasks;
+  std::mt19937_64 rng(4);
+  for (int i = 0; i < 40; ++i) {
+    const auto& codec = codecs[i % 4];
+    const int dim = codec->layout().head_dim, group = 1 + static_cast<int>(rng() % 6);
+    zones.push_back(std::make_unique<Zone>(Keys(64 + 64 * static_cast<int>(rng() % 60), dim, i), dim, codec));
+    queries.push_back(Gaussian(static_cast<size_t>(group) * dim, 50 + i));
+    dense.push_back(Keys(20, dim, 90 + i));
+    tasks.push_back(zones.back()->Task(queries.back()));
+    if (i % 5 == 2) tasks.back().keys.chunks = nullptr;
+    if (i % 3 == 1) tasks.back().dense = {{{dense.back().data(), dim * sizeof(float), DType::kFloat32}, 20}};
+    if (i == 17) tasks.back().num_keys = 0;
+  }
+  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+    SearchParams params = Params(32, .1);
+    params.scope = scope;
+    params.with_candidates = false;  // the CPU leaves the empty zone's list untouched
+    ExpectSameAsCpu(tasks, params);
+  }
+}
+
+// Zones that the CPU samples too: many blocks, thresholds, lists in any order.
+TEST(SearchKernels, LongZones) {
+  const int dim = 64, n = 40960;
+  const Zone zone(Keys(n, dim, 17), dim, Balanced(dim, 8), 2048);
+  const std::vector<float> queries = Gaussian(2 * dim, 18);
+  for (const double beta : {.01, .05, .4, 1.0}) {
+    SCOPED_TRACE(beta);
+    SearchParams params = Params(50, beta);
+    params.mass_p = .5f;
+    ExpectSameAsCpu({zone.Task(queries)}, params, 1);
+  }
+}
+
+// The good keys stand in the sampled windows alone: too few pass the threshold, and the zone is searched again.
+TEST(SearchKernels, ASampleThatMisleadsIsRepairedAndCounted) {
+  const int n = 65536, dim = 64;
+  std::vector<float> keys = Gaussian(static_cast<size_t>(n) * dim, 23, .01f);
+  const std::vector<float> query = Gaussian(dim, 24);
+  for (int w = 4; w < n / 64; w += 8) {
+    for (int i = 0; i < 64; ++i) {
+      for (int j = 0; j < dim; ++j) keys[(static_cast<size_t>(w) * 64 + i) * dim + j] += query[j];
+    }
+  }
+  const Zone zone(keys, dim, Rsq(dim, Centre::kNone), 2048);
+  const SearchParams params = Params(20, .5);
+  ExpectSameAsCpu({zone.Task(query)}, params, 1);
+  EXPECT_EQ(RunKernels({zone.Task(query)}, params, 3)[0].stats.rescans, 1);
+}
+
+// All scores equal: every key passes the threshold, more than there is room for, and ties go to the lowest positions.
+TEST(SearchKernels, EqualKeysAreTakenFromTheLowestPosition) {
+  const int dim = 128;
+  const std::vector<float> one = Gaussian(dim, 1);
+  std::vector<float> keys;
+  for (int i = 0; i < 8192; ++i) keys.insert(keys.end(), one.begin(), one.end());
+  const Zone zone(keys, dim, Rsq(dim));
+  std::vector<float> queries = one;
+  queries.insert(queries.end(), dim, 0.0f);  // a zero query scores every key 0
+  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+    SearchParams params = Params(10, .05);
+    params.scope = scope;
+    ExpectSameAsCpu({zone.Task(queries)}, params);
+    params.mass_p = .4f;
+    params.mass_floor = 7;
+    ExpectSameAsCpu({zone.Task(queries)}, params, 1);
+    EXPECT_GT(RunKernels({zone.Task(queries)}, params, 3)[0].stats.rescans, 0);
+  }
+}
+
+// Stored keys of 16 bits in chunks, a zone that begins in the middle of one.
+TEST(SearchKernels, StoresOfEveryType) {
+  const int dim = 96, n = 1024, begin = 40, chunk_tokens = 100;
+  const Zone zone(Keys(n, dim, 3), dim, Rsq(dim));
+  const std::vector<float> queries = Gaussian(2 * dim, 9), all = Keys(begin + n, dim, 30);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    std::vector<uint8_t> rows(all.size() * SizeOf(dtype));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const uint16_t half = FloatToBf16(all[i]);  // as a half it is some other number, which does here
+      if (dtype == DType::kFloat32) memcpy(&rows[i * 4], &all[i], 4);
+      if (dtype != DType::kFloat32) memcpy(&rows[i * 2], &half, 2);
+    }
+    if (dtype == DType::kFloat16) {
+      for (size_t i = 1; i < rows.size(); i += 2) rows[i] &= 0xBF;  // finite
+    }
+    std::vector<const uint8_t*> chunks;
+    for (int p = 0; p < begin + n; p += chunk_tokens) chunks.push_back(&rows[p * dim * SizeOf(dtype)]);
+    SearchTask task = zone.Task(queries);
+    task.zone_begin = begin;
+    task.keys = {chunks.data(), chunk_tokens, dim, dtype};
+    for (const Method method : {Method::kIndex, Method::kExact}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(dtype) << static_cast<int>(method));
+      SearchParams params = Params(30, .2);
+      params.method = method;
+      params.with_candidates = false;
+      ExpectSameAsCpu({task}, params);
+    }
+  }
+}
+
+TEST(SearchKernels, TopKBeyondTheZoneGivesAllOfIt) {
+  const int dim = 64;
+  const Zone zone(Keys(128, dim, 2), dim, Rsq(dim));
+  const std::vector<float> query = Gaussian(dim, 3);
+  ExpectSameAsCpu({zone.Task(query)}, Params(500, .05));
+}
+
+}  // namespace
+}  // namespace seine::cuda

@@ -1,0 +1,56 @@
+// Random keys, queries and codecs for tests, with and without a test framework.
+#ifndef SEINE_TESTS_KERNELS_RANDOM_DATA_H_
+#define SEINE_TESTS_KERNELS_RANDOM_DATA_H_
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/code.h"
+
+namespace seine {
+
+inline const int kHeadDims[] = {64, 80, 96, 128, 192, 256};
+
+inline std::vector<float> Gaussian(size_t n, uint64_t seed, float scale = 1, float mean = 0) {
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<float> normal(mean, scale);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(rng);
+  return out;
+}
+
+// Keys with a mean offset and slow drift, as post-RoPE keys have. [n, dim]
+inline std::vector<float> Keys(int n, int dim, uint64_t seed) {
+  std::vector<float> keys = Gaussian(static_cast<size_t>(n) * dim, seed);
+  const std::vector<float> offset = Gaussian(dim, seed + 1, 2), drift = Gaussian(dim, seed + 2, .5f);
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < dim; ++j) keys[static_cast<size_t>(i) * dim + j] += offset[j] + drift[j] * std::sin(i * .003f);
+  }
+  return keys;
+}
+
+// Rows of any values; bits of every width in places that straddle nibbles, bytes and words.
+inline BalancedOptions RandomBalanced(int dim, uint64_t seed, bool half_bit) {
+  BalancedOptions o;
+  o.head_dim = dim;
+  o.key_map = Gaussian(static_cast<size_t>(dim) * dim, seed, .1f);
+  o.query_map = Gaussian(static_cast<size_t>(dim) * dim, seed + 1, .1f);
+  for (int i = 0; i < dim; ++i) o.lambda.push_back(4.0f / static_cast<float>(i + 1));
+  // Coarse: one coordinate of 4 bits, one of 3 with one of 1, two of 2, then single bits; total up to 6, some 0.
+  std::vector<uint8_t> coarse = {4, 3, 2, 2, 1};
+  int left = (half_bit ? dim / 2 : dim) - 12;
+  for (; left > 0; --left) coarse.push_back(1);
+  coarse.resize(dim, 0);
+  o.coarse_bits = coarse;
+  o.total_bits = coarse;
+  o.total_bits[0] = o.total_bits[1] = 6;
+  o.total_bits[2] = 5;
+  for (int i = 3; i < dim * 3 / 4 && i < 200; ++i) o.total_bits[i] = static_cast<uint8_t>(o.total_bits[i] + i % 2);
+  return o;
+}
+
+}  // namespace seine
+
+#endif  // SEINE_TESTS_KERNELS_RANDOM_DATA_H_
