@@ -69,6 +69,11 @@ class TraceDataset : public Dataset {
     head.keys = *std::move(keys);
     head.tokens = ToDType(info_.dtype, &head.keys);
     head.queries = *std::move(queries);
+    if (with_values_) {
+      auto values = Rows(head.layer, 'v', all, head.kv_head, 1);
+      if (!values.ok()) return values.status();
+      head.values = ToDType(info_.dtype, &*values);
+    }
     auto own = Rows(head.layer, 'q', own_rows_, head.kv_head * info_.group, info_.group);
     if (!own.ok()) return own.status();
     head.own_queries = *std::move(own);
@@ -130,6 +135,7 @@ class TraceDataset : public Dataset {
 
   absl::Status Init(const DatasetOptions& options) {
     info_.source = options.trace;
+    with_values_ = options.values;
     for (const char* key : {"model", "text"}) {
       if (auto it = file_.metadata().find(key); it != file_.metadata().end()) {
         (key[0] == 'm' ? info_.model : info_.text) = it->second;
@@ -183,6 +189,11 @@ class TraceDataset : public Dataset {
       return Wrong(file_.path(), absl::StrCat("layer ", layer, ": queries [", absl::StrJoin(q->shape, ", "),
                                               "] do not fit keys [", absl::StrJoin(k->shape, ", "), "]"));
     }
+    if (with_values_) {
+      auto v = Tensor3(layer, 'v');
+      if (!v.ok()) return v.status();
+      if (v->shape != k->shape) return Wrong(file_.path(), absl::StrCat("layer ", layer, ": values do not fit keys"));
+    }
     const int group = static_cast<int>(q->shape[1] / k->shape[1]);
     if (layer == info_.layers.front()) {
       info_.num_tokens = k->shape[0];
@@ -227,6 +238,7 @@ class TraceDataset : public Dataset {
   }
 
   TensorFile file_;
+  bool with_values_ = false;
   int64_t num_query_rows_ = 0;
   std::vector<int64_t> query_rows_, own_rows_;  // asked; kept aside
 };

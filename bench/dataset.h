@@ -25,6 +25,7 @@ struct Head {
   std::vector<uint8_t> tokens;  // [num_tokens, head_dim] in the data set's dtype: what an index is given
   std::vector<float> keys;      // [num_tokens, head_dim] the same in fp32: what every exact computation reads
   std::vector<float> queries;   // [num_positions, group, head_dim]
+  std::vector<uint8_t> values;  // as tokens, of a trace and if asked for (DatasetOptions::values)
   // Queries that are not asked, to measure moments on (DatasetOptions::own_queries). [own_positions, group, head_dim]
   std::vector<float> own_queries;
   std::vector<int64_t> own_positions;
@@ -60,6 +61,7 @@ struct DatasetOptions {
   int64_t num_queries = 0;         // at most so many a query head, evenly spread; 0: all of a trace, 64 made up
   uint64_t seed = 1;               // synthetic
   bool own_queries = false;        // keep queries aside that are not asked: a trace's every other one, 512 more made up
+  bool values = false;             // of a trace, which must then hold them
   std::string dtype;               // fp32, fp16 or bf16; empty: the trace's own, or fp32
   int64_t sink = 16, local = 512;  // of a trace
   int granule = 64;

@@ -1,10 +1,11 @@
-// seine-bench: how well and how fast Seine retrieves, beside exact search and learned baselines.
+// seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.
 // Data on stdout, errors on stderr. Exit code 0: done; 1: the run failed; 2: wrong flags or input.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
 #include <string>
 
+#include "bench/evict_command.h"
 #include "bench/kernels_command.h"
 #include "bench/recall_command.h"
 #include "bench/subspace_command.h"
@@ -25,11 +26,12 @@ bool IsInput(absl::StatusCode code) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "seine-bench: how well and how fast Seine retrieves, beside exact search and learned baselines.\n"
+      "seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.\n"
       "`seine-bench COMMAND --help` says what is measured and how.");
   app.require_subcommand(1);
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
+  seine::bench::AddEvictCommand(&app, &run);
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE

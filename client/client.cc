@@ -10,9 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/convert.h"
+#include "client/eviction_convert.h"
 #include "google/protobuf/arena.h"
 #include "profile/profile.h"
 #include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
@@ -33,6 +35,7 @@ class GrpcClient final : public Client {
         indexes_(v1::IndexService::NewStub(channel_)),
         sequences_(v1::SequenceService::NewStub(channel_)),
         retrieval_(v1::RetrievalService::NewStub(channel_)),
+        eviction_(v1::EvictionService::NewStub(channel_)),
         admin_(v1::AdminService::NewStub(channel_)) {}
 
   absl::StatusOr<bool> IsServing(const std::string& service) override;
@@ -59,6 +62,10 @@ class GrpcClient final : public Client {
   absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;
   absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
                                   bool keys, bool values) override;
+  absl::StatusOr<Evicted> Evict(const EvictRequest& request) override;
+  absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
+                                                const Given& given) override;
+  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) override;
   absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
     return client::OpenDecodeStream(endpoint_, options_, transport);
   }
@@ -88,6 +95,7 @@ class GrpcClient final : public Client {
   const std::unique_ptr<v1::IndexService::Stub> indexes_;
   const std::unique_ptr<v1::SequenceService::Stub> sequences_;
   const std::unique_ptr<v1::RetrievalService::Stub> retrieval_;
+  const std::unique_ptr<v1::EvictionService::Stub> eviction_;
   const std::unique_ptr<v1::AdminService::Stub> admin_;
   std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
 };
@@ -370,6 +378,54 @@ absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer,
   if (!status.ok()) return status;
   Gathered out;
   status = FromProto(*response, positions.size(), &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
+  v1::EvictRequest request;
+  ToProto(in.sequence, request.mutable_handle());
+  request.set_layer(in.layer);
+  ToProto(in.scorer, request.mutable_scorer());
+  ToProto(in.budget, request.mutable_budget());
+  ToProto(in.keep, request.mutable_keep());
+  request.set_dry_run(in.dry_run);
+  absl::Status status = ToProto(in.given, request.mutable_given());
+  v1::EvictResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Evict, request, &response);
+  Evicted out;
+  if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer, const Scorer& scorer,
+                                                          const Given& given) {
+  v1::ScoreRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  ToProto(scorer, request.mutable_scorer());
+  absl::Status status = ToProto(given, request.mutable_given());
+  v1::ScoreResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Score, request, &response);
+  std::vector<HeadScores> out;
+  if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRequest& in) {
+  v1::DiagnoseRequest request;
+  ToProto(in.sequence, request.mutable_handle());
+  request.set_layer(in.layer);
+  for (const Scorer& scorer : in.scorers) ToProto(scorer, request.add_scorers());
+  ToProto(in.budget, request.mutable_budget());
+  if (in.window) request.set_window(*in.window);
+  absl::Status status = ToProto(in.given, request.mutable_given());
+  v1::DiagnoseResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Diagnose, request, &response);
+  std::vector<HeadDiagnosis> out;
+  if (status.ok()) status = FromProto(response, &out);
   if (!status.ok()) return status;
   return out;
 }

@@ -117,6 +117,13 @@ class Client {
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items) { return AppendStream(items, {}); }
   // Items answer each for themselves (Answer::status); a wrong selector fails the call.
   virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) = 0;
+  // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
+  virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
+  // Of every token that a layer holds, by KV head.
+  virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
+                                                        const Given& given) = 0;
+  virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
+
   virtual absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head,
                                           absl::Span<const int32_t> positions, bool keys, bool values) = 0;
   virtual absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) = 0;

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "client/eviction_convert.h"
 
 namespace seine::client {
 namespace {
@@ -136,6 +137,7 @@ void ToProto(const Sequence& sequence, v1::SequenceHandle* out) {
 void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
   out->set_name(spec.name);
   out->set_model(spec.model);
+  if (spec.eviction) ToProto(*spec.eviction, out->mutable_eviction());
   v1::Geometry* geometry = out->mutable_geometry();
   geometry->set_num_layers(spec.geometry.num_layers);
   geometry->set_num_q_heads(spec.geometry.num_q_heads);
@@ -197,6 +199,10 @@ absl::Status ToProto(const Selector& selector, v1::Selector* out) {
   return absl::OkStatus();
 }
 
+absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out) {
+  return ToProto(name, tensor, out);
+}
+
 absl::Status ToProto(const AppendItem& item, v1::AppendItem* out) {
   ToProto(item.sequence, out->mutable_handle());
   out->set_layer(item.layer);
@@ -253,6 +259,9 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   out.reencoded_keys = info.reencoded_keys();
   out.reencoded_unfit_layers = info.reencoded_unfit_layers();
   out.queries_not_kept = info.queries_not_kept();
+  out.evictions = info.evictions();
+  out.evicted_tokens = info.evicted_tokens();
+  if (info.spec().has_eviction()) out.spec.eviction = FromProto(info.spec().eviction());
   const v1::IndexSpec& in = info.spec();
   IndexSpec& spec = out.spec;
   spec.name = in.name();
@@ -326,6 +335,7 @@ absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
                    info.query_moments(),
                    {}};
   CopyIf(info.has_predicted_loss(), info.predicted_loss(), &head.predicted_loss);
+  head.num_retained = info.num_retained();
   CopyIf(info.has_position(), info.position(), &head.position);
   CopyIf(info.has_horizon(), info.horizon(), &head.horizon);
   if (!info.has_lambda()) return head;
@@ -346,6 +356,11 @@ absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
   out->positions.clear();
   out->counts.clear();
   out->scores.clear();
+  out->dense_positions.resize(answer.dense_positions_size());
+  for (int h = 0; h < answer.dense_positions_size(); ++h) {
+    absl::Status status = ReadVector(answer.dense_positions(h), &out->dense_positions[h]);
+    if (!status.ok()) return status;
+  }
   const v1::Tensor& positions = answer.positions();
   if (!answer.has_positions() || positions.shape_size() == 0) return absl::OkStatus();
 

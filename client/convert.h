@@ -32,6 +32,8 @@ inline bool IsAbsent(const ConstTensor& tensor) { return tensor.data == nullptr 
 
 void ToProto(const Sequence& sequence, v1::SequenceHandle* out);
 void ToProto(const IndexSpec& spec, v1::IndexSpec* out);
+// `name` opens the error.
+absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out);
 absl::Status ToProto(const Selector& selector, v1::Selector* out);
 absl::Status ToProto(const AppendItem& item, v1::AppendItem* out);
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out);

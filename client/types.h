@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "client/eviction_types.h"
 
 // A namespace of its own: a program may link index/ (whose types bear the same names) and this client.
 namespace seine::client {
@@ -99,7 +100,8 @@ struct IndexSpec {
   GqaReduce gqa_reduce = GqaReduce::kDefault;
   std::optional<float> softmax_scale;  // 1 / sqrt(head_dim)
   KvStore kv_store = KvStore::kDefault;
-  int64_t memory_limit_bytes = 0;  // 0: none of its own
+  std::optional<Eviction> eviction;  // absent: tokens are evicted by call only
+  int64_t memory_limit_bytes = 0;    // 0: none of its own
 };
 
 struct IndexInfo {
@@ -111,6 +113,8 @@ struct IndexInfo {
   // keys, each counted once for all heads.
   int64_t reencoded_layers = 0, reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
+  int64_t evictions = 0;         // of layers, by the index itself and by call
+  int64_t evicted_tokens = 0;    // each counted once a head
   int64_t queries_not_kept = 0;  // steps, for want of memory, of the sample that tells whether a code fits
 };
 
@@ -168,6 +172,8 @@ struct Selector {
 
 // What one RetrieveItem got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; under
 // Path::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head (Selector::scope).
+// Once tokens of the layer were evicted, heads hold different ones: both ranges are empty, and dense_positions says for
+// each KV head what is visible besides.
 struct Answer {
   absl::Status status;
   Path path = Path::kUnknown;
@@ -175,10 +181,11 @@ struct Answer {
   int64_t zone_begin = 0, zone_end = 0;
   bool all_returned = false;  // top_k covers the whole zone
   int num_sets = 0;
-  int width = 0;                   // of a row of positions
-  std::vector<int32_t> positions;  // [num_sets, width], each row ascending, padded with -1
-  std::vector<int32_t> counts;     // [num_sets]
-  std::vector<float> scores;       // [num_sets, width] if asked for
+  int width = 0;                                      // of a row of positions
+  std::vector<int32_t> positions;                     // [num_sets, width], each row ascending, padded with -1
+  std::vector<int32_t> counts;                        // [num_sets]
+  std::vector<float> scores;                          // [num_sets, width] if asked for
+  std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
   absl::Span<const int32_t> set(int i) const { return absl::MakeConstSpan(positions).subspan(i * width, counts[i]); }
   absl::Span<const float> set_scores(int i) const { return absl::MakeConstSpan(scores).subspan(i * width, counts[i]); }
 };
@@ -228,6 +235,54 @@ struct ServerInfo {
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
 };
 
+// What scorers may need besides the stored keys.
+struct Given {
+  ConstTensor queries = {};              // [positions, num_q_heads, head_dim] of the last positions, post-RoPE
+  ConstTensor filters = {};              // fp32 [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
+  std::vector<ConstTensor> scores = {};  // client: one a KV head, fp32 [tokens held]
+};
+
+struct EvictRequest {
+  Sequence sequence;
+  int layer = 0;
+  Scorer scorer = {};
+  Budget budget = {};
+  Keep keep = {};
+  Given given = {};
+  bool dry_run = false;  // nothing changes
+};
+
+struct Evicted {
+  std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending
+  int64_t tokens_evicted = 0;              // of all heads together
+  int64_t bytes_freed = 0;                 // 0 in a dry run
+};
+
+struct HeadScores {
+  std::vector<int32_t> positions;  // of the tokens held, ascending
+  std::vector<float> scores;       // beside them, higher is kept
+};
+
+struct DiagnoseRequest {
+  Sequence sequence;
+  int layer = 0;
+  std::vector<Scorer> scorers = {};  // compared with each other, at most 16
+  Budget budget = {};                // of the sets compared
+  std::optional<int> window = {};    // of the dilution, tokens
+  Given given = {};
+};
+
+struct HeadDiagnosis {
+  int64_t tokens = 0;
+  double two_nn = 0, mle = 0;  // intrinsic dimension: Two-NN; Levina and Bickel
+  int pca95 = 0;               // principal components that hold 95 % of the variance
+  double cosine_mean = 0, cosine_std = 0;
+  double norm_mean = 0, norm_std = 0;
+  double dilution = 0;  // how much more windows tell tokens apart than one mean; about 1: no dilution
+  std::vector<float> overlap, correlation;   // [scorers, scorers]
+  std::vector<float> attention_correlation;  // [scorers]; empty without queries
+};
+
 struct HeadInfo {
   int64_t num_tokens = 0;
   int64_t zone_begin = 0, zone_end = 0;
@@ -246,6 +301,7 @@ struct HeadInfo {
   std::string query_moments;               // that the code was made for: "profile" or "live", the queries asked
   // How much more noise the scanned plane gives the queries asked than those: 0 where it fits. Absent: few have asked.
   std::optional<double> predicted_loss;
+  int64_t num_retained = 0;  // num_tokens less what was evicted; the zone counts among these
 };
 
 }  // namespace seine::client

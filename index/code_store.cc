@@ -86,7 +86,7 @@ absl::Status CodeStore::Grow(int64_t visible, const KeySource& source, int centr
   Refresh();
   const int64_t encoded = encoded_;
   if (encoded_ < visible) {
-    if (codecs_->heads[0].codec->centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
+    if (codec(0).centre() == Centre::kGlobal && encoded_ == 0) FreezeCentre(source, centre_keys);
     if (absl::Status s = EncodeTo(visible, source); !s.ok()) return s;
   }
   if (shape_->with_counts) {
@@ -132,7 +132,7 @@ absl::Status CodeStore::Shrink(int64_t visible, int64_t encoded) {
 }
 
 void CodeStore::FillTask(int head, SearchTask* task) const {
-  task->codec = codecs_->heads[head].codec.get();
+  task->codec = &codec(head);
   task->segments = heads_[head].planes.data();
   task->segment_keys = shape_->segment_keys;
   task->num_keys = visible_;
@@ -178,7 +178,7 @@ void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
       CopyRows(source, h, 0, centre_keys, row_bytes, together.data());
       rows = {together.data(), row_bytes, rows.dtype};
     }
-    centres[h] = codecs_->heads[h].codec->MakeSharedCentre(rows, centre_keys);
+    centres[h] = codec(h).MakeSharedCentre(rows, centre_keys);
   }
   centre_ = std::make_shared<const std::vector<SharedCentre>>(std::move(centres));
 }
@@ -204,7 +204,7 @@ absl::Status CodeStore::EncodeTo(int64_t end, const KeySource& source) {
         rows = {together.back().get(), row_bytes, rows.dtype};
       }
       const CodePlanes planes = PlanesOf(heads_[h], segment);
-      tasks.push_back({codecs_->heads[h].codec.get(), rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
+      tasks.push_back({&codec(h), rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
                        PlanesFrom(layout, planes, key % shape_->segment_keys)});
       key += run;
     }

@@ -1,9 +1,10 @@
-// Codes of one layer: per KV head a list of segments, and what depends on them, collision counts and the frozen centre.
+// Codes of one layer or head: per KV head a list of segments, and what depends on them, collision counts and the frozen
+// centre.
 //
-// All heads of a layer hold codes of the same keys. Key i of the zone lies in segment i / segment_keys at i %
-// segment_keys. `visible` keys are those of the zone now; after a truncation, whole windows below the cut may stay
-// encoded beyond them, hidden until the zone grows over the same tokens again. A window's code depends on nothing but
-// its keys (and the centre).
+// All heads of a store hold codes of the same keys (those of a layer, or one head's once tokens were evicted). Key i of
+// the zone lies in segment i / segment_keys at i % segment_keys. `visible` keys are those of the zone now; after a
+// truncation, whole windows below the cut may stay encoded beyond them, hidden until the zone grows over the same
+// tokens again. A window's code depends on nothing but its keys (and the centre).
 #ifndef SEINE_INDEX_CODE_STORE_H_
 #define SEINE_INDEX_CODE_STORE_H_
 
@@ -76,7 +77,12 @@ class KeySource {
 // Not thread-safe; the owning layer's lock guards it.
 class CodeStore {
  public:
-  explicit CodeStore(const CodeShape* shape) : shape_(shape), counts_(&shape->counts) {}
+  // Of KV heads [first_head, first_head + shape->heads) of a layer; everywhere else heads count from 0.
+  explicit CodeStore(const CodeShape* shape, int first_head = 0)
+      : shape_(shape), first_head_(first_head), counts_(&shape->counts) {}
+
+  // A store of the same heads with nothing in it.
+  CodeStore Empty() const { return CodeStore(shape_, first_head_); }
 
   int64_t visible() const { return visible_; }
   int64_t encoded() const { return encoded_; }
@@ -119,7 +125,10 @@ class CodeStore {
     return reinterpret_cast<uint32_t*>(counts_.data(0)) + int64_t{head} * shape_->counts_per_head;
   }
 
+  const Codec& codec(int head) const { return *codecs_->heads[first_head_ + head].codec; }
+
   const CodeShape* shape_;
+  int first_head_;
   std::shared_ptr<const LayerCodecs> codecs_;                // shared by forks
   std::vector<Head> heads_;                                  // empty until the first key is encoded
   PieceList counts_;                                         // one array of all heads

@@ -177,6 +177,69 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   return absl::OkStatus();
 }
 
+// Messages of scorers and budgets name their own field.
+absl::Status InEviction(const absl::Status& status) {
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("eviction.", status.message()));
+}
+
+absl::Status CheckEvictionProfile(const IndexConfig& config) {
+  const EvictionConfig& e = *config.eviction;
+  const Geometry& g = config.geometry;
+  const bool uses = e.scorer.name == "qfilters" || e.scorer.name == "expected_attention";
+  if (!uses && (e.profile != nullptr || !e.filters.empty())) {
+    return Wrong("eviction", "profile", "given, but ", e.scorer.name, " uses none");
+  }
+  if (e.profile != nullptr) {
+    absl::Status s = seine::CheckGeometry(*e.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
+    if (!s.ok()) return Wrong("eviction", "profile", absl::StripPrefix(s.message(), "profile: "));
+    if (!e.profile->rope_json.empty() && !g.rope.stated()) {
+      return Wrong("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
+    }
+  }
+  if (e.filters.empty()) {
+    if (!uses || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();
+    return Wrong("eviction", "profile", e.scorer.name, " needs one where no queries come with the call");
+  }
+  if (e.scorer.name != "qfilters") return Wrong("eviction", "filters", "given, but only qfilters has them");
+  if (e.profile != nullptr) return Wrong("eviction", "filters", "given beside eviction.profile; one of them");
+  if (static_cast<int>(e.filters.size()) != g.num_layers) {
+    return Wrong("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
+  }
+  for (const Filters& layer : e.filters) {
+    if (layer.size() == static_cast<size_t>(g.num_kv_heads) * g.head_dim) continue;
+    return Wrong("eviction", "filters", layer.size(), " numbers a layer where ", g.num_kv_heads, " KV heads x ",
+                 g.head_dim, " are needed");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEviction(const IndexConfig& config) {
+  if (!config.eviction) return absl::OkStatus();
+  const EvictionConfig& e = *config.eviction;
+  if (config.kv_store == KvStore::kNone) return Wrong("", "kv_store", "eviction needs keys or keys_values");
+  auto scorer = MakeScorer(e.scorer);
+  if (!scorer.ok()) return InEviction(scorer.status());
+  for (const char* name : {"snapkv", "tova", "h2o", "client"}) {
+    if (e.scorer.name == name) {
+      return Wrong("eviction", "scorer.name", name, " needs what comes with an Evict call; an index has it not");
+    }
+  }
+  if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
+    return Wrong("eviction", "scorer.value_norms", "needs kv_store keys_values");
+  }
+  if (absl::Status s = InEviction(Validate(e.budget)); !s.ok()) return s;
+  if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
+  if (e.budget.tokens == 0) return Wrong("eviction", "budget.tokens", "an index that evicts by itself needs a number");
+  if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
+  const int64_t least = KeptTokens(e.budget, INT32_MAX, config.geometry.num_layers - 1, config.geometry.num_layers);
+  if (e.keep.sinks + e.keep.recent > least) {
+    return Wrong("eviction", "budget.tokens", e.keep.sinks, " sinks and ", e.keep.recent,
+                 " recent tokens leave no room");
+  }
+  if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
+  return CheckEvictionProfile(config);
+}
+
 }  // namespace
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
@@ -233,6 +296,7 @@ absl::Status Validate(const IndexConfig& config) {
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
     return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
   }
+  if (absl::Status s = CheckEviction(config); !s.ok()) return s;
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");

@@ -7,8 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "index/eviction/budget.h"
+#include "index/scorers/filters.h"
+#include "index/scorers/scorer.h"
 #include "kernels/code.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
@@ -61,6 +65,19 @@ struct CodecConfig {
   std::optional<int64_t> query_position;
 };
 
+// Eviction that an index does by itself as tokens are appended: a layer that holds budget + interval tokens a head is
+// cut back to its budget, and a longer append is taken in parts so that no more are ever held. With interval B that is
+// KeyDiff's block prompt processing (section 2.4) during prefill and eviction every B tokens during decoding.
+struct EvictionConfig {
+  ScorerConfig scorer;  // one that needs no queries (expected_attention with a profile needs none)
+  BudgetConfig budget;  // in tokens
+  KeepConfig keep;      // without positions
+  int64_t interval = 128;
+  std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
+  std::string profile_name;                // as descriptions give it
+  std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
+};
+
 struct IndexConfig {
   std::string name;
   std::string model;  // as descriptions give it
@@ -69,6 +86,7 @@ struct IndexConfig {
   CodecConfig codec;
   SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
   KvStore kv_store = KvStore::kKeys;
+  std::optional<EvictionConfig> eviction;
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
   // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
   int64_t device_memory_limit_bytes = 0;

@@ -28,12 +28,19 @@ Context::Context(const IndexConfig& index_config, Backend* index_backend, std::s
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
       transforms(&config, &ledger),
+      eviction(&config),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(1, sizeof(uint64_t)),
       row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config.kv_store))),
       row_shape(RowShape(&rows, config.kv_store, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
-      codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision) {}
+      codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
+      head_rows(1, rows.row_bytes()),
+      head_positions(1, sizeof(int32_t)),
+      head_row_pool(backend, Place::kStore, head_rows.Bytes(ChunkTokens(config.kv_store))),
+      head_row_shape(RowShape(&head_rows, config.kv_store, &head_row_pool)),
+      head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
+      head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {}
 
 int64_t Context::ZoneKeys(int64_t n) const {
   const Zones& zones = config.zones;

@@ -8,6 +8,7 @@
 
 #include "index/code_store.h"
 #include "index/config.h"
+#include "index/eviction/policy.h"
 #include "index/memory.h"
 #include "index/memory_budget.h"
 #include "index/piece_list.h"
@@ -26,7 +27,8 @@ class Context {
   const IndexConfig config;
   Backend* const backend;
   mutable MemoryLedger ledger;
-  mutable Transforms transforms;                     // thread-safe
+  mutable Transforms transforms;  // thread-safe
+  const EvictionPolicy eviction;
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
@@ -43,6 +45,12 @@ class Context {
   const PieceList::Shape row_shape;
   const PieceList::Shape checksum_shape;
   const CodeShape codes;
+
+  // Of one head alone, once tokens were evicted.
+  const RowFormat head_rows, head_positions;
+  mutable SlabPool head_row_pool;  // thread-safe
+  const PieceList::Shape head_row_shape, head_position_shape;
+  const CodeShape head_codes;
 };
 
 }  // namespace seine

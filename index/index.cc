@@ -66,6 +66,8 @@ IndexStats IndexImpl::stats() const {
   stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
   stats.reencoded_keys = reencoder_.keys_done();
   stats.queries_not_kept = context_.queries_not_kept.load(std::memory_order_relaxed);
+  stats.evictions = context_.eviction.evictions();
+  stats.evicted_tokens = context_.eviction.evicted_tokens();
   return stats;
 }
 
@@ -304,13 +306,16 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   const Layer& target = *(*sequence)->layers[layer];
   ReaderLock lock(target.mutex());
   HeadInfo info;
+  const Strip& strip = target.strip(kv_head);
+  const int64_t zone_keys = strip.codes().visible();
   info.num_tokens = target.length();
-  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, info.num_tokens);
-  info.zone_end = info.zone_begin + target.zone_keys();
-  info.num_segments = target.num_segments();
+  info.num_retained = strip.size();
+  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, strip.size());
+  info.zone_end = info.zone_begin + zone_keys;
+  info.num_segments = strip.codes().num_segments();
   info.code_bytes = target.head_code_bytes(kv_head);
-  info.store_bytes = target.store_bytes() / context_.config.geometry.num_kv_heads;
-  info.bytes_per_key = target.zone_keys() > 0 ? double(info.code_bytes) / double(target.zone_keys()) : 0;
+  info.store_bytes = strip.store_bytes() / strip.num_heads();
+  info.bytes_per_key = zone_keys > 0 ? double(info.code_bytes) / double(zone_keys) : 0;
   info.layout = context_.transforms.layout();
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
@@ -321,7 +326,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     info.coarse_bits = codec.coarse_bits;
     info.total_bits = codec.total_bits;
     if (context_.config.geometry.rope.stated()) info.horizon = codec.horizon;
-    if (const auto& codecs = target.codes().codecs(); codecs != nullptr) {
+    if (const auto& codecs = strip.codes().codecs(); codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
       info.query_moments = codecs->queries != nullptr ? "live" : "profile";

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "index/config.h"
+#include "index/eviction/diagnose.h"
 #include "index/memory_budget.h"
 #include "kernels/backend.h"
 
@@ -51,17 +52,20 @@ enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
 
 // Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
 // [0, dense_begin) and [dense_end, num_tokens) are visible besides; under kDense everything is, and sets are empty
-// (dense_begin = dense_end = num_tokens).
+// (dense_begin = dense_end = num_tokens). Once tokens of the layer were evicted, heads hold different ones: what is
+// visible besides is listed for each in dense_positions, and both ranges are empty (0 and num_tokens). A head may then
+// be dense, its set empty, while others are searched; the path is kDense where all of them are.
 struct ItemAnswer {
   absl::Status status;
   Path path = Path::kIndex;
   int64_t num_tokens = 0;
-  int64_t dense_begin = 0;                       // = zone begin
-  int64_t dense_end = 0;                         // = zone end
-  bool all_returned = false;                     // top_k >= tokens in the zone
-  std::vector<std::vector<int32_t>> positions;   // [sets][<= top_k]
-  std::vector<std::vector<float>> scores;        // beside positions
-  std::vector<std::vector<int32_t>> candidates;  // [num_q_heads], if params.with_candidates
+  int64_t dense_begin = 0;                            // = zone begin
+  int64_t dense_end = 0;                              // = zone end
+  bool all_returned = false;                          // top_k >= tokens in the zone
+  std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
+  std::vector<std::vector<float>> scores;             // beside positions
+  std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates
+  std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
   SearchStats stats;
 };
 
@@ -83,11 +87,44 @@ struct IndexStats {
   int64_t reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
   int64_t queries_not_kept = 0;  // steps whose queries found no memory in the sample that tells of fit
+  // Since the index was made: layers cut back, and tokens dropped, each counted once a head.
+  int64_t evictions = 0;
+  int64_t evicted_tokens = 0;
+};
+
+// What an Evict call asks for.
+struct EvictParams {
+  ScorerConfig scorer;
+  BudgetConfig budget;
+  KeepConfig keep;
+  bool dry_run = false;  // answers alone; nothing changes
+};
+
+// What comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else from the
+// index's profile; expected_attention its moments from `queries`, else from the profile.
+struct ScoreGiven {
+  const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE, fp32, of the last positions
+  int64_t num_queries = 0;
+  const float* filters = nullptr;                    // [num_kv_heads, head_dim]
+  std::vector<absl::Span<const float>> scores = {};  // client: [num_kv_heads][tokens held]
+};
+
+// Of one layer, by KV head; positions ascending.
+struct LayerScores {
+  std::vector<std::vector<int32_t>> positions;
+  std::vector<std::vector<float>> scores;  // beside them, higher is kept
+};
+
+struct EvictAnswer {
+  std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending
+  int64_t tokens_evicted = 0;              // of all heads together
+  int64_t bytes_freed = 0;                 // codes and stores of this sequence's layer; 0 in a dry run
 };
 
 struct HeadInfo {
   int64_t num_tokens = 0;
-  int64_t zone_begin = 0, zone_end = 0;
+  int64_t num_retained = 0;              // num_tokens less what was evicted
+  int64_t zone_begin = 0, zone_end = 0;  // places among the retained tokens: positions while nothing was evicted
   int64_t num_segments = 0;
   int64_t code_bytes = 0, store_bytes = 0;
   double bytes_per_key = 0;  // code bytes (all planes, centres, capacity not yet used) / zone keys
@@ -133,6 +170,8 @@ class Index {
   // no-op (a replay that runs past the end appends the rest), other bytes are ALREADY_EXISTS. Above: OUT_OF_RANGE.
   // INVALID_ARGUMENT: wrong layer, byte size, NaN or infinity (message names the first position). Memory limit:
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
+  // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
+  // one fails, those before it stay, and the same call made again goes on from there.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,
                                          const TensorView& keys, const TensorView& values) = 0;
 
@@ -140,8 +179,25 @@ class Index {
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params) const = 0;
 
+  // How much each token that a layer holds is worth keeping. FAILED_PRECONDITION where kv_store keeps no keys, or the
+  // scorer needs values that are not kept; INVALID_ARGUMENT naming the field.
+  virtual absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
+                                            const ScoreGiven& given) const = 0;
+  // Cuts a layer back to its budget: whole tokens go, head by head. Retrieval, Gather, Fork and Truncate go on with
+  // what is retained, under its original positions. What is left is as if the retained tokens alone had been appended:
+  // rows and codes move together, so their memory is given back at once; while the call runs both exist. Forks made
+  // before keep their tokens. Errors as of Score, and of the budget; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
+                                            const ScoreGiven& given) = 0;
+
+  // What a layer's keys look like to eviction, by KV head. Errors as of Score.
+  virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const SequenceHandle& handle, int layer,
+                                                              const DiagnoseParams& params,
+                                                              const ScoreGiven& given) const = 0;
+
   // Stored keys and/or values of `positions` of one KV head, [count, head_dim] in the index's dtype.
-  // FAILED_PRECONDITION where kv_store does not hold them; OUT_OF_RANGE naming the first position beyond the layer.
+  // FAILED_PRECONDITION where kv_store does not hold them; OUT_OF_RANGE naming the first position beyond the layer;
+  // NOT_FOUND naming the first that was evicted.
   virtual absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                               std::string* keys, std::string* values) const = 0;
 

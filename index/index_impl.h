@@ -36,6 +36,13 @@ class IndexImpl : public Index {
                                  const TensorView& values) override;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                    const SearchParams& params) const override;
+  absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
+                                    const ScoreGiven& given) const override;
+  absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
+                                    const ScoreGiven& given) override;
+  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const SequenceHandle& handle, int layer,
+                                                      const DiagnoseParams& params,
+                                                      const ScoreGiven& given) const override;
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
   absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override;
@@ -53,6 +60,8 @@ class IndexImpl : public Index {
   absl::Status CheckHead(int kv_head) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
+  absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
+  absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::Status CheckQueries(const RetrieveItem& item) const;
   void Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const;
   SequenceInfo Describe(const Sequence& sequence) const;

@@ -1,29 +1,22 @@
-// One layer of one sequence: its length, stored rows and codes, and how they change together.
-//
-// What is held follows from the layer's length n and the index's settings:
-//   codes    of zone keys [sink, zone end), whole windows of them beyond that after a truncation (code_store.h);
-//   keys     KvStore::kKeys, kKeysValues: of all positions. kNone: of the sink and of [raw_begin, n), where raw_begin
-//   stays
-//            one update buffer behind the zone's end, so that rolling back a few tokens always finds the keys it needs;
-//   checksums  kNone only: of every token's keys, to tell a replay from a rewrite.
+// One layer of one sequence: its length and its strips (strip.h), one of all heads until tokens are evicted and one a
+// head from then on, and how they change together.
 #ifndef SEINE_INDEX_LAYER_H_
 #define SEINE_INDEX_LAYER_H_
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <shared_mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "index/code_store.h"
 #include "index/context.h"
 #include "index/index.h"
 #include "index/query_window.h"
-#include "index/row_store.h"
+#include "index/strip.h"
 
 namespace seine {
 
@@ -37,11 +30,11 @@ class Layer {
 
   std::shared_mutex& mutex() const { return mutex_; }
   int64_t length() const { return length_; }
-  const CodeStore& codes() const { return codes_; }
-  int64_t zone_keys() const { return codes_.visible(); }
-  int64_t num_segments() const { return codes_.num_segments(); }
+  bool evicted() const { return !strips_[0]->whole(); }
+  const Strip& strip(int kv_head) const { return evicted() ? *strips_[kv_head] : *strips_[0]; }
 
-  // Index::Append for views that are checked but for their position. `values` is empty unless they are stored.
+  // Index::Append for views that are checked but for their position. `values` is empty unless they are stored. Evicts
+  // where the index does that by itself.
   absl::StatusOr<int64_t> Append(int64_t position, const TensorView& keys, const TensorView& values);
 
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
@@ -53,17 +46,31 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
-  // One KV head's search over the zone, which must not be empty. Dense keys are given where the reduction needs them.
+  // One KV head's search over the zone, which must not be empty, in places (strip.h).
   void FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
+
+  // Scores of all heads, by place. Errors of the scorer.
+  absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
+  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, const ScoreGiven& given) const;
+  // The places of each head that are kept by score.
+  absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
+                                                            const ScoreGiven& given) const;
+  // Keeps nothing else; returns how many tokens went, all heads together. RESOURCE_EXHAUSTED: nothing has changed.
+  absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places);
 
   // For the reencoder. Whether the positions that the codes' transform was made for end before the layer does, and the
   // keys to encode anew are held.
   bool Outgrown() const;
-  int64_t cuts() const { return cuts_; }  // truncations so far that took tokens away
-  // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this layer's zone. RESOURCE_EXHAUSTED: no
-  // memory for all of the zone. UNAVAILABLE: the device is lost.
-  absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
-  void Swap(CodeStore* next) { std::swap(codes_, *next); }
+  int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
+  // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
+  std::shared_ptr<const LayerCodecs> codecs() const;
+  // New codes for every strip, with these codecs; then brings them up to `most` keys each nearer to the layer's zones
+  // (RESOURCE_EXHAUSTED: no memory for all of these; UNAVAILABLE: the device is lost) until they are ready to be
+  // swapped in.
+  std::vector<CodeStore> NewCodes(const std::shared_ptr<const LayerCodecs>& codecs) const;
+  absl::Status GrowFromStored(int64_t most, std::vector<CodeStore>* next) const;
+  bool Ready(const std::vector<CodeStore>& next) const;
+  void Swap(std::vector<CodeStore>* next);
   // Whether codes made for the queries that the layer is asked may take the place of those that it has.
   bool Refittable() const;
   // Whether the layer waits for the reencoder: sets it and returns what it was. Needs no mutex.
@@ -76,42 +83,39 @@ class Layer {
   // them. Needs no mutex.
   bool Asked(int64_t position, const float* queries) const;
 
-  // Stored tokens [position, position + count), which the layer holds, as fp32 [count, num_kv_heads, head_dim].
-  // `values` may be nullptr.
-  void CopyStored(int64_t position, int64_t count, float* keys, float* values) const;
+  // Stored tokens [position, position + count) as fp32 [count, num_kv_heads, head_dim]. `values` may be nullptr. False,
+  // and nothing to rely on in either, where a head does not hold all of them any more.
+  bool CopyStored(int64_t position, int64_t count, float* keys, float* values) const;
 
-  // OUT_OF_RANGE naming the first position that is not in the layer. The row stores must exist.
+  // OUT_OF_RANGE, NOT_FOUND naming the first position that is not in the layer or was evicted. The row stores must
+  // exist.
   absl::Status Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys, std::string* values) const;
 
-  int64_t code_bytes() const { return codes_.bytes(); }
-  int64_t head_code_bytes(int kv_head) const { return codes_.head_bytes(kv_head); }
-  int64_t store_bytes() const { return keys_.bytes() + values_.bytes() + checksums_.bytes(); }
+  int64_t code_bytes() const;
+  int64_t head_code_bytes(int kv_head) const;
+  int64_t store_bytes() const;
 
  private:
-  class AppendedKeys;
-
-  bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
-  bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
-  absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
-  absl::Status ChooseCodecs(int64_t new_length);
-  absl::Status Extend(int64_t new_length, const uint8_t* keys, const uint8_t* values);
-  int64_t RawBeginAt(int64_t length) const;
-  int64_t EncodedAfterCut(int64_t position) const;
-  bool CutWorks(int64_t position) const;
-  void AddDense(int kv_head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
+  int num_heads() const { return context_->config.geometry.num_kv_heads; }
+  bool keeps_all_keys() const;
+  int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
+  absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
+  absl::Status EvictByItself();
+  // What an input points to.
+  struct InputStorage {
+    std::vector<std::vector<int32_t>> positions;
+    Filters filters;
+  };
+  absl::Status MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage, ScoreInput* input) const;
 
   const Context* context_;
   const int layer_;
   mutable std::shared_mutex mutex_;
   int64_t length_ = 0;
-  int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, length_) are held, besides the sink's
   int64_t cuts_ = 0;
   std::atomic<bool> queued_{false};
   mutable QueryWindow queries_;
-  RowStore keys_;
-  RowStore values_;     // kKeysValues
-  RowStore checksums_;  // kNone
-  CodeStore codes_;
+  std::vector<std::unique_ptr<Strip>> strips_;  // one, or [num_kv_heads]
 };
 
 }  // namespace seine

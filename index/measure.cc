@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kMostWindows = 256;
 
 // Adds stored keys, and values where they are kept, window by window, so that no append waits for more than the copy
-// of one. A sequence that is cut meanwhile ends there. Returns the windows added.
+// of one. A sequence that is cut meanwhile ends there; a window of which a head has evicted tokens is passed over.
+// Returns the windows added.
 int64_t AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder* builder) {
   const Geometry& g = config.geometry;
   const int64_t sink = config.zones.sink, row = int64_t{g.num_kv_heads} * g.head_dim;
@@ -27,17 +28,19 @@ int64_t AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder*
     length = layer.length();
   }
   const int64_t held = std::max<int64_t>(length - sink, 0) / kWindowTokens, taken = std::min(held, kMostWindows);
+  int64_t added = 0;
   for (int64_t i = 0; i < taken; ++i) {
     const int64_t position = sink + i * held / taken * kWindowTokens;
     {
       const std::shared_lock<std::shared_mutex> lock(layer.mutex());
-      if (position + kWindowTokens > layer.length()) return i;
-      layer.CopyStored(position, kWindowTokens, keys.data(), with_values ? values.data() : nullptr);
+      if (position + kWindowTokens > layer.length()) return added;
+      if (!layer.CopyStored(position, kWindowTokens, keys.data(), with_values ? values.data() : nullptr)) continue;
     }
+    ++added;
     builder->AddKeys(0, keys.data(), kWindowTokens, position, g.rope);
     if (with_values) builder->AddValues(0, values.data(), kWindowTokens);
   }
-  return taken;
+  return added;
 }
 
 // Returns the steps added.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <shared_mutex>
 #include <utility>
+#include <vector>
 
 #include "index/query_fit.h"
 
@@ -64,8 +65,8 @@ Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number) const {
   {
     const std::shared_lock<std::shared_mutex> lock(layer.mutex());
     plan.cuts = layer.cuts();
-    if (layer.zone_keys() == 0) return plan;
-    codecs = layer.codes().codecs();
+    codecs = layer.codecs();
+    if (codecs == nullptr) return plan;
     length = layer.length();
     outgrown = layer.Outgrown();
   }
@@ -100,29 +101,30 @@ void Reencoder::Refit(const Layer& layer, int number, int64_t length, const std:
 }
 
 Reencoder::Outcome Reencoder::Reencode(const Job& job) {
-  CodeStore next(&context_.codes);
+  std::vector<CodeStore> next;
   Plan plan;
   for (; !stop_; std::this_thread::sleep_for(kPause)) {
     const std::shared_ptr<Sequence> sequence = job.sequence.lock();
     if (sequence == nullptr) return Outcome::kLeft;
     Layer& layer = *sequence->layers[job.layer];
-    if (next.codecs() == nullptr) {
+    if (next.empty()) {
       plan = MakePlan(layer, job.layer);
       if (plan.codecs == nullptr) return Outcome::kLeft;
-      next.Choose(plan.codecs);
     }
     {
       std::shared_lock<std::shared_mutex> lock(layer.mutex());
       if (layer.cuts() != plan.cuts) return Outcome::kCut;
+      if (next.empty()) next = layer.NewCodes(plan.codecs);
       if (!layer.GrowFromStored(kStepKeys, &next).ok()) return Outcome::kLeft;
-      if (next.visible() < layer.zone_keys()) continue;
+      if (!layer.Ready(next)) continue;
     }
     std::unique_lock<std::shared_mutex> lock(layer.mutex());
     if (layer.cuts() != plan.cuts) return Outcome::kCut;
-    if (next.visible() < layer.zone_keys()) continue;  // appended to meanwhile
+    if (!layer.Ready(next)) continue;  // appended to meanwhile
     layer.Swap(&next);
+    const int64_t keys = layer.strip(0).codes().visible();
     lock.unlock();  // before the old codes are freed
-    Finish(&layer, std::move(plan), next.visible());
+    Finish(&layer, std::move(plan), keys);
     return Outcome::kDone;
   }
   return Outcome::kLeft;

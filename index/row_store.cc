@@ -28,7 +28,7 @@ void RowStore::Refresh() {
   }
 }
 
-void RowStore::Write(int64_t position, const uint8_t* rows, int64_t count) {
+void RowStore::Write(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes) {
   const int heads = format_->heads();
   const size_t row_bytes = format_->row_bytes();
   const int64_t end = position + count;
@@ -38,18 +38,18 @@ void RowStore::Write(int64_t position, const uint8_t* rows, int64_t count) {
     const int64_t run = std::min<int64_t>(pieces_.length() - offset, end - position);
     const int64_t head_bytes = pieces_.capacity(piece) * int64_t(row_bytes);
     uint8_t* to = pieces_.data(piece) + offset * row_bytes;
-    for (int64_t t = 0; t < run; ++t, to += row_bytes) {
-      for (int h = 0; h < heads; ++h, rows += row_bytes) std::memcpy(to + h * head_bytes, rows, row_bytes);
+    for (int64_t t = 0; t < run; ++t, to += row_bytes, rows += token_bytes) {
+      for (int h = 0; h < heads; ++h) std::memcpy(to + h * head_bytes, rows + h * row_bytes, row_bytes);
     }
     position += run;
   }
 }
 
-int64_t RowStore::FirstDifference(int64_t position, const uint8_t* rows, int64_t count) const {
+int64_t RowStore::FirstDifference(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes) const {
   const size_t row_bytes = format_->row_bytes();
-  for (int64_t t = 0; t < count; ++t) {
-    for (int h = 0; h < format_->heads(); ++h, rows += row_bytes) {
-      if (std::memcmp(Row(h, position + t), rows, row_bytes) != 0) return t;
+  for (int64_t t = 0; t < count; ++t, rows += token_bytes) {
+    for (int h = 0; h < format_->heads(); ++h) {
+      if (std::memcmp(Row(h, position + t), rows + h * row_bytes, row_bytes) != 0) return t;
     }
   }
   return -1;

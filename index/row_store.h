@@ -34,10 +34,10 @@ class RowStore {
   void Plan(int64_t begin, int64_t end, Staging* staging) { pieces_.Plan(begin, end, begin, staging); }
   void Refresh();
 
-  // Input rows are [count][heads][row_bytes], dense.
-  void Write(int64_t position, const uint8_t* rows, int64_t count);
+  // Input rows are [count][heads][row_bytes], `token_bytes` from token to token, which may hold other heads besides.
+  void Write(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes);
   // Index of the first of `count` rows whose bytes differ from those held; -1 if none does.
-  int64_t FirstDifference(int64_t position, const uint8_t* rows, int64_t count) const;
+  int64_t FirstDifference(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes) const;
 
   void Truncate(int64_t end);
   void Drop(int64_t begin, int64_t end);

@@ -6,6 +6,8 @@
 #ifndef SEINE_KERNELS_MATH_H_
 #define SEINE_KERNELS_MATH_H_
 
+#include <math.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -148,6 +150,20 @@ SEINE_HD inline float ExpNonPositive(float x) {
   return p * BitsFloat(static_cast<uint32_t>(n + 127) << 23);
 }
 
+// Eviction scores from a key's sums. KeyDiff (equation 8): -cos(k, a) = -<k, a> / |k| for an anchor of norm 1. A zero
+// key has cosine 0.
+inline constexpr float kLargestFloat = 3.402823466e38f;
+SEINE_HD inline float NegCosine(float dot, float squares) { return squares > 0 ? 0.0f - dot / sqrtf(squares) : 0.0f; }
+// ManifoldKV (equation 3): |k - a| from its square, which may overflow where |k|^2 does not.
+SEINE_HD inline float RootOfSquare(float square) { return sqrtf(square < kLargestFloat ? square : kLargestFloat); }
+// |k / |k| - a|^2 = 1 - 2 <k, a> / |k| + |a|^2, which rounding may take below 0.
+SEINE_HD inline float UnitDistance(float dot, float squares, float anchor_squares) {
+  if (!(squares > 0)) return sqrtf(anchor_squares);
+  const float square = (1.0f + anchor_squares) - 2.0f * (dot / sqrtf(squares));
+  return sqrtf(square > 0 ? square : 0.0f);
+}
+// 1 / |k|, 0 for a zero key.
+SEINE_HD inline float InverseNorm(float squares) { return squares > 0 ? 1.0f / sqrtf(squares) : 0.0f; }
 // Natural logarithm of a positive normal number, absolute error below 2e-7 plus half an ulp: with x = 2^e m, m around
 // 1, ln m = 2 artanh s, s = (m - 1) / (m + 1), as a series to s^9. One fixed order of operations, like ExpNonPositive.
 SEINE_HD inline float LogPositive(float x) {

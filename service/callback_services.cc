@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
@@ -190,6 +191,17 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
   Core& core_;
 };
 
+class EvictionServiceImpl final : public v1::EvictionService::CallbackService {
+ public:
+  explicit EvictionServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(Score, Heavy)
+  SEINE_UNARY(Evict, Heavy)
+  SEINE_UNARY(Diagnose, Heavy)
+
+ private:
+  Core& core_;
+};
+
 // All by callbacks but Decode.
 template <typename Base>
 using ByCallbacks =
@@ -264,6 +276,7 @@ class CallbackServices final : public Services {
       : index_(core),
         sequence_(core),
         admin_(core),
+        eviction_(core),
         retrieval_(core),
         lanes_(core, kDecodeLanes, DecodeLanes::Wait::kSleep,
                [this](auto* context, auto* wire, auto* queue, void* tag) {
@@ -273,13 +286,15 @@ class CallbackServices final : public Services {
   void Register(grpc::ServerBuilder* builder) override {
     grpc::EnableDefaultHealthCheckService(true);
     builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
+    builder->RegisterService(&eviction_);
     lanes_.Register(builder);
   }
   void Start(grpc::Server* server) override {
     lanes_.Start();
     health_ = server->GetHealthCheckService();
     for (const char* name : {v1::IndexService::service_full_name(), v1::SequenceService::service_full_name(),
-                             v1::AdminService::service_full_name(), v1::RetrievalService::service_full_name()}) {
+                             v1::AdminService::service_full_name(), v1::RetrievalService::service_full_name(),
+                             v1::EvictionService::service_full_name()}) {
       health_->SetServingStatus(name, true);
     }
     heartbeat_.Start(server->InProcessChannel(grpc::ChannelArguments()));
@@ -296,6 +311,7 @@ class CallbackServices final : public Services {
   IndexServiceImpl index_;
   SequenceServiceImpl sequence_;
   AdminServiceImpl admin_;
+  EvictionServiceImpl eviction_;
   RetrievalServiceImpl retrieval_;
   DecodeLanes lanes_;
   grpc::HealthCheckServiceInterface* health_ = nullptr;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "seine/v1/admin_service.pb.h"
+#include "seine/v1/eviction_service.pb.h"
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
@@ -48,6 +49,11 @@ absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResp
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals);
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);
+
+// EvictionService.
+absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreResponse* response);
+absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictResponse* response);
+absl::Status Diagnose(Core& core, const v1::DiagnoseRequest& request, v1::DiagnoseResponse* response);
 
 // A batch of retrievals, with scratch that is kept from one to the next. Not thread-safe: one per stream or call.
 class Retriever {

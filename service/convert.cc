@@ -7,7 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "profile/profile.h"
+#include "service/eviction_convert.h"
 #include "service/validate.h"
+#include "service/wire_enum.h"
 
 namespace seine {
 namespace {
@@ -15,11 +17,6 @@ namespace {
 constexpr int kMaxHeadDim = 256;
 constexpr int64_t kUnstretched = 0;  // dynamic scaling as it is before the context outgrows the model's own
 
-// Every wire enum is the index's enum shifted by one, 0 meaning "not given".
-template <typename Wire, typename Plain>
-constexpr bool Shifted(Wire wire, Plain plain) {
-  return static_cast<int>(wire) == static_cast<int>(plain) + 1;
-}
 static_assert(Shifted(v1::D_TYPE_FLOAT32, DType::kFloat32) && Shifted(v1::D_TYPE_FLOAT16, DType::kFloat16) &&
               Shifted(v1::D_TYPE_BFLOAT16, DType::kBFloat16));
 static_assert(Shifted(v1::CENTRE_NONE, Centre::kNone) && Shifted(v1::CENTRE_GLOBAL, Centre::kGlobal) &&
@@ -34,21 +31,6 @@ static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE
               Shifted(v1::KV_STORE_KEYS_VALUES, KvStore::kKeysValues));
 static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
               Shifted(v1::PATH_EXACT, Path::kExact));
-
-template <typename Wire, typename Plain>
-Wire Up(Plain plain) {
-  return static_cast<Wire>(static_cast<int>(plain) + 1);
-}
-
-// Sets *out unless the wire's value is 0. proto3 enums are open: a value from outside the enum arrives as a number.
-template <typename Wire, typename Plain>
-absl::Status Down(Wire wire, bool (*is_valid)(int), absl::string_view field, Plain* out) {
-  if (static_cast<int>(wire) == 0) return absl::OkStatus();
-  if (!is_valid(wire))
-    return FieldError("UNKNOWN_ENUM", field, absl::StrCat("no such value: ", static_cast<int>(wire)));
-  *out = static_cast<Plain>(static_cast<int>(wire) - 1);
-  return absl::OkStatus();
-}
 
 // Fields whose names differ between IndexConfig and IndexSpec, and between SearchParams and Selector.
 constexpr std::pair<absl::string_view, absl::string_view> kSpecNamePairs[] = {
@@ -115,6 +97,20 @@ std::string ProfileOf(const v1::IndexSpec& spec, const IndexConfig& config, cons
   return "";
 }
 
+// RoPE of an index that states none: its profile's.
+absl::Status TakeRope(const Profile& profile, const std::string& field, Geometry* geometry) {
+  if (geometry->rope.stated() || profile.rope_json.empty() || profile.head_dim != geometry->head_dim) {
+    return absl::OkStatus();
+  }
+  auto rope = ParseRope(profile.rope_json, geometry->head_dim, profile.rope_style, kUnstretched);
+  if (!rope.ok()) {
+    return FieldError("BAD_PROFILE", field, absl::StrCat("rope: ", rope.status().message()),
+                      absl::StatusCode::kFailedPrecondition);
+  }
+  geometry->rope = *std::move(rope);
+  return absl::OkStatus();
+}
+
 // Codec and profile. The rest of the configuration has been read.
 absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Profiles* profiles, IndexConfig* config) {
   const v1::CodecSettings& wire = spec.codec();
@@ -128,17 +124,7 @@ absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Pro
   auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
   if (!profile.ok()) return profile.status();
   codec.profile = *std::move(profile);
-  Geometry& geometry = config->geometry;
-  if (geometry.rope.stated() || codec.profile->rope_json.empty() || codec.profile->head_dim != geometry.head_dim) {
-    return absl::OkStatus();
-  }
-  auto rope = ParseRope(codec.profile->rope_json, geometry.head_dim, codec.profile->rope_style, kUnstretched);
-  if (!rope.ok()) {
-    return FieldError("BAD_PROFILE", prefix + ".codec.profile", absl::StrCat("rope: ", rope.status().message()),
-                      absl::StatusCode::kFailedPrecondition);
-  }
-  geometry.rope = *std::move(rope);
-  return absl::OkStatus();
+  return TakeRope(*codec.profile, prefix + ".codec.profile", &config->geometry);
 }
 
 void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor) {
@@ -186,6 +172,15 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   config.memory_limit_bytes = spec.memory_limit_bytes();
   config.model = spec.model();
   if (auto s = CodecFrom(spec, std::string(prefix), profiles, &config); !s.ok()) return s;
+  if (spec.has_eviction()) {
+    config.eviction.emplace();
+    absl::Status s = EvictionFrom(spec.eviction(), absl::StrCat(prefix, ".eviction"), profiles, &*config.eviction);
+    if (!s.ok()) return s;
+    if (config.eviction->profile != nullptr) {
+      s = TakeRope(*config.eviction->profile, absl::StrCat(prefix, ".eviction.profile"), &config.geometry);
+      if (!s.ok()) return s;
+    }
+  }
   if (auto s = Validate(config); !s.ok()) return Explain(s, prefix, kSpecNames);
   return config;
 }
@@ -230,6 +225,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   spec->set_kv_store(Up<v1::KvStore>(config.kv_store));
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
   spec->set_model(config.model);
+  if (config.eviction) ToProto(*config.eviction, spec->mutable_eviction());
 }
 
 absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config) {
@@ -282,6 +278,8 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_reencoded_keys(stats.reencoded_keys);
   info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);
   info->set_queries_not_kept(stats.queries_not_kept);
+  info->set_evictions(stats.evictions);
+  info->set_evicted_tokens(stats.evicted_tokens);
 }
 
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {
@@ -295,6 +293,7 @@ void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::Se
 
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
   out->set_num_tokens(head.num_tokens);
+  out->set_num_retained(head.num_retained);
   out->set_zone_begin(head.zone_begin);
   out->set_zone_end(head.zone_end);
   out->set_num_segments(head.num_segments);
@@ -357,6 +356,8 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
     const auto count = static_cast<int32_t>(answer.positions[s].size());
     memcpy(counts->data() + s * sizeof(int32_t), &count, sizeof(count));
   }
+  out->clear_dense_positions();
+  for (const std::vector<int32_t>& head : answer.dense_positions) SetVector(head, out->add_dense_positions());
   if (with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
@@ -62,6 +63,17 @@ class AdminServiceImpl final : public v1::AdminService::Service {
   SEINE_UNARY(GetServerInfo)
   SEINE_UNARY(DescribeHead)
   SEINE_UNARY(MeasureProfile)
+
+ private:
+  Core& core_;
+};
+
+class EvictionServiceImpl final : public v1::EvictionService::Service {
+ public:
+  explicit EvictionServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(Score)
+  SEINE_UNARY(Evict)
+  SEINE_UNARY(Diagnose)
 
  private:
   Core& core_;
@@ -131,7 +143,7 @@ class HealthServiceImpl final : public grpc::Service {
     const std::string service = text.empty() ? "" : text.substr(2);
     if (!service.empty() && service != v1::IndexService::service_full_name() &&
         service != v1::SequenceService::service_full_name() && service != v1::AdminService::service_full_name() &&
-        service != v1::RetrievalService::service_full_name()) {
+        service != v1::RetrievalService::service_full_name() && service != v1::EvictionService::service_full_name()) {
       return {grpc::StatusCode::NOT_FOUND, "service name unknown"};
     }
     const grpc::Slice status(draining_.load() ? "\x08\x02" : "\x08\x01");  // NOT_SERVING : SERVING
@@ -149,6 +161,7 @@ class PollingServices final : public Services {
         index_(core),
         sequence_(core),
         admin_(core),
+        eviction_(core),
         retrieval_(core),
         health_(draining_),
         lanes_(core, 1, DecodeLanes::Wait::kSpin, [this](auto* context, auto* wire, auto* queue, void* tag) {
@@ -158,6 +171,7 @@ class PollingServices final : public Services {
   void Register(grpc::ServerBuilder* builder) override {
     grpc::EnableDefaultHealthCheckService(false);
     builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
+    builder->RegisterService(&eviction_);
     builder->RegisterService(&health_);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     // Threads stand in for the executor's queue here: beyond them gRPC answers RESOURCE_EXHAUSTED.
@@ -180,6 +194,7 @@ class PollingServices final : public Services {
   IndexServiceImpl index_;
   SequenceServiceImpl sequence_;
   AdminServiceImpl admin_;
+  EvictionServiceImpl eviction_;
   RetrievalServiceImpl retrieval_;
   HealthServiceImpl health_;
   DecodeLanes lanes_;

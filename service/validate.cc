@@ -101,9 +101,15 @@ absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& 
 
 absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
                                          std::vector<float>* scratch) {
-  if (absl::Status s = CheckTensor(tensor, {geometry.num_q_heads, geometry.head_dim}, field); !s.ok()) return s;
+  return FloatsView(tensor, {geometry.num_q_heads, geometry.head_dim}, field, scratch);
+}
+
+absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+                                        absl::string_view field, std::vector<float>* scratch) {
+  if (absl::Status s = CheckTensor(tensor, expected, field); !s.ok()) return s;
   if (tensor.dtype() == v1::D_TYPE_INT32) return DTypeMismatch(tensor, "a float type", field);
-  const size_t count = static_cast<size_t>(geometry.num_q_heads) * geometry.head_dim;
+  const size_t count = tensor.raw().size() / ElementSize(tensor.dtype());
+  if (count == 0) return FieldError("EMPTY", Sub(field, "shape"), "no elements");
   const char* raw = tensor.raw().data();
   const float* values = reinterpret_cast<const float*>(raw);
   if (tensor.dtype() != v1::D_TYPE_FLOAT32 || reinterpret_cast<uintptr_t>(raw) % alignof(float) != 0) {

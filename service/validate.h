@@ -36,6 +36,10 @@ absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& 
 absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
                                          std::vector<float>* scratch);
 
+// The same for any shape of at least one element (kAnyDim: free).
+absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+                                        absl::string_view field, std::vector<float>* scratch);
+
 // Positions [count] as int32, in place.
 absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);
 

@@ -81,6 +81,7 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"layer", layer},
                      {"kv_head", kv_head},
                      {"num_tokens", head->num_tokens},
+                     {"num_retained", head->num_retained},
                      {"zone_begin", head->zone_begin},
                      {"zone_end", head->zone_end},
                      {"num_segments", head->num_segments},
@@ -102,6 +103,7 @@ absl::Status DescribeHead(const Session& session, const client::Sequence& sequen
                      {"lambda", head->lambda}};
   session.Print(json, [&] {
     return ToString({{"tokens", absl::StrCat(head->num_tokens)},
+                     {"retained", absl::StrCat(head->num_retained)},
                      {"zone", absl::StrCat("[", head->zone_begin, ", ", head->zone_end, ")")},
                      {"segments", absl::StrCat(head->num_segments)},
                      {"codes", FormatBytes(head->code_bytes)},

@@ -35,6 +35,7 @@ void AddAdminCommands(CLI::App* app, Session* session);     // health, version, 
 void AddIndexCommands(CLI::App* app, Session* session);     // index create | list | get | delete
 void AddSequenceCommands(CLI::App* app, Session* session);  // seq list | get | create | fork | truncate | delete
 void AddDataCommands(CLI::App* app, Session* session);      // query, append
+void AddEvictionCommands(CLI::App* app, Session* session);  // evict, diagnose
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 
 }  // namespace seine::cli

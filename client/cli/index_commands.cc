@@ -55,7 +55,13 @@ Json ToJson(const client::IndexInfo& info) {
           {"reencoded_layers", info.reencoded_layers},
           {"reencoded_unfit_layers", info.reencoded_unfit_layers},
           {"reencoded_keys", info.reencoded_keys},
-          {"queries_not_kept", info.queries_not_kept}};
+          {"queries_not_kept", info.queries_not_kept},
+          {"evict_scorer", spec.eviction ? Json(spec.eviction->scorer.name) : Json()},
+          {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
+          {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
+          {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
+          {"evictions", info.evictions},
+          {"evicted_tokens", info.evicted_tokens}};
 }
 
 void Show(const Session& session, const client::IndexInfo& info) {
@@ -113,6 +119,61 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group(group);
 }
 
+// Each option but the budget needs it: without one the index does not evict by itself.
+void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
+  const char* group = "Eviction by the index itself";
+  CLI::Option* budget = create->add_option_function<int64_t>(
+      "--evict-budget",
+      [spec](int64_t tokens) {
+        if (!spec->eviction) spec->eviction.emplace();
+        spec->eviction->budget.tokens = tokens;
+      },
+      "Tokens a head that a layer is cut back to (default: nothing is evicted but by seine evict)");
+  budget->group(group);
+  const auto with = [=](auto set) {
+    return [=](const auto& value) {
+      if (!spec->eviction) spec->eviction.emplace();
+      set(&*spec->eviction, value);
+    };
+  };
+  create
+      ->add_option_function<std::string>(
+          "--evict-scorer", with([](client::Eviction* e, const std::string& v) { e->scorer.name = v; }),
+          "keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, "
+          "expected_attention")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int>("--evict-heads", with([](client::Eviction* e, int v) {
+                                   e->budget.heads = static_cast<client::HeadBudget>(v);
+                                 }),
+                                 "uniform (default), adaptive or pyramid")
+      ->transform(Names(kHeadBudgetNames))
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int64_t>("--evict-interval", with([](client::Eviction* e, int64_t v) { e->interval = v; }),
+                                     "Tokens beyond the budget that are held before it is cut back (128)")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int64_t>("--evict-sinks", with([](client::Eviction* e, int64_t v) { e->keep.sinks = v; }),
+                                     "First tokens, always kept")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int64_t>("--evict-recent", with([](client::Eviction* e, int64_t v) { e->keep.recent = v; }),
+                                     "Last tokens, always kept")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<std::string>("--evict-profile",
+                                         with([](client::Eviction* e, const std::string& v) { e->profile = v; }),
+                                         "qfilters, expected_attention: model profile (default: the codec's)")
+      ->needs(budget)
+      ->group(group);
+}
+
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("NAME", spec->name, "Name of the new index")->required();
   client::Geometry& geometry = spec->geometry;
@@ -139,6 +200,7 @@ void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group("Codec");
   create->add_option("--window", spec->centre_window, "Tokens that share a centre")->group("Codec");
   AddBalancedOptions(create, spec);
+  AddEvictionOptions(create, spec);
 
   create->add_option("--top-k", spec->top_k, "Tokens of an answer")->group("Retrieval");
   create->add_option("--beta", spec->beta, "Share of the zone kept as candidates")->group("Retrieval");

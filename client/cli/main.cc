@@ -42,6 +42,7 @@ int Run(int argc, char** argv) {
   AddIndexCommands(&app, &session);
   AddSequenceCommands(&app, &session);
   AddDataCommands(&app, &session);
+  AddEvictionCommands(&app, &session);
   AddProfileCommands(&app, &session);
   try {
     app.parse(argc, argv);

@@ -29,6 +29,18 @@ inline const NameTable<client::RopeStyle> kRopeStyleNames = {{"half_split", clie
                                                              {"interleaved", client::RopeStyle::kInterleaved}};
 inline const NameTable<client::KvStore> kKvStoreNames = {
     {"none", client::KvStore::kNone}, {"keys", client::KvStore::kKeys}, {"keys_values", client::KvStore::kKeysValues}};
+inline const NameTable<client::Anchor> kAnchorNames = {{"unit_mean", client::Anchor::kUnitMean},
+                                                       {"mean", client::Anchor::kMean},
+                                                       {"median", client::Anchor::kMedian},
+                                                       {"pairwise", client::Anchor::kPairwise}};
+inline const NameTable<client::Similarity> kSimilarityNames = {{"cosine", client::Similarity::kCosine},
+                                                               {"dot", client::Similarity::kDot},
+                                                               {"euclid", client::Similarity::kEuclid}};
+inline const NameTable<client::Metric> kMetricNames = {
+    {"l2", client::Metric::kL2}, {"l1", client::Metric::kL1}, {"linf", client::Metric::kLinf}};
+inline const NameTable<client::HeadBudget> kHeadBudgetNames = {{"uniform", client::HeadBudget::kUniform},
+                                                               {"adaptive", client::HeadBudget::kAdaptive},
+                                                               {"pyramid", client::HeadBudget::kPyramid}};
 inline const NameTable<client::Path> kPathNames = {
     {"index", client::Path::kIndex}, {"dense", client::Path::kDense}, {"exact", client::Path::kExact}};
 

@@ -55,6 +55,41 @@ class ClientTest : public testing::Test {
 Server* ClientTest::server_ = nullptr;
 Client* ClientTest::client_ = nullptr;
 
+TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
+  const RandomModel model(kTokens);
+  const Sequence sequence = Filled(model, kTokens);
+  client::EvictRequest request;
+  request.sequence = sequence;
+  request.scorer.name = "streaming_llm";
+  request.budget.tokens = 200;
+  request.dry_run = true;
+  auto evicted = client_->Evict(request);
+  ASSERT_TRUE(evicted.ok()) << evicted.status();
+  EXPECT_EQ(evicted->kept[0].size(), 200u);
+  EXPECT_EQ(evicted->kept[0][4], kTokens - 196);
+  EXPECT_EQ(evicted->bytes_freed, 0);
+  request.dry_run = false;
+  evicted = client_->Evict(request);
+  ASSERT_TRUE(evicted.ok()) << evicted.status();
+  EXPECT_GT(evicted->bytes_freed, 0);
+  const auto head = client_->DescribeHead(sequence, 0, 0);
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(head->num_tokens, kTokens);
+  EXPECT_EQ(head->num_retained, 200);
+  client::Scorer knorm;
+  knorm.name = "knorm";
+  const auto scores = client_->Score(sequence, 0, knorm, {});
+  ASSERT_TRUE(scores.ok()) << scores.status();
+  EXPECT_EQ((*scores)[0].positions, evicted->kept[0]);
+  const auto diagnosis = client_->Diagnose({sequence, 0, {knorm, {}}});
+  ASSERT_TRUE(diagnosis.ok()) << diagnosis.status();
+  EXPECT_EQ(diagnosis->front().tokens, 200);
+  EXPECT_EQ(diagnosis->front().overlap.size(), 4u);
+  request.scorer.name = "snapkv";
+  const absl::Status refused = client_->Evict(request).status();
+  EXPECT_EQ(client::FieldOf(refused), "given.queries");
+}
+
 TEST_F(ClientTest, ShowsServerAndIndexes) {
   const auto info = client_->GetServerInfo();
   ASSERT_TRUE(info.ok()) << info.status();

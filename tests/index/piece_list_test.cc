@@ -27,7 +27,7 @@ class PieceListTest : public ::testing::Test {
   void Write(RowStore* store, int64_t begin, int64_t end, int mark) {
     ASSERT_TRUE(Reserve(store, begin, end));
     const std::string rows = Row(begin, end, mark);
-    store->Write(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin);
+    store->Write(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin, rows.size() / (end - begin));
   }
   static std::string Row(int64_t begin, int64_t end, int mark) {
     std::string rows;
@@ -39,7 +39,8 @@ class PieceListTest : public ::testing::Test {
   }
   static bool Holds(const RowStore& store, int64_t begin, int64_t end, int mark) {
     const std::string rows = Row(begin, end, mark);
-    return store.FirstDifference(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin) < 0;
+    return store.FirstDifference(begin, reinterpret_cast<const uint8_t*>(rows.data()), end - begin,
+                                 rows.size() / (end - begin)) < 0;
   }
 
   TestBackend backend_;

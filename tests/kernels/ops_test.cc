@@ -5,42 +5,11 @@
 #include <cmath>
 
 #include "kernels/lloyd_max.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {
 namespace {
-
-// Typed copy of rows with a row stride that misaligns every second row.
-struct Typed {
-  Typed(const std::vector<float>& x, int dim, DType dtype) {
-    const size_t size = SizeOf(dtype), n = x.size() / dim;
-    rows.stride_bytes = dim * size + (dtype == DType::kFloat32 ? 4 : 2);
-    bytes.resize(rows.stride_bytes * n + 2);
-    rows.dtype = dtype;
-    rows.data = bytes.data();
-    values.resize(x.size());
-    for (size_t i = 0; i < x.size(); ++i) {
-      uint8_t* at = bytes.data() + i / dim * rows.stride_bytes + i % dim * size;
-      const uint16_t half = dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(x[i]);
-      values[i] = dtype == DType::kFloat32 ? x[i] : dtype == DType::kBFloat16 ? Bf16ToFloat(half) : HalfToFloat(half);
-      if (dtype == DType::kFloat32) {
-        memcpy(at, &x[i], 4);
-      } else {
-        memcpy(at, &half, 2);
-      }
-    }
-  }
-  // Truncating: any half near x serves.
-  static uint16_t FloatToHalf(float x) {
-    int exponent;
-    const float m = std::frexp(std::fabs(x), &exponent);
-    if (x == 0 || exponent < -13) return 0;
-    return static_cast<uint16_t>((x < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | (static_cast<int>(m * 2048) & 1023));
-  }
-  std::vector<uint8_t> bytes;
-  std::vector<float> values;
-  ConstRows rows;
-};
 
 RsqTables Tables() {
   RsqTables t;
@@ -51,19 +20,6 @@ RsqTables Tables() {
     t.levels8[i] = static_cast<uint8_t>(std::lround(q.levels[i] * 127 / q.levels[7]));
   }
   return t;
-}
-
-// Runs on every target and compares the bytes that `run` returns with SCALAR's.
-template <typename Run>
-void ExpectSameBits(Run run) {
-  ASSERT_TRUE(cpu::ForceTarget("SCALAR"));
-  const std::vector<uint8_t> want = run();
-  OnEveryTarget([&](const std::string&) { ASSERT_EQ(run(), want); });
-}
-template <typename T>
-void Put(std::vector<uint8_t>* out, const T* data, size_t n) {
-  const uint8_t* p = reinterpret_cast<const uint8_t*>(data);
-  out->insert(out->end(), p, p + n * sizeof(T));
 }
 
 TEST(Targets, TheBestIsChosenAndUnknownOnesAreRefused) {

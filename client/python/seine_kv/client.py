@@ -29,6 +29,9 @@ from seine.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
     common_pb2,
+    eviction_pb2,
+    eviction_service_pb2,
+    eviction_service_pb2_grpc,
     index_service_pb2,
     index_service_pb2_grpc,
     retrieval_service_pb2,
@@ -113,11 +116,22 @@ class Answer:
     positions: np.ndarray  # int32 [sets, top_k], rows ascending, padded with -1
     counts: np.ndarray  # int32 [sets]
     scores: Optional[np.ndarray]  # float32 beside positions, with with_scores
+    # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
+    dense_positions: list = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
 
     def set(self, i):
         """Positions of set i, ascending."""
         return self.positions[i, : self.counts[i]]
+
+
+@dataclass
+class Evicted:
+    """What an eviction kept of a layer."""
+
+    kept: list  # one int32 array of positions a KV head, ascending
+    tokens_evicted: int  # of all heads together
+    bytes_freed: int  # 0 in a dry run
 
 
 @dataclass
@@ -152,6 +166,7 @@ class Client:
         self._indexes = index_service_pb2_grpc.IndexServiceStub(self._channel)
         self._sequences = sequence_service_pb2_grpc.SequenceServiceStub(self._channel)
         self._retrieval = retrieval_service_pb2_grpc.RetrievalServiceStub(self._channel)
+        self._eviction = eviction_service_pb2_grpc.EvictionServiceStub(self._channel)
         self._admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self):
@@ -198,6 +213,7 @@ class Client:
         codec=None,
         retrieval=None,
         kv_store=None,
+        eviction=None,
         memory_limit_bytes=0,
     ):
         """Creates an index and returns its full specification as a dict.
@@ -208,6 +224,7 @@ class Client:
         ("balanced", "rsq"), profile, horizon (tokens), coarse_bits, total_bits (a coordinate), seed, centre ("none",
         "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope ("per_kv_head",
         "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys", "keys_values".
+        eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval (tokens), profile.
         What is left out takes the server's default.
         """
         if dtype not in ("float32", "float16", "bfloat16"):
@@ -229,6 +246,10 @@ class Client:
         _fill(spec.codec, codec, "codec", centre=common_pb2.Centre)
         enums = {"coarse": common_pb2.Coarse, "scope": common_pb2.Scope, "gqa_reduce": common_pb2.GqaReduce}
         _fill(spec.retrieval, retrieval, "retrieval", **enums)
+        if eviction is not None:
+            rest = {k: v for k, v in eviction.items() if k not in ("scorer", "budget", "keep")}
+            _fill(spec.eviction, rest, "eviction")
+            _fill_eviction(spec.eviction, eviction.get("scorer"), eviction.get("budget"), eviction.get("keep"))
         if kv_store is not None:
             spec.kv_store = _enum(common_pb2.KvStore, kv_store, "kv_store")
         request = index_service_pb2.CreateIndexRequest(spec=spec)
@@ -316,6 +337,43 @@ class Client:
         )
         response = self._call(self._retrieval.Gather, request)
         return _array(response.keys) if keys else None, _array(response.values) if values else None
+
+    # Eviction -------------------------------------------------------------------------------------------------------
+
+    def evict(self, sequence, layer, budget, scorer="keydiff", keep=None, dry_run=False, **given):
+        """Cuts a layer back to a budget and returns Evicted; with dry_run says what would be kept.
+
+        budget: tokens a head, or dict of tokens or ratio (the share that goes), heads ("uniform", "adaptive", "pyramid"),
+        safeguard, beta. scorer: a name, or dict of name and its options. keep: dict of sinks, recent, recent_share.
+        given, for the scorers that need it: queries [positions, num_q_heads, head_dim] of the last positions, filters
+        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head).
+        """
+        request = eviction_service_pb2.EvictRequest(handle=_handle(sequence), layer=layer, dry_run=dry_run)
+        _fill_eviction(request, scorer, budget, keep)
+        _fill_given(request.given, **given)
+        response = self._call(self._eviction.Evict, request)
+        return Evicted([_array(kept) for kept in response.kept], response.tokens_evicted, response.bytes_freed)
+
+    def score(self, sequence, layer, scorer="keydiff", **given):
+        """(positions, scores) of every token held, for each KV head; higher is kept. scorer and given as of evict."""
+        request = eviction_service_pb2.ScoreRequest(handle=_handle(sequence), layer=layer)
+        _fill_eviction(request, scorer, None, None)
+        _fill_given(request.given, **given)
+        heads = self._call(self._eviction.Score, request).heads
+        return [(_array(head.positions), _array(head.scores)) for head in heads]
+
+    def diagnose(self, sequence, layer, scorers=("keydiff", "manifoldkv", "knorm"), window=None, **given):
+        """What a layer's keys look like to eviction, one dict a KV head; given as of evict."""
+        request = eviction_service_pb2.DiagnoseRequest(handle=_handle(sequence), layer=layer, window=window)
+        for scorer in scorers:
+            _fill_scorer(request.scorers.add(), scorer)
+        _fill_given(request.given, **given)
+        heads = []
+        for head in self._call(self._eviction.Diagnose, request).heads:
+            names = [d.name for d in head.DESCRIPTOR.fields]
+            tensors = ("overlap", "correlation", "attention_correlation")
+            heads.append({n: _array(getattr(head, n)) if n in tensors else getattr(head, n) for n in names})
+        return heads
 
     def decode_stream(self):
         """A DecodeStream: append and retrieve in one round trip, for a whole batch."""
@@ -475,6 +533,7 @@ def _answer(answer):
         positions=_array(answer.positions) if has_sets else np.empty((0, 0), np.int32),
         counts=_array(answer.counts) if has_sets else np.empty(0, np.int32),
         scores=_array(answer.scores) if len(answer.scores.shape) == 2 else None,
+        dense_positions=[_array(positions) for positions in answer.dense_positions],
         error=_error(answer.status),
     )
 
@@ -496,6 +555,30 @@ def _fill(message, settings, what, **enums):
             getattr(message, name).extend(value)
         else:
             setattr(message, name, _enum(enums[name], value, f"{what}.{name}") if name in enums else value)
+
+
+def _fill_scorer(message, scorer):
+    enums = {"anchor": eviction_pb2.Anchor, "similarity": eviction_pb2.Similarity, "metric": eviction_pb2.Metric}
+    _fill(message, {"name": scorer} if isinstance(scorer, str) else scorer, "scorer", **enums)
+
+
+def _fill_eviction(message, scorer, budget, keep):
+    """Scorer, budget and keep of a request or of an index's settings."""
+    _fill_scorer(message.scorer, scorer)
+    if budget is not None:
+        settings = budget if isinstance(budget, dict) else {"tokens": int(budget)}
+        _fill(message.budget, settings, "budget", heads=eviction_pb2.HeadBudget)
+    if keep is not None:
+        _fill(message.keep, keep, "keep")
+
+
+def _fill_given(message, queries=None, filters=None, scores=()):
+    if queries is not None:
+        message.queries.CopyFrom(_tensor(np.asarray(queries), "queries"))
+    if filters is not None:
+        message.filters.CopyFrom(_tensor(np.asarray(filters, np.float32), "filters"))
+    for head in scores:
+        message.scores.append(_tensor(np.asarray(head, np.float32), "scores"))
 
 
 def _to_dict(message):

@@ -211,3 +211,47 @@ def test_an_index_by_its_models_profile(client):
     np.testing.assert_allclose(by_name["spec"]["geometry"]["rope"]["inv_freq"], rope["inv_freq"])
     with pytest.raises(SeineError, match="codec.profile"):
         client.create_index("nobody", codec={"profile": "nobody"}, **shape)
+
+
+def test_eviction_keeps_positions_and_retrieves_among_them(client, sequence, model):
+    before = client.get_sequence(sequence).store_bytes
+    dry = client.evict(sequence, 0, budget=150, scorer={"name": "manifoldkv", "metric": "l1"}, dry_run=True)
+    assert dry.bytes_freed == 0 and [len(kept) for kept in dry.kept] == [150, 150]
+    mean = model["keys"][:TOKENS].astype(np.float64).mean(axis=0)
+    far = np.abs(model["keys"][:TOKENS] - mean).sum(axis=2)
+    for head in range(KV_HEADS):
+        np.testing.assert_array_equal(dry.kept[head], np.sort(np.argsort(-far[:, head])[:150]))
+    evicted = client.evict(sequence, 0, budget={"ratio": 0.5}, keep={"sinks": 4})
+    assert evicted.tokens_evicted == KV_HEADS * TOKENS // 2 and evicted.bytes_freed > 0
+    assert client.get_sequence(sequence).store_bytes < before
+    answer = client.retrieve(sequence, 0, model["queries"], top_k=5, exact=True)
+    assert (answer.zone_begin, answer.zone_end) == (0, TOKENS)
+    for q_head in range(HEADS):
+        kept, dense = evicted.kept[q_head // 2], answer.dense_positions[q_head // 2]
+        zone = np.setdiff1d(kept, dense)
+        logits = model["keys"][zone, q_head // 2] @ model["queries"][q_head]
+        np.testing.assert_array_equal(answer.set(q_head), np.sort(zone[np.argsort(-logits)[:5]]))
+    positions, scores = client.score(sequence, 0, "knorm")[0]
+    np.testing.assert_array_equal(positions, evicted.kept[0])
+    np.testing.assert_allclose(scores, -np.linalg.norm(model["keys"][positions, 0], axis=1), rtol=1e-5)
+    heads = client.diagnose(sequence, 0, scorers=["keydiff", "tova"], queries=model["queries"][None])
+    assert heads[0]["tokens"] == TOKENS // 2 and heads[1]["overlap"].shape == (2, 2)
+    with pytest.raises(SeineError) as error:
+        client.gather(sequence, 0, 0, np.setdiff1d(np.arange(TOKENS), evicted.kept[0])[:1])
+    assert error.value.code == "NOT_FOUND"
+    with pytest.raises(ValueError, match="scorer: unknown setting windows"):
+        client.evict(sequence, 0, 10, scorer={"name": "knorm", "windows": 3})
+
+
+def test_an_index_that_evicts_by_itself(client):
+    random = np.random.default_rng(5)
+    settings = {"scorer": "knorm", "budget": {"tokens": 100, "heads": "adaptive"}, "keep": {"sinks": 4}, "interval": 20}
+    index = client.create_index(
+        "evicting", num_layers=1, num_q_heads=2, num_kv_heads=2, head_dim=DIM, dtype="float32", zones=ZONES, eviction=settings
+    )
+    assert index["spec"]["eviction"]["interval"] == 20
+    sequence = client.create_sequence("evicting")
+    client.append(sequence, 0, 0, random.standard_normal((500, 2, DIM)).astype(np.float32))
+    positions = [p for p, _ in client.score(sequence, 0, "knorm")]
+    assert sum(map(len, positions)) < 2 * 120
+    assert client.get_index("evicting")["evictions"] > 10

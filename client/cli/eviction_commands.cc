@@ -1,0 +1,218 @@
+// seine evict and diagnose.
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/names.h"
+#include "profile/tensor_file.h"
+
+namespace seine::cli {
+namespace {
+
+struct Arguments {
+  client::EvictRequest evict;
+  client::DiagnoseRequest diagnose;
+  std::string budget = "25%", path, tensor;
+  std::vector<std::string> scorers = {"keydiff", "manifoldkv", "knorm"};
+};
+
+// "25%": the share kept; else tokens a head.
+absl::Status ParseBudget(const std::string& text, client::Budget* budget) {
+  absl::string_view number = text;
+  double share = 0;
+  int64_t tokens = 0;
+  if (absl::ConsumeSuffix(&number, "%")) {
+    if (!absl::SimpleAtod(number, &share) || !(share > 0 && share < 100)) {
+      return UsageError(absl::StrCat("--budget: ", text, " is no share between 0% and 100%"));
+    }
+    budget->ratio = 1 - share / 100;
+    return absl::OkStatus();
+  }
+  if (!absl::SimpleAtoi(number, &tokens) || tokens < 1) {
+    return UsageError(absl::StrCat("--budget: ", text, " is neither a number of tokens nor a share such as 25%"));
+  }
+  budget->tokens = tokens;
+  return absl::OkStatus();
+}
+
+// Queries of the last positions out of a file; `storage` is what they point to.
+absl::Status ReadGiven(const Arguments& arguments, std::vector<float>* storage, client::Given* given) {
+  if (arguments.path.empty()) {
+    return arguments.tensor.empty() ? absl::OkStatus() : UsageError("--tensor: needs --queries");
+  }
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
+  if (!file.ok()) return FileError(file.status());
+  const absl::StatusOr<TensorFile::Tensor> tensor = file->Get(arguments.tensor);
+  if (!tensor.ok()) return FileError(tensor.status());
+  if (tensor->shape.size() != 3) {
+    return FileError(absl::InvalidArgumentError(
+        absl::StrCat(arguments.path, ": ", arguments.tensor, " is not [positions, query heads, head_dim]")));
+  }
+  absl::StatusOr<std::vector<float>> values = TensorFile::ToFloat32(*tensor);
+  if (!values.ok()) return FileError(values.status());
+  *storage = *std::move(values);
+  given->queries = {storage->data(), client::DType::kFloat32, {tensor->shape[0], tensor->shape[1], tensor->shape[2]}};
+  return absl::OkStatus();
+}
+
+absl::Status Evict(const Session& session, Arguments arguments) {
+  client::EvictRequest& request = arguments.evict;
+  std::vector<float> storage;
+  if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
+  if (absl::Status s = ReadGiven(arguments, &storage, &request.given); !s.ok()) return s;
+  const absl::StatusOr<client::Evicted> evicted = session.client->Evict(request);
+  if (!evicted.ok()) return evicted.status();
+  const Json json = {{"index", request.sequence.index},
+                     {"sequence", request.sequence.id},
+                     {"layer", request.layer},
+                     {"dry_run", request.dry_run},
+                     {"tokens_evicted", evicted->tokens_evicted},
+                     {"bytes_freed", evicted->bytes_freed},
+                     {"kept", evicted->kept}};
+  session.Print(json, [&] {
+    std::string text =
+        absl::StrCat(request.dry_run ? "would evict " : "evicted ", evicted->tokens_evicted, " tokens, heads together",
+                     request.dry_run ? "" : absl::StrCat("; freed ", FormatBytes(evicted->bytes_freed)), "\n");
+    for (size_t h = 0; h < evicted->kept.size(); ++h) {
+      absl::StrAppend(&text, "KV head ", h, " keeps ", evicted->kept[h].size(), ": ", FormatRuns(evicted->kept[h]),
+                      "\n");
+    }
+    return text;
+  });
+  return absl::OkStatus();
+}
+
+Json ToJson(const client::HeadDiagnosis& head, size_t scorers) {
+  const auto square = [scorers](const std::vector<float>& values) {
+    Json rows = Json::array();
+    for (size_t i = 0; i + scorers <= values.size() && scorers > 0; i += scorers) {
+      rows.push_back(std::vector<float>(values.begin() + static_cast<int64_t>(i),
+                                        values.begin() + static_cast<int64_t>(i + scorers)));
+    }
+    return rows;
+  };
+  return {{"tokens", head.tokens},
+          {"two_nn", head.two_nn},
+          {"mle", head.mle},
+          {"pca95", head.pca95},
+          {"cosine_mean", head.cosine_mean},
+          {"cosine_std", head.cosine_std},
+          {"norm_mean", head.norm_mean},
+          {"norm_std", head.norm_std},
+          {"dilution", head.dilution},
+          {"overlap", square(head.overlap)},
+          {"correlation", square(head.correlation)},
+          {"attention_correlation", head.attention_correlation}};
+}
+
+// A figure a head, then for each pair of scorers the mean over heads.
+std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::vector<std::string>& scorers) {
+  Table table({"KV HEAD", "TOKENS", "TWO-NN", "MLE", "PCA 95%", "COSINE", "+-", "NORM", "+-", "DILUTION"});
+  for (size_t h = 0; h < heads.size(); ++h) {
+    const client::HeadDiagnosis& d = heads[h];
+    table.AddRow({absl::StrCat(h), absl::StrCat(d.tokens), FormatDouble(d.two_nn, 1), FormatDouble(d.mle, 1),
+                  absl::StrCat(d.pca95), FormatDouble(d.cosine_mean, 3), FormatDouble(d.cosine_std, 3),
+                  FormatDouble(d.norm_mean, 2), FormatDouble(d.norm_std, 2), FormatDouble(d.dilution, 2)});
+  }
+  const size_t n = scorers.size();
+  const auto mean = [&](const std::vector<float> client::HeadDiagnosis::*values, size_t at) {
+    double sum = 0;
+    for (const auto& head : heads) sum += at < (head.*values).size() ? (head.*values)[at] : 0;
+    return FormatDouble(sum / static_cast<double>(heads.size()), 3);
+  };
+  Table pairs({"SCORERS", "KEPT IN COMMON", "RANK CORRELATION"});
+  for (size_t a = 0; a < n; ++a) {
+    for (size_t b = a + 1; b < n; ++b) {
+      pairs.AddRow({absl::StrCat(scorers[a], ", ", scorers[b]), mean(&client::HeadDiagnosis::overlap, a * n + b),
+                    mean(&client::HeadDiagnosis::correlation, a * n + b)});
+    }
+  }
+  Table attention({"SCORER", "RANK CORRELATION WITH ATTENTION"});
+  const bool observed = !heads.empty() && !heads[0].attention_correlation.empty();
+  for (size_t a = 0; a < n && observed; ++a) {
+    attention.AddRow({scorers[a], mean(&client::HeadDiagnosis::attention_correlation, a)});
+  }
+  return absl::StrCat(table.ToString(), n > 1 ? "\n" + pairs.ToString() : "",
+                      observed ? "\n" + attention.ToString() : "");
+}
+
+absl::Status Diagnose(const Session& session, Arguments arguments) {
+  client::DiagnoseRequest& request = arguments.diagnose;
+  std::vector<float> storage;
+  if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
+  if (absl::Status s = ReadGiven(arguments, &storage, &request.given); !s.ok()) return s;
+  for (const std::string& name : arguments.scorers) request.scorers.emplace_back().name = name;
+  const absl::StatusOr<std::vector<client::HeadDiagnosis>> heads = session.client->Diagnose(request);
+  if (!heads.ok()) return heads.status();
+  Json json = {{"index", request.sequence.index},
+               {"sequence", request.sequence.id},
+               {"layer", request.layer},
+               {"scorers", arguments.scorers},
+               {"heads", Json::array()}};
+  for (const client::HeadDiagnosis& head : *heads) json["heads"].push_back(ToJson(head, arguments.scorers.size()));
+  session.Print(json, [&] { return ToText(*heads, arguments.scorers); });
+  return absl::OkStatus();
+}
+
+void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
+  const char* group = "Options of scorers";
+  command->add_option("--anchor", scorer->anchor, "keydiff: unit_mean (default), mean, median or pairwise")
+      ->transform(Names(kAnchorNames))
+      ->group(group);
+  command->add_option("--similarity", scorer->similarity, "keydiff: cosine (default), dot or euclid")
+      ->transform(Names(kSimilarityNames))
+      ->group(group);
+  command->add_option("--metric", scorer->metric, "manifoldkv, windowed_manifoldkv: l2 (default), l1 or linf")
+      ->transform(Names(kMetricNames))
+      ->group(group);
+  command->add_option("--window", scorer->window, "windowed_manifoldkv: tokens (4096)")->group(group);
+  command->add_option("--lambda", scorer->lambda, "hybrid: ManifoldKV's share (0.3)")->group(group);
+  command->add_option("--query-window", scorer->query_window, "snapkv: last queries (64)")->group(group);
+  command->add_option("--kernel", scorer->kernel, "snapkv: tokens pooled (5)")->group(group);
+  command->add_option("--value-norms", scorer->value_norms, "expected_attention: times the values' norms (true)")
+      ->group(group);
+}
+
+void AddGivenOptions(CLI::App* command, Arguments* arguments) {
+  command->add_option("--budget", arguments->budget, "Tokens a head, or the share kept: 2048 or 25% (25%)");
+  command->add_option("--queries", arguments->path,
+                      "File with queries of the last positions, for scorers that need them");
+  command->add_option("--tensor", arguments->tensor, "Of that file: [positions, query heads, head_dim]");
+}
+
+}  // namespace
+
+void AddEvictionCommands(CLI::App* app, Session* session) {
+  auto arguments = std::make_shared<Arguments>();  // one of them runs, so they share
+  client::EvictRequest& request = arguments->evict;
+  CLI::App* evict = app->add_subcommand("evict", "Cut a layer back to a budget, or say what would be kept");
+  AddSequenceArguments(evict, &request.sequence);
+  evict->add_option("--layer", request.layer, "Layer")->required();
+  evict->add_option("--scorer", request.scorer.name,
+                    "keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, "
+                    "normalized, qfilters, knorm, streaming_llm, snapkv, tova, h2o, expected_attention");
+  AddGivenOptions(evict, arguments.get());
+  evict->add_option("--heads", request.budget.heads, "uniform (default), adaptive or pyramid")
+      ->transform(Names(kHeadBudgetNames));
+  evict->add_option("--sinks", request.keep.sinks, "First positions, always kept");
+  evict->add_option("--recent", request.keep.recent, "Last positions, always kept");
+  evict->add_option("--recent-share", request.keep.recent_share, "Share of the budget for the last positions");
+  evict->add_flag("--dry-run", request.dry_run, "Change nothing");
+  AddScorerOptions(evict, &request.scorer);
+  evict->callback([=] { session->action = [=] { return Evict(*session, *arguments); }; });
+
+  CLI::App* diagnose = app->add_subcommand("diagnose", "What a layer's keys look like to eviction");
+  AddSequenceArguments(diagnose, &arguments->diagnose.sequence);
+  diagnose->add_option("--layer", arguments->diagnose.layer, "Layer")->required();
+  diagnose->add_option("--scorers", arguments->scorers, "Compared with each other (keydiff,manifoldkv,knorm)")
+      ->delimiter(',');
+  diagnose->add_option("--window", arguments->diagnose.window, "Of the dilution, tokens (4096)");
+  AddGivenOptions(diagnose, arguments.get());
+  diagnose->callback([=] { session->action = [=] { return Diagnose(*session, *arguments); }; });
+}
+
+}  // namespace seine::cli

@@ -1,0 +1,173 @@
+#include "client/eviction_convert.h"
+
+#include <cstring>
+
+#include "client/convert.h"
+
+namespace seine::client {
+namespace {
+
+template <typename Value, typename Message, typename Field>
+void SetIf(const std::optional<Value>& value, Message* message, void (Message::*set)(Field)) {
+  if (value) (message->*set)(static_cast<Field>(*value));
+}
+
+// A tensor of one dimension, or of two in a row, whose bytes must be those of its shape.
+template <typename T>
+absl::Status Read(const v1::Tensor& tensor, v1::DType dtype, std::vector<T>* out) {
+  out->clear();
+  int64_t count = tensor.shape_size() == 0 ? 0 : 1;
+  for (const int64_t dim : tensor.shape()) {
+    if (dim < 0 || dim > (int64_t{1} << 31) || (dim > 0 && count > (int64_t{1} << 40) / dim)) count = -1;
+    if (count < 0) break;
+    count *= dim;
+  }
+  if (count < 0 || (count > 0 && tensor.dtype() != dtype) ||
+      tensor.raw().size() != static_cast<size_t>(count) * sizeof(T)) {
+    return absl::InternalError("the server's answer is malformed: a tensor's bytes are not those of its shape");
+  }
+  out->resize(count);
+  if (count > 0) std::memcpy(out->data(), tensor.raw().data(), tensor.raw().size());
+  return absl::OkStatus();
+}
+
+template <typename Field, typename Value>
+void TakeIf(bool has, Field field, std::optional<Value>* out) {
+  if (has) *out = static_cast<Value>(field);
+}
+
+Scorer FromProto(const v1::ScorerSettings& in) {
+  Scorer out;
+  out.name = in.name();
+  out.anchor = static_cast<Anchor>(in.anchor());
+  out.similarity = static_cast<Similarity>(in.similarity());
+  out.metric = static_cast<Metric>(in.metric());
+  TakeIf(in.has_window(), in.window(), &out.window);
+  TakeIf(in.has_lambda(), in.lambda(), &out.lambda);
+  TakeIf(in.has_sink(), in.sink(), &out.sink);
+  TakeIf(in.has_query_window(), in.query_window(), &out.query_window);
+  TakeIf(in.has_kernel(), in.kernel(), &out.kernel);
+  TakeIf(in.has_future(), in.future(), &out.future);
+  TakeIf(in.has_epsilon(), in.epsilon(), &out.epsilon);
+  TakeIf(in.has_value_norms(), in.value_norms(), &out.value_norms);
+  return out;
+}
+
+absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
+  out->tokens = in.tokens();
+  out->two_nn = in.two_nn();
+  out->mle = in.mle();
+  out->pca95 = in.pca95();
+  out->cosine_mean = in.cosine_mean();
+  out->cosine_std = in.cosine_std();
+  out->norm_mean = in.norm_mean();
+  out->norm_std = in.norm_std();
+  out->dilution = in.dilution();
+  absl::Status status = ReadVector(in.overlap(), &out->overlap);
+  status.Update(ReadVector(in.correlation(), &out->correlation));
+  status.Update(ReadVector(in.attention_correlation(), &out->attention_correlation));
+  return status;
+}
+
+}  // namespace
+
+void ToProto(const Scorer& scorer, v1::ScorerSettings* out) {
+  using Wire = v1::ScorerSettings;
+  out->set_name(scorer.name);
+  out->set_anchor(static_cast<v1::Anchor>(scorer.anchor));
+  out->set_similarity(static_cast<v1::Similarity>(scorer.similarity));
+  out->set_metric(static_cast<v1::Metric>(scorer.metric));
+  SetIf(scorer.window, out, &Wire::set_window);
+  SetIf(scorer.lambda, out, &Wire::set_lambda);
+  SetIf(scorer.sink, out, &Wire::set_sink);
+  SetIf(scorer.query_window, out, &Wire::set_query_window);
+  SetIf(scorer.kernel, out, &Wire::set_kernel);
+  SetIf(scorer.future, out, &Wire::set_future);
+  SetIf(scorer.epsilon, out, &Wire::set_epsilon);
+  SetIf(scorer.value_norms, out, &Wire::set_value_norms);
+}
+
+void ToProto(const Budget& budget, v1::Budget* out) {
+  SetIf(budget.tokens, out, &v1::Budget::set_tokens);
+  SetIf(budget.ratio, out, &v1::Budget::set_ratio);
+  out->set_heads(static_cast<v1::HeadBudget>(budget.heads));
+  SetIf(budget.safeguard, out, &v1::Budget::set_safeguard);
+  SetIf(budget.beta, out, &v1::Budget::set_beta);
+}
+
+void ToProto(const Keep& keep, v1::Keep* out) {
+  out->set_sinks(keep.sinks);
+  out->set_recent(keep.recent);
+  out->set_recent_share(keep.recent_share);
+  if (keep.positions.empty()) return;
+  v1::Tensor* positions = out->mutable_positions();
+  positions->set_dtype(v1::D_TYPE_INT32);
+  positions->add_shape(static_cast<int64_t>(keep.positions.size()));
+  positions->set_raw(keep.positions.data(), keep.positions.size() * sizeof(int32_t));
+}
+
+void ToProto(const Eviction& eviction, v1::EvictionSettings* out) {
+  ToProto(eviction.scorer, out->mutable_scorer());
+  ToProto(eviction.budget, out->mutable_budget());
+  ToProto(eviction.keep, out->mutable_keep());
+  SetIf(eviction.interval, out, &v1::EvictionSettings::set_interval);
+  out->set_profile(eviction.profile);
+}
+
+absl::Status ToProto(const Given& given, v1::Given* out) {
+  absl::Status status;
+  if (!IsAbsent(given.queries)) status.Update(TensorToProto("queries", given.queries, out->mutable_queries()));
+  if (!IsAbsent(given.filters)) status.Update(TensorToProto("filters", given.filters, out->mutable_filters()));
+  for (const ConstTensor& scores : given.scores) status.Update(TensorToProto("scores", scores, out->add_scores()));
+  return status;
+}
+
+Eviction FromProto(const v1::EvictionSettings& in) {
+  Eviction out;
+  out.scorer = FromProto(in.scorer());
+  TakeIf(in.budget().size_case() == v1::Budget::kTokens, in.budget().tokens(), &out.budget.tokens);
+  TakeIf(in.budget().size_case() == v1::Budget::kRatio, in.budget().ratio(), &out.budget.ratio);
+  out.budget.heads = static_cast<HeadBudget>(in.budget().heads());
+  TakeIf(in.budget().has_safeguard(), in.budget().safeguard(), &out.budget.safeguard);
+  TakeIf(in.budget().has_beta(), in.budget().beta(), &out.budget.beta);
+  out.keep = {in.keep().sinks(), in.keep().recent(), in.keep().recent_share(), {}};
+  TakeIf(in.has_interval(), in.interval(), &out.interval);
+  out.profile = in.profile();
+  return out;
+}
+
+absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out) {
+  return Read(tensor, v1::D_TYPE_INT32, out);
+}
+absl::Status ReadVector(const v1::Tensor& tensor, std::vector<float>* out) {
+  return Read(tensor, v1::D_TYPE_FLOAT32, out);
+}
+
+absl::Status FromProto(const v1::EvictResponse& response, Evicted* out) {
+  absl::Status status;
+  for (const v1::Tensor& kept : response.kept()) status.Update(ReadVector(kept, &out->kept.emplace_back()));
+  out->tokens_evicted = response.tokens_evicted();
+  out->bytes_freed = response.bytes_freed();
+  return status;
+}
+
+absl::Status FromProto(const v1::ScoreResponse& response, std::vector<HeadScores>* out) {
+  absl::Status status;
+  for (const v1::HeadScores& in : response.heads()) {
+    HeadScores& head = out->emplace_back();
+    status.Update(ReadVector(in.positions(), &head.positions));
+    status.Update(ReadVector(in.scores(), &head.scores));
+    if (head.positions.size() != head.scores.size()) {
+      status.Update(absl::InternalError("the server's answer is malformed: scores and positions differ in number"));
+    }
+  }
+  return status;
+}
+
+absl::Status FromProto(const v1::DiagnoseResponse& response, std::vector<HeadDiagnosis>* out) {
+  absl::Status status;
+  for (const v1::HeadDiagnosis& in : response.heads()) status.Update(FromProto(in, &out->emplace_back()));
+  return status;
+}
+
+}  // namespace seine::client

@@ -1,0 +1,30 @@
+// Eviction's values between the client and the wire. Internal to client/, as convert.h.
+#ifndef SEINE_CLIENT_EVICTION_CONVERT_H_
+#define SEINE_CLIENT_EVICTION_CONVERT_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/types.h"
+#include "seine/v1/eviction.pb.h"
+#include "seine/v1/eviction_service.pb.h"
+
+namespace seine::client {
+
+void ToProto(const Scorer& scorer, v1::ScorerSettings* out);
+void ToProto(const Budget& budget, v1::Budget* out);
+void ToProto(const Keep& keep, v1::Keep* out);
+void ToProto(const Eviction& eviction, v1::EvictionSettings* out);
+absl::Status ToProto(const Given& given, v1::Given* out);
+Eviction FromProto(const v1::EvictionSettings& eviction);
+
+// Answers are checked before they are believed: INTERNAL where shapes and bytes disagree.
+absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out);
+absl::Status ReadVector(const v1::Tensor& tensor, std::vector<float>* out);
+absl::Status FromProto(const v1::EvictResponse& response, Evicted* out);
+absl::Status FromProto(const v1::ScoreResponse& response, std::vector<HeadScores>* out);
+absl::Status FromProto(const v1::DiagnoseResponse& response, std::vector<HeadDiagnosis>* out);
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_EVICTION_CONVERT_H_

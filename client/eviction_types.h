@@ -1,0 +1,62 @@
+// Settings of eviction as plain C++ values. Included by types.h.
+#ifndef SEINE_CLIENT_EVICTION_TYPES_H_
+#define SEINE_CLIENT_EVICTION_TYPES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace seine::client {
+
+// kDefault, and absent optionals, take the server's default.
+enum class Anchor : uint8_t { kDefault = 0, kUnitMean = 1, kMean = 2, kMedian = 3, kPairwise = 4 };
+enum class Similarity : uint8_t { kDefault = 0, kCosine = 1, kDot = 2, kEuclid = 3 };
+enum class Metric : uint8_t { kDefault = 0, kL2 = 1, kL1 = 2, kLinf = 3 };
+enum class HeadBudget : uint8_t { kDefault = 0, kUniform = 1, kAdaptive = 2, kPyramid = 3 };
+
+// How much a token is worth keeping. An option that the named scorer has not is refused.
+struct Scorer {
+  // keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, snapkv,
+  // tova, h2o, expected_attention, client
+  std::string name;
+  Anchor anchor = Anchor::kDefault;              // keydiff
+  Similarity similarity = Similarity::kDefault;  // keydiff
+  Metric metric = Metric::kDefault;              // manifoldkv, windowed_manifoldkv
+  std::optional<int> window;                     // windowed_manifoldkv, tokens
+  std::optional<double> lambda;                  // hybrid, ManifoldKV's share
+  std::optional<int> sink;                       // streaming_llm, expected_attention
+  std::optional<int> query_window, kernel;       // snapkv
+  std::optional<int> future;                     // expected_attention, positions ahead
+  std::optional<double> epsilon;                 // expected_attention
+  std::optional<bool> value_norms;               // expected_attention, needs stored values
+};
+
+// Tokens a head, or the share that goes (0.75 keeps a quarter): one of them.
+struct Budget {
+  std::optional<int64_t> tokens = {};
+  std::optional<double> ratio = {};
+  HeadBudget heads = HeadBudget::kDefault;
+  std::optional<double> safeguard = {};  // adaptive: the share of its budget that a head is sure of
+  std::optional<double> beta = {};       // pyramid: the mean budget over the last layer's
+};
+
+// What stays whatever its score, within the budget.
+struct Keep {
+  int64_t sinks = 0, recent = 0;        // first and last positions
+  double recent_share = 0;              // of the budget, for the last positions
+  std::vector<int32_t> positions = {};  // ascending; only with a call
+};
+
+// Eviction that an index does by itself: never more than budget + interval tokens a head are held.
+struct Eviction {
+  Scorer scorer;
+  Budget budget;  // in tokens
+  Keep keep;
+  std::optional<int64_t> interval;
+  std::string profile;  // qfilters, expected_attention; the codec's if empty
+};
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_EVICTION_TYPES_H_

@@ -1,0 +1,154 @@
+#include "index/eviction/budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/math.h"
+#include "kernels/select.h"
+
+namespace seine {
+
+namespace {
+
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// PyramidKV: budgets M_l = high - l (high - low) / (L - 1) with low = mean / beta, high = 2 mean - low, high at most
+// `most`. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
+int64_t PyramidTokens(double mean, double beta, double most, int64_t count, int layer, int num_layers) {
+  if (num_layers < 2) return std::clamp<int64_t>(std::llround(mean), 1, count);
+  double low = mean / beta;
+  const double high = std::min(2 * mean - low, most);
+  low = 2 * mean - high;
+  const double step = (high - low) / (num_layers - 1);
+  const auto until = [&](int l) { return std::llround(l * high - step * l * (l - 1) / 2); };
+  return std::clamp<int64_t>(until(layer + 1) - until(layer), 1, count);
+}
+
+// Scores of tokens that are always kept go above all. Fails where they are more than the head keeps.
+absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int head, const HeadTokens& tokens,
+                       std::vector<float>* scores) {
+  const int64_t recent = std::max<int64_t>(keep.recent, static_cast<int64_t>(keep.recent_share * double(kept)));
+  int64_t forced = 0;
+  for (int64_t i = 0; i < tokens.count; ++i) {
+    const int32_t p = tokens.position(i);
+    if (p >= keep.sinks && p < length - recent &&
+        !std::binary_search(keep.positions.begin(), keep.positions.end(), p)) {
+      continue;
+    }
+    (*scores)[i] = kLargestFloat;
+    ++forced;
+  }
+  if (forced <= kept) return absl::OkStatus();
+  return Wrong("keep: ", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
+}
+
+std::vector<uint32_t> Everything(int64_t count) {
+  std::vector<uint32_t> all(count);
+  std::iota(all.begin(), all.end(), 0u);
+  return all;
+}
+
+// AdaKV: each head's safeguard is raised above all, then one selection runs over the heads' scores laid end to end.
+std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& kept, double safeguard,
+                                                  const Scores& scores) {
+  std::vector<float> all, scratch;
+  std::vector<uint32_t> places;
+  int64_t total = 0;
+  for (size_t h = 0; h < scores.size(); ++h) {
+    const size_t begin = all.size();
+    all.insert(all.end(), scores[h].begin(), scores[h].end());
+    total += kept[h];
+    const auto safe = static_cast<int64_t>(static_cast<double>(kept[h]) * safeguard);
+    if (kept[h] == 0 || safeguard == 0) continue;
+    SelectLargest(scores[h].data(), scores[h].size(), std::max<int64_t>(1, safe), &scratch, &places);
+    for (const uint32_t place : places) all[begin + place] = kLargestFloat;
+  }
+  SelectLargest(all.data(), all.size(), total, &scratch, &places);
+  std::vector<std::vector<uint32_t>> selected(scores.size());
+  size_t head = 0, begin = 0;
+  for (const uint32_t place : places) {
+    while (place >= begin + scores[head].size()) begin += scores[head++].size();
+    selected[head].push_back(static_cast<uint32_t>(place - begin));
+  }
+  return selected;
+}
+
+// Tokens that each head may keep. An adaptive budget is the layer's: what one head lacks, others may have.
+std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, int layer, int num_layers, const ScoreInput& input) {
+  std::vector<int64_t> kept;
+  for (const HeadTokens& head : input.heads) kept.push_back(KeptTokens(budget, head.count, layer, num_layers));
+  if (budget.heads != HeadBudget::kAdaptive || budget.tokens == 0) return kept;
+  int64_t spare = budget.tokens * static_cast<int64_t>(kept.size()) - std::accumulate(kept.begin(), kept.end(), 0LL);
+  for (size_t h = 0; h < kept.size(); ++h) {
+    const int64_t more = std::min(spare, input.heads[h].count - kept[h]);
+    kept[h] += more;
+    spare -= more;
+  }
+  return kept;
+}
+
+}  // namespace
+
+absl::Status Validate(const BudgetConfig& b) {
+  if (b.tokens < 0) return Wrong("budget.tokens: ", b.tokens, " is negative");
+  if (!(b.ratio >= 0 && b.ratio < 1)) return Wrong("budget.ratio: ", b.ratio, " is not in [0, 1)");
+  if (b.tokens > 0 && b.ratio > 0) return Wrong("budget.ratio: given beside budget.tokens; one of them");
+  if (b.tokens == 0 && b.ratio == 0) return Wrong("budget.tokens: neither tokens nor a ratio is given");
+  if (b.heads > HeadBudget::kPyramid) return Wrong("budget.heads: unknown value ", static_cast<int>(b.heads));
+  if (!(b.safeguard >= 0 && b.safeguard <= 1)) return Wrong("budget.safeguard: ", b.safeguard, " is not in [0, 1]");
+  if (!(b.beta >= 1 && std::isfinite(b.beta))) return Wrong("budget.beta: ", b.beta, " is no number of at least 1");
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const KeepConfig& k) {
+  if (k.sinks < 0) return Wrong("keep.sinks: ", k.sinks, " is negative");
+  if (k.recent < 0) return Wrong("keep.recent: ", k.recent, " is negative");
+  if (!(k.recent_share >= 0 && k.recent_share < 1)) {
+    return Wrong("keep.recent_share: ", k.recent_share, " is not in [0, 1)");
+  }
+  for (size_t i = 0; i < k.positions.size(); ++i) {
+    if (k.positions[i] < 0) return Wrong("keep.positions[", i, "]: ", k.positions[i], " is negative");
+    if (i > 0 && k.positions[i] <= k.positions[i - 1]) return Wrong("keep.positions[", i, "]: not ascending");
+  }
+  return absl::OkStatus();
+}
+
+int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num_layers) {
+  if (count == 0) return 0;
+  const auto n = static_cast<double>(count);
+  const bool absolute = budget.tokens > 0;
+  const double mean = absolute ? static_cast<double>(budget.tokens) : n * (1 - budget.ratio);
+  if (budget.heads == HeadBudget::kPyramid) {
+    // By ratio, layers are of one length and none keeps more than it has; by tokens, each has its own.
+    return PyramidTokens(mean, budget.beta, absolute ? 2 * mean : n, count, layer, num_layers);
+  }
+  return std::clamp<int64_t>(static_cast<int64_t>(mean), 1, count);
+}
+
+absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
+                                                              int layer, int num_layers, const ScoreInput& input,
+                                                              Scores scores) {
+  const std::vector<int64_t> kept = KeptOfHeads(budget, layer, num_layers, input);
+  for (size_t h = 0; h < scores.size(); ++h) {
+    absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &scores[h]);
+    if (!s.ok()) return s;
+  }
+  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, scores);
+  std::vector<std::vector<uint32_t>> selected(scores.size());
+  input.backend->Run(static_cast<int>(scores.size()), [&](int h) {
+    if (kept[h] >= input.heads[h].count) {
+      selected[h] = Everything(input.heads[h].count);
+      return;
+    }
+    std::vector<float> scratch;
+    SelectLargest(scores[h].data(), scores[h].size(), kept[h], &scratch, &selected[h]);
+  });
+  return selected;
+}
+
+}  // namespace seine

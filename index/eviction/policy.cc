@@ -1,0 +1,42 @@
+#include "index/eviction/policy.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "profile/profile.h"
+
+namespace seine {
+
+EvictionPolicy::EvictionPolicy(const IndexConfig* config) : config_(*config) {
+  if (on()) scorer_ = *MakeScorer(settings().scorer);
+}
+
+int64_t EvictionPolicy::Room(const std::vector<int64_t>& sizes, int layer) const {
+  const auto heads = static_cast<int64_t>(sizes.size());
+  // An adaptive budget is the layer's: heads may hold more and less than their share of it.
+  const int64_t held = settings().budget.heads == HeadBudget::kAdaptive
+                           ? (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) + heads - 1) / heads
+                           : *std::max_element(sizes.begin(), sizes.end());
+  const int64_t budget =
+      KeptTokens(settings().budget, std::numeric_limits<int32_t>::max(), layer, config_.geometry.num_layers);
+  return budget + settings().interval - held;
+}
+
+const Profile* EvictionPolicy::profile() const {
+  if (on() && settings().profile != nullptr) return settings().profile.get();
+  return config_.codec.profile.get();
+}
+
+absl::StatusOr<const Filters*> EvictionPolicy::FiltersOf(int layer) const {
+  if (on() && !settings().filters.empty()) return &settings().filters[layer];
+  if (profile() == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto found = filters_.find(layer); found != filters_.end()) return &found->second;
+  absl::StatusOr<Filters> made =
+      FiltersFromProfile(*profile(), layer, config_.geometry.rope, 0, static_cast<double>(config_.codec.horizon));
+  if (!made.ok()) return made.status();
+  return &filters_.emplace(layer, *std::move(made)).first->second;
+}
+
+}  // namespace seine

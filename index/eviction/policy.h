@@ -1,0 +1,57 @@
+// What an index evicts by itself: its scorer made, the room that a budget leaves, and directions kept for Q-Filters.
+#ifndef SEINE_INDEX_EVICTION_POLICY_H_
+#define SEINE_INDEX_EVICTION_POLICY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "index/config.h"
+#include "index/scorers/filters.h"
+#include "index/scorers/scorer.h"
+
+namespace seine {
+
+// Thread-safe.
+class EvictionPolicy {
+ public:
+  // `config` is valid and outlives this.
+  explicit EvictionPolicy(const IndexConfig* config);
+
+  bool on() const { return config_.eviction.has_value(); }
+  const EvictionConfig& settings() const { return *config_.eviction; }
+  const Scorer& scorer() const { return *scorer_; }
+  // What a layer keeps sums of.
+  SumsWanted sums() const { return scorer_ == nullptr ? SumsWanted() : scorer_->sums(); }
+
+  void Count(int64_t tokens) const {
+    evictions_.fetch_add(1, std::memory_order_relaxed);
+    tokens_.fetch_add(tokens, std::memory_order_relaxed);
+  }
+  int64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }
+  int64_t evicted_tokens() const { return tokens_.load(std::memory_order_relaxed); }
+
+  // Tokens that a layer whose heads hold `sizes` may take before it has to evict; at most 0: now.
+  int64_t Room(const std::vector<int64_t>& sizes, int layer) const;
+
+  // The profile that scorers see: the eviction's own, else the codec's; nullptr: none.
+  const Profile* profile() const;
+  // Of the settings' files, or of the profile, carried to queries at positions [0, horizon]; computed once a layer.
+  // nullptr: there is neither.
+  absl::StatusOr<const Filters*> FiltersOf(int layer) const;
+
+ private:
+  const IndexConfig& config_;
+  std::shared_ptr<const Scorer> scorer_;
+  mutable std::atomic<int64_t> evictions_{0}, tokens_{0};  // by whomever they were asked for
+  mutable std::mutex mutex_;
+  mutable std::map<int, Filters> filters_;  // by layer; guarded by mutex_, entries never change
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_EVICTION_POLICY_H_

@@ -1,0 +1,35 @@
+// Scores that the caller gives.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "index/scorers/scorers.h"
+
+namespace seine::scorers {
+
+namespace {
+
+class ClientScores : public Scorer {
+ public:
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    if (input.given.size() != input.heads.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("scores: ", input.given.size(), " heads given, the layer has ",
+                                                     input.heads.size(), " KV heads"));
+    }
+    return ForEachHead(input, scores, [&](int h, float* out) {
+      for (int64_t i = 0; i < input.heads[h].count; ++i) {
+        out[i] = input.given[h][i];
+        if (!std::isfinite(out[i])) {
+          return absl::InvalidArgumentError(absl::StrCat("scores: KV head ", h, ", token ", i, " is not finite"));
+        }
+      }
+      return absl::OkStatus();
+    });
+  }
+};
+
+}  // namespace
+
+ScorerRef MakeClientScores(const ScorerConfig&) { return std::make_shared<ClientScores>(); }
+
+}  // namespace seine::scorers

@@ -1,0 +1,35 @@
+// H2O: accumulated attention over the number of given queries that could see the token, mean over the group. With the
+// queries of all positions this is kvpress' ObservedAttention; with the last ones, what they observed.
+#include <algorithm>
+
+#include "index/scorers/attention.h"
+#include "index/scorers/scorers.h"
+
+namespace seine::scorers {
+
+namespace {
+
+class H2o : public Scorer {
+ public:
+  bool needs_queries() const override { return true; }
+
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    if (absl::Status s = CheckQueries(input, "h2o", 1); !s.ok()) return s;
+    return ForEachHead(input, scores, [&](int h, float* out) {
+      const HeadTokens& head = input.heads[h];
+      HeadAttention attention(input, h);
+      const float share = 1.0f / static_cast<float>(input.group);
+      for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, share, out);
+      for (int64_t i = 0; i < head.count; ++i) {
+        out[i] /= static_cast<float>(std::min<int64_t>(input.num_queries, input.length - head.position(i)));
+      }
+      return absl::OkStatus();
+    });
+  }
+};
+
+}  // namespace
+
+ScorerRef MakeH2o(const ScorerConfig&) { return std::make_shared<H2o>(); }
+
+}  // namespace seine::scorers

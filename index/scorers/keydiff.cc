@@ -1,0 +1,103 @@
+// KeyDiff (section 3.2): a key that points where the others do is the less worth keeping.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "index/scorers/scorers.h"
+#include "kernels/cpu/ops.h"
+
+namespace seine::scorers {
+
+namespace {
+
+// The (lower) median of each coordinate.
+std::vector<float> MedianKey(const HeadTokens& head, int head_dim) {
+  std::vector<float> rows(static_cast<size_t>(head.count) * head_dim), column(head.count), median(head_dim);
+  ForEachRun(head.keys, 0, head.count, [&](const ConstRows& run, int64_t first, int64_t count) {
+    cpu::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
+  });
+  for (int j = 0; j < head_dim && head.count > 0; ++j) {
+    for (int64_t i = 0; i < head.count; ++i) column[i] = rows[i * head_dim + j];
+    const auto middle = column.begin() + (head.count - 1) / 2;
+    std::nth_element(column.begin(), middle, column.end());
+    median[j] = *middle;
+  }
+  return median;
+}
+
+// Equation 7: out[i] = -mean over j of cos(k_i, k_j).
+void ScorePairwise(const HeadTokens& head, int head_dim, float* out) {
+  const int64_t n = head.count;
+  std::vector<float> rows(n * head_dim), cosines(4 * n);
+  ForEachRun(head.keys, 0, n, [&](const ConstRows& run, int64_t first, int64_t count) {
+    cpu::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
+  });
+  for (int64_t i = 0; i < n; ++i) {
+    float* row = rows.data() + i * head_dim;
+    const std::vector<float> unit = UnitVector({row, row + head_dim});
+    std::copy(unit.begin(), unit.end(), row);
+  }
+  const ConstRows all = {rows.data(), head_dim * sizeof(float), DType::kFloat32};
+  for (int64_t i = 0; i < n; i += 4) {
+    const int now = static_cast<int>(std::min<int64_t>(4, n - i));
+    cpu::DotRows(all, n, head_dim, rows.data() + i * head_dim, now, cosines.data(), n);
+    for (int g = 0; g < now; ++g) {
+      double sum = 0;
+      for (int64_t j = 0; j < n; ++j) sum += cosines[g * n + j];
+      out[i + g] = static_cast<float>(-sum / static_cast<double>(n));
+    }
+  }
+}
+
+class KeyDiff : public Scorer {
+ public:
+  explicit KeyDiff(const ScorerConfig& config) : anchor_(config.anchor), similarity_(config.similarity) {}
+
+  SumsWanted sums() const override {
+    return {.unit = anchor_ == Anchor::kUnitMean, .raw = anchor_ == Anchor::kMean, .window = 0};
+  }
+
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    return ForEachHead(input, scores, [&](int h, float* out) {
+      const HeadTokens& head = input.heads[h];
+      if (anchor_ != Anchor::kPairwise) {
+        ScoreAnchored(head, input.head_dim, out);
+      } else if (head.count <= kMaxPairwise) {
+        ScorePairwise(head, input.head_dim, out);
+      } else {
+        return absl::InvalidArgumentError(absl::StrCat("scorer.anchor: pairwise compares at most ", kMaxPairwise,
+                                                       " tokens, KV head ", h, " holds ", head.count));
+      }
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  std::vector<float> AnchorOf(const HeadTokens& head, int head_dim) const {
+    if (anchor_ == Anchor::kMedian) return MedianKey(head, head_dim);
+    KeySums own(sums(), head_dim);
+    const KeySums& key_sums = SumsOf(head, sums(), head_dim, &own);
+    return anchor_ == Anchor::kMean ? key_sums.RawMean() : key_sums.UnitMean();
+  }
+
+  void ScoreAnchored(const HeadTokens& head, int head_dim, float* out) const {
+    std::vector<float> anchor = AnchorOf(head, head_dim);
+    cpu::KeyScore kind = cpu::KeyScore::kL2;  // minus the similarity -|k - a|
+    if (similarity_ == Similarity::kCosine) {
+      kind = cpu::KeyScore::kNegCosine;
+      anchor = UnitVector(std::move(anchor));
+    } else if (similarity_ == Similarity::kDot) {
+      kind = cpu::KeyScore::kDot;
+      for (float& x : anchor) x = -x;
+    }
+    ScoreRange(head, head_dim, 0, head.count, kind, anchor.data(), out);
+  }
+
+  const Anchor anchor_;
+  const Similarity similarity_;
+};
+
+}  // namespace
+
+ScorerRef MakeKeyDiff(const ScorerConfig& config) { return std::make_shared<KeyDiff>(config); }
+
+}  // namespace seine::scorers

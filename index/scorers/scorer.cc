@@ -1,0 +1,178 @@
+// Scorers by name, and the checks of their options.
+#include "index/scorers/scorer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "index/scorers/scorers.h"
+
+namespace seine {
+
+namespace {
+
+using scorers::ScorerRef;
+
+struct Named {
+  const char* name;
+  ScorerRef (*make)(const ScorerConfig&);
+};
+
+constexpr Named kScorers[] = {
+    {"keydiff", scorers::MakeKeyDiff},
+    {"manifoldkv", scorers::MakeManifoldKv},
+    {"windowed_manifoldkv", scorers::MakeWindowedManifoldKv},
+    {"hybrid", scorers::MakeHybrid},
+    {"normalized", scorers::MakeNormalized},
+    {"qfilters", scorers::MakeQFilters},
+    {"knorm", scorers::MakeKNorm},
+    {"streaming_llm", scorers::MakeStreamingLlm},
+    {"snapkv", scorers::MakeSnapKv},
+    {"tova", scorers::MakeTova},
+    {"h2o", scorers::MakeH2o},
+    {"expected_attention", scorers::MakeExpectedAttention},
+    {"client", scorers::MakeClientScores},
+};
+
+constexpr int kMaxWindow = 1 << 24;
+
+template <typename... Parts>
+absl::Status Wrong(absl::string_view field, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("scorer.", field, ": ", parts...));
+}
+
+absl::Status CheckRange(absl::string_view field, int value, int low, int high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong(field, value, " is not in [", low, ", ", high, "]");
+}
+
+// An option of another scorer is a misunderstanding, not something to pass over.
+absl::Status CheckOwned(const ScorerConfig& c) {
+  const ScorerConfig plain;
+  const auto foreign = [&](bool given, absl::string_view field, std::vector<absl::string_view> owners) {
+    if (!given || std::find(owners.begin(), owners.end(), c.name) != owners.end()) return absl::OkStatus();
+    return Wrong(field, "given, but ", c.name, " has none; it is an option of ", absl::StrJoin(owners, ", "));
+  };
+  absl::Status status = foreign(c.anchor != plain.anchor, "anchor", {"keydiff"});
+  status.Update(foreign(c.similarity != plain.similarity, "similarity", {"keydiff"}));
+  status.Update(foreign(c.metric != plain.metric, "metric", {"manifoldkv", "windowed_manifoldkv"}));
+  status.Update(foreign(c.window != plain.window, "window", {"windowed_manifoldkv"}));
+  status.Update(foreign(c.lambda != plain.lambda, "lambda", {"hybrid"}));
+  status.Update(foreign(c.sink != plain.sink, "sink", {"streaming_llm", "expected_attention"}));
+  status.Update(foreign(c.query_window != plain.query_window, "query_window", {"snapkv"}));
+  status.Update(foreign(c.kernel != plain.kernel, "kernel", {"snapkv"}));
+  status.Update(foreign(c.future != plain.future, "future", {"expected_attention"}));
+  status.Update(foreign(c.epsilon != plain.epsilon, "epsilon", {"expected_attention"}));
+  status.Update(foreign(c.value_norms != plain.value_norms, "value_norms", {"expected_attention"}));
+  return status;
+}
+
+absl::Status CheckValues(const ScorerConfig& c) {
+  if (c.anchor > Anchor::kPairwise) return Wrong("anchor", "unknown value ", static_cast<int>(c.anchor));
+  if (c.similarity > Similarity::kEuclid) return Wrong("similarity", "unknown value ", static_cast<int>(c.similarity));
+  if (c.metric > Metric::kLinf) return Wrong("metric", "unknown value ", static_cast<int>(c.metric));
+  if (c.anchor == Anchor::kPairwise && c.similarity != Similarity::kCosine) {
+    return Wrong("similarity", "the pairwise form is defined for cosine");
+  }
+  if (!(c.lambda >= 0 && c.lambda <= 1)) return Wrong("lambda", c.lambda, " is not in [0, 1]");
+  if (!(c.epsilon >= 0 && std::isfinite(c.epsilon))) return Wrong("epsilon", c.epsilon, " is no number of at least 0");
+  if (c.kernel % 2 == 0) return Wrong("kernel", c.kernel, " is not odd");
+  absl::Status status = CheckRange("window", c.window, 1, kMaxWindow);
+  status.Update(CheckRange("sink", c.sink, 0, kMaxWindow));
+  status.Update(CheckRange("query_window", c.query_window, 1, kMaxWindow));
+  status.Update(CheckRange("kernel", c.kernel, 1, kMaxWindow));
+  status.Update(CheckRange("future", c.future, 1, kMaxWindow));
+  return status;
+}
+
+}  // namespace
+
+const std::vector<std::string>& ScorerNames() {
+  static const auto* const names = [] {
+    auto* list = new std::vector<std::string>();
+    for (const Named& named : kScorers) list->emplace_back(named.name);
+    return list;
+  }();
+  return *names;
+}
+
+absl::StatusOr<std::shared_ptr<const Scorer>> MakeScorer(const ScorerConfig& config) {
+  for (const Named& named : kScorers) {
+    if (config.name != named.name) continue;
+    if (absl::Status s = CheckOwned(config); !s.ok()) return s;
+    if (absl::Status s = CheckValues(config); !s.ok()) return s;
+    return named.make(config);
+  }
+  return Wrong("name", "unknown scorer; there are ", absl::StrJoin(ScorerNames(), ", "));
+}
+
+namespace scorers {
+
+absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
+                         const std::function<absl::Status(int head, float* out)>& body) {
+  const int count = static_cast<int>(input.heads.size());
+  scores->resize(count);
+  std::vector<absl::Status> statuses(count);
+  input.backend->Run(count, [&](int h) {
+    (*scores)[h].assign(input.heads[h].count, 0.0f);
+    statuses[h] = body(h, (*scores)[h].data());
+  });
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
+                const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit) {
+  while (begin < end) {
+    const int64_t stop = std::min<int64_t>(end, (begin / rows.chunk_tokens + 1) * rows.chunk_tokens);
+    visit({rows.row(begin), rows.head_dim * SizeOf(rows.dtype), rows.dtype}, begin, stop - begin);
+    begin = stop;
+  }
+}
+
+const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head_dim, KeySums* own) {
+  if (head.sums != nullptr) return *head.sums;
+  *own = KeySums(wanted, head_dim);
+  ForEachRun(head.keys, 0, head.count, [&](const ConstRows& rows, int64_t, int64_t count) { own->Add(rows, count); });
+  return *own;
+}
+
+void ScoreRange(const HeadTokens& head, int head_dim, int64_t begin, int64_t end, cpu::KeyScore kind,
+                const float* anchor, float* out) {
+  ForEachRun(head.keys, begin, end, [&](const ConstRows& rows, int64_t first, int64_t count) {
+    cpu::ScoreKeys(rows, count, head_dim, kind, anchor, out + (first - begin));
+  });
+}
+
+cpu::KeyScore KindOf(Metric metric) {
+  if (metric == Metric::kL1) return cpu::KeyScore::kL1;
+  return metric == Metric::kLinf ? cpu::KeyScore::kLinf : cpu::KeyScore::kL2;
+}
+
+std::vector<float> UnitVector(std::vector<float> v) {
+  double squares = 0;
+  for (const float x : v) squares += static_cast<double>(x) * x;
+  const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
+  for (float& x : v) x = static_cast<float>(x * scale);
+  return v;
+}
+
+int64_t CountUpTo(const HeadTokens& head, int64_t position) {
+  if (head.positions == nullptr) return std::clamp<int64_t>(position + 1, 0, head.count);
+  return std::upper_bound(head.positions, head.positions + head.count, position) - head.positions;
+}
+
+float AboveAll(const Scores& scores) {
+  float largest = 0;
+  for (const auto& head : scores) {
+    for (const float score : head) largest = std::max(largest, score);
+  }
+  return largest + 1;
+}
+
+}  // namespace scorers
+}  // namespace seine

@@ -1,0 +1,59 @@
+// Makers of the scorers, one file each; and what several of them share.
+#ifndef SEINE_INDEX_SCORERS_SCORERS_H_
+#define SEINE_INDEX_SCORERS_SCORERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "index/scorers/scorer.h"
+#include "kernels/cpu/key_scores.h"
+
+namespace seine::scorers {
+
+using ScorerRef = std::shared_ptr<const Scorer>;
+
+ScorerRef MakeKeyDiff(const ScorerConfig& config);
+ScorerRef MakeManifoldKv(const ScorerConfig& config);
+ScorerRef MakeWindowedManifoldKv(const ScorerConfig& config);
+ScorerRef MakeHybrid(const ScorerConfig& config);
+ScorerRef MakeNormalized(const ScorerConfig& config);
+ScorerRef MakeQFilters(const ScorerConfig& config);
+ScorerRef MakeKNorm(const ScorerConfig& config);
+ScorerRef MakeStreamingLlm(const ScorerConfig& config);
+ScorerRef MakeSnapKv(const ScorerConfig& config);
+ScorerRef MakeTova(const ScorerConfig& config);
+ScorerRef MakeH2o(const ScorerConfig& config);
+ScorerRef MakeExpectedAttention(const ScorerConfig& config);
+ScorerRef MakeClientScores(const ScorerConfig& config);
+
+// body(h) for every KV head, in parallel, once scores->at(h) has its head's size. The first error by head.
+absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
+                         const std::function<absl::Status(int head, float* out)>& body);
+
+// visit(rows, first, count) for each contiguous run of tokens [begin, end) of a head, in order.
+void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
+                const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit);
+
+// The head's running sums, or `own`, which is filled in a pass over its keys.
+const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head_dim, KeySums* own);
+
+// cpu::ScoreKeys over tokens [begin, end) of a head; out[end - begin].
+void ScoreRange(const HeadTokens& head, int head_dim, int64_t begin, int64_t end, cpu::KeyScore kind,
+                const float* anchor, float* out);
+
+cpu::KeyScore KindOf(Metric metric);
+
+// `v` over its norm, in fp64; zeros stay.
+std::vector<float> UnitVector(std::vector<float> v);
+
+// Of tokens sorted by position: how many are at or before `position`.
+int64_t CountUpTo(const HeadTokens& head, int64_t position);
+
+// Largest of all scores plus one: what tokens get that are always kept (kvpress).
+float AboveAll(const Scores& scores);
+
+}  // namespace seine::scorers
+
+#endif  // SEINE_INDEX_SCORERS_SCORERS_H_

@@ -1,0 +1,59 @@
+// SnapKV: mean attention of the last `query_window` queries to the tokens before them, average-pooled over neighbours
+// (zeros beyond the edges count, as in kvpress), mean over the group; the window's own tokens are above all others.
+#include <algorithm>
+
+#include "index/scorers/attention.h"
+#include "index/scorers/scorers.h"
+
+namespace seine::scorers {
+
+namespace {
+
+// Means over `kernel` neighbours of x[n].
+std::vector<float> Pool(const std::vector<float>& x, int64_t n, int kernel) {
+  std::vector<float> pooled(n);
+  for (int64_t i = 0; i < n; ++i) {
+    float sum = 0;
+    const int64_t end = std::min<int64_t>(n, i + kernel / 2 + 1);
+    for (int64_t j = std::max<int64_t>(0, i - kernel / 2); j < end; ++j) sum += x[j];
+    pooled[i] = sum / static_cast<float>(kernel);
+  }
+  return pooled;
+}
+
+class SnapKv : public Scorer {
+ public:
+  explicit SnapKv(const ScorerConfig& config) : window_(config.query_window), kernel_(config.kernel) {}
+
+  bool needs_queries() const override { return true; }
+
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
+    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], input.length - window_ - 1); };
+    const absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+      const int64_t n = before_window(h);
+      std::vector<float> mean(input.heads[h].count);
+      HeadAttention attention(input, h);
+      const float share = 1.0f / static_cast<float>(window_ * input.group);
+      for (int64_t q = input.num_queries - window_; q < input.num_queries; ++q) attention.Add(q, share, mean.data());
+      const std::vector<float> pooled = Pool(mean, n, kernel_);
+      std::copy(pooled.begin(), pooled.end(), out);
+      return absl::OkStatus();
+    });
+    const float above = AboveAll(*scores);
+    for (size_t h = 0; h < scores->size(); ++h) {
+      std::fill((*scores)[h].begin() + before_window(static_cast<int>(h)), (*scores)[h].end(), above);
+    }
+    return status;
+  }
+
+ private:
+  const int64_t window_;
+  const int kernel_;
+};
+
+}  // namespace
+
+ScorerRef MakeSnapKv(const ScorerConfig& config) { return std::make_shared<SnapKv>(config); }
+
+}  // namespace seine::scorers

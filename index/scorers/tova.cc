@@ -1,0 +1,51 @@
+// TOVA: attention of the last query, mean over all query heads of the layer, the same for each KV head; the last token
+// is above all others (kvpress). Where heads hold different tokens, the mean is over the heads that hold one.
+#include "index/scorers/attention.h"
+#include "index/scorers/scorers.h"
+
+namespace seine::scorers {
+
+namespace {
+
+class Tova : public Scorer {
+ public:
+  bool needs_queries() const override { return true; }
+
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    if (absl::Status s = CheckQueries(input, "tova", 1); !s.ok()) return s;
+    const absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+      HeadAttention(input, h).Add(input.num_queries - 1, 1.0f / static_cast<float>(input.group), out);
+      return absl::OkStatus();
+    });
+    AverageHeads(input, scores);
+    const float above = AboveAll(*scores);
+    for (size_t h = 0; h < scores->size(); ++h) {
+      const int64_t last = CountUpTo(input.heads[h], input.length - 2);
+      for (int64_t i = last; i < input.heads[h].count; ++i) (*scores)[h][i] = above;
+    }
+    return status;
+  }
+
+ private:
+  static void AverageHeads(const ScoreInput& input, Scores* scores) {
+    std::vector<float> sums(input.length), holders(input.length);
+    for (size_t h = 0; h < scores->size(); ++h) {
+      for (int64_t i = 0; i < input.heads[h].count; ++i) {
+        sums[input.heads[h].position(i)] += (*scores)[h][i];
+        holders[input.heads[h].position(i)] += 1;
+      }
+    }
+    for (size_t h = 0; h < scores->size(); ++h) {
+      for (int64_t i = 0; i < input.heads[h].count; ++i) {
+        const int32_t p = input.heads[h].position(i);
+        (*scores)[h][i] = sums[p] / holders[p];
+      }
+    }
+  }
+};
+
+}  // namespace
+
+ScorerRef MakeTova(const ScorerConfig&) { return std::make_shared<Tova>(); }
+
+}  // namespace seine::scorers

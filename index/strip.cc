@@ -1,0 +1,369 @@
+// Append, truncate and selection of one strip.
+#include "index/strip.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace seine {
+
+namespace {
+
+// Checksums of `count` tokens of `token_bytes` each.
+std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t token_bytes) {
+  std::vector<uint64_t> sums(count);
+  for (int64_t i = 0; i < count; ++i) sums[i] = XXH3_64bits(rows + i * token_bytes, token_bytes);
+  return sums;
+}
+
+const uint8_t* Bytes(const std::vector<uint64_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
+
+std::vector<KeySums> MakeSums(const Context& context, int heads) {
+  const SumsWanted wanted = context.eviction.sums();
+  if (!wanted.any()) return {};
+  return std::vector<KeySums>(heads, KeySums(wanted, context.config.geometry.head_dim));
+}
+
+}  // namespace
+
+// Zone keys of a strip that is being extended: stored rows up to its old size, then the rows just given.
+class Strip::AppendedKeys : public KeySource {
+ public:
+  // `input`: of the whole layer's heads.
+  AppendedKeys(const Strip* strip, const uint8_t* input, int64_t new_size)
+      : strip_(*strip), input_(input), new_size_(new_size) {}
+
+  ConstRows Rows(int head, int64_t key, int64_t* count) const override {
+    const Context& context = *strip_.context_;
+    const int64_t place = context.config.zones.sink + key;
+    const DType dtype = context.config.geometry.dtype;
+    if (place >= strip_.size_) {
+      *count = new_size_ - place;
+      const uint8_t* token = input_ + (place - strip_.size_) * context.token_bytes() + strip_.head_offset();
+      return {token + int64_t{head} * context.row_bytes(), static_cast<size_t>(context.token_bytes()), dtype};
+    }
+    const int64_t chunk_end = (place / strip_.keys_.chunk_tokens() + 1) * strip_.keys_.chunk_tokens();
+    *count = std::min(chunk_end, strip_.size_) - place;
+    return {strip_.keys_.Row(head, place), static_cast<size_t>(context.row_bytes()), dtype};
+  }
+
+ private:
+  const Strip& strip_;
+  const uint8_t* const input_;
+  const int64_t new_size_;
+};
+
+Strip::Strip(const Context* context)
+    : context_(context),
+      whole_(true),
+      first_head_(0),
+      keys_(&context->rows, &context->row_shape),
+      values_(&context->rows, &context->row_shape),
+      checksums_(&context->checksums, &context->checksum_shape),
+      positions_(&context->head_positions, &context->head_position_shape),
+      sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
+      codes_(&context->codes) {}
+
+Strip::Strip(const Context* context, int head)
+    : context_(context),
+      whole_(false),
+      first_head_(head),
+      keys_(&context->head_rows, &context->head_row_shape),
+      values_(&context->head_rows, &context->head_row_shape),
+      checksums_(&context->checksums, &context->checksum_shape),
+      positions_(&context->head_positions, &context->head_position_shape),
+      sums_(MakeSums(*context, 1)),
+      codes_(&context->head_codes, head) {}
+
+int32_t Strip::position(int64_t place) const {
+  if (whole_) return static_cast<int32_t>(place);
+  int32_t position;
+  std::memcpy(&position, positions_.Row(0, place), sizeof(position));
+  return position;
+}
+
+int64_t Strip::PlaceOf(int64_t wanted) const {
+  if (whole_) return std::clamp<int64_t>(wanted, 0, size_);
+  int64_t low = 0, high = size_;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (position(middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+absl::Status Strip::CheckReplay(int64_t first, int64_t count, const uint8_t* keys, const uint8_t* values) const {
+  const int64_t token_bytes = context_->token_bytes();
+  const int64_t end = PlaceOf(first + count);
+  for (int64_t place = PlaceOf(first); place < end;) {
+    const int64_t run = whole_ ? end - place : 1;
+    const int64_t offset = (position(place) - first) * token_bytes + head_offset();
+    absl::Status s = CheckReplayAt(place, run, keys + offset, keeps_values() ? values + offset : nullptr);
+    if (!s.ok()) return s;
+    place += run;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const {
+  const char* what = "keys";
+  int64_t different;
+  const int64_t token_bytes = context_->token_bytes();
+  if (keeps_all_keys()) {
+    different = keys_.FirstDifference(place, keys, count, token_bytes);
+  } else {
+    different = checksums_.FirstDifference(place, Bytes(Checksums(keys, count, token_bytes)), count, sizeof(uint64_t));
+  }
+  if (different < 0 && keeps_values()) {
+    what = "values";
+    different = values_.FirstDifference(place, values, count, token_bytes);
+  }
+  if (different < 0) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(what, ": position ", position(place + different),
+                                               " already holds other bytes; truncate before rewriting it"));
+}
+
+bool Strip::WantsCodecs(int64_t count) const { return codes_.encoded() == 0 && context_->ZoneKeys(size_ + count) > 0; }
+
+// kNone keeps the sink and the newest keys only; what lies between is encoded straight from the input.
+std::pair<int64_t, int64_t> Strip::NotStored(int64_t size) const {
+  const int64_t first = std::max(std::min<int64_t>(context_->config.zones.sink, size), size_);
+  return {first, std::max(first, RawBeginAt(size))};
+}
+
+void Strip::PlanAppend(int64_t count, Staging* staging) {
+  const int64_t new_size = size_ + count;
+  const auto [gap_begin, gap_end] = NotStored(new_size);
+  if (gap_end > gap_begin) {
+    keys_.Plan(size_, gap_begin, staging);
+    keys_.Plan(gap_end, new_size, staging);
+  } else {
+    keys_.Plan(size_, new_size, staging);
+  }
+  if (keeps_values()) values_.Plan(size_, new_size, staging);
+  if (!keeps_all_keys()) checksums_.Plan(size_, new_size, staging);
+  if (!whole_) positions_.Plan(size_, new_size, staging);
+  codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
+}
+
+void Strip::RefreshRows() {
+  keys_.Refresh();
+  values_.Refresh();
+  checksums_.Refresh();
+  positions_.Refresh();
+}
+
+absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
+  RefreshRows();
+  const size_t token_bytes = context_->token_bytes();
+  const int64_t new_size = size_ + count;
+  const uint8_t* own = keys + head_offset();
+  const auto [gap_begin, gap_end] = NotStored(new_size);
+  keys_.Write(size_, own, gap_begin - size_, token_bytes);
+  keys_.Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
+  if (keeps_values()) values_.Write(size_, values + head_offset(), count, token_bytes);
+  if (!keeps_all_keys()) {
+    checksums_.Write(size_, Bytes(Checksums(keys, count, context_->token_bytes())), count, sizeof(uint64_t));
+  }
+  if (!whole_) {
+    std::vector<int32_t> positions(count);
+    for (int64_t i = 0; i < count; ++i) positions[i] = static_cast<int32_t>(first_position + i);
+    WritePositions(size_, positions);
+  }
+  const AppendedKeys source(this, keys, new_size);
+  return codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer);
+}
+
+absl::Status Strip::UndoAppend() { return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_)); }
+
+void Strip::CommitAppend(int64_t count) {
+  const int64_t new_size = size_ + count, raw_begin = RawBeginAt(new_size);
+  if (raw_begin > raw_begin_) {
+    keys_.Drop(context_->config.zones.sink, raw_begin);
+    raw_begin_ = raw_begin;
+  }
+  const int64_t old_size = size_;
+  size_ = new_size;
+  AddToSums(old_size);
+}
+
+void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
+  positions_.Write(place, reinterpret_cast<const uint8_t*>(positions.data()), static_cast<int64_t>(positions.size()),
+                   sizeof(int32_t));
+}
+
+// Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
+void Strip::AddToSums(int64_t begin) {
+  const int chunk = keys_.chunk_tokens();
+  for (size_t h = 0; h < sums_.size(); ++h) {
+    for (int64_t place = begin; place < size_;) {
+      const int64_t stop = std::min<int64_t>(size_, (place / chunk + 1) * chunk);
+      sums_[h].Add({keys_.Row(static_cast<int>(h), place), static_cast<size_t>(context_->row_bytes()),
+                    context_->config.geometry.dtype},
+                   stop - place);
+      place = stop;
+    }
+  }
+}
+
+// The first place beyond the sink whose key is held once the strip has grown to `size`: whole chunks are dropped.
+int64_t Strip::RawBeginAt(int64_t size) const {
+  if (keeps_all_keys()) return 0;
+  const int64_t wanted = context_->ZoneEnd(size) - context_->config.zones.update_buffer;
+  if (wanted <= context_->config.zones.sink) return raw_begin_;
+  return std::max(raw_begin_, wanted / keys_.chunk_tokens() * keys_.chunk_tokens());
+}
+
+// Zone keys that stay encoded when the strip is cut at `place`: whole units below the cut. Under Centre::kGlobal the
+// first update buffer must stay whole, for the centre is made of it.
+int64_t Strip::EncodedAfterCut(int64_t place) const {
+  const int64_t below = std::max<int64_t>(place - context_->config.zones.sink, 0);
+  const int64_t whole = std::min(below / context_->codes.unit_keys * context_->codes.unit_keys, codes_.encoded());
+  if (context_->config.codec.centre == Centre::kGlobal && whole < context_->config.zones.update_buffer) return 0;
+  return whole;
+}
+
+// True where the keys of all tokens below the cut that lose their codes are held.
+bool Strip::CutWorks(int64_t place) const {
+  const int64_t first_raw = context_->config.zones.sink + EncodedAfterCut(place);
+  return keeps_all_keys() || first_raw >= std::min(place, raw_begin_);
+}
+
+absl::Status Strip::PlanTruncate(int64_t position, Staging* staging) {
+  const int64_t place = PlaceOf(position);
+  if (place >= size_) return absl::OkStatus();
+  if (!CutWorks(place)) {
+    int64_t below = place, above = place;
+    while (!CutWorks(below)) --below;
+    while (!CutWorks(above)) ++above;
+    return absl::FailedPreconditionError(
+        absl::StrCat("position: ", position, " lies inside an encoded window whose keys are gone (kv_store none); ",
+                     below, " and ", above, " are the nearest that work"));
+  }
+  codes_.PlanShrink(context_->ZoneKeys(place), staging);
+  return absl::OkStatus();
+}
+
+absl::Status Strip::CommitTruncate(int64_t position) {
+  const int64_t place = PlaceOf(position);
+  if (place >= size_) return absl::OkStatus();
+  const absl::Status status = codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
+  keys_.Truncate(place);
+  values_.Truncate(place);
+  checksums_.Truncate(place);
+  positions_.Truncate(place);
+  raw_begin_ = std::min(raw_begin_, place);
+  size_ = place;
+  if (sums_.empty()) return status;
+  sums_ = MakeSums(*context_, num_heads());  // summed anew: nothing can be taken off a sum without a trace
+  AddToSums(0);
+  return status;
+}
+
+void Strip::PlanKeep(int64_t count, Staging* staging) {
+  keys_.Plan(0, count, staging);
+  if (keeps_values()) values_.Plan(0, count, staging);
+  positions_.Plan(0, count, staging);
+  codes_.PlanGrow(context_->ZoneKeys(count), staging);
+}
+
+absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
+  RefreshRows();
+  const int head = first_head_ - source.first_head_;
+  const auto row_bytes = static_cast<size_t>(context_->row_bytes());
+  std::vector<int32_t> positions(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto to = static_cast<int64_t>(i);
+    keys_.Write(to, source.keys_.Row(head, places[i]), 1, row_bytes);
+    if (keeps_values()) values_.Write(to, source.values_.Row(head, places[i]), 1, row_bytes);
+    positions[i] = source.position(places[i]);
+  }
+  WritePositions(0, positions);
+  size_ = static_cast<int64_t>(places.size());
+  const AppendedKeys stored(this, nullptr, size_);
+  AddToSums(0);
+  return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
+}
+
+// All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
+absl::Status Strip::GrowFromStored(int64_t most, CodeStore* next) const {
+  Staging staging;
+  next->PlanGrow(codes_.visible(), &staging);
+  if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
+  staging.Install();
+  const AppendedKeys stored(this, nullptr, size_);
+  return next->Grow(std::min(codes_.visible(), next->visible() + most), stored, 0);
+}
+
+void Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {
+  codes_.FillTask(head, task);
+  const int64_t zone_begin = context_->config.zones.sink;
+  task->zone_begin = zone_begin;
+  if (keeps_all_keys()) {
+    task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
+                  context_->config.geometry.dtype};
+  }
+  if (params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum) {
+    AddDense(head, 0, zone_begin, &task->dense);
+    // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
+    AddDense(head, std::max(zone_begin + codes_.visible(), raw_begin_), size_, &task->dense);
+  }
+}
+
+void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
+  while (begin < end) {
+    const int64_t stop = std::min<int64_t>(end, (begin / keys_.chunk_tokens() + 1) * keys_.chunk_tokens());
+    const ConstRows rows = {keys_.Row(head, begin), static_cast<size_t>(context_->row_bytes()),
+                            context_->config.geometry.dtype};
+    dense->push_back({rows, static_cast<int>(stop - begin)});
+    begin = stop;
+  }
+}
+
+HeadTokens Strip::Tokens(int head, std::vector<int32_t>* positions) const {
+  const Geometry& g = context_->config.geometry;
+  HeadTokens tokens;
+  tokens.count = size_;
+  tokens.keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  if (keeps_values()) tokens.values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  if (!whole_) {
+    positions->resize(size_);
+    for (int64_t place = 0; place < size_; ++place) (*positions)[place] = position(place);
+    tokens.positions = positions->data();
+  }
+  if (!sums_.empty()) tokens.sums = &sums_[head];
+  return tokens;
+}
+
+void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const {
+  const Geometry& g = context_->config.geometry;
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    for (int64_t i = 0; i < count && out != nullptr; ++i) {
+      const ConstRows row = {store->Row(head, place + i), static_cast<size_t>(context_->row_bytes()), g.dtype};
+      cpu::ToFloat(row, 1, g.head_dim, out + i * stride);
+    }
+  }
+}
+
+void Strip::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
+  const size_t row_bytes = context_->row_bytes();
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (out == nullptr) continue;
+    out->resize(places.size() * row_bytes);
+    char* to = out->data();
+    for (const int64_t place : places) {
+      std::copy_n(reinterpret_cast<const char*>(store->Row(head, place)), row_bytes, to);
+      to += row_bytes;
+    }
+  }
+}
+
+}  // namespace seine

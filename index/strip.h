@@ -1,0 +1,125 @@
+// A strip of a layer: one or all of its KV heads, which hold the same tokens; their stored rows and codes, and how
+// these change together.
+//
+// A strip counts its tokens by place, 0 .. size() - 1. As long as nothing was evicted a layer is one strip of all heads
+// and places are positions. Eviction gives each head a strip of its own, whose places map to ascending positions. What
+// is held follows from the size m and the index's settings, whatever the history:
+//   codes    of places [sink, zone end), whole windows of them beyond that after a truncation (code_store.h);
+//   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
+//            [raw_begin, m), where raw_begin stays one update buffer behind the zone's end, so that rolling back a few
+//            tokens always finds the keys it needs;
+//   checksums  kNone only: of every token's keys, to tell a replay from a rewrite;
+//   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
+#ifndef SEINE_INDEX_STRIP_H_
+#define SEINE_INDEX_STRIP_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "index/code_store.h"
+#include "index/context.h"
+#include "index/row_store.h"
+#include "index/scorers/scorer.h"
+
+namespace seine {
+
+// Not thread-safe; the owning layer's lock guards it. Heads are counted from the strip's first.
+class Strip {
+ public:
+  // All heads of a layer, or the one `head`, whose tokens have positions of their own.
+  explicit Strip(const Context* context);
+  Strip(const Context* context, int head);
+  // Copies share all pieces until one side writes. Not while a Staging holds plans for it.
+  Strip(const Strip&) = default;
+  Strip& operator=(const Strip&) = default;
+
+  bool whole() const { return whole_; }  // nothing was evicted: all heads, places are positions
+  int first_head() const { return first_head_; }
+  int num_heads() const { return whole_ ? context_->config.geometry.num_kv_heads : 1; }
+  int64_t size() const { return size_; }
+  int32_t position(int64_t place) const;
+  // How many tokens lie before `position`.
+  int64_t PlaceOf(int64_t position) const;
+  const CodeStore& codes() const { return codes_; }
+  CodeStore* mutable_codes() { return &codes_; }
+
+  // ALREADY_EXISTS where the keys or values of held tokens at positions [position, position + count) differ from those
+  // given, [count, num_kv_heads, head_dim] of the whole layer. Evicted tokens cannot be compared.
+  absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
+
+  // Appends tokens [first_position, first_position + count), in steps so that all strips of a layer change or none
+  // does: Plan each, allocate, install, Write each, Commit each. `values` is read where they are stored. ChooseCodecs
+  // comes first, with what the layer's length is going to be.
+  bool WantsCodecs(int64_t count) const;
+  void ChooseCodecs(std::shared_ptr<const LayerCodecs> codecs) { codes_.Choose(std::move(codecs)); }
+  void PlanAppend(int64_t count, Staging* staging);
+  // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
+  // UndoAppend. CommitAppend cannot fail.
+  absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
+  absl::Status UndoAppend();
+  void CommitAppend(int64_t count);
+
+  // Drops the tokens at and after `position`, in steps as above. FAILED_PRECONDITION where keys that would become dense
+  // are gone (kNone).
+  absl::Status PlanTruncate(int64_t position, Staging* staging);
+  absl::Status CommitTruncate(int64_t position);
+
+  // Fills this empty strip of one head with the tokens at `places` (ascending) of that head in `source`.
+  void PlanKeep(int64_t count, Staging* staging);
+  absl::Status CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
+
+  // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
+  // the reduction needs them.
+  void FillTask(int head, const SearchParams& params, SearchTask* task) const;
+  // A head as scorers see it. `positions` is storage that the view may point into.
+  HeadTokens Tokens(int head, std::vector<int32_t>* positions) const;
+
+  bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
+  // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this strip's zone. RESOURCE_EXHAUSTED: no
+  // memory for all of the zone.
+  absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
+
+  // Stored tokens [place, place + count) of one head as fp32, `stride` floats apart. `values` may be nullptr.
+  void CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const;
+  // Stored rows of places of one head, appended to `keys` and `values` where those are given.
+  void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
+
+  int64_t store_bytes() const { return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes(); }
+
+ private:
+  class AppendedKeys;
+
+  bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
+  // Where the strip's first head begins in a token of the whole layer.
+  int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
+  absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
+  void RefreshRows();
+  // Places [first, second) beyond size() whose new keys are not stored, for kNone and a size of `size`.
+  std::pair<int64_t, int64_t> NotStored(int64_t size) const;
+  void AddToSums(int64_t begin);
+  void WritePositions(int64_t place, absl::Span<const int32_t> positions);
+  int64_t RawBeginAt(int64_t size) const;
+  int64_t EncodedAfterCut(int64_t place) const;
+  bool CutWorks(int64_t place) const;
+  void AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
+
+  const Context* context_;
+  bool whole_;  // all heads, places are positions
+  int first_head_;
+  int64_t size_ = 0;
+  int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, size_) are held, besides the sink's
+  RowStore keys_;
+  RowStore values_;            // kKeysValues
+  RowStore checksums_;         // kNone
+  RowStore positions_;         // int32, unless whole
+  std::vector<KeySums> sums_;  // [num_heads], or empty
+  CodeStore codes_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_STRIP_H_

@@ -1,0 +1,63 @@
+// `seine-bench evict`: the JSON contract over the committed trace, every scorer, and wrong flags.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/bench/test_util.h"
+
+namespace seine::bench {
+namespace {
+
+const std::string kTrace = std::string("evict --trace ") + SEINE_TRACE + " --layers 26 ";
+
+TEST(EvictCommandTest, EveryScorerRunsAndKeptIsExact) {
+  const TestFolder folder;
+  const ProgramRun run = RunBench(kTrace + "--budget 25%,100 -o json --plot " + folder.File("plot.svg"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  for (const char* key : {"retained_attention_mass", "overlap_with_attention_top", "us_per_token", "kept"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  ASSERT_EQ(json["rows"].size(), 2u * 13);  // twelve scorers and the oracle
+  const auto& oracle = json["rows"][24];
+  EXPECT_EQ(oracle["scorer"], "oracle");
+  EXPECT_EQ(oracle["overlap_with_attention_top"], 1);
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["kept"], row["budget"] == "100" ? 100 : (8192 - 256) / 4) << row;
+    EXPECT_GT(row["retained_attention_mass"], 0);
+    if (row["budget"] == "25%") EXPECT_LE(row["retained_attention_mass"], oracle["retained_attention_mass"]) << row;
+  }
+  EXPECT_NE(ReadFile(folder.File("plot.svg")).find("</svg>"), std::string::npos);
+}
+
+TEST(EvictCommandTest, AdaptiveKeepsTheTotalAndSyntheticSaysSo) {
+  const ProgramRun run = RunBench(
+      "evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --heads adaptive --scorer keydiff --budget "
+      "512");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("synthetic: rope"), std::string::npos);
+  EXPECT_NE(run.out.find(" 512 "), std::string::npos) << run.out;
+}
+
+TEST(EvictCommandTest, WrongFlagsAreOneLine) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"--budget 0", "--budget: 0 is neither"},
+      {"--budget 100%", "--budget: 100% is no share"},
+      {"--scorer best", "--scorer: scorer.name: unknown scorer"},
+      {"--scorer client", "--scorer: client scores"},
+      {"--scorer knorm --window 64", "--window: only windowed_manifoldkv"},
+      {"--scorer knorm --lambda .5", "--lambda: only hybrid"},
+      {"--kv-heads 2", "--kv-heads: a trace has its own"},
+      {"--recent-share 2", "keep.recent_share: 2"},
+      {"--profile nowhere", "--profile: "},
+  };
+  for (const auto& [flags, error] : kCases) {
+    const ProgramRun run = RunBench(kTrace + flags);
+    EXPECT_EQ(run.exit_code, 2) << flags;
+    EXPECT_NE(run.err.find(error), std::string::npos) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+}  // namespace
+}  // namespace seine::bench

@@ -1,0 +1,107 @@
+// Diagnosis: dimensions of made-up manifolds, spreads, dilution, overlaps and correlations.
+#include "index/eviction/diagnose.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "tests/index/scorers/made_up_layer.h"
+
+namespace seine {
+namespace {
+
+using testing::MadeUpLayer;
+
+class DiagnoseTest : public ::testing::Test {
+ protected:
+  HeadDiagnosis One(MadeUpLayer* layer, const DiagnoseParams& params = {}) {
+    auto heads = Diagnose(params, 1, layer->Input(backend_.get()));
+    EXPECT_TRUE(heads.ok()) << heads.status();
+    return heads->at(0);
+  }
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(2);
+};
+
+// Gaussian in `flat` dimensions of 64, shifted.
+void MakeFlat(MadeUpLayer* l, int flat) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < l->n; ++i) {
+    for (int j = 0; j < l->dim; ++j) l->keys[0][i * l->dim + j] = j < flat ? normal(random) : 2.0f;
+  }
+}
+
+TEST_F(DiagnoseTest, IntrinsicDimensionOfAKnownManifold) {
+  for (const int flat : {2, 6}) {
+    MadeUpLayer l(1, 1, 64, 2000, 0);
+    MakeFlat(&l, flat);
+    const HeadDiagnosis d = One(&l);
+    EXPECT_NEAR(d.two_nn, flat, .15 * flat);
+    EXPECT_NEAR(d.mle, flat, .2 * flat);
+    EXPECT_EQ(d.pca95, flat);
+    EXPECT_EQ(d.tokens, 2000);
+  }
+}
+
+TEST_F(DiagnoseTest, SpreadsOfNormsAndCosines) {
+  MadeUpLayer l(1, 1, 64, 4, 0);
+  std::fill(l.keys[0].begin(), l.keys[0].end(), 0.0f);
+  for (int i = 0; i < 4; ++i) l.keys[0][i * 64 + (i < 2 ? 0 : 1)] = i % 2 == 0 ? 3.0f : 5.0f;
+  const HeadDiagnosis d = One(&l);
+  EXPECT_NEAR(d.norm_mean, 4, 1e-6);
+  EXPECT_NEAR(d.norm_std, 1, 1e-6);
+  EXPECT_NEAR(d.cosine_mean, std::sqrt(.5), 1e-6);
+  EXPECT_NEAR(d.cosine_std, 0, 1e-6);
+  EXPECT_EQ(d.pca95, 2);
+}
+
+TEST_F(DiagnoseTest, DilutionShowsWhereWindowsTellMore) {
+  MadeUpLayer even(1, 1, 64, 4000, 0);
+  DiagnoseParams params;
+  params.window = 500;
+  EXPECT_NEAR(One(&even, params).dilution, 1, .1);
+  MadeUpLayer topics(1, 1, 64, 4000, 0);
+  for (int i = 0; i < topics.n; ++i) topics.keys[0][i * 64 + i / 500] += 60;
+  EXPECT_GT(One(&topics, params).dilution, 3);
+}
+
+TEST_F(DiagnoseTest, OverlapsAndCorrelations) {
+  MadeUpLayer l(1, 2, 64, 300, 40);
+  DiagnoseParams params;
+  params.scorers.resize(3);
+  params.scorers[1].name = "manifoldkv";
+  params.scorers[2].name = "h2o";
+  const HeadDiagnosis d = One(&l, params);
+  ASSERT_EQ(d.overlap.size(), 9u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(d.overlap[i * 4], 1);
+    EXPECT_NEAR(d.correlation[i * 4], 1, 1e-12);
+    EXPECT_EQ(d.overlap[i * 3 + (i + 1) % 3], d.overlap[(i + 1) % 3 * 3 + i]);
+  }
+  ASSERT_EQ(d.attention_correlation.size(), 3u);
+  EXPECT_NEAR(d.attention_correlation[2], 1, 1e-12);
+  EXPECT_LT(std::fabs(d.attention_correlation[0]), 1);
+}
+
+TEST_F(DiagnoseTest, FewOrEqualTokensAndBadInput) {
+  MadeUpLayer l(1, 1, 64, 5, 0);
+  std::fill(l.keys[0].begin(), l.keys[0].end(), 1.0f);
+  const HeadDiagnosis d = One(&l);
+  EXPECT_EQ(d.two_nn, 0);
+  EXPECT_EQ(d.mle, 0);
+  EXPECT_EQ(d.dilution, 0);
+  MadeUpLayer none(1, 1, 64, 0, 0);
+  EXPECT_EQ(One(&none).tokens, 0);
+  DiagnoseParams params;
+  params.scorers.resize(17);
+  EXPECT_TRUE(absl::StrContains(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "scorers: 17 given"));
+  params.scorers.resize(1);
+  params.window = 0;
+  EXPECT_TRUE(absl::StrContains(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "window: 0"));
+  params.window = 64;
+  params.scorers[0].name = "tova";
+  EXPECT_TRUE(absl::StrContains(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "queries: tova"));
+}
+
+}  // namespace
+}  // namespace seine

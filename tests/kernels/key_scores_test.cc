@@ -1,0 +1,147 @@
+// Scores and sums of keys: on every target the bits of the plain twin, and near the papers' formulas in float64.
+#include "kernels/cpu/key_scores.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/same_bits.h"
+
+namespace seine {
+namespace {
+
+using cpu::KeyScore;
+
+constexpr KeyScore kKinds[] = {KeyScore::kNegNorm, KeyScore::kDot,  KeyScore::kNegCosine, KeyScore::kL2,
+                               KeyScore::kL1,      KeyScore::kLinf, KeyScore::kUnitL2};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+double Exact(KeyScore kind, const float* k, const float* a, int dim) {
+  const double norm = std::sqrt(Dot64(k, k, dim));
+  double l1 = 0, l2 = 0, largest = 0, unit = 0;
+  for (int j = 0; j < dim; ++j) {
+    const double away = std::fabs(static_cast<double>(k[j]) - a[j]);
+    l1 += away;
+    l2 += away * away;
+    largest = std::max(largest, away);
+    const double d = (norm > 0 ? k[j] / norm : 0) - a[j];
+    unit += d * d;
+  }
+  switch (kind) {
+    case KeyScore::kNegNorm:
+      return -norm;
+    case KeyScore::kDot:
+      return Dot64(k, a, dim);
+    case KeyScore::kNegCosine:
+      return norm > 0 ? -Dot64(k, a, dim) / norm : 0;
+    case KeyScore::kL2:
+      return std::sqrt(l2);
+    case KeyScore::kL1:
+      return l1;
+    case KeyScore::kLinf:
+      return largest;
+    case KeyScore::kUnitL2:
+      return std::sqrt(unit);
+  }
+  return 0;
+}
+
+// n keys, one of them zero; an anchor of norm 1 near their mean, as the scorers have.
+std::vector<float> WithAZero(int n, int dim) {
+  std::vector<float> keys = Keys(n, dim, dim + n);
+  std::fill_n(keys.begin() + static_cast<int64_t>(n / 2) * dim, dim, 0.0f);
+  return keys;
+}
+std::vector<float> Anchor(int dim) {
+  std::vector<float> a = Gaussian(dim, 5);
+  const float norm = static_cast<float>(std::sqrt(Dot64(a.data(), a.data(), dim)));
+  for (float& x : a) x /= norm;
+  return a;
+}
+
+TEST(KeyScores, EveryKindOnEveryTarget) {
+  for (const int dim : kHeadDims) {
+    const std::vector<float> anchor = Anchor(dim);
+    for (const DType dtype : kTypes) {
+      for (const int n : {1, 15, 16, 17, 37}) {
+        const Typed typed(WithAZero(n, dim), dim, dtype);
+        for (const KeyScore kind : kKinds) {
+          SCOPED_TRACE(testing::Message()
+                       << "dim " << dim << " type " << int(dtype) << " n " << n << " kind " << int(kind));
+          std::vector<float> out(n);
+          ExpectSameBits([&] {
+            std::fill(out.begin(), out.end(), -7.0f);
+            cpu::ScoreKeys(typed.rows, n, dim, kind, anchor.data(), out.data());
+            std::vector<uint8_t> bits;
+            Put(&bits, out.data(), out.size());
+            return bits;
+          });
+          for (int i = 0; i < n; ++i) {
+            const float* row = typed.values.data() + static_cast<size_t>(i) * dim;
+            const double want = Exact(kind, row, anchor.data(), dim);
+            const double size = 1 + std::sqrt(Dot64(row, row, dim));
+            EXPECT_NEAR(out[i], want, 3e-7 * std::sqrt(dim) * (kind == KeyScore::kL1 ? dim : size)) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KeyScores, FiniteForEveryKeyThatAnIndexTakes) {
+  constexpr int kDim = 64;
+  std::vector<float> keys(2 * kDim, 0.0f);
+  keys[0] = 1.8e19f;  // its square is finite, that of twice as much is not
+  const std::vector<float> anchor = {keys.begin(), keys.begin() + kDim};
+  std::vector<float> opposite = anchor;
+  opposite[0] = -opposite[0];
+  const ConstRows rows = {keys.data(), kDim * sizeof(float), DType::kFloat32};
+  for (const KeyScore kind : kKinds) {
+    if (kind == KeyScore::kDot || kind == KeyScore::kNegCosine || kind == KeyScore::kUnitL2) continue;  // unit anchors
+    OnEveryTarget([&](const std::string&) {
+      float out[2];
+      cpu::ScoreKeys(rows, 2, kDim, kind, opposite.data(), out);
+      EXPECT_TRUE(std::isfinite(out[0])) << int(kind);
+      EXPECT_TRUE(std::isfinite(out[1])) << int(kind);
+    });
+  }
+}
+
+TEST(KeyScores, SumsOnEveryTargetAndInAnySplit) {
+  for (const int dim : kHeadDims) {
+    for (const DType dtype : kTypes) {
+      for (const bool unit : {false, true}) {
+        const int n = 131;
+        const Typed typed(WithAZero(n, dim), dim, dtype);
+        std::vector<double> sums(dim);
+        ExpectSameBits([&] {
+          std::fill(sums.begin(), sums.end(), 0.25);
+          cpu::AddKeys(typed.rows, n, dim, unit, sums.data());
+          std::vector<uint8_t> bits;
+          Put(&bits, sums.data(), sums.size());
+          return bits;
+        });
+        std::vector<double> split(dim, 0.25);
+        for (int first = 0, count = 1; first < n; first += count, count = count * 2 + 1) {
+          const ConstRows rest = {typed.rows.row(first), typed.rows.stride_bytes, dtype};
+          cpu::AddKeys(rest, std::min(count, n - first), dim, unit, split.data());
+        }
+        EXPECT_EQ(split, sums);
+        for (int j = 0; j < dim; ++j) {
+          double want = 0.25;
+          for (int i = 0; i < n; ++i) {
+            const float* row = typed.values.data() + static_cast<size_t>(i) * dim;
+            const double norm = unit ? std::sqrt(Dot64(row, row, dim)) : 1;
+            want += norm > 0 ? row[j] / norm : 0;
+          }
+          EXPECT_NEAR(sums[j], want, 1e-6 * n);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace seine

@@ -1,0 +1,175 @@
+// Eviction over the wire: block prompt processing under a budget, the three calls, and bad input.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
+#include "tests/service/fixture.h"
+
+namespace seine::test {
+namespace {
+
+class EvictionTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    stub_ = v1::EvictionService::NewStub(stubs_->channel);
+  }
+  void Create(const v1::IndexSpec& spec) {
+    v1::CreateIndexRequest request;
+    *request.mutable_spec() = spec;
+    v1::CreateIndexResponse response;
+    const grpc::Status status = Call(*stubs_->index, &v1::IndexService::Stub::CreateIndex, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  int64_t Retained(const v1::SequenceHandle& handle, int head) {
+    v1::DescribeHeadRequest request;
+    *request.mutable_handle() = handle;
+    request.set_kv_head(head);
+    v1::DescribeHeadResponse response;
+    EXPECT_TRUE(Call(*stubs_->admin, &v1::AdminService::Stub::DescribeHead, request, &response).ok());
+    return response.num_retained();
+  }
+  std::vector<std::vector<int32_t>> Held(const v1::SequenceHandle& handle) {
+    v1::ScoreRequest request;
+    *request.mutable_handle() = handle;
+    request.mutable_scorer()->set_name("knorm");
+    v1::ScoreResponse response;
+    EXPECT_TRUE(Call(*stub_, &v1::EvictionService::Stub::Score, request, &response).ok());
+    std::vector<std::vector<int32_t>> held;
+    for (const auto& head : response.heads()) held.push_back(Ints(head.positions()));
+    return held;
+  }
+  std::unique_ptr<v1::EvictionService::Stub> stub_;
+};
+
+// 32K tokens in blocks of 128 under a budget of 2,048.
+TEST_P(EvictionTest, BlocksUnderABudgetThenRetrievalAmongWhatIsRetained) {
+  constexpr int64_t kTokens = 32768, kBlock = 128, kBudget = 2048;
+  v1::IndexSpec spec = Spec("blocks");
+  spec.mutable_eviction()->mutable_budget()->set_tokens(kBudget);
+  spec.mutable_eviction()->mutable_keep()->set_sinks(4);
+  Create(spec);
+  const v1::SequenceHandle handle = NewSequence("blocks");
+  for (int64_t begin = 0; begin < kTokens; begin += kBlock) {
+    int64_t length = 0;
+    const grpc::Status status = Append(Item(handle, 0, begin, kBlock, begin + 1), &length);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_EQ(length, begin + kBlock);
+    for (int h = 0; h < kKvHeads; ++h) ASSERT_LE(Retained(handle, h), kBudget + kBlock);
+  }
+  const auto held = Held(handle);
+  v1::RetrieveRequest request;
+  *request.add_items() = Query(handle, 0);
+  request.mutable_selector()->set_top_k(50);
+  request.mutable_selector()->set_scope(v1::SCOPE_PER_KV_HEAD);
+  v1::RetrieveResponse response;
+  ASSERT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Retrieve, request, &response).ok());
+  const v1::RetrieveAnswer& answer = response.answers(0);
+  ASSERT_EQ(answer.status().code(), 0);
+  EXPECT_EQ(answer.path(), v1::PATH_INDEX);
+  EXPECT_EQ(answer.num_tokens(), kTokens);
+  EXPECT_EQ(answer.zone_begin(), 0);
+  EXPECT_EQ(answer.zone_end(), kTokens);
+  ASSERT_EQ(answer.dense_positions_size(), kKvHeads);
+  const std::vector<int32_t> positions = Ints(answer.positions());
+  for (int h = 0; h < kKvHeads; ++h) {
+    EXPECT_LE(held[h].size(), static_cast<size_t>(kBudget + kBlock));
+    const std::vector<int32_t> dense = Ints(answer.dense_positions(h));
+    for (int i = 0; i < 50; ++i) {
+      const int32_t p = positions[h * 50 + i];
+      EXPECT_TRUE(std::binary_search(held[h].begin(), held[h].end(), p)) << p;
+      EXPECT_FALSE(std::binary_search(dense.begin(), dense.end(), p)) << p;
+    }
+    for (int32_t sink = 0; sink < 4; ++sink) EXPECT_EQ(held[h][sink], sink);
+  }
+  // Rows of a retained token are those that were appended at its position.
+  const int32_t position = positions[25];
+  const int64_t block = position / kBlock * kBlock;
+  v1::GatherRequest gather;
+  *gather.mutable_handle() = handle;
+  *gather.mutable_positions() = Positions({position});
+  gather.set_keys(true);
+  v1::GatherResponse rows;
+  ASSERT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Gather, gather, &rows).ok());
+  const std::string appended = Item(handle, 0, block, kBlock, block + 1).keys().raw();
+  EXPECT_EQ(rows.keys().raw(), appended.substr((position - block) * kKvHeads * kDim * 2, kDim * 2));
+}
+
+TEST_P(EvictionTest, EvictsByCallAndDiagnoses) {
+  Create(Spec("plain"));
+  const v1::SequenceHandle handle = NewSequence("plain");
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 500)).ok());
+  v1::EvictRequest request;
+  *request.mutable_handle() = handle;
+  request.mutable_budget()->set_ratio(.75);
+  request.set_dry_run(true);
+  v1::EvictResponse dry, done;
+  ASSERT_TRUE(Call(*stub_, &v1::EvictionService::Stub::Evict, request, &dry).ok());
+  EXPECT_EQ(Retained(handle, 0), 500);
+  request.set_dry_run(false);
+  ASSERT_TRUE(Call(*stub_, &v1::EvictionService::Stub::Evict, request, &done).ok());
+  EXPECT_EQ(Ints(done.kept(0)).size(), 125u);
+  EXPECT_EQ(Ints(done.kept(1)), Ints(dry.kept(1)));
+  EXPECT_EQ(done.tokens_evicted(), 2 * 375);
+  EXPECT_GT(done.bytes_freed(), 0);
+  EXPECT_EQ(Held(handle)[0], Ints(done.kept(0)));
+
+  v1::DiagnoseRequest diagnose;
+  *diagnose.mutable_handle() = handle;
+  for (const char* name : {"keydiff", "manifoldkv"}) diagnose.add_scorers()->set_name(name);
+  v1::DiagnoseResponse diagnosis;
+  const grpc::Status status = Call(*stub_, &v1::EvictionService::Stub::Diagnose, diagnose, &diagnosis);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(diagnosis.heads_size(), kKvHeads);
+  EXPECT_EQ(diagnosis.heads(0).tokens(), 125);
+  EXPECT_EQ(diagnosis.heads(0).overlap().raw().size(), 4 * sizeof(float));
+}
+
+TEST_P(EvictionTest, BadInputNamesTheField) {
+  Create(Spec("plain"));
+  const v1::SequenceHandle handle = NewSequence("plain");
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 300)).ok());
+  const auto field = [&](void (*spoil)(v1::EvictRequest*)) {
+    v1::EvictRequest request;
+    *request.mutable_handle() = handle;
+    request.mutable_budget()->set_tokens(100);
+    spoil(&request);
+    v1::EvictResponse response;
+    return DetailsOf(Call(*stub_, &v1::EvictionService::Stub::Evict, request, &response)).field;
+  };
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_scorer()->set_name("x"); }), "scorer.name");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_scorer()->set_window(5); }), "scorer.window");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_scorer()->set_anchor(static_cast<v1::Anchor>(77)); }),
+            "scorer.anchor");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->clear_budget(); }), "budget.tokens");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_budget()->set_ratio(2); }), "budget.ratio");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_keep()->set_recent_share(1); }), "keep.recent_share");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { *r->mutable_keep()->mutable_positions() = Halves({3}, 1); }),
+            "keep.positions.dtype");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_scorer()->set_name("tova"); }), "given.queries");
+  EXPECT_EQ(field([](v1::EvictRequest* r) {
+              *r->mutable_given()->mutable_queries() = Halves({2, kDim}, 1);
+            }),
+            "given.queries.shape");
+  EXPECT_EQ(field([](v1::EvictRequest* r) {
+              *r->mutable_given()->mutable_filters() = Halves({1, kDim}, 1);
+            }),
+            "given.filters.shape");
+  EXPECT_EQ(field([](v1::EvictRequest* r) { r->mutable_handle()->set_id("nobody"); }), "handle");
+
+  v1::CreateIndexRequest create;
+  *create.mutable_spec() = Spec("bad");
+  create.mutable_spec()->mutable_eviction()->mutable_budget()->set_ratio(.5);
+  v1::CreateIndexResponse created;
+  grpc::Status status = Call(*stubs_->index, &v1::IndexService::Stub::CreateIndex, create, &created);
+  EXPECT_EQ(DetailsOf(status).field, "spec.eviction.budget.tokens");
+  create.mutable_spec()->mutable_eviction()->set_profile("nobody");
+  status = Call(*stubs_->index, &v1::IndexService::Stub::CreateIndex, create, &created);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(DetailsOf(status).field, "spec.eviction.profile");
+}
+
+INSTANTIATE_TEST_SUITE_P(Services, EvictionTest, ::testing::Bool());
+
+}  // namespace
+}  // namespace seine::test
