@@ -51,7 +51,7 @@ std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Ei
   const auto count = static_cast<int64_t>(residuals.size()) / dim;
   std::vector<float> weighted = residuals, losses(count);
   if (moment != nullptr) {
-    const Basis matrix = FromEigen(*moment, 0);
+    const Basis matrix = FromEigen(*moment, 0);  // x M, by the product that projects
     Project(matrix, residuals.data(), count, weighted.data(), dim);
   }
   for (int64_t t = 0; t < count; ++t) {
