@@ -88,6 +88,7 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   request.scorer.name = "snapkv";
   const absl::Status refused = client_->Evict(request).status();
   EXPECT_EQ(client::FieldOf(refused), "given.queries");
+  EXPECT_TRUE(client_->DeleteSequence(sequence).ok());
 }
 
 TEST_F(ClientTest, ShowsServerAndIndexes) {
