@@ -184,20 +184,31 @@ class Life {
   // The first status that is not OK, with what was held before the step that met it.
   absl::Status Run() {
     const SequenceHandle s = *index_.CreateSequence("s");
+    tokens = retained = 0;
     if (auto r = AppendNames(&index_, s, 0, 0, Names(1, 300)); !r.ok()) return r.status();
-    tokens = 300;
+    tokens = retained = 300;
     if (auto r = index_.Fork(s, "f", 200); !r.ok()) return r.status();
     if (auto r = AppendNames(&index_, s, 0, 300, Names(301, 400)); !r.ok()) return r.status();
-    tokens = 700;
+    tokens = retained = 700;
     if (absl::Status r = index_.Truncate(s, 610); !r.ok()) return r;
-    tokens = 610;
+    tokens = retained = 610;
+    EvictParams evict;
+    evict.scorer.name = "knorm";
+    evict.budget.tokens = 450;
+    evict.keep.positions = {5, 299};
+    if (auto r = index_.Evict(s, 0, evict, {}); !r.ok()) return r.status();
+    retained = 450;
+    if (auto r = AppendNames(&index_, s, 0, 610, Names(611, 200)); !r.ok()) return r.status();  // to a strip a head
+    tokens = 810;
+    retained = 650;
     const std::vector<float> queries = testing::Queries(index_.config().geometry, 3);
     auto found = index_.Retrieve({{s, 0, queries.data()}}, index_.config().search);
     if (!found.ok()) return found.status();
     answers_ = *std::move(found);
     return absl::OkStatus();
   }
-  int64_t tokens = 0;  // that "s" holds
+  int64_t tokens = 0;    // of "s"
+  int64_t retained = 0;  // of them by each head
 
  private:
   Index& index_;
@@ -237,6 +248,7 @@ TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
         ++refused;
         ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
         ASSERT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], life.tokens);
+        ASSERT_EQ(index->DescribeHead({"s", 0}, 0, 1)->num_retained, life.retained);
         index->DeleteSequence({"f", 0}).IgnoreError();
         ASSERT_TRUE(index->DeleteSequence({"s", 0}).ok());
         ASSERT_TRUE(Life(index.get(), &answers).Run().ok());  // and all goes well the next time
