@@ -255,7 +255,7 @@ absl::Status Strip::PlanTruncate(int64_t position, Staging* staging) {
 absl::Status Strip::CommitTruncate(int64_t position) {
   const int64_t place = PlaceOf(position);
   if (place >= size_) return absl::OkStatus();
-  const absl::Status status = codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
+  absl::Status status = codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
   keys_.Truncate(place);
   values_.Truncate(place);
   checksums_.Truncate(place);

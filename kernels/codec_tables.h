@@ -18,6 +18,8 @@ struct Table {
   const T* data = nullptr;
   uint32_t size = 0;  // elements
 };
+template <typename T>
+Table(const T*, uint32_t) -> Table<T>;  // implied, but for clang 14
 
 // The quantiser of rsq as kernels use it; levels8[t] = levels[t] * 127 / levels[7], rounded.
 // The bin of |x_j| in a subvector of norm r counts the t with x_j^2 > thresholds2[t] * r^2: no root is taken.

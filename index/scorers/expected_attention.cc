@@ -78,7 +78,7 @@ class ExpectedAttention : public Scorer {
     if (input.rope != nullptr && input.rope->stated()) {
       rotation = MeanRotation(*input.rope, input.length, config_.future);
     }
-    const absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+    absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       ScoreHead(input, h, rotation, out);
       return absl::OkStatus();
     });

@@ -30,7 +30,7 @@ class SnapKv : public Scorer {
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
     const auto before_window = [&](int h) { return CountUpTo(input.heads[h], input.length - window_ - 1); };
-    const absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+    absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       const int64_t n = before_window(h);
       std::vector<float> mean(input.heads[h].count);
       HeadAttention attention(input, h);

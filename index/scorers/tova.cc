@@ -13,7 +13,7 @@ class Tova : public Scorer {
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "tova", 1); !s.ok()) return s;
-    const absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+    absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       HeadAttention(input, h).Add(input.num_queries - 1, 1.0f / static_cast<float>(input.group), out);
       return absl::OkStatus();
     });
