@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "kernels/cuda/data_host.h"
@@ -37,7 +38,10 @@ class HostDevice final : public Device {
         mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     free_[0] = kArenaBytes;
   }
-  ~HostDevice() override { munmap(arena_, kArenaBytes); }
+  ~HostDevice() override {
+    munmap(arena_, kArenaBytes);
+    for (size_t* memory : host_) std::free(memory);
+  }
 
   std::string name() const override { return "host"; }
   std::string Describe(Error error) const override { return "planted error " + std::to_string(error); }
@@ -85,12 +89,18 @@ class HostDevice final : public Device {
     memset(memory + 32, 0xA5, bytes);
     control_->host_bytes += static_cast<int64_t>(bytes);
     *out = memory + 32;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    host_.insert(memory);
     return kNoError;
   }
   Error FreeHost(void* data) override {
     if (const Error error = Next(); error != kNoError) return error;
     size_t* memory = static_cast<size_t*>(data) - 32;
     control_->host_bytes -= static_cast<int64_t>(memory[0]);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      host_.erase(memory);
+    }
     std::free(memory);
     return kNoError;
   }
@@ -150,6 +160,7 @@ class HostDevice final : public Device {
   uint8_t* arena_ = nullptr;
   std::mutex mutex_;
   std::map<size_t, size_t> free_, used_;  // sizes by offset; guarded by mutex_
+  std::set<size_t*> host_;                // guarded by mutex_; what a lost device did not free goes with it
   std::mutex open_mutex_;
   int open_ = 0;  // calls under way; guarded by open_mutex_
   std::atomic<uint64_t> seed_{0};
