@@ -28,7 +28,8 @@ const Json& Find(const Json& json, const std::string& stream, const std::string&
 
 TEST(SubspaceBench, TraceShowsWhatAdaptingGains) {
   const TestFolder folder;
-  const ProgramRun run = RunBench(kTrace + kProfile + "--rank 38 -o json --plot " + folder.File("plot.svg"));
+  const ProgramRun run =
+      RunBench(kTrace + kProfile + "--layers 15 --rank 38 -o json --plot " + folder.File("plot.svg"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json json = Json::parse(run.out);
   for (const char* key : kContract) ASSERT_TRUE(json.contains(key) && json[key].is_number()) << key;
