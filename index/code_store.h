@@ -95,6 +95,8 @@ class CodeStore {
   // `centre_keys`: keys at the start of the zone that the frozen centre is made of (Centre::kGlobal).
   // RESOURCE_EXHAUSTED, UNAVAILABLE: the backend could not, and the zone is as it was.
   void PlanGrow(int64_t visible, Staging* staging);
+  // After a Staging was installed: views of the pieces that it put in place. Grow does so itself.
+  void Refresh();
   absl::Status Grow(int64_t visible, const KeySource& source, int centre_keys);
 
   // Shrinks the zone to `visible` keys and keeps `encoded` >= visible keys encoded. UNAVAILABLE: it is done, but the
@@ -116,7 +118,6 @@ class CodeStore {
   };
 
   CodePlanes PlanesOf(const Head& head, size_t segment) const;
-  void Refresh();
   void FreezeCentre(const KeySource& source, int centre_keys);
   absl::Status EncodeTo(int64_t end, const KeySource& source);
   absl::Status ZeroCounts();

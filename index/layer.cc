@@ -68,6 +68,7 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
+  for (const auto& strip : strips_) strip->Installed();
   for (size_t i = 0; i < strips_.size(); ++i) {
     // A device may still refuse; what was written past the strips' ends is then written anew by the next append.
     absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);

@@ -154,15 +154,15 @@ void Strip::PlanAppend(int64_t count, Staging* staging) {
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
 }
 
-void Strip::RefreshRows() {
+void Strip::Installed() {
   keys_.Refresh();
   values_.Refresh();
   checksums_.Refresh();
   positions_.Refresh();
+  codes_.Refresh();
 }
 
 absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
-  RefreshRows();
   const size_t token_bytes = context_->token_bytes();
   const int64_t new_size = size_ + count;
   const uint8_t* own = keys + head_offset();
@@ -276,7 +276,7 @@ void Strip::PlanKeep(int64_t count, Staging* staging) {
 }
 
 absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
-  RefreshRows();
+  Installed();
   const int head = first_head_ - source.first_head_;
   const auto row_bytes = static_cast<size_t>(context_->row_bytes());
   std::vector<int32_t> positions(places.size());

@@ -57,6 +57,8 @@ class Strip {
   bool WantsCodecs(int64_t count) const;
   void ChooseCodecs(std::shared_ptr<const LayerCodecs> codecs) { codes_.Choose(std::move(codecs)); }
   void PlanAppend(int64_t count, Staging* staging);
+  // The staging is installed: for every strip, before any is written.
+  void Installed();
   // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
   // UndoAppend. CommitAppend cannot fail.
   absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
@@ -97,7 +99,6 @@ class Strip {
   // Where the strip's first head begins in a token of the whole layer.
   int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
   absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
-  void RefreshRows();
   // Places [first, second) beyond size() whose new keys are not stored, for kNone and a size of `size`.
   std::pair<int64_t, int64_t> NotStored(int64_t size) const;
   void AddToSums(int64_t begin);
