@@ -107,16 +107,17 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
     auto index = MakeIndex(config, backend.get());
     const SequenceHandle s = *index->CreateSequence("s");
     const int64_t token_bytes = static_cast<int64_t>(rows.size()) / 1500;
-    for (int64_t n = 0; n < 1500; n += 300) {
-      const TensorView view = {rows.data() + n * token_bytes, 300, static_cast<size_t>(300 * token_bytes)};
-      ASSERT_TRUE(index->Append(s, 0, n, view, {}).ok());
-    }
     const auto outgrown = [&] {
       const HeadInfo info = *index->DescribeHead(s, 0, 0);
       return info.position + info.horizon < info.num_tokens;
     };
-    for (int wait = 0; wait < 1000 && outgrown(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_FALSE(outgrown());
+    for (int64_t n = 0; n < 1500; n += 300) {
+      const TensorView view = {rows.data() + n * token_bytes, 300, static_cast<size_t>(300 * token_bytes)};
+      ASSERT_TRUE(index->Append(s, 0, n, view, {}).ok());
+      // Where a layer stands when it is encoded anew decides its codes, so both backends are waited for at every append.
+      for (int wait = 0; wait < 12000 && outgrown(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ASSERT_FALSE(outgrown());
+    }
     answers[device] = Probe(*index, s, 0);
   }
   EXPECT_TRUE(SameAnswers(answers[0], answers[1]));
