@@ -13,6 +13,7 @@
 #include "kernels/cpu/dot8-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -77,7 +78,8 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   for (int g = 0; g < groups; ++g) {
     const __m512i table_lo = _mm512_loadu_si512(tables + g * 128), table_hi = _mm512_loadu_si512(tables + g * 128 + 64);
     for (int t = 0; t < 4; ++t) {
-      const __m512i v = _mm512_loadu_si512(coarse + t * kTileTokens * coarse_bytes + g * 64);
+      __m512i v = _mm512_loadu_si512(coarse + t * kTileTokens * coarse_bytes + g * 64);
+      asm("" : "+v"(v));  // GCC loads it a second time for the shift otherwise, and loads are what is scarce
       const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
       const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
       const __m512i both =
@@ -103,17 +105,36 @@ HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
   return count;
 }
 
-// <centre, query>: unsigned times signed, so the centre is shifted by 128 and the shift taken back.
-HWY_INLINE int32_t CentreDot(const int8_t* centre, const int8_t* query, int dim) {
-  if (dim % 64 != 0) return Dot8Inline(centre, query, dim);
-  const __m512i shift = _mm512_set1_epi8(-128);
-  __m512i sum = _mm512_setzero_si512(), excess = _mm512_setzero_si512();
-  for (int i = 0; i < dim; i += 64) {
-    const __m512i q = _mm512_loadu_si512(query + i);
-    sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(_mm512_loadu_si512(centre + i), shift), q);
-    excess = _mm512_dpbusd_epi32(excess, shift, q);  // 128 * q
+// <centre, query> of `rows` centres, four at a time so that their lanes are summed together: unsigned times signed, so
+// a centre is shifted by 128 and the shift taken back.
+HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, int rows, int32_t* dots) {
+  int row = 0;
+  if (dim % 64 == 0) {
+    const __m512i shift = _mm512_set1_epi8(-128);
+    __m512i shifted = _mm512_setzero_si512();
+    for (int i = 0; i < dim; i += 64) shifted = _mm512_dpbusd_epi32(shifted, shift, _mm512_loadu_si512(query + i));
+    const __m128i taken = _mm_set1_epi32(_mm512_reduce_add_epi32(shifted));  // 128 * sum of q
+    for (; row + 4 <= rows; row += 4, centres += 4 * static_cast<size_t>(dim)) {
+      __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+      for (int i = 0; i < dim; i += 64) {
+        const __m512i q = _mm512_loadu_si512(query + i);
+        for (int r = 0; r < 4; ++r) {
+          const __m512i c = _mm512_loadu_si512(centres + static_cast<size_t>(r) * dim + i);
+          sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_xor_si512(c, shift), q);
+        }
+      }
+      const __m512i low =
+          _mm512_add_epi32(_mm512_unpacklo_epi32(sum[0], sum[1]), _mm512_unpackhi_epi32(sum[0], sum[1]));
+      const __m512i high =
+          _mm512_add_epi32(_mm512_unpacklo_epi32(sum[2], sum[3]), _mm512_unpackhi_epi32(sum[2], sum[3]));
+      const __m512i four =
+          _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));  // rows 0 to 3 a lane
+      const __m256i two = _mm256_add_epi32(_mm512_castsi512_si256(four), _mm512_extracti64x4_epi64(four, 1));
+      const __m128i one = _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(dots + row), _mm_sub_epi32(one, taken));
+    }
   }
-  return _mm512_reduce_add_epi32(_mm512_sub_epi32(sum, excess));
+  for (; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
 }
 
 HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
@@ -179,8 +200,8 @@ HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
   return count;
 }
 
-HWY_INLINE int32_t CentreDot(const int8_t* centre, const int8_t* query, int dim) {
-  return Dot8Inline(centre, query, dim);
+HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, int rows, int32_t* dots) {
+  for (int row = 0; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
 }
 
 HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
@@ -189,63 +210,99 @@ HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t*
 
 #endif
 
-// Asks for all that the scan of one window reads.
-HWY_INLINE void FetchWindow(const CodeLayout& layout, const ConstCodePlanes& planes, int key) {
-  const uint8_t* coarse = planes.coarse + static_cast<size_t>(key) * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
+// Keys scanned in one go: their scores stay in the first cache, and their windows' bases are found together.
+inline constexpr int kStride = 1024;
+inline constexpr int kStrideWindows = kStride / kWindowTokens;
+
+// Asks for what the scan of one window reads beside its centre.
+HWY_INLINE void FetchWindow(const CodeLayout& layout, const ConstCodePlanes& planes, size_t key) {
+  const size_t bytes = static_cast<size_t>(kWindowTokens) * layout.coarse_bytes;
+  const uint8_t* coarse = planes.coarse + key / kWindowTokens * bytes;
+  for (size_t b = 0; b < bytes; b += 64) PrefetchFar(coarse + b);
   PrefetchFar(planes.factor + key);
   PrefetchFar(planes.factor_base + key / kWindowTokens);
-  if (planes.centre == nullptr || key % layout.centre_tokens != 0) return;
-  const int row = key / layout.centre_tokens;
-  for (int b = 0; b < layout.head_dim; b += 64)
-    PrefetchFar(planes.centre + static_cast<size_t>(row) * layout.head_dim + b);
-  PrefetchFar(planes.centre_scale + row);
 }
 
-// Windows [begin, end) of a.planes one after another: use_base(key, base), then use(key, scores of 16 keys) for each
-// tile.
-template <typename UseBase, typename Use>
-HWY_INLINE void ForEachTile(const ScanArgs& a, int begin, int end, UseBase use_base, Use use) {
-  const CodeLayout& layout = *a.layout;
-  const size_t window_bytes = static_cast<size_t>(kWindowTokens) * layout.coarse_bytes;
+// Asks for the centres of the stride at `key`.
+HWY_INLINE void FetchCentres(const CodeLayout& layout, const ConstCodePlanes& planes, int key, int end) {
+  if (planes.centre == nullptr) return;
+  const int first = key / layout.centre_tokens, last = (std::min(end, key + kStride) - 1) / layout.centre_tokens;
+  const size_t dim = layout.head_dim;
+  for (size_t b = first * dim; b < (last + 1) * dim; b += 64) PrefetchFar(planes.centre + b);
+  PrefetchFar(planes.centre_scale + first);
+}
+
+// <q, centre> / coarse_step of windows [begin, end), at most kStride keys.
+HWY_INLINE void WindowBases(const ScanArgs& a, int begin, int end, float* bases) {
+  const int windows = (end - begin) / kWindowTokens, tokens = a.layout->centre_tokens;
+  if (a.planes.centre == nullptr) {
+    for (int w = 0; w < windows; ++w) bases[w] = a.shared_base;
+    return;
+  }
   const float unit = a.query->coarse_step > 0 ? a.query->query8_step / a.query->coarse_step : 0.0f;
-  // 8 KiB of coarse plane ahead is the measured best where segments end every 32 KiB: 0.81 ns a key against 1.30 with
-  // 2 KiB ahead into the first cache, whose 24 line buffers cannot cover the latency of memory.
-  const int ahead = static_cast<int>((8192 + window_bytes - 1) / window_bytes) * kWindowTokens;
+  const int first = begin / tokens, rows = (end - 1) / tokens - first + 1;
+  const float* scales = a.planes.centre_scale + first;
+  int32_t dots[kStrideWindows];
+  CentreDots(a.planes.centre + static_cast<size_t>(first) * a.layout->head_dim, a.query->query8.data(),
+             a.layout->head_dim, rows, dots);
+  if (tokens == kWindowTokens) {
+    for (int w = 0; w < windows; ++w) bases[w] = static_cast<float>(dots[w]) * (scales[w] * unit);
+    return;
+  }
+  for (int w = 0; w < windows; ++w) {
+    const int row = (begin + w * kWindowTokens) / tokens - first;
+    bases[w] = static_cast<float>(dots[row]) * (scales[row] * unit);
+  }
+}
+
+// Windows [begin, end) of a.planes one after another, at most kStride keys: their bases, then use(key, t, scores of
+// keys begin + key + t and the 15 after it) for each tile of the window at begin + key.
+template <typename Use>
+HWY_INLINE void ForEachTile(const ScanArgs& a, int begin, int end, float* bases, Use use) {
+  const CodeLayout& layout = *a.layout;
+  const int coarse_bytes = layout.coarse_bytes;
+  const size_t window_bytes = static_cast<size_t>(kWindowTokens) * coarse_bytes;
+  // How far ahead memory is asked decides how many lines are under way: at 1M keys and one bit a coordinate a key costs
+  // .95 ns with 5 KB ahead, .77 with 10, .63 with 20 (the speed of plain reads), .71 with 40. Never beyond what is
+  // known to be scanned next. Centres are read for a whole stride at its start.
+  constexpr size_t kAhead = 20 << 10;
+  const size_t read_bytes = window_bytes + kWindowTokens + (a.planes.centre != nullptr ? layout.head_dim : 0);
+  const size_t ahead = std::min<size_t>(kAhead / read_bytes, 32) * kWindowTokens;
+  const size_t left = a.end - begin, next = a.next_keys;  // keys here and, after them, in what is scanned next
   const uint8_t* coarse = a.planes.coarse + begin / kWindowTokens * window_bytes;
-  int centre_row = -1;
-  float base = a.shared_base;
+  const uint8_t *factor = a.planes.factor + begin, *tables = a.query->tables.data();
+  const uint32_t* factor_bases = a.planes.factor_base + begin / kWindowTokens;
+  WindowBases(a, begin, end, bases);
+  if (end < a.end) {
+    FetchCentres(layout, a.planes, end, a.end);
+  } else if (next > 0) {
+    FetchCentres(layout, *a.next, 0, a.next_keys);
+  }
   const DF d;
   const hn::Rebind<int32_t, DF> di;
   const hn::Rebind<uint8_t, DF> d8;
-  for (int key = begin; key < end; key += kWindowTokens, coarse += window_bytes) {
-    if (key + ahead < a.end) {
-      FetchWindow(layout, a.planes, key + ahead);
-    } else if (key + ahead - a.end < a.next_keys) {
-      FetchWindow(layout, *a.next, key + ahead - a.end);
+  const size_t keys = end - begin;
+  for (size_t key = 0; key < keys; key += kWindowTokens, coarse += window_bytes) {
+    if (key + ahead < left) {
+      FetchWindow(layout, a.planes, begin + key + ahead);
+    } else if (key + ahead < left + next) {
+      FetchWindow(layout, *a.next, key + ahead - left);
     }
-    if (a.planes.centre != nullptr && key / layout.centre_tokens != centre_row) {
-      centre_row = key / layout.centre_tokens;
-      const int32_t dot = CentreDot(a.planes.centre + static_cast<size_t>(centre_row) * layout.head_dim,
-                                    a.query->query8.data(), layout.head_dim);
-      base = static_cast<float>(dot) * (a.planes.centre_scale[centre_row] * unit);
-    }
-    use_base(key, base);
     alignas(64) int32_t sums[kWindowTokens];
     if (a.tiers) {
-      SumTiers(coarse, layout.coarse_bytes, a.tiers, sums);
-      for (int t = 0; t < kWindowTokens; t += 16) {
-        use(key + t, Map([&](size_t i) HWY_ATTR { return hn::ConvertTo(d, hn::Load(di, sums + t + i * kN)); }));
+      SumTiers(coarse, coarse_bytes, a.tiers, sums);
+      for (size_t t = 0; t < kWindowTokens; t += 16) {
+        use(key, t, Map([&](size_t i) HWY_ATTR { return hn::ConvertTo(d, hn::Load(di, sums + t + i * kN)); }));
       }
       continue;
     }
-    SumNibbles(coarse, layout.coarse_bytes, a.query->tables.data(), sums);
-    const auto factor_base = hn::Set(di, static_cast<int32_t>(a.planes.factor_base[key / kWindowTokens]));
-    const VF window_base = hn::Set(d, base);
-    for (int t = 0; t < kWindowTokens; t += 16) {
-      use(key + t, Map([&](size_t i) HWY_ATTR {
+    SumNibbles(coarse, coarse_bytes, tables, sums);
+    const auto factor_base = hn::Set(di, static_cast<int32_t>(factor_bases[key / kWindowTokens]));
+    const VF window_base = hn::Set(d, bases[key / kWindowTokens]);
+    for (size_t t = 0; t < kWindowTokens; t += 16) {
+      use(key, t, Map([&](size_t i) HWY_ATTR {
             const VF sum = hn::ConvertTo(d, hn::Load(di, sums + t + i * kN));
-            const auto code = hn::PromoteTo(di, hn::LoadU(d8, a.planes.factor + key + t + i * kN));
+            const auto code = hn::PromoteTo(di, hn::LoadU(d8, factor + key + t + i * kN));
             const VF f = hn::BitCast(d, hn::Add(hn::ShiftLeft<kFactorShift>(code), factor_base));
             return hn::Add(window_base, hn::Mul(f, sum));
           }));
@@ -254,9 +311,11 @@ HWY_INLINE void ForEachTile(const ScanArgs& a, int begin, int end, UseBase use_b
 }
 
 void ScanScoresImpl(const ScanArgs& a, float* scores, float* bases) {
-  ForEachTile(
-      a, a.begin, a.end, [&](int key, float base) { bases[(key - a.begin) / kWindowTokens] = base; },
-      [&](int key, const F16& s) HWY_ATTR { Store16(s, scores + (key - a.begin)); });
+  for (int begin = a.begin, end; begin < a.end; begin = end) {
+    end = a.end - begin < kStride ? a.end : begin + kStride;
+    ForEachTile(a, begin, end, bases + (begin - a.begin) / kWindowTokens,
+                [&](size_t key, size_t t, const F16& s) HWY_ATTR { Store16(s, scores + (begin - a.begin) + key + t); });
+  }
 }
 
 inline constexpr size_t kWriteAhead =
@@ -276,30 +335,26 @@ HWY_INLINE void CopyRows(const uint8_t* coarse, int words, const uint16_t* keys,
   }
 }
 
-// In strides that stay in the first cache: all scores are written, and the keys of those above listed without a branch;
-// then the listed keys' scores, bases and coarse bytes are copied.
+// A stride at a time: all scores are written, and the keys of those above listed without a branch; then the listed
+// keys' scores, bases and coarse bytes are copied.
 void ScanAboveImpl(const ScanArgs& a, float threshold, uint32_t first_index, Candidates* out) {
-  constexpr int kStride = 1024;
   const int row_bytes = a.layout->coarse_bytes;
   const VF limit = hn::Set(DF(), threshold);
-  alignas(64) float scores[kStride], bases[kStride / kWindowTokens];
+  alignas(64) float scores[kStride], bases[kStrideWindows];
   alignas(64) uint16_t keys[kStride + kWindowTokens];
   for (int begin = a.begin, end; begin < a.end; begin = end) {
     end = a.end - begin < kStride ? a.end : begin + kStride;
     uint64_t above = 0;
     size_t count = 0;
-    ForEachTile(
-        a, begin, end, [&](int key, float base) { bases[(key - begin) / kWindowTokens] = base; },
-        [&](int key, const F16& s) HWY_ATTR {
-          Store16(s, scores + (key - begin));
-          MF masks[kParts];
-          for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(s.v[i], limit);
-          const int place = (key - begin) % kWindowTokens;
-          above |= static_cast<uint64_t>(Bits16(masks)) << place;
-          if (place != kWindowTokens - kTileTokens) return;
-          count += AppendKeys(above, key - begin - place, keys + count);
-          above = 0;
-        });
+    ForEachTile(a, begin, end, bases, [&](size_t key, size_t t, const F16& s) HWY_ATTR {
+      Store16(s, scores + key + t);
+      MF masks[kParts];
+      for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(s.v[i], limit);
+      above |= static_cast<uint64_t>(Bits16(masks)) << t;
+      if (t != kWindowTokens - kTileTokens) return;
+      count += AppendKeys(above, static_cast<int>(key), keys + count);
+      above = 0;
+    });
     const size_t first = out->size;
     const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(begin) * row_bytes;
     uint8_t* rows = out->rows.data() + first * row_bytes;

@@ -114,7 +114,8 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
     for (int64_t n = 0; n < 1500; n += 300) {
       const TensorView view = {rows.data() + n * token_bytes, 300, static_cast<size_t>(300 * token_bytes)};
       ASSERT_TRUE(index->Append(s, 0, n, view, {}).ok());
-      // Where a layer stands when it is encoded anew decides its codes, so both backends are waited for at every append.
+      // Where a layer stands when it is encoded anew decides its codes, so both backends are waited for at every
+      // append.
       for (int wait = 0; wait < 12000 && outgrown(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       ASSERT_FALSE(outgrown());
     }
