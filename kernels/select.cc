@@ -2,7 +2,9 @@
 #include "kernels/select.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "kernels/cpu/ops.h"
 
@@ -26,9 +28,10 @@ Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch
     scratch->assign(scores, scores + n);
     return CutOf(scratch, m);
   }
-  // The cut lies in [low, high]: fewer than m exceed high, at least m reach low.
+  // The cut lies in (low, high]: fewer than m exceed high, at least m exceed low.
   float low, high;
   cpu::Range(scores, n, &low, &high);
+  low = std::nextafter(low, -std::numeric_limits<float>::infinity());
   size_t above_low = n, above_high = 0;
   for (int pass = 0; pass < kMaxPasses && above_low - above_high > kFew; ++pass) {
     const float middle = low + (high - low) * 0.5f;
@@ -42,20 +45,21 @@ Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch
       above_low = above;
     }
   }
-  scratch->resize(n);
-  size_t above = 0;
-  scratch->resize(cpu::GatherBetween(scores, n, low, high, scratch->data(), &above));
-  return CutOf(scratch, m - above);
+  scratch->resize(above_low - above_high);
+  cpu::GatherBetween(scores, n, low, high, scratch->data());
+  return CutOf(scratch, m - above_high);
 }
 
 void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out) {
-  out->resize(n + 16);
   if (m >= n) {
     out->resize(n);
     for (size_t i = 0; i < n; ++i) (*out)[i] = static_cast<uint32_t>(i);
     return;
   }
-  out->resize(m == 0 ? 0 : cpu::PlacesAbove(scores, n, FindCut(scores, n, m, scratch), out->data()));
+  if (m == 0) return out->clear();
+  const Cut cut = FindCut(scores, n, m, scratch);
+  out->resize(m + 16);
+  out->resize(cpu::PlacesAbove(scores, n, cut, out->data()));
 }
 
 }  // namespace seine
