@@ -70,8 +70,16 @@ HWY_INLINE F16 Zip(const F16& a, const F16& b, Op op) {
   return Map([&](size_t i) HWY_ATTR { return op(a.v[i], b.v[i]); });
 }
 
+// sums + x^2. A half's square is exact in fp32 (22 bits of mantissa, exponents from -48 to 31), so that a fused
+// multiply-add gives the bits of a product and a sum in one instruction; a bfloat16's may underflow.
+template <DType kType>
+HWY_INLINE F16 AddSquares(const F16& sums, const F16& x) {
+  if constexpr (kType != DType::kFloat16) return Add(sums, Mul(x, x));
+  return Map([&](size_t i) HWY_ATTR { return hn::MulAdd(x.v[i], x.v[i], sums.v[i]); });
+}
+
 // What a key leaves in its lanes, and what becomes of the reduced sums.
-template <KeyScore kKind>
+template <KeyScore kKind, DType kType>
 struct Scorer {
   static constexpr bool kSquares =
       kKind == KeyScore::kNegNorm || kKind == KeyScore::kNegCosine || kKind == KeyScore::kUnitL2;
@@ -79,7 +87,7 @@ struct Scorer {
   static constexpr bool kDistance = kKind == KeyScore::kL2 || kKind == KeyScore::kL1 || kKind == KeyScore::kLinf;
 
   static HWY_INLINE void Take(const F16& x, const float* anchor, F16* main, F16* squares) {
-    if constexpr (kSquares) *squares = Add(*squares, Mul(x, x));
+    if constexpr (kSquares) *squares = AddSquares<kType>(*squares, x);
     if constexpr (!kAnchored) return;
     const F16 a = Load16(anchor);
     if constexpr (!kDistance) *main = Add(*main, Mul(x, a));
@@ -118,7 +126,7 @@ HWY_INLINE void FetchAhead(const void* row, size_t bytes) {
 template <KeyScore kKind, DType kType>
 HWY_INLINE F16 ScoreRows16(const ConstRows& rows, int64_t first, int64_t last, int dim, const float* anchor,
                            float anchor_squares) {
-  using S = Scorer<kKind>;
+  using S = Scorer<kKind, kType>;
   F16 main[kRows], squares[kRows];
   for (int64_t r = 0; r < kRows; ++r) {
     const void* row = rows.row(first + r < last ? first + r : last);
