@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "index/memory.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
 
@@ -45,12 +46,6 @@ absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int
   }
   if (forced <= kept) return absl::OkStatus();
   return Wrong("keep: ", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
-}
-
-std::vector<uint32_t> Everything(int64_t count) {
-  std::vector<uint32_t> all(count);
-  std::iota(all.begin(), all.end(), 0u);
-  return all;
 }
 
 // AdaKV: each head's safeguard is raised above all, then one selection runs over the heads' scores laid end to end.
@@ -132,22 +127,20 @@ int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
                                                               int layer, int num_layers, const ScoreInput& input,
-                                                              Scores scores) {
+                                                              Scores* scores) {
   const std::vector<int64_t> kept = KeptOfHeads(budget, layer, num_layers, input);
-  for (size_t h = 0; h < scores.size(); ++h) {
-    absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &scores[h]);
+  for (size_t h = 0; h < scores->size(); ++h) {
+    absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &(*scores)[h]);
     if (!s.ok()) return s;
   }
-  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, scores);
-  std::vector<std::vector<uint32_t>> selected(scores.size());
-  input.backend->Run(static_cast<int>(scores.size()), [&](int h) {
-    if (kept[h] >= input.heads[h].count) {
-      selected[h] = Everything(input.heads[h].count);
-      return;
-    }
-    std::vector<float> scratch;
-    SelectLargest(scores[h].data(), scores[h].size(), kept[h], &scratch, &selected[h]);
-  });
+  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, *scores);
+  std::vector<std::vector<uint32_t>> selected(scores->size());
+  std::vector<SelectTask> tasks;
+  for (size_t h = 0; h < scores->size(); ++h) {
+    tasks.push_back({(*scores)[h].data(), static_cast<int64_t>((*scores)[h].size()), kept[h], &selected[h]});
+  }
+  const Outcome outcome = input.backend->Select(tasks.data(), static_cast<int>(tasks.size()));
+  if (outcome != Outcome::kDone) return StatusOf(*input.backend, outcome);
   return selected;
 }
 
