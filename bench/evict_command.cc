@@ -174,6 +174,7 @@ nlohmann::ordered_json ToJson(const EvictRow& row, const Report& report) {
           {"us_per_token", row.us_per_token},
           {"us_per_token_first", row.us_per_token_first},
           {"read_bandwidth_share", row.gb_s / report.bandwidth_gb_s},
+          {"read_bandwidth_share_paired", row.paired_share},
           {"kept", row.kept}};
 }
 
@@ -228,7 +229,7 @@ std::string RenderText(const Report& report) {
       report.data.synthetic ? "" : " a layer", report.data.head_dim, NameOf(report.data.dtype), report.heads,
       report.backend, report.simd_target, report.bandwidth_gb_s);
   std::vector<std::vector<std::string>> table = {{"scorer", "budget", "kept", "attention kept", "worst head", "overlap",
-                                                  "ns a token", "of bandwidth", "with sums first"}};
+                                                  "ns a token", "of bandwidth", "paired", "with sums first"}};
   for (const EvictRow& row : report.rows) {
     const bool timed = row.us_per_token > 0;
     table.push_back({row.scorer, row.budget, absl::StrFormat("%.0f", row.kept),
@@ -236,6 +237,7 @@ std::string RenderText(const Report& report) {
                      absl::StrFormat("%.3f", row.overlap_with_attention_top),
                      timed ? absl::StrFormat("%.1f", row.us_per_token * 1e3) : "-",
                      timed ? absl::StrFormat("%.2f", row.gb_s / report.bandwidth_gb_s) : "-",
+                     timed ? absl::StrFormat("%.2f", row.paired_share) : "-",
                      timed ? absl::StrFormat("%.1f", row.us_per_token_first * 1e3) : "-"});
   }
   text += RenderTable(table);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/recall.h"
 #include "index/index.h"
 #include "index/memory_budget.h"
 
@@ -16,12 +17,6 @@ namespace {
 
 // Decode steps, in intervals: enough evictions for a median.
 constexpr int kIntervals = 9;
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 // The layer's keys as they are appended: [tokens, kv_heads, head_dim].
 std::vector<uint8_t> Interleaved(const EvictLayer& layer) {

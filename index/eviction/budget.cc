@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/memory.h"
+#include "index/scorers/scorers.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
 
@@ -30,18 +31,20 @@ int64_t PyramidTokens(double mean, double beta, double most, int64_t count, int 
   return std::clamp<int64_t>(until(layer + 1) - until(layer), 1, count);
 }
 
-// Scores of tokens that are always kept go above all. Fails where they are more than the head keeps.
+// Scores of tokens that are always kept go above all. Fails where they are more than the head keeps. Tokens are
+// ascending by position, so it is a first run of them, a last one, and those that are searched for.
 absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int head, const HeadTokens& tokens,
                        std::vector<float>* scores) {
   const int64_t recent = std::max<int64_t>(keep.recent, static_cast<int64_t>(keep.recent_share * double(kept)));
-  int64_t forced = 0;
-  for (int64_t i = 0; i < tokens.count; ++i) {
-    const int32_t p = tokens.position(i);
-    if (p >= keep.sinks && p < length - recent &&
-        !std::binary_search(keep.positions.begin(), keep.positions.end(), p)) {
-      continue;
-    }
-    (*scores)[i] = kLargestFloat;
+  const int64_t sinks_end = scorers::CountUpTo(tokens, keep.sinks - 1);
+  const int64_t recent_begin = std::max(sinks_end, scorers::CountUpTo(tokens, length - recent - 1));
+  std::fill(scores->begin(), scores->begin() + sinks_end, kLargestFloat);
+  std::fill(scores->begin() + recent_begin, scores->end(), kLargestFloat);
+  int64_t forced = sinks_end + tokens.count - recent_begin;
+  for (const int32_t position : keep.positions) {
+    const int64_t place = scorers::CountUpTo(tokens, position) - 1;
+    if (place < sinks_end || place >= recent_begin || tokens.position(place) != position) continue;
+    (*scores)[place] = kLargestFloat;
     ++forced;
   }
   if (forced <= kept) return absl::OkStatus();
