@@ -54,14 +54,17 @@ size_t CountAboveImpl(const float* scores, size_t n, float value) {
   return count;
 }
 
+// A vector is read before what is stored reaches it, so both may be the same memory.
 void GatherBetweenImpl(const float* scores, size_t n, float low, float high, float* out) {
   const DF d;
   const VF vlow = hn::Set(d, low), vhigh = hn::Set(d, high);
   size_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const F16 x = Load16(scores + i);
-    uint32_t in = Test16(x, [&](VF v) HWY_ATTR { return hn::And(hn::Gt(v, vlow), hn::Le(v, vhigh)); });
-    for (; in != 0; in &= in - 1) *out++ = scores[i + std::countr_zero(in)];
+  for (; i + kN <= n; i += kN) {
+    const VF x = hn::LoadU(d, scores + i);
+    const MF in = hn::And(hn::Gt(x, vlow), hn::Le(x, vhigh));
+    if (hn::AllFalse(d, in)) continue;
+    hn::StoreU(hn::Compress(x, in), d, out);
+    out += hn::CountTrue(d, in);
   }
   for (; i < n; ++i) {
     if (scores[i] > low && scores[i] <= high) *out++ = scores[i];
