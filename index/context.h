@@ -9,6 +9,7 @@
 #include "index/code_store.h"
 #include "index/config.h"
 #include "index/eviction/policy.h"
+#include "index/eviction/score_room.h"
 #include "index/memory.h"
 #include "index/memory_budget.h"
 #include "index/piece_list.h"
@@ -29,6 +30,7 @@ class Context {
   mutable MemoryLedger ledger;
   mutable Transforms transforms;  // thread-safe
   const EvictionPolicy eviction;
+  mutable ScoreRoom score_room;                      // thread-safe
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
   // Bytes of one head's row, and of one token's rows of all KV heads.

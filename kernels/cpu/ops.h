@@ -135,9 +135,9 @@ void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int beg
 // Smallest and largest of scores[n], n >= 1; how many exceed a value.
 void Range(const float* scores, size_t n, float* smallest, float* largest);
 size_t CountAbove(const float* scores, size_t n, float value);
-// Scores in [low, high] to out (room for n), in order; *above = how many exceed high. Returns how many were gathered.
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
-// Places of the scores that a cut keeps, ascending. Returns how many; out has room for n + 16.
+// Scores in (low, high] to out, in order; out has room for 16 more, or is `scores` itself.
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
+// Places of the scores that a cut keeps, ascending. Returns how many; out has room for 16 more.
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 
 }  // namespace seine::cpu

@@ -285,17 +285,10 @@ size_t CountAbove(const float* scores, size_t n, float value) {
   return static_cast<size_t>(std::count_if(scores, scores + n, [&](float s) { return s > value; }));
 }
 
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
-  size_t size = 0;
-  *above = 0;
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out) {
   for (size_t i = 0; i < n; ++i) {
-    if (scores[i] > high) {
-      ++*above;
-    } else if (scores[i] >= low) {
-      out[size++] = scores[i];
-    }
+    if (scores[i] > low && scores[i] <= high) *out++ = scores[i];
   }
-  return size;
 }
 
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out) {

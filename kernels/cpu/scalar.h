@@ -38,7 +38,7 @@ void AddExp(const float* x, size_t n, float shift, float share, float* out);
 
 void Range(const float* scores, size_t n, float* smallest, float* largest);
 size_t CountAbove(const float* scores, size_t n, float value);
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 
 }  // namespace scalar
