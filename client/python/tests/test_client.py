@@ -1,5 +1,8 @@
 """seine_kv.client against a real server: the committed trace of a real model, and random data compared with numpy."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +258,24 @@ def test_an_index_that_evicts_by_itself(client):
     positions = [p for p, _ in client.score(sequence, 0, "knorm")]
     assert sum(map(len, positions)) < 2 * 120
     assert client.get_index("evicting")["evictions"] > 10
+
+
+def test_a_step_has_a_deadline(private_server, model):
+    """A server that hangs: the step ends, within its time, and says so."""
+    process, address = private_server
+    with Client(address) as client:
+        client.wait_until_ready(20)
+        client.create_index("m", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
+        sequence = client.create_sequence("m")
+        stream = client.decode_stream(timeout=0.4)
+        assert stream.step(items=[Item(sequence, 0, model["queries"])]).answers[0].path == "dense"
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until it has stopped
+        try:
+            begun = time.monotonic()
+            with pytest.raises(SeineError) as caught:
+                stream.step(items=[Item(sequence, 0, model["queries"])])
+            assert caught.value.code == "DEADLINE_EXCEEDED" and 0.4 <= time.monotonic() - begun < 5
+        finally:
+            process.send_signal(signal.SIGCONT)
+        stream.close(cancel=True)
