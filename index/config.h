@@ -94,12 +94,20 @@ struct IndexConfig {
   bool follows_recall_target = true;
 };
 
+// How Attend attends what is found.
+struct AttentionParams {
+  float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
+  bool with_positions = false;  // AttendAnswer::selected is filled
+};
+
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);
 absl::Status Validate(const SearchParams& params);
 // The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
 // life. Also FAILED_PRECONDITION, where keys would have to be stored.
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
+// Also FAILED_PRECONDITION, where values would have to be stored. Fields open with "attention.".
+absl::Status Validate(const AttentionParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
 

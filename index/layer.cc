@@ -109,6 +109,11 @@ void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) 
   held.FillTask(kv_head - held.first_head(), params, task);
 }
 
+void Layer::FillAttention(int kv_head, bool searched, cpu::AttentionTask* task) const {
+  const Strip& held = strip(kv_head);
+  held.FillAttention(kv_head - held.first_head(), searched, task);
+}
+
 // What scorers look at: what is held, what the index knows, and what came with the call.
 absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage,
                               ScoreInput* input) const {

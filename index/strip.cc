@@ -328,6 +328,15 @@ void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>
   }
 }
 
+void Strip::FillAttention(int head, bool searched, cpu::AttentionTask* task) const {
+  const Geometry& g = context_->config.geometry;
+  task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
+  const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
+  task->dense = {{0, zone_begin}, {zone_end, size_}};
+}
+
 HeadTokens Strip::Tokens(int head, std::vector<int32_t>* positions) const {
   const Geometry& g = context_->config.geometry;
   HeadTokens tokens;

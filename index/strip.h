@@ -24,6 +24,7 @@
 #include "index/context.h"
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
+#include "kernels/cpu/attention.h"
 
 namespace seine {
 
@@ -77,6 +78,8 @@ class Strip {
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.
   void FillTask(int head, const SearchParams& params, SearchTask* task) const;
+  // One head's attention, in places. The values must be kept.
+  void FillAttention(int head, bool searched, cpu::AttentionTask* task) const;
   // A head as scorers see it. `positions` is storage that the view may point into.
   HeadTokens Tokens(int head, std::vector<int32_t>* positions) const;
 

@@ -125,6 +125,8 @@ void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, con
 
 // lanes[i % 16] += e^(x[i] * scale - shift) for i < n; no exponent above 0.
 void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
+// x[i] becomes e^min(x[i] - shift, 0), and lanes[i % 16] += x[i], for i < n.
+void ExpInPlace(float* x, size_t n, float shift, float* lanes);
 // out[i] += share * e^min(x[i] - shift, 0) for i < n.
 void AddExp(const float* x, size_t n, float shift, float share, float* out);
 

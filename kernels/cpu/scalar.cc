@@ -271,6 +271,13 @@ void SumExp(const float* x, size_t n, float scale, float shift, float* lanes) {
   for (size_t i = 0; i < n; ++i) lanes[i % 16] = lanes[i % 16] + ExpNonPositive(x[i] * scale - shift);
 }
 
+void ExpInPlace(float* x, size_t n, float shift, float* lanes) {
+  for (size_t i = 0; i < n; ++i) {
+    x[i] = ExpNonPositive(std::min(x[i] - shift, 0.0f));
+    lanes[i % 16] = lanes[i % 16] + x[i];
+  }
+}
+
 void AddExp(const float* x, size_t n, float shift, float share, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = out[i] + ExpNonPositive(std::min(x[i] - shift, 0.0f)) * share;
 }
