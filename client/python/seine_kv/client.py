@@ -39,6 +39,8 @@ from seine_kv import wire
 from seine_kv.messages import (  # noqa: F401, for those who import them from here
     Answer,
     Append,
+    Attended,
+    Attention,
     Evicted,
     Item,
     SeineError,
@@ -236,6 +238,24 @@ class Client:
         )
         return [wire.answer_of(answer) for answer in self._call(self._retrieval.Retrieve, request).answers]
 
+    def attend(self, sequence, layer, queries, attention=Attention(), **selector):
+        """The Attended for one (sequence, layer): attention over what is visible and selected. Needs kv_store
+        "keys_values". queries: [num_q_heads, head_dim]. For the selector see retrieve_batch; here a scope
+        that is not given means "per_q_head"."""
+        attended = self.attend_batch([Item(sequence, layer, queries)], attention, **selector)[0]
+        if attended.error is not None:
+            raise attended.error
+        return attended
+
+    def attend_batch(self, items, attention=Attention(), **selector):
+        """One Attended an Item, each with its own `error`. For the selector see retrieve_batch."""
+        request = retrieval_service_pb2.AttendRequest(
+            items=map(wire.retrieve_item, items),
+            selector=wire.selector_of(**selector),
+            attention=wire.attention_of(attention),
+        )
+        return [wire.attended_of(answer) for answer in self._call(self._retrieval.Attend, request).answers]
+
     def gather(self, sequence, layer, kv_head, positions, keys=True, values=False):
         """Stored rows of one KV head: (keys, values), each [count, head_dim] or None if not asked for."""
         request = retrieval_service_pb2.GatherRequest(
@@ -287,7 +307,7 @@ class Client:
         return heads
 
     def decode_stream(self, timeout=None):
-        """A DecodeStream: append, then retrieve, in one round trip for a whole batch. timeout: seconds a step."""
+        """A DecodeStream: append, then retrieve or attend, in one round trip for a whole batch. timeout: seconds a step."""
         return DecodeStream(self._retrieval.Decode, timeout)
 
     def _call(self, method, request):

@@ -76,6 +76,29 @@ class Answer:
         return self.positions[i, : self.counts[i]]
 
 
+@dataclass(frozen=True)
+class Attention:
+    """That items are attended, not only retrieved for."""
+
+    tail: Optional[bool] = None  # windows' means for what is not selected; None: where each query head selects for itself
+    scale: float = 0.0  # of the logits; 0: the index's, 1 / sqrt(head_dim) unless it states another
+    with_positions: bool = False  # Attended.selected
+
+
+@dataclass
+class Attended:
+    """Attention's output for one Item, mergeable with other tokens' by log_sum_exp."""
+
+    path: str  # as of Answer
+    num_tokens: int
+    output: Optional[np.ndarray]  # float32 [num_q_heads, head_dim]
+    log_sum_exp: Optional[np.ndarray]  # float32 [num_q_heads], natural, of the scaled logits
+    attended_tokens: int  # of all query heads together; the tail's not counted
+    tail: bool  # whether it was counted in
+    selected: Optional[Answer] = None
+    error: Optional[SeineError] = None  # this item's own failure; output and log_sum_exp are then None
+
+
 @dataclass
 class Evicted:
     """What an eviction kept of a layer."""
@@ -90,6 +113,7 @@ class Step:
     """Answer to one decode step."""
 
     append_errors: list  # one an append: None or SeineError
-    answers: list  # one Answer an item
+    answers: list  # one Answer an item; none in a step with attention
     server_us: int
     error: Optional[SeineError] = None  # the whole step was refused
+    attended: list = field(default_factory=list)  # one Attended an item, in a step with attention

@@ -1,4 +1,4 @@
-"""The Decode stream: append, then retrieve, in one round trip for a whole batch."""
+"""The Decode stream: append, then retrieve or attend, in one round trip for a whole batch."""
 
 import queue
 import threading
@@ -45,14 +45,18 @@ class DecodeStream:
         except grpc.RpcError as error:
             raise wire.error_of_call(error) from None
 
-    def step(self, appends=(), items=(), **selector):
-        """Applies the Appends, then retrieves for the Items; returns a Step. For the selector see Client.retrieve_batch."""
+    def step(self, appends=(), items=(), attention=None, **selector):
+        """Applies the Appends, then retrieves for the Items, or attends with an Attention; returns a Step.
+
+        For the selector see Client.retrieve_batch.
+        """
         self._steps += 1
         request = retrieval_service_pb2.DecodeRequest(
             step=self._steps,
             appends=map(wire.append_item, appends),
             items=map(wire.retrieve_item, items),
             selector=wire.selector_of(**selector),
+            attention=None if attention is None else wire.attention_of(attention),
         )
         response = self._exchange(request)
         return Step(
@@ -60,6 +64,7 @@ class DecodeStream:
             answers=[wire.answer_of(answer) for answer in response.answers],
             server_us=response.server_us,
             error=wire.error_of(response.status),
+            attended=[wire.attended_of(answer) for answer in response.attended],
         )
 
     def _exchange(self, request):

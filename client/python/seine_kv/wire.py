@@ -4,7 +4,7 @@ import grpc
 import numpy as np
 
 from seine.v1 import common_pb2, eviction_pb2, retrieval_service_pb2, status_pb2
-from seine_kv.messages import Answer, Append, SeineError, Sequence, SequenceInfo
+from seine_kv.messages import Answer, Append, Attended, SeineError, Sequence, SequenceInfo
 
 DTYPES = {
     "float32": common_pb2.D_TYPE_FLOAT32,
@@ -116,6 +116,26 @@ def selector_of(
         p, floor, cap = mass_p
         selector.mass_p.CopyFrom(retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap))
     return selector
+
+
+def attention_of(attention):
+    return retrieval_service_pb2.Attention(
+        tail=attention.tail, scale=attention.scale, with_positions=attention.with_positions
+    )
+
+
+def attended_of(answer):
+    failed = error_of(answer.status)
+    return Attended(
+        path=PATHS.get(answer.path, "unknown"),
+        num_tokens=answer.num_tokens,
+        output=None if failed else array_of(answer.output),
+        log_sum_exp=None if failed else array_of(answer.log_sum_exp),
+        attended_tokens=answer.attended_tokens,
+        tail=answer.tail,
+        selected=answer_of(answer.selected) if answer.HasField("selected") else None,
+        error=failed,
+    )
 
 
 def answer_of(answer):
