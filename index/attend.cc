@@ -1,10 +1,9 @@
 // Attention of a batch over what its search has chosen and what is dense: one task for each (item, KV head), on the
-// host's threads. Keys and values lie in the host's memory with every backend (page-locked under a device), so a device
-// only searches.
+// host's threads. Keys, values and the means of windows lie in the host's memory with every backend (page-locked under
+// a device), so a device only searches.
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/search_batch.h"
 #include "kernels/cpu/attention.h"
@@ -20,21 +19,29 @@ constexpr double kRowNs = 15;  // a key and a value of 256 bytes, for one query 
 // One KV head of a target.
 struct HeadTask {
   cpu::AttentionTask attention;
-  size_t target = 0;
+  AttendAnswer* answer = nullptr;
   int kv_head = 0;
+  int64_t attended = 0;
 };
 
-HeadTask TaskOf(const SearchBatch& batch, const Context& context, const SearchParams& params, size_t target,
+SearchParams WithScale(const SearchParams& params, float scale, int head_dim) {
+  SearchParams scaled = params;
+  if (scale > 0) scaled.softmax_scale = scale;
+  if (scaled.softmax_scale == 0) scaled.softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  return scaled;
+}
+
+HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, size_t target,
                 int kv_head) {
-  const Geometry& g = context.config.geometry;
-  const SearchBatch::Target& of = batch.targets()[target];
-  HeadTask task{{}, target, kv_head};
+  HeadTask task;
+  task.kv_head = kv_head;
   cpu::AttentionTask& a = task.attention;
+  const SearchBatch::Target& of = batch.targets()[target];
   a.queries = of.item->queries + int64_t{kv_head} * g.group() * g.head_dim;
   a.group = g.group();
   a.scale = params.softmax_scale;
   const bool searched = batch.Searched(target, kv_head);
-  of.layer().FillAttention(kv_head, searched, &a);
+  of.layer().FillAttention(kv_head, searched, tail, &a);
   if (!searched) return task;
   const SearchOutput& found = batch.Found(target, kv_head);
   a.sets = &found.positions;
@@ -43,14 +50,36 @@ HeadTask TaskOf(const SearchBatch& batch, const Context& context, const SearchPa
   return task;
 }
 
-double WorkNs(const HeadTask& task) {
-  double rows = 0;
-  for (const cpu::PlaceRun& run : task.attention.dense) rows += static_cast<double>(run.end - run.begin);
-  rows *= task.attention.group;
-  if (task.attention.sets != nullptr) {
-    for (const auto& set : *task.attention.sets) rows += static_cast<double>(set.size());
+double WorkNs(const cpu::AttentionTask& task) {
+  double rows = static_cast<double>(task.num_windows);
+  for (const cpu::PlaceRun& run : task.dense) rows += static_cast<double>(run.end - run.begin);
+  rows *= task.group;
+  if (task.sets != nullptr) {
+    for (const auto& set : *task.sets) rows += static_cast<double>(set.size());
   }
   return rows * kRowNs;
+}
+
+// Every head's output, log-sum-exp and counts into its answer.
+void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks) {
+  double work = 0;
+  for (const HeadTask& task : *tasks) work += WorkNs(task.attention);
+  const auto attend = [&](int i) {
+    HeadTask& task = (*tasks)[i];
+    const int64_t q_head = int64_t{task.kv_head} * g.group();
+    task.attended = cpu::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
+                                task.answer->log_sum_exp.data() + q_head);
+  };
+  const int count = static_cast<int>(tasks->size());
+  if (work > kWorthSharingNs) {
+    backend->Run(count, attend);
+  } else {
+    for (int i = 0; i < count; ++i) attend(i);
+  }
+  for (const HeadTask& task : *tasks) {
+    task.answer->attended_tokens += task.attended;
+    task.answer->tail = task.answer->tail || task.attention.num_windows > 0;
+  }
 }
 
 }  // namespace
@@ -61,9 +90,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   if (absl::Status s = Validate(attention, context_.config); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
-  SearchParams search = params;
-  if (attention.scale > 0) search.softmax_scale = attention.scale;
-  if (search.softmax_scale == 0) search.softmax_scale = 1 / std::sqrt(static_cast<float>(g.head_dim));
+  const SearchParams scaled = WithScale(params, attention.scale, g.head_dim);
+  const bool tail = attention.tail.value_or(params.scope == Scope::kPerQHead && params.method == Method::kIndex);
   std::vector<AttendAnswer> answers(items.size());
   SearchBatch batch(&context_);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -71,9 +99,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answers[i].status = sequence.status();
     if (sequence.ok()) batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(search); !s.ok()) return s;
+  if (absl::Status s = batch.Search(scaled); !s.ok()) return s;
   std::vector<HeadTask> tasks;
-  double work = 0;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
     answer.path = batch.PathOf(t);
@@ -81,24 +108,11 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
     answer.log_sum_exp.resize(g.num_q_heads);
     for (int h = 0; h < g.num_kv_heads; ++h) {
-      work += WorkNs(tasks.emplace_back(TaskOf(batch, context_, search, t, h)));
+      tasks.push_back(TaskOf(batch, g, scaled, tail, t, h));
+      tasks.back().answer = &answer;
     }
   }
-  std::vector<int64_t> attended(tasks.size());
-  const auto attend = [&](int i) {
-    const HeadTask& task = tasks[i];
-    AttendAnswer& answer = answers[batch.targets()[task.target].place];
-    const int64_t q_head = int64_t{task.kv_head} * g.group();
-    attended[i] =
-        cpu::Attend(task.attention, answer.output.data() + q_head * g.head_dim, answer.log_sum_exp.data() + q_head);
-  };
-  const int count = static_cast<int>(tasks.size());
-  if (work > kWorthSharingNs) {
-    context_.backend->Run(count, attend);
-  } else {
-    for (int i = 0; i < count; ++i) attend(i);
-  }
-  for (int i = 0; i < count; ++i) answers[batch.targets()[tasks[i].target].place].attended_tokens += attended[i];
+  AttendAll(g, context_.backend, &tasks);
   for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }

@@ -96,6 +96,10 @@ struct IndexConfig {
 
 // How Attend attends what is found.
 struct AttentionParams {
+  // Whether every window of 64 tokens of a searched zone is counted in for those of its tokens that were not selected,
+  // by the means of its keys and values (kernels/cpu/attention.h). Absent: where each query head has a set of its own
+  // and the search is not exact; measured worse where heads share a set, whose own best are then still in the tail.
+  std::optional<bool> tail = {};
   float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
   bool with_positions = false;  // AttendAnswer::selected is filled
 };

@@ -44,12 +44,14 @@ class Context {
   mutable SlabPool row_pool;  // thread-safe
   const PieceList::Shape row_shape;
   const PieceList::Shape checksum_shape;
+  const RowFormat windows;  // window_means.h, by window of the zone, where values are kept
+  const PieceList::Shape window_shape;
   const CodeShape codes;
 
   // Of one head alone, once tokens were evicted.
-  const RowFormat head_rows, head_positions;
+  const RowFormat head_rows, head_positions, head_windows;
   mutable SlabPool head_row_pool;  // thread-safe
-  const PieceList::Shape head_row_shape, head_position_shape;
+  const PieceList::Shape head_row_shape, head_position_shape, head_window_shape;
   const CodeShape head_codes;
 };
 

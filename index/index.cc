@@ -257,7 +257,6 @@ absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) 
 
 absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
                                     const TensorView& values) const {
-  const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (position < 0) return absl::InvalidArgumentError(absl::StrCat("position: ", position, " is negative"));
   if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
@@ -273,10 +272,17 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
   if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
     return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
   }
-  const ConstRows rows{keys.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
-  const int64_t bad = cpu::FirstNonFinite(rows, keys.num_tokens * g.num_kv_heads, g.head_dim);
+  absl::Status status = CheckFinite("keys", position, keys);
+  status.Update(CheckFinite("values", position, values));
+  return status;
+}
+
+absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
+  const Geometry& g = context_.config.geometry;
+  const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
+  const int64_t bad = cpu::FirstNonFinite(rows, tensor.num_tokens * g.num_kv_heads, g.head_dim);
   if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("keys: position ", position + bad / g.num_kv_heads, ", KV head ",
+  return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
                                                  bad % g.num_kv_heads,
                                                  " holds NaN or infinity, or its norm overflows"));
 }

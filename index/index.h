@@ -79,7 +79,8 @@ struct AttendAnswer {
   int64_t num_tokens = 0;
   std::vector<float> output;       // [num_q_heads, head_dim]
   std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits
-  int64_t attended_tokens = 0;     // of all query heads together
+  int64_t attended_tokens = 0;     // of all query heads together, without what the tail counts in
+  bool tail = false;               // whether it was counted in; with nothing to search there is none
   ItemAnswer selected;             // if attention.with_positions
 };
 

@@ -62,6 +62,7 @@ class IndexImpl : public Index {
   absl::Status CheckHead(int kv_head) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
+  absl::Status CheckFinite(const char* field, int64_t position, const TensorView& tensor) const;
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;

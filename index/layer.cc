@@ -109,9 +109,9 @@ void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) 
   held.FillTask(kv_head - held.first_head(), params, task);
 }
 
-void Layer::FillAttention(int kv_head, bool searched, cpu::AttentionTask* task) const {
+void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const {
   const Strip& held = strip(kv_head);
-  held.FillAttention(kv_head - held.first_head(), searched, task);
+  held.FillAttention(kv_head - held.first_head(), searched, tail, task);
 }
 
 // What scorers look at: what is held, what the index knows, and what came with the call.

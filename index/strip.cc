@@ -6,12 +6,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace seine {
 
 namespace {
+
+// A window takes 1-2 us to read and sum; below this many, a wake-up of other threads costs more than it saves.
+constexpr int kWindowsWorthSharing = 40;
 
 // Checksums of `count` tokens of `token_bytes` each.
 std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t token_bytes) {
@@ -65,6 +69,7 @@ Strip::Strip(const Context* context)
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
       positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->windows, &context->window_shape),
       sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
       codes_(&context->codes) {}
 
@@ -76,6 +81,7 @@ Strip::Strip(const Context* context, int head)
       values_(&context->head_rows, &context->head_row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
       positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->head_windows, &context->head_window_shape),
       sums_(MakeSums(*context, 1)),
       codes_(&context->head_codes, head) {}
 
@@ -148,7 +154,10 @@ void Strip::PlanAppend(int64_t count, Staging* staging) {
   } else {
     keys_.Plan(size_, new_size, staging);
   }
-  if (keeps_values()) values_.Plan(size_, new_size, staging);
+  if (keeps_values()) {
+    values_.Plan(size_, new_size, staging);
+    windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
+  }
   if (!keeps_all_keys()) checksums_.Plan(size_, new_size, staging);
   if (!whole_) positions_.Plan(size_, new_size, staging);
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
@@ -159,6 +168,7 @@ void Strip::Installed() {
   values_.Refresh();
   checksums_.Refresh();
   positions_.Refresh();
+  windows_.Refresh();
   codes_.Refresh();
 }
 
@@ -169,7 +179,10 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   const auto [gap_begin, gap_end] = NotStored(new_size);
   keys_.Write(size_, own, gap_begin - size_, token_bytes);
   keys_.Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
-  if (keeps_values()) values_.Write(size_, values + head_offset(), count, token_bytes);
+  if (keeps_values()) {
+    values_.Write(size_, values + head_offset(), count, token_bytes);
+    WriteWindows(WindowsAt(size_), WindowsAt(new_size));
+  }
   if (!keeps_all_keys()) {
     checksums_.Write(size_, Bytes(Checksums(keys, count, context_->token_bytes())), count, sizeof(uint64_t));
   }
@@ -198,6 +211,27 @@ void Strip::CommitAppend(int64_t count) {
 void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
   positions_.Write(place, reinterpret_cast<const uint8_t*>(positions.data()), static_cast<int64_t>(positions.size()),
                    sizeof(int32_t));
+}
+
+// From the stored rows, so that any history of appends gives the same bits.
+void Strip::WriteWindows(int64_t begin, int64_t end) {
+  const int heads = num_heads(), dim = context_->config.geometry.head_dim;
+  const size_t record = WindowMeansBytes(dim);
+  const auto count = static_cast<int>(end - begin) * heads;
+  if (count <= 0) return;
+  std::vector<uint8_t> records(count * record);
+  const auto encode = [&](int i) {
+    float rows[2][kWindowTokens * kMaxHeadDim];
+    const int64_t place = context_->config.zones.sink + (begin + i / heads) * kWindowTokens;
+    CopyFloats(i % heads, place, kWindowTokens, rows[0], rows[1], dim);
+    EncodeWindowMeans(rows[0], rows[1], dim, records.data() + i * record);
+  };
+  if (count >= kWindowsWorthSharing) {
+    context_->backend->Run(count, encode);
+  } else {
+    for (int i = 0; i < count; ++i) encode(i);
+  }
+  windows_.Write(begin, records.data(), end - begin, heads * record);
 }
 
 // Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
@@ -260,6 +294,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   values_.Truncate(place);
   checksums_.Truncate(place);
   positions_.Truncate(place);
+  windows_.Truncate(WindowsAt(place));
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;
   if (sums_.empty()) return status;
@@ -270,7 +305,10 @@ absl::Status Strip::CommitTruncate(int64_t position) {
 
 void Strip::PlanKeep(int64_t count, Staging* staging) {
   keys_.Plan(0, count, staging);
-  if (keeps_values()) values_.Plan(0, count, staging);
+  if (keeps_values()) {
+    values_.Plan(0, count, staging);
+    windows_.Plan(0, WindowsAt(count), staging);
+  }
   positions_.Plan(0, count, staging);
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
@@ -288,6 +326,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   }
   WritePositions(0, positions);
   size_ = static_cast<int64_t>(places.size());
+  if (keeps_values()) WriteWindows(0, WindowsAt(size_));
   const AppendedKeys stored(this, nullptr, size_);
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
@@ -328,13 +367,17 @@ void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>
   }
 }
 
-void Strip::FillAttention(int head, bool searched, cpu::AttentionTask* task) const {
+void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const {
   const Geometry& g = context_->config.geometry;
   task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
   task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
   const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
   const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
   task->dense = {{0, zone_begin}, {zone_end, size_}};
+  if (!searched || !tail) return;
+  task->zone_begin = zone_begin;
+  task->num_windows = codes_.visible() / kWindowTokens;
+  task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 
 HeadTokens Strip::Tokens(int head, std::vector<int32_t>* positions) const {

@@ -8,6 +8,7 @@
 //   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
 //            [raw_begin, m), where raw_begin stays one update buffer behind the zone's end, so that rolling back a few
 //            tokens always finds the keys it needs;
+//   windows  kKeysValues: the means of the zone's windows of 64 (window_means.h), a function of the stored rows;
 //   checksums  kNone only: of every token's keys, to tell a replay from a rewrite;
 //   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
 #ifndef SEINE_INDEX_STRIP_H_
@@ -78,8 +79,8 @@ class Strip {
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.
   void FillTask(int head, const SearchParams& params, SearchTask* task) const;
-  // One head's attention, in places. The values must be kept.
-  void FillAttention(int head, bool searched, cpu::AttentionTask* task) const;
+  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
+  void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
   // A head as scorers see it. `positions` is storage that the view may point into.
   HeadTokens Tokens(int head, std::vector<int32_t>* positions) const;
 
@@ -93,7 +94,9 @@ class Strip {
   // Stored rows of places of one head, appended to `keys` and `values` where those are given.
   void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
 
-  int64_t store_bytes() const { return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes(); }
+  int64_t store_bytes() const {
+    return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
+  }
 
  private:
   class AppendedKeys;
@@ -105,6 +108,9 @@ class Strip {
   // Places [first, second) beyond size() whose new keys are not stored, for kNone and a size of `size`.
   std::pair<int64_t, int64_t> NotStored(int64_t size) const;
   void AddToSums(int64_t begin);
+  // Windows of a zone of the size that the strip has, or of another.
+  int64_t WindowsAt(int64_t size) const { return context_->ZoneKeys(size) / kWindowTokens; }
+  void WriteWindows(int64_t begin, int64_t end);
   void WritePositions(int64_t place, absl::Span<const int32_t> positions);
   int64_t RawBeginAt(int64_t size) const;
   int64_t EncodedAfterCut(int64_t place) const;
@@ -120,6 +126,7 @@ class Strip {
   RowStore values_;            // kKeysValues
   RowStore checksums_;         // kNone
   RowStore positions_;         // int32, unless whole
+  RowStore windows_;           // kKeysValues; by window
   std::vector<KeySums> sums_;  // [num_heads], or empty
   CodeStore codes_;
 };

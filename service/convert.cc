@@ -269,10 +269,8 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
 }
 
 absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config) {
-  if (attention.tail()) {
-    return FieldError("NOT_THERE", "attention.tail", "not counted in yet", absl::StatusCode::kUnimplemented);
-  }
   AttentionParams params;
+  if (attention.has_tail()) params.tail = attention.tail();
   params.scale = attention.scale();
   params.with_positions = attention.with_positions();
   if (auto s = Validate(params, config); !s.ok()) return Explain(s, "");
@@ -377,6 +375,7 @@ void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAns
   out->set_path(Up<v1::Path>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_attended_tokens(answer.attended_tokens);
+  out->set_tail(answer.tail);
   SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads, geometry.head_dim}, out->mutable_output());
   out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
   SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads}, out->mutable_log_sum_exp());

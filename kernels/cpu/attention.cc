@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "kernels/codec_util.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/weighted_rows.h"
 #include "kernels/math.h"
@@ -13,11 +14,14 @@
 namespace seine::cpu {
 namespace {
 
-// Logits, then weights. Rows of `dense` are [group]; `chosen` is one row a head, each as long as the head's set.
+// Logits, then weights.
 struct Workspace {
-  std::vector<float> dense;
-  std::vector<float> chosen[kMaxGroup];
+  std::vector<float> dense;              // [group][dense rows]
+  std::vector<float> chosen[kMaxGroup];  // [group][rows of the head's set]
+  std::vector<float> windows;            // [group][windows]
   std::vector<float> dots;
+  std::vector<int8_t> queries8;  // [group][head_dim]
+  std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
 };
 
 Workspace& Local() {
@@ -82,18 +86,61 @@ void ChosenLogits(const AttentionTask& task, Workspace* w) {
   }
 }
 
-// Turns a head's logits into weights; returns their sum and sets the log-sum-exp.
-float Softmax(float* dense, int64_t size, std::vector<float>* chosen, float* log_sum_exp) {
-  float most = -INFINITY;
-  for (const auto& [x, n] : {std::pair{dense, size}, std::pair{chosen->data(), static_cast<int64_t>(chosen->size())}}) {
-    if (n == 0) continue;
-    float smallest, largest;
-    Range(x, n, &smallest, &largest);
-    most = std::max(most, largest);
+// Windows lie in chunks: use(records, count, first) for what lies together.
+template <typename Use>
+void ForEachWindowPart(const AttentionTask& task, Use use) {
+  const int length = task.windows.chunk_windows;
+  for (int64_t first = 0; first < task.num_windows; first += length) {
+    use(task.windows.chunks[first / length], std::min<int64_t>(length, task.num_windows - first), first);
   }
+}
+
+// scale <q, c_w>, queries in int8 as the scan has them.
+void WindowLogits(const AttentionTask& task, Workspace* w) {
+  const int dim = task.keys.head_dim;
+  const size_t stride = WindowMeansBytes(dim);
+  w->windows.resize(task.num_windows * task.group);
+  w->queries8.resize(int64_t{task.group} * dim);
+  float steps[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) {
+    steps[g] = Quantise8(task.queries + int64_t{g} * dim, dim, w->queries8.data() + int64_t{g} * dim) * task.scale;
+  }
+  ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
+    DotRows8(reinterpret_cast<const int8_t*>(records), stride, count, dim, w->queries8.data(), task.group,
+             task.num_windows, w->windows.data() + first);
+    for (int64_t i = 0; i < count; ++i) {
+      const float step = StepsOf(records + i * stride, dim).key;
+      for (int g = 0; g < task.group; ++g) w->windows[g * task.num_windows + first + i] *= step * steps[g];
+    }
+  });
+}
+
+float Largest(const float* x, size_t n) {
+  float smallest, largest = -INFINITY;
+  if (n > 0) Range(x, n, &smallest, &largest);
+  return largest;
+}
+
+// Turns head g's logits into weights; returns their sum and sets the log-sum-exp.
+float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w, float* log_sum_exp) {
+  float* dense = w->dense.data() + g * dense_size;
+  float* windows = w->windows.data() + g * task.num_windows;
+  std::vector<float>& chosen = w->chosen[g];
+  const float most =
+      std::max({Largest(dense, dense_size), Largest(chosen.data(), chosen.size()), Largest(windows, task.num_windows)});
   float lanes[16] = {0};
-  ExpInPlace(dense, size, most, lanes);
-  ExpInPlace(chosen->data(), chosen->size(), most, lanes);
+  ExpInPlace(dense, dense_size, most, lanes);
+  ExpInPlace(chosen.data(), chosen.size(), most, lanes);
+  if (task.num_windows > 0) {
+    float of_one_row_each[16] = {0};
+    ExpInPlace(windows, task.num_windows, most, of_one_row_each);
+    w->left.assign(task.num_windows, kWindowTokens);
+    for (const int32_t place : SetOf(task, g)) --w->left[(place - task.zone_begin) / kWindowTokens];
+    for (int64_t i = 0; i < task.num_windows; ++i) {
+      windows[i] *= static_cast<float>(w->left[i]);
+      lanes[i % 16] += windows[i];
+    }
+  }
   float sum = 0;
   for (const float lane : lanes) sum += lane;
   *log_sum_exp = sum > 0 ? most + LogPositive(sum) : -INFINITY;
@@ -118,19 +165,34 @@ void AddChosen(const AttentionTask& task, Workspace* w, float* output) {
   }
 }
 
+// output += the windows' values, by weights that take in a value's unit.
+void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
+  const int dim = task.values.head_dim;
+  const size_t stride = WindowMeansBytes(dim);
+  ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float step = StepsOf(records + i * stride, dim).value;
+      for (int g = 0; g < task.group; ++g) w->windows[g * task.num_windows + first + i] *= step;
+    }
+    AddRows8(reinterpret_cast<const int8_t*>(records) + dim, stride, count, dim, w->windows.data() + first, task.group,
+             task.num_windows, output);
+  });
+}
+
 }  // namespace
 
 int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
-  assert(task.group >= 1 && task.group <= kMaxGroup);
+  assert(task.group >= 1 && task.group <= kMaxGroup && (task.num_windows == 0 || task.sets != nullptr));
   Workspace* w = &Local();
   const int dim = task.values.head_dim;
   const int64_t size = Size(task.dense);
   DenseLogits(task, size, w);
   ChosenLogits(task, w);
+  WindowLogits(task, w);
   float sums[kMaxGroup];
   int64_t attended = size * task.group;
   for (int g = 0; g < task.group; ++g) {
-    sums[g] = Softmax(w->dense.data() + g * size, size, &w->chosen[g], &log_sum_exp[g]);
+    sums[g] = Softmax(task, g, size, w, &log_sum_exp[g]);
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
   std::fill_n(output, int64_t{task.group} * dim, 0.0f);
@@ -138,6 +200,7 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
     AddRows(rows, count, dim, w->dense.data() + offset, task.group, size, output);
   });
   AddChosen(task, w, output);
+  AddWindows(task, w, output);
   for (int g = 0; g < task.group; ++g) {
     const float share = sums[g] > 0 ? 1.0f / sums[g] : 0.0f;
     for (int j = 0; j < dim; ++j) output[int64_t{g} * dim + j] *= share;

@@ -1,5 +1,5 @@
-// The second half of attention: sums of value rows, each with a weight of its own for every query head. Every operation
-// gives the same bits on every target (ops.h).
+// The second half of attention, sums of value rows, each with a weight of its own for every query head; and both halves
+// for the int8 means of windows (window_means.h). Every operation gives the same bits on every target (ops.h).
 #ifndef SEINE_KERNELS_CPU_WEIGHTED_ROWS_H_
 #define SEINE_KERNELS_CPU_WEIGHTED_ROWS_H_
 
@@ -18,12 +18,22 @@ void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights
 // The same for rows at `places`.
 void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
                  int64_t stride, float* out);
+// The same for int8 rows [count, dim] that are stride_bytes apart.
+void AddRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const float* weights, int group,
+              int64_t stride, float* out);
+// out[g * stride + i] = <query_g, row_i>, exact; int8 queries [group, dim].
+void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
+              int64_t stride, float* out);
 
 namespace scalar {
 void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
              float* out);
 void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
                  int64_t stride, float* out);
+void AddRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const float* weights, int group,
+              int64_t stride, float* out);
+void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
+              int64_t stride, float* out);
 }  // namespace scalar
 
 }  // namespace seine::cpu

@@ -5,8 +5,11 @@
 
 #include <cmath>
 #include <numeric>
+#include <random>
 
+#include "kernels/codec_util.h"
 #include "kernels/cpu/weighted_rows.h"
+#include "kernels/window_means.h"
 #include "tests/kernels/same_bits.h"
 
 namespace seine {
@@ -65,6 +68,62 @@ TEST(ExpInPlace, OnEveryTargetAndNearMath) {
       sum += out[i];
     }
     EXPECT_NEAR(std::accumulate(lanes.begin(), lanes.end(), 0.0), sum, 1e-4);
+  }
+}
+
+TEST(WeightedRows, Int8RowsEqualTheSameRowsInFloat) {
+  for (const int dim : kHeadDims) {
+    constexpr int kRows = 130, kGroup = 6;
+    const size_t stride = WindowMeansBytes(dim);
+    std::vector<int8_t> rows(kRows * stride), queries(kGroup * dim);
+    std::mt19937 random(dim);
+    for (int8_t& x : rows) x = static_cast<int8_t>(random() % 255 - 127);
+    for (int8_t& x : queries) x = static_cast<int8_t>(random() % 255 - 127);
+    const std::vector<float> weights = Gaussian(kGroup * kRows, 1);
+    std::vector<float> sums, dots(kGroup * kRows), floats;
+    ExpectSameBits([&] {
+      sums.assign(kGroup * dim, 0.5f);
+      cpu::AddRows8(rows.data(), stride, kRows, dim, weights.data(), kGroup, kRows, sums.data());
+      cpu::DotRows8(rows.data(), stride, kRows, dim, queries.data(), kGroup, kRows, dots.data());
+      std::vector<uint8_t> bits;
+      Put(&bits, sums.data(), sums.size());
+      Put(&bits, dots.data(), dots.size());
+      return bits;
+    });
+    for (int i = 0; i < kRows; ++i) floats.insert(floats.end(), &rows[i * stride], &rows[i * stride] + dim);
+    std::vector<float> want(kGroup * dim, 0.5f);
+    cpu::AddRows({floats.data(), dim * sizeof(float), DType::kFloat32}, kRows, dim, weights.data(), kGroup, kRows,
+                 want.data());
+    EXPECT_EQ(sums, want);
+    for (int g = 0; g < kGroup; ++g) {
+      for (int i = 0; i < kRows; ++i) {
+        int32_t dot = 0;
+        for (int j = 0; j < dim; ++j) dot += rows[i * stride + j] * queries[g * dim + j];
+        ASSERT_EQ(dots[g * kRows + i], static_cast<float>(dot));
+      }
+    }
+  }
+}
+
+TEST(WindowMeans, AreTheMeansToAnEightBit) {
+  for (const int dim : kHeadDims) {
+    const std::vector<float> keys = Keys(kWindowTokens, dim, 1), values = Gaussian(kWindowTokens * dim, 2);
+    std::vector<uint8_t> record(WindowMeansBytes(dim));
+    ExpectSameBits([&] {
+      EncodeWindowMeans(keys.data(), values.data(), dim, record.data());
+      return record;
+    });
+    const WindowSteps steps = StepsOf(record.data(), dim);
+    const auto* means = reinterpret_cast<const int8_t*>(record.data());
+    for (int j = 0; j < dim; ++j) {
+      double key = 0, value = 0;
+      for (int i = 0; i < kWindowTokens; ++i) {
+        key += keys[i * dim + j] / double{kWindowTokens};
+        value += values[i * dim + j] / double{kWindowTokens};
+      }
+      EXPECT_NEAR(means[j] * steps.key, key, .51 * steps.key);
+      EXPECT_NEAR(means[dim + j] * steps.value, value, .51 * steps.value);
+    }
   }
 }
 
@@ -152,6 +211,86 @@ TEST(Attention, DenseRunsAndSetsOfEveryKind) {
       task.sets = &shared;
       ExpectExact(task, keys, values);
     }
+  }
+}
+
+// Windows of a zone of 192 rows from place 13 on, as records in chunks of two.
+struct Windows {
+  static constexpr int kCount = 3, kBegin = 13;
+  Windows(const Store& keys, const Store& values, int dim) {
+    for (int w = 0; w < kCount; ++w) {
+      if (w % 2 == 0) chunks.emplace_back(2 * WindowMeansBytes(dim));
+      const int64_t first = int64_t{kBegin + w * kWindowTokens} * dim;
+      EncodeWindowMeans(&keys.values[first], &values.values[first], dim,
+                        chunks.back().data() + w % 2 * WindowMeansBytes(dim));
+    }
+    for (const auto& chunk : chunks) pointers.push_back(chunk.data());
+  }
+  std::vector<std::vector<uint8_t>> chunks;
+  std::vector<const uint8_t*> pointers;
+};
+
+// The tail against float64 from the records as stored: window 0 wholly chosen by head 0, some of it by head 1, the
+// others by nobody.
+TEST(Attention, TheTailStandsForWhatIsNotChosen) {
+  for (const int dim : kHeadDims) {
+    constexpr int kRows = 240, kGroup = 2;
+    const Store keys(kRows, dim, DType::kFloat16, 1), values(kRows, dim, DType::kFloat16, 2);
+    const Windows windows(keys, values, dim);
+    const std::vector<float> queries = Gaussian(kGroup * dim, 3, .2f);
+    std::vector<std::vector<int32_t>> sets(2);
+    for (int i = 0; i < kWindowTokens; ++i) sets[0].push_back(Windows::kBegin + i);
+    sets[1] = {Windows::kBegin + 2, Windows::kBegin + 63};
+    cpu::AttentionTask task;
+    task.queries = queries.data();
+    task.group = kGroup;
+    task.scale = 1 / std::sqrt(static_cast<float>(dim));
+    task.keys = keys.rows;
+    task.values = values.rows;
+    task.dense = {{0, 13}, {205, 240}};
+    task.sets = &sets;
+    task.num_windows = Windows::kCount;
+    task.zone_begin = Windows::kBegin;
+    task.windows = {windows.pointers.data(), 2};
+    std::vector<float> output(kGroup * dim), lse(kGroup);
+    ExpectSameBits([&] {
+      EXPECT_EQ(cpu::Attend(task, output.data(), lse.data()), 2 * 48 + 64 + 2);
+      std::vector<uint8_t> bits;
+      Put(&bits, output.data(), output.size());
+      Put(&bits, lse.data(), lse.size());
+      return bits;
+    });
+    for (int g = 0; g < kGroup; ++g) {
+      std::vector<double> seen, want(dim, 0.0);
+      std::vector<int8_t> query8(dim);  // centres see the query in int8
+      const double step8 = Quantise8(&queries[g * dim], dim, query8.data());
+      const double seen_lse = Exact(task, keys, values, g, &seen);
+      double sum = std::exp(seen_lse);
+      for (int j = 0; j < dim; ++j) want[j] = sum * seen[j];
+      for (int w = 0; w < Windows::kCount; ++w) {
+        const int left = w > 0 ? 64 : g == 0 ? 0 : 62;
+        const uint8_t* record = windows.pointers[w / 2] + w % 2 * WindowMeansBytes(dim);
+        const auto* means = reinterpret_cast<const int8_t*>(record);
+        const WindowSteps steps = StepsOf(record, dim);
+        double dot = 0;
+        for (int j = 0; j < dim; ++j) dot += query8[j] * step8 * means[j] * double{steps.key};
+        const double weight = left * std::exp(dot * task.scale);
+        sum += weight;
+        for (int j = 0; j < dim; ++j) want[j] += weight * means[dim + j] * double{steps.value};
+      }
+      EXPECT_NEAR(lse[g], std::log(sum), 1e-5) << g;
+      for (int j = 0; j < dim; ++j) ASSERT_NEAR(output[g * dim + j], want[j] / sum, 1e-5) << g << " " << j;
+    }
+    // A set that leaves nothing over: as without the tail.
+    std::vector<int32_t> all(Windows::kCount * kWindowTokens);
+    std::iota(all.begin(), all.end(), Windows::kBegin);
+    sets = {all};
+    std::vector<float> plain(kGroup * dim), plain_lse(kGroup);
+    cpu::Attend(task, output.data(), lse.data());
+    task.num_windows = 0;
+    cpu::Attend(task, plain.data(), plain_lse.data());
+    EXPECT_EQ(output, plain);
+    EXPECT_EQ(lse, plain_lse);
   }
 }
 
