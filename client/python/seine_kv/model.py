@@ -41,13 +41,13 @@ def add_model_arguments(parser):
     add("--licence", default="unstated", metavar="TEXT", help="metadata: terms of model and text")
 
 
-def check_output(path):
+def check_output(path, option="--out"):
     """Fails before minutes of computing if `path` cannot be written."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise InputError(f"--out {path}: the folder {folder} does not exist")
+        raise InputError(f"{option} {path}: the folder {folder} does not exist")
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"--out {path}: cannot be written")
+        raise InputError(f"{option} {path}: cannot be written")
 
 
 def read_text(path):

@@ -1,17 +1,12 @@
-"""seine_kv.hf against a real server: small, randomly initialised models of the Llama architecture. Without torch and
-transformers this fails rather than pass unseen; SEINE_TEST_HF=0 leaves it out, and says so."""
+"""seine_kv.hf against a real server: small, randomly initialised models of the Llama architecture. Needs torch and
+transformers; without them it fails rather than pass unseen."""
 
 import copy
-import os
 import warnings
 
 import pytest
-from conftest import start
-
-if os.environ.get("SEINE_TEST_HF") == "0":
-    pytest.skip("SEINE_TEST_HF=0: the Hugging Face integration is NOT tested", allow_module_level=True)
-
 import torch
+from conftest import start
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from seine_kv import hf
@@ -225,7 +220,7 @@ def test_two_models_interleaved(client):
 
 
 def test_a_server_killed_while_it_is_used(model, tmp_path):
-    """Decoding goes on densely, with the same tokens, warned of and counted; and through Seine again once it is back."""
+    """Decoding goes on densely, with the same tokens, warned of and counted; through Seine again once it is back."""
     expected, tokens, _ = decode(model, prompt(), 30)
     socket = tmp_path / "seine.sock"
     process = start(socket)

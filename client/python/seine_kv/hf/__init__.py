@@ -7,11 +7,11 @@
     print(seine.stats())                                     # what was attended, and every step that was not
     hf.uninstall(model)
 
-Prompts are attended in torch, densely, while their keys and values go to the server, layer by layer. Each token after them
-is one Decode-stream step a layer, for the whole batch: the new key and value are appended, and attention over sink,
-selected and local tokens (and the tail of the others) comes back. transformers' own cache stays as it is: it is what a step
-falls back on when the server fails, which is warned of and counted, and what the server is filled from again when it is
-back. A cache that is copied forks its sequences, one that is cropped truncates them, beams fork them.
+Prompts are attended in torch, densely, while their keys and values go to the server, layer by layer. Each token after
+them is one Decode-stream step a layer, for the whole batch: the new key and value are appended, and attention over sink,
+selected and local tokens (and the tail of the others) comes back. transformers' own cache stays as it is: it is what a
+step falls back on when the server fails, which is warned of and counted, and what the server is filled from again when
+it is back. A cache that is copied forks its sequences, one that is cropped truncates them, beams fork them.
 
 Needs the extra `hf`: torch, transformers >= 5, ml_dtypes for bfloat16.
 """
@@ -33,8 +33,8 @@ def install(model, endpoint=None, **settings):
 
     The index is made if it does not exist, and must fit the model and the settings if it does:
       index       its name (default: one that follows from the model and the settings)
-      profile     a profile of the server (GetServerInfo lists them): the balanced code. None: the one by the model's name
-                  if there is one, else rsq with sign_ip
+      profile     a profile of the server (GetServerInfo lists them): the balanced code. None: the one by the model's
+                  name if there is one, else rsq with sign_ip
       zones       dict of sink, local, update_buffer, dense_threshold, in tokens
       codec, retrieval, memory_limit_bytes     as of Client.create_index
     What a step attends:

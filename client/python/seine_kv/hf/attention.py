@@ -1,7 +1,7 @@
 """The attention function and the mask that transformers knows as "seine".
 
-One function serves every model: which batch of sequences a call belongs to follows from the forward that is running. A call
-outside any, as without a cache, is torch's own attention.
+One function serves every model: which batch of sequences a call belongs to follows from the forward that is running. A
+call outside any, as without a cache, is torch's own attention.
 """
 
 from contextvars import ContextVar
@@ -13,7 +13,7 @@ UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 
 
 def register():
-    """Registers both. Without a mask under the same name transformers builds none, and prompts would see their future."""
+    """Registers both. Without a mask under the same name transformers builds none: prompts would see their future."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 

@@ -1,8 +1,8 @@
 """The sequences of one cache: each row of a batch is a sequence of the server, without the row's padding.
 
-Nothing here assumes that the server holds what it was sent. Each row knows how many tokens of each layer it has sent; what is
-missing is appended before a step, from the keys and values that transformers keeps: a prompt, or after a failure whatever it
-takes. So a new sequence, one that the server lost and a cache made before install are one case.
+Nothing here assumes that the server holds what it was sent. Each row knows how many tokens of each layer it has sent;
+what is missing is appended before a step, from the keys and values that transformers keeps: a prompt, or after a failure
+whatever it takes. So a new sequence, one that the server lost and a cache made before install are one case.
 """
 
 from dataclasses import dataclass, field
@@ -15,10 +15,11 @@ from seine_kv.client import Append, Item, SeineError, Sequence
 from seine_kv.hf.eviction import QueryWindow
 from seine_kv.hf.tensors import to_numpy
 
-# What says that the server's sequence is not the row's: it is gone, or holds other tokens. Any other code of an item is its own
-# failure, to be tried again with the next token.
+# What says that the server's sequence is not the row's: it is gone, or holds other tokens. Any other code of an item is
+# its own failure, to be tried again with the next token.
 LOST = ("NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS")
-# What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings: it is raised.
+# What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings, and
+# raised.
 DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
 
 
@@ -56,7 +57,7 @@ class Batch:
         return copy
 
     def set_padding(self, mask):
-        """mask: [rows, cached + new], 0 for padding, which must stand before the first token; None: unknown, as before."""
+        """mask: [rows, cached + new], 0 for padding, which must stand before the first token; None: as before."""
         if mask is None:
             return
         if mask.dim() != 2:
@@ -71,7 +72,7 @@ class Batch:
                 row.padding = columns
 
     def select(self, rows):
-        """Row i becomes what rows[i] was: the first to ask keeps the sequence, others fork it, what is left over goes."""
+        """Row i becomes what rows[i] was: the first to ask keeps the sequence, others fork it, what is left goes."""
         if rows == list(range(len(self.rows))):
             return
         taken, old = set(), self.rows
@@ -99,7 +100,7 @@ class Batch:
                 return
 
     def step(self, layer, query, key, value, scale, dense):
-        """Attention's output for the last token of each row, [rows, 1, query heads, head_dim]: Seine's, or dense(rows)'s."""
+        """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]"""
         self._watch(layer, query)
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}

@@ -14,7 +14,7 @@ class SeineCache(DynamicCache):
 
     @classmethod
     def adopt(cls, cache):
-        """Makes `cache` a SeineCache, in place, so that whoever holds it keeps it. What it holds is sent when it is used."""
+        """Makes `cache` a SeineCache in place, so that whoever holds it keeps it. What it holds is sent when used."""
         if type(cache) is DynamicCache:
             cache.__class__ = cls
         if not isinstance(cache, cls):
@@ -38,4 +38,3 @@ class SeineCache(DynamicCache):
     def _select(self, rows):
         if self.batch is not None:
             self.batch.select(rows)
-

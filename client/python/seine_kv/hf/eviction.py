@@ -13,9 +13,10 @@ ALL_DENSE = 2**31 - 1  # a dense_threshold that no sequence reaches: everything 
 class Eviction:
     """Cuts every layer back to a budget; attention is then over what is retained, all of it unless zones say otherwise.
 
-    scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index, which
-    then never holds more than budget + interval tokens a head; any other is called after each block of a prompt and then
-    every `interval` tokens, with the last `queries` positions' queries. Prompts are attended densely all the same.
+    scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index,
+    which then never holds more than budget + interval tokens a head; any other is called after each block of a prompt
+    and then every `interval` tokens, with the last `queries` positions' queries. Prompts are attended densely all the
+    same.
     """
 
     budget: Union[int, dict]

@@ -19,7 +19,9 @@ def check_model(model):
         raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if others:
-        raise ValueError(f"{name} has layers of {', '.join(sorted(others))}; Seine serves full attention in every layer")
+        raise ValueError(
+            f"{name} has layers of {', '.join(sorted(others))}; Seine serves full attention in every layer"
+        )
     if getattr(model, "base_model", model) is model:
         raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
 

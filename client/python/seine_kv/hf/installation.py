@@ -1,4 +1,4 @@
-"""One model's tie to one server: the client, the index, the stream of steps, the hooks, and what became of the calls."""
+"""One model's tie to one server: client, index, the stream of steps, the hooks, and what became of the calls."""
 
 import atexit
 import copy

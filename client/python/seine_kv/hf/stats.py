@@ -10,7 +10,9 @@ class Stats:
 
     steps: int = 0  # Decode-stream steps: one a layer and token, for the whole batch
     rows: int = 0  # attended by Seine
-    paths: Counter = field(default_factory=Counter)  # of these, by the answer's path: "index", "dense" (all visible), "exact"
+    paths: Counter = field(
+        default_factory=Counter
+    )  # of these, by the answer's path: "index", "dense" (all visible), "exact"
     attended_tokens: float = 0.0  # summed over these; each the mean of its query heads
     tail_rows: int = 0  # of these, with a tail
     dense_rows: int = 0  # attended by torch instead, for want of an answer
