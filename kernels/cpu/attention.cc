@@ -19,6 +19,7 @@ struct Workspace {
   std::vector<float> dense;              // [group][dense rows]
   std::vector<float> chosen[kMaxGroup];  // [group][rows of the head's set]
   std::vector<float> windows;            // [group][windows]
+  std::vector<WindowSteps> steps;        // [windows]
   std::vector<float> dots;
   std::vector<int8_t> queries8;  // [group][head_dim]
   std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
@@ -101,18 +102,20 @@ void WindowLogits(const AttentionTask& task, Workspace* w) {
   const size_t stride = WindowMeansBytes(dim);
   w->windows.resize(task.num_windows * task.group);
   w->queries8.resize(int64_t{task.group} * dim);
-  float steps[kMaxGroup];
+  w->steps.resize(task.num_windows);
+  float unit[kMaxGroup];
   for (int g = 0; g < task.group; ++g) {
-    steps[g] = Quantise8(task.queries + int64_t{g} * dim, dim, w->queries8.data() + int64_t{g} * dim) * task.scale;
+    unit[g] = Quantise8(task.queries + int64_t{g} * dim, dim, w->queries8.data() + int64_t{g} * dim) * task.scale;
   }
   ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
     DotRows8(reinterpret_cast<const int8_t*>(records), stride, count, dim, w->queries8.data(), task.group,
              task.num_windows, w->windows.data() + first);
-    for (int64_t i = 0; i < count; ++i) {
-      const float step = StepsOf(records + i * stride, dim).key;
-      for (int g = 0; g < task.group; ++g) w->windows[g * task.num_windows + first + i] *= step * steps[g];
-    }
+    for (int64_t i = 0; i < count; ++i) w->steps[first + i] = StepsOf(records + i * stride, dim);
   });
+  for (int g = 0; g < task.group; ++g) {
+    float* logits = w->windows.data() + g * task.num_windows;
+    for (int64_t i = 0; i < task.num_windows; ++i) logits[i] *= w->steps[i].key * unit[g];
+  }
 }
 
 float Largest(const float* x, size_t n) {
@@ -169,11 +172,11 @@ void AddChosen(const AttentionTask& task, Workspace* w, float* output) {
 void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
   const int dim = task.values.head_dim;
   const size_t stride = WindowMeansBytes(dim);
+  for (int g = 0; g < task.group; ++g) {
+    float* weights = w->windows.data() + g * task.num_windows;
+    for (int64_t i = 0; i < task.num_windows; ++i) weights[i] *= w->steps[i].value;
+  }
   ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
-    for (int64_t i = 0; i < count; ++i) {
-      const float step = StepsOf(records + i * stride, dim).value;
-      for (int g = 0; g < task.group; ++g) w->windows[g * task.num_windows + first + i] *= step;
-    }
     AddRows8(reinterpret_cast<const int8_t*>(records) + dim, stride, count, dim, w->windows.data() + first, task.group,
              task.num_windows, output);
   });

@@ -5,7 +5,6 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "hwy/highway.h"
-#include "kernels/cpu/dot8-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include "kernels/cpu/prefetch.h"
@@ -141,12 +140,41 @@ void AddRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int di
   AddAs<Int8>(row, count, dim, weights, group, stride, out);
 }
 
+using D16 = hn::CappedTag<int16_t, 16>;
+
+// A row with kQueries queries, which are widened already.
+template <int kQueries>
+HWY_INLINE void DotRow8(const int8_t* row, int dim, const int16_t* queries, float* out, int64_t stride) {
+  const D16 d16;
+  const hn::Rebind<int8_t, D16> d8;
+  const hn::RepartitionToWide<D16> d32;
+  hn::Vec<decltype(d32)> even[kQueries], odd[kQueries];
+  for (int g = 0; g < kQueries; ++g) even[g] = odd[g] = hn::Zero(d32);
+  for (int j = 0; j < dim; j += static_cast<int>(hn::Lanes(d16))) {
+    const auto x = hn::PromoteTo(d16, hn::LoadU(d8, row + j));
+    for (int g = 0; g < kQueries; ++g) {
+      const auto q = hn::LoadU(d16, queries + static_cast<size_t>(g) * dim + j);
+      even[g] = hn::ReorderWidenMulAccumulate(d32, x, q, even[g], odd[g]);
+    }
+  }
+  for (int g = 0; g < kQueries; ++g) {
+    out[g * stride] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, hn::Add(even[g], odd[g]))));
+  }
+}
+
 void DotRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
                   int64_t stride, float* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int8_t* row = rows + i * stride_bytes;
-    for (int g = 0; g < group; ++g) {
-      out[g * stride + i] = static_cast<float>(Dot8Inline(row, queries + static_cast<size_t>(g) * dim, dim));
+  int16_t wide[4 * kMaxHeadDim];
+  for (int g = 0; g < group; g += 4) {
+    const int now = group - g < 4 ? group - g : 4;
+    for (int j = 0; j < now * dim; ++j) wide[j] = queries[static_cast<size_t>(g) * dim + j];
+    for (int64_t i = 0; i < count; ++i) {
+      const int8_t* row = rows + i * stride_bytes;
+      float* to = out + g * stride + i;
+      if (now == 4) DotRow8<4>(row, dim, wide, to, stride);
+      if (now == 3) DotRow8<3>(row, dim, wide, to, stride);
+      if (now == 2) DotRow8<2>(row, dim, wide, to, stride);
+      if (now == 1) DotRow8<1>(row, dim, wide, to, stride);
     }
   }
 }
