@@ -1,142 +1,21 @@
 // Attend against direct attention in float64 over what it says that it attended, through every history of a sequence,
 // and its errors.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "tests/index/test_util.h"
+#include "tests/index/direct_attention.h"
 
 namespace seine {
 namespace {
 
 using testing::AppendNames;
-using testing::kValueNames;
+using testing::AttendTest;
+using testing::Direct;
+using testing::Exact;
 using testing::MakeIndex;
 using testing::Names;
 using testing::Queries;
-using testing::SmallConfig;
 using testing::TestBackend;
-using testing::TokenRow;
+using testing::UpTo;
 
 using absl::StatusCode;
-
-// Element `i` of a row in any dtype.
-double At(const std::string& row, DType dtype, int i) {
-  if (dtype == DType::kFloat32) {
-    float x;
-    std::memcpy(&x, row.data() + 4 * i, 4);
-    return x;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, row.data() + 2 * i, 2);
-  if (dtype == DType::kFloat16) {
-    _Float16 half;
-    std::memcpy(&half, &bits, 2);
-    return static_cast<double>(half);
-  }
-  const uint32_t wide = uint32_t{bits} << 16;
-  float x;
-  std::memcpy(&x, &wide, 4);
-  return x;
-}
-
-struct Exact {
-  std::vector<double> output;
-  double log_sum_exp = -INFINITY;
-};
-
-// Attention of a query head over tokens at `positions`, named first_name + position, in float64.
-Exact Direct(const Geometry& g, const std::vector<float>& queries, int q_head, const std::vector<int32_t>& positions,
-             uint64_t first_name = 1, double scale = 0) {
-  const int begin = q_head / g.group() * g.head_dim;
-  if (scale == 0) scale = 1 / std::sqrt(double(g.head_dim));
-  Exact exact;
-  exact.output.assign(g.head_dim, 0);
-  double sum = 0;
-  for (const int32_t position : positions) {
-    const std::string key = TokenRow(g, first_name + position);
-    const std::string value = TokenRow(g, first_name + position + kValueNames);
-    double logit = 0;
-    for (int j = 0; j < g.head_dim; ++j) {
-      logit += At(key, g.dtype, begin + j) * double{queries[q_head * g.head_dim + j]};
-    }
-    const double weight = std::exp(logit * scale);
-    sum += weight;
-    for (int j = 0; j < g.head_dim; ++j) exact.output[j] += weight * At(value, g.dtype, begin + j);
-  }
-  for (double& x : exact.output) x /= sum;
-  if (sum > 0) exact.log_sum_exp = std::log(sum);
-  return exact;
-}
-
-// What an answer says that a query head saw.
-std::vector<int32_t> Seen(const Geometry& g, const ItemAnswer& answer, int q_head) {
-  const int kv_head = q_head / g.group();
-  const bool own = static_cast<int>(answer.positions.size()) == g.num_q_heads;
-  std::vector<int32_t> seen = answer.positions[own ? q_head : kv_head];
-  if (!answer.dense_positions.empty()) {
-    seen.insert(seen.end(), answer.dense_positions[kv_head].begin(), answer.dense_positions[kv_head].end());
-  } else {
-    for (int32_t p = 0; p < answer.num_tokens; ++p) {
-      if (p < answer.dense_begin || p >= answer.dense_end) seen.push_back(p);
-    }
-  }
-  std::sort(seen.begin(), seen.end());
-  return seen;
-}
-
-std::vector<int32_t> UpTo(int64_t n) {
-  std::vector<int32_t> all(n);
-  for (int64_t i = 0; i < n; ++i) all[i] = static_cast<int32_t>(i);
-  return all;
-}
-
-class AttendTest : public ::testing::Test {
- protected:
-  static IndexConfig Config(DType dtype = DType::kFloat16, int head_dim = 64) {
-    IndexConfig config = SmallConfig(KvStore::kKeysValues);
-    config.geometry = {.num_layers = 2, .num_q_heads = 6, .num_kv_heads = 2, .head_dim = head_dim, .dtype = dtype};
-    return config;
-  }
-  static SearchParams Params(Scope scope = Scope::kPerQHead, int top_k = 20) {
-    SearchParams params;
-    params.scope = scope;
-    params.top_k = top_k;
-    return params;
-  }
-  static AttendAnswer One(const Index& index, const SequenceHandle& seq, int layer, const std::vector<float>& queries,
-                          const SearchParams& params,
-                          const AttentionParams& attention = {.tail = false, .with_positions = true}) {
-    auto answers = index.Attend({{seq, layer, queries.data()}}, params, attention);
-    EXPECT_TRUE(answers.ok()) << answers.status();
-    EXPECT_TRUE((*answers)[0].status.ok()) << (*answers)[0].status;
-    return (*answers)[0];
-  }
-  static void ExpectDirect(const Geometry& g, const std::vector<float>& queries, const AttendAnswer& answer,
-                           const std::vector<std::vector<int32_t>>& seen, uint64_t first_name = 1, double scale = 0) {
-    int64_t attended = 0;
-    for (int h = 0; h < g.num_q_heads; ++h) {
-      const std::vector<int32_t>& of_head = seen.size() == 1 ? seen[0] : seen[h];
-      const Exact exact = Direct(g, queries, h, of_head, first_name, scale);
-      EXPECT_NEAR(answer.log_sum_exp[h], exact.log_sum_exp, 1e-5) << h;
-      for (int j = 0; j < g.head_dim; ++j) {
-        ASSERT_NEAR(answer.output[h * g.head_dim + j], exact.output[j], 1e-5) << h << " " << j;
-      }
-      attended += static_cast<int64_t>(of_head.size());
-    }
-    EXPECT_EQ(answer.attended_tokens, attended);
-  }
-  // Against what the answer itself says that each head saw.
-  static void ExpectAsSelected(const Geometry& g, const std::vector<float>& queries, const AttendAnswer& answer,
-                               uint64_t first_name = 1) {
-    std::vector<std::vector<int32_t>> seen;
-    for (int h = 0; h < g.num_q_heads; ++h) seen.push_back(Seen(g, answer.selected, h));
-    ExpectDirect(g, queries, answer, seen, first_name);
-  }
-  TestBackend backend_{2};
-};
 
 TEST_F(AttendTest, EqualsDirectAttentionInEveryShape) {
   for (const int dim : {64, 80, 96, 128, 256}) {
@@ -191,154 +70,27 @@ TEST_F(AttendTest, OverNothingIsZeroAndMinusInfinity) {
   EXPECT_EQ(answer.log_sum_exp, std::vector<float>(6, -INFINITY));
 }
 
-// The means of a window's keys and values, in double, of names first_name + position.
-struct Means {
-  std::vector<double> key, value;
-};
-Means WindowMeans(const Geometry& g, int kv_head, const std::vector<int32_t>& positions) {
-  Means means{std::vector<double>(g.head_dim), std::vector<double>(g.head_dim)};
-  for (const int32_t position : positions) {
-    const std::string key = TokenRow(g, 1 + position), value = TokenRow(g, 1 + position + kValueNames);
-    for (int j = 0; j < g.head_dim; ++j) {
-      means.key[j] += At(key, g.dtype, kv_head * g.head_dim + j) / 64;
-      means.value[j] += At(value, g.dtype, kv_head * g.head_dim + j) / 64;
+// A device keeps codes apart; attention reads the host's memory, and goes on where there is nothing to search.
+TEST_F(AttendTest, OverADevice) {
+  auto plain = MakeIndex(Config(), &backend_);
+  TestBackend device{2};
+  device.apart = true;
+  auto index = MakeIndex(Config(), &device);
+  const std::vector<float> queries = Queries(index->config().geometry, 4);
+  for (Index* one : {plain.get(), index.get()}) {
+    for (const auto& [id, n] : {std::pair{"short", 40}, {"long", 400}}) {
+      ASSERT_TRUE(AppendNames(one, *one->CreateSequence(id), 0, 0, Names(1, n)).ok());
     }
   }
-  return means;
-}
-
-// Attention over what a head saw and, for each window of `zone` (its positions in order), what it did not.
-void ExpectTail(const Geometry& g, const std::vector<float>& queries, const AttendAnswer& answer, int q_head,
-                const std::vector<int32_t>& zone) {
-  const std::vector<int32_t> seen = Seen(g, answer.selected, q_head);
-  const Exact exact = Direct(g, queries, q_head, seen);
-  double sum = std::exp(exact.log_sum_exp);
-  std::vector<double> want = exact.output;
-  for (double& x : want) x *= sum;
-  for (size_t first = 0; first < zone.size(); first += 64) {
-    const std::vector<int32_t> window(zone.begin() + first, zone.begin() + first + 64);
-    int64_t left = 64;
-    for (const int32_t p : window) left -= std::binary_search(seen.begin(), seen.end(), p);
-    const Means means = WindowMeans(g, q_head / g.group(), window);
-    double dot = 0;
-    for (int j = 0; j < g.head_dim; ++j) dot += means.key[j] * double{queries[q_head * g.head_dim + j]};
-    const double weight = left * std::exp(dot / std::sqrt(double(g.head_dim)));
-    sum += weight;
-    for (int j = 0; j < g.head_dim; ++j) want[j] += weight * means.value[j];
-  }
-  // Means and queries are in int8.
-  EXPECT_NEAR(answer.log_sum_exp[q_head], std::log(sum), 1e-2) << q_head;
-  for (int j = 0; j < g.head_dim; ++j) {
-    ASSERT_NEAR(answer.output[q_head * g.head_dim + j], want[j] / sum, 1e-2) << q_head << " " << j;
-  }
-}
-
-constexpr AttentionParams kWithTail = {.tail = true, .with_positions = true};
-
-// Positions [16, 16 + 64 windows).
-std::vector<int32_t> ZoneOf(const AttendAnswer& answer) {
-  std::vector<int32_t> zone = UpTo(answer.selected.dense_end);
-  zone.erase(zone.begin(), zone.begin() + answer.selected.dense_begin);
-  return zone;
-}
-
-TEST_F(AttendTest, TheTailIsThatOfTheWindowsMeansThroughEveryHistory) {
-  for (const char* codec : {"rsq", "collision"}) {
-    IndexConfig config = Config();
-    if (std::string(codec) == "collision") {
-      config.search.coarse = Coarse::kCollision;
-      config.codec.centre = Centre::kNone;
-    }
-    auto index = MakeIndex(config, &backend_);
-    const Geometry& g = config.geometry;
-    const std::vector<float> queries = Queries(g, 4);
-    const auto expect = [&](const SequenceHandle& seq, int64_t windows) {
-      for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
-        SearchParams params = Params(scope);
-        params.coarse = config.search.coarse;
-        const AttendAnswer answer = One(*index, seq, 0, queries, params, kWithTail);
-        EXPECT_TRUE(answer.tail);
-        const std::vector<int32_t> zone = ZoneOf(answer);
-        ASSERT_EQ(static_cast<int64_t>(zone.size()), 64 * windows);
-        for (int h = 0; h < g.num_q_heads; ++h) ExpectTail(g, queries, answer, h, zone);
-      }
-    };
-    const SequenceHandle seq = *index->CreateSequence("s");
-    ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 600)).ok());
-    expect(seq, 8);
-    const SequenceHandle fork = *index->Fork(seq, "fork", 500);
-    expect(fork, 7);
-    ASSERT_TRUE(index->Truncate(seq, 333).ok());
-    expect(seq, 4);
-    for (int64_t n = 333; n < 500; ++n) ASSERT_TRUE(AppendNames(index.get(), seq, 0, n, Names(1 + n, 1)).ok());
-    expect(seq, 7);
-    const AttendAnswer one = One(*index, seq, 0, queries, index->config().search, kWithTail);
-    EXPECT_EQ(one.output, One(*index, fork, 0, queries, index->config().search, kWithTail).output);
-    ASSERT_TRUE(index->DeleteSequence(seq).ok());
-    expect(fork, 7);
-  }
-}
-
-TEST_F(AttendTest, TheTailAfterEvictionIsOfWhatIsRetained) {
-  auto index = MakeIndex(Config(), &backend_);
-  const Geometry& g = index->config().geometry;
-  const std::vector<float> queries = Queries(g, 4);
-  const SequenceHandle seq = *index->CreateSequence("s");
-  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 600)).ok());
-  EvictParams evict;
-  evict.scorer.name = "knorm";
-  evict.budget.tokens = 300;
-  const auto kept = index->Evict(seq, 0, evict, {});
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  const AttendAnswer answer = One(*index, seq, 0, queries, Params(), kWithTail);
-  EXPECT_TRUE(answer.tail);
-  for (int h = 0; h < g.num_q_heads; ++h) {
-    const std::vector<int32_t>& held = kept->kept[h / g.group()];
-    ExpectTail(g, queries, answer, h, {held.begin() + 16, held.begin() + 16 + 192});
-  }
-}
-
-// Where it is counted in unless the call says otherwise, and what it then gives where nothing is left over for it.
-TEST_F(AttendTest, WhereTheTailIsCountedIn) {
-  auto index = MakeIndex(Config(), &backend_);
-  const std::vector<float> queries = Queries(index->config().geometry, 4);
-  const SequenceHandle seq = *index->CreateSequence("s");
-  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 100)).ok());
-  EXPECT_FALSE(One(*index, seq, 0, queries, Params(), kWithTail).tail);  // no zone yet
-  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 100, Names(101, 300)).ok());
-  SearchParams exact = Params();
-  exact.method = Method::kExact;
-  EXPECT_TRUE(One(*index, seq, 0, queries, Params(), {}).tail);
-  EXPECT_FALSE(One(*index, seq, 0, queries, Params(Scope::kPerKvHead), {}).tail);
-  EXPECT_FALSE(One(*index, seq, 0, queries, exact, {}).tail);
-  EXPECT_TRUE(One(*index, seq, 0, queries, exact, kWithTail).tail);
-  EXPECT_FALSE(One(*index, seq, 0, queries, Params(), {.tail = false}).tail);
-  const AttendAnswer all = One(*index, seq, 0, queries, Params(Scope::kPerQHead, 1000), kWithTail);
-  EXPECT_EQ(all.output, One(*index, seq, 0, queries, Params(Scope::kPerQHead, 1000)).output);
-}
-
-// Every allocation of an append that adds windows fails once; nothing has changed then, and the same append succeeds.
-TEST_F(AttendTest, WindowsSurviveEveryFailingAllocation) {
-  auto index = MakeIndex(Config(), &backend_);
-  const std::vector<float> queries = Queries(index->config().geometry, 4);
-  const SequenceHandle seq = *index->CreateSequence("s");
-  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());
-  const AttendAnswer before = One(*index, seq, 0, queries, Params(), kWithTail);
-  const int64_t store_bytes = index->stats().store_bytes;
-  const SequenceHandle fork = *index->Fork(seq, "fork", -1);  // shares the last pieces: they must be copied
-  int failures = 0;
-  for (;; ++failures) {
-    backend_.fail_after = failures;
-    const auto length = AppendNames(index.get(), seq, 0, 300, Names(301, 3000));
-    backend_.fail_after = -1;
-    if (length.ok()) break;
-    ASSERT_EQ(length.status().code(), StatusCode::kResourceExhausted);
-    const AttendAnswer after = One(*index, seq, 0, queries, Params(), kWithTail);
-    ASSERT_EQ(after.output, before.output) << failures;
-    ASSERT_EQ(index->stats().store_bytes, store_bytes);
-  }
-  EXPECT_GT(failures, 5);
-  EXPECT_EQ(One(*index, fork, 0, queries, Params(), kWithTail).output, before.output);
+  const AttendAnswer want = One(*plain, {"long"}, 0, queries, Params(), AttentionParams{.tail = true});
+  EXPECT_EQ(One(*index, {"long"}, 0, queries, Params(), AttentionParams{.tail = true}).output, want.output);
+  device.fail_operation = 0;
+  EXPECT_EQ(index->Attend({{{"long"}, 0, queries.data()}}, Params(), {}).status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(One(*index, {"long"}, 0, queries, Params(), AttentionParams{.tail = true}).output, want.output);
+  device.lost = true;
+  EXPECT_EQ(index->Attend({{{"long"}, 0, queries.data()}}, Params(), {}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(One(*index, {"short"}, 0, queries, Params()).attended_tokens, 6 * 40);
 }
 
 // Two sequences that hold the two halves of a text merge to the attention over the whole.
