@@ -136,6 +136,13 @@ def test_padding_on_the_right_is_refused(model, installed):
         model(prompt(), attention_mask=mask, use_cache=True)
 
 
+def test_caches_and_masks_of_another_kind_are_refused(model, installed):
+    with pytest.raises(ValueError, match="DynamicCache, not a StaticCache"):
+        generate(model, prompt(), cache_implementation="static")
+    with pytest.raises(ValueError, match=r"\[batch, tokens\]"):
+        model(prompt(), attention_mask=torch.ones(1, 1, PROMPT, PROMPT), use_cache=True)
+
+
 def test_sampling_and_beams(model, installed):
     def both():
         torch.manual_seed(7)

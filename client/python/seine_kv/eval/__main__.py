@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,7 @@ def server_of(args):
         address = f"unix://{folder}/seine.sock"
         flags = ["--listen", f"unix:{folder}/seine.sock", "--log-level", "error"]
         flags += ["--profiles", args.profiles] if args.profiles else []
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without taking the server along
         process = subprocess.Popen([args.spawn, *flags])
         try:
             with Client(address) as client:
