@@ -69,6 +69,9 @@ class Client:
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),  # the server's limit counts, and it says so itself
             ("grpc.enable_http_proxy", 0),
+            # A server that is started anew is found at once, not after gRPC's two minutes.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
         ]
         self._channel = grpc.insecure_channel(self.address, options)
         self._indexes = index_service_pb2_grpc.IndexServiceStub(self._channel)

@@ -269,6 +269,22 @@ def test_a_sequence_that_somebody_deleted_is_sent_again(model, installed, client
     assert stats.dense_rows == 1 and stats.rebuilt_sequences == 1 and stats.rows == 2 * len(tokens) * 3 - 3 - 1
 
 
+def test_one_row_that_fails_leaves_the_others_to_seine(model, installed, client):
+    expected = {}
+    for seine in (True, False):
+        cache = model(prompt(3), use_cache=True).past_key_values
+        if seine:
+            client.delete_sequence(cache.batch.rows[1].sequence)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.DenseFallbackWarning)
+            expected[seine] = model(torch.tensor([[5], [6], [7]]), past_key_values=cache, use_cache=True).logits
+        if seine:
+            stats = installed.stats()
+            assert stats.dense_rows == 1 and stats.dense_reasons == {"NOT_FOUND": 1} and stats.rows == 3 * 3 - 1
+            hf.uninstall(model)
+    torch.testing.assert_close(expected[True], expected[False], rtol=0, atol=1e-3)
+
+
 def test_an_index_that_somebody_deleted_is_made_again(model, installed, client):
     _, _, cache = decode(model, prompt(), 3)
     client.delete_index(installed.index)
