@@ -296,7 +296,8 @@ absl::Status Validate(const IndexConfig& config) {
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
     return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
   }
-  if (absl::Status s = CheckEviction(config); !s.ok()) return s;
+  status = First(CheckEviction(config), CheckSubspace(config));
+  if (!status.ok()) return status;
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");

@@ -51,7 +51,12 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.search.recall_target > 0 && !made.follows_recall_target) {
     return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
   }
-  return std::make_unique<IndexImpl>(made, backend, std::move(budget));
+  if (made.subspace && !backend->reads_made_rows()) {
+    return absl::InvalidArgumentError("subspace: the backend of this index reads no rebuilt rows; take cpu");
+  }
+  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
+  if (!low_rank.ok()) return low_rank.status();
+  return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {
@@ -257,7 +262,6 @@ absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) 
 
 absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
                                     const TensorView& values) const {
-  const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (position < 0) return absl::InvalidArgumentError(absl::StrCat("position: ", position, " is negative"));
   if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
@@ -273,10 +277,16 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
   if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
     return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
   }
-  const ConstRows rows{keys.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
-  const int64_t bad = cpu::FirstNonFinite(rows, keys.num_tokens * g.num_kv_heads, g.head_dim);
+  if (absl::Status s = CheckFinite("keys", position, keys); !s.ok() || !context_.config.subspace) return s;
+  return CheckFinite("values", position, values);  // bases learn from them
+}
+
+absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
+  const Geometry& g = context_.config.geometry;
+  const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
+  const int64_t bad = cpu::FirstNonFinite(rows, tensor.num_tokens * g.num_kv_heads, g.head_dim);
   if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("keys: position ", position + bad / g.num_kv_heads, ", KV head ",
+  return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
                                                  bad % g.num_kv_heads,
                                                  " holds NaN or infinity, or its norm overflows"));
 }
@@ -317,6 +327,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   info.store_bytes = strip.store_bytes() / strip.num_heads();
   info.bytes_per_key = zone_keys > 0 ? double(info.code_bytes) / double(zone_keys) : 0;
   info.layout = context_.transforms.layout();
+  info.subspace = DescribeSubspace(context_.config, strip.low_rank(kv_head - strip.first_head()));
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
   info.centre = Name(context_.config.codec.centre);
