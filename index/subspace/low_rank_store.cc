@@ -109,6 +109,12 @@ int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
          OjaTracker::Bytes(o.head_dim, o.value_rank, o.oja, rows_wait);
 }
 
+// Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
+int64_t LowRankStore::VersionTokens(int64_t before) const {
+  constexpr int64_t kFirst = 512, kGrowth = 3;
+  return std::min(shape_->options.version_tokens, std::max(kFirst, kGrowth * before));
+}
+
 // All memory of an append, or none.
 absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t first) const {
   const LowRankOptions& o = shape_->options;
@@ -118,12 +124,14 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
   for (const Run& run : runs_) {
     in_version += run.block->version == runs_.back().block->version ? run.block->tokens : 0;
   }
+  int64_t before = std::max<int64_t>(0, size_ - in_version);
   for (int64_t done = 0; done < count;) {
     auto block = std::make_shared<Block>();
     block->tokens = std::min<int64_t>(done == 0 ? first : o.block_tokens, count - done);
     block->kept = KeptOf(block->tokens);
     bytes += OffsetsOf(block->tokens, block->kept).end;
-    const bool fresh = ((runs_.empty() || bases_set_) && done == 0) || in_version >= o.version_tokens;
+    const bool fresh = ((runs_.empty() || bases_set_) && done == 0) || in_version >= VersionTokens(before);
+    if (fresh) before = size_ + done;
     if (fresh) bytes += VersionBytes();
     in_version = (fresh ? 0 : in_version) + block->tokens;
     done += block->tokens;

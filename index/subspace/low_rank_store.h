@@ -5,8 +5,8 @@
 //               and read with their own version, whatever the trackers have learnt since;
 //   full rank   the share of a block's tokens whose keys lose most to attention (5.1): e_t^2 = r_t^T E[q q^T] r_t / D
 //               with the profile's moment of queries, |r_t|^2 / D without one.
-// A version is what the trackers hold when its first block has come; it lasts `version_tokens`, for a basis takes as
-// many bytes as D tokens' codes.
+// A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones three times
+// as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
 // Forks share blocks and versions; the trackers are copied. A cut may fall anywhere: what is below it stays as it is
 // stored, and the trackers keep what they have learnt. So codes follow from the blocks and cuts alone, not from the
@@ -40,7 +40,7 @@ struct LowRankOptions {
   Rope rope;  // kPreRope: as the keys carry it
   int key_rank = 96, value_rank = 96;
   int block_tokens = 512;         // up to kMaxBlockTokens
-  int64_t version_tokens = 8192;  // a new version begins with the first block behind so many tokens of the last
+  int64_t version_tokens = 8192;  // that a version lasts at most: a new one begins with the first block behind them
   double full_rank = 0;           // share of a block's tokens, in [0, 1)
   OjaOptions oja;
 };
@@ -153,6 +153,7 @@ class LowRankStore {
   Offsets OffsetsOf(int64_t tokens, int64_t kept) const;
   int64_t KeptOf(int64_t tokens) const;
   int64_t VersionBytes() const;
+  int64_t VersionTokens(int64_t before) const;
   int64_t TrackerBytes(int64_t waiting) const;  // rows, since the last interval ended
   absl::StatusOr<Planned> Plan(int64_t count, int64_t first) const;
   absl::StatusOr<std::shared_ptr<TrackerSet>> NextTrackers(const HeadRows& rows, const int32_t* positions,

@@ -267,7 +267,7 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
   LowRankOptions& o = shape.options;
   o.dtype = DType::kFloat16;
   o.key_rank = o.value_rank = 38;
-  o.version_tokens = 64 * kDim;
+  o.version_tokens = 128 * kDim;
   constexpr int64_t kTokens = 64 * kDim * 2;
   const Tokens tokens(kTokens);
   {
