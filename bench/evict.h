@@ -47,6 +47,7 @@ struct EvictRow {
   double overlap_with_attention_top = 0;
   double us_per_token = 0;        // scoring and selection, a token and head
   double gb_s = 0;                // keys read in that time
+  double paired_share = 0;        // of the bandwidth measured right before each run; median
   double us_per_token_first = 0;  // the same with no running sums, as for keys that come all at once
   double kept = 0;                // tokens a head, mean
 };

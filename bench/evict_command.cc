@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "bench/evict.h"
+#include "bench/evict_stream.h"
 #include "bench/progress.h"
 #include "bench/svg_plot.h"
 #include "bench/table.h"
@@ -41,6 +42,7 @@ struct Flags {
   ScorerConfig options;
   KeepConfig keep;
   double safeguard = .2;
+  int64_t interval = 0;
   int threads = 1;
 };
 
@@ -84,6 +86,10 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->group(evict);
   app->add_option("--window", f->options.window, "windowed_manifoldkv: tokens")->capture_default_str()->group(evict);
   app->add_option("--lambda", f->options.lambda, "hybrid: ManifoldKV's share")->capture_default_str()->group(evict);
+  app->add_option("--interval", f->interval,
+                  "tokens: also measures what an index does that evicts by itself every so many; 0: not measured")
+      ->capture_default_str()
+      ->group(evict);
   const char* run = "Run";
   app->add_option("--threads", f->threads, "of the backend; 0: one a core")->capture_default_str()->group(run);
   app->add_option("-o,--output", f->output, "table or json")
@@ -156,6 +162,7 @@ struct Report {
   std::string backend, simd_target, heads;
   double bandwidth_gb_s = 0;
   std::vector<EvictRow> rows;
+  std::vector<std::optional<StreamRow>> streams;  // beside the first rows; empty: not measured
 };
 
 nlohmann::ordered_json ToJson(const EvictRow& row, const Report& report) {
@@ -167,7 +174,13 @@ nlohmann::ordered_json ToJson(const EvictRow& row, const Report& report) {
           {"us_per_token", row.us_per_token},
           {"us_per_token_first", row.us_per_token_first},
           {"read_bandwidth_share", row.gb_s / report.bandwidth_gb_s},
+          {"read_bandwidth_share_paired", row.paired_share},
           {"kept", row.kept}};
+}
+
+nlohmann::ordered_json ToJson(const StreamRow& row) {
+  return {{"interval", row.interval},       {"most_tokens", row.most_tokens}, {"peak_bytes", row.peak_bytes},
+          {"whole_bytes", row.whole_bytes}, {"step_us", row.step_us},         {"eviction_us", row.eviction_us}};
 }
 
 nlohmann::ordered_json ToJson(const Report& report) {
@@ -183,7 +196,30 @@ nlohmann::ordered_json ToJson(const Report& report) {
   json["simd_target"] = report.simd_target;
   json["read_bandwidth_gb_s"] = report.bandwidth_gb_s;
   for (const EvictRow& row : report.rows) json["rows"].push_back(ToJson(row, report));
+  for (size_t i = 0; i < report.streams.size(); ++i) {
+    json["rows"][i]["stream"] = report.streams[i] ? ToJson(*report.streams[i]) : nlohmann::ordered_json();
+  }
   return json;
+}
+
+// In blocks, then token by token.
+std::string RenderStreams(const Report& report) {
+  std::vector<std::vector<std::string>> table = {{"an index that evicts by itself", "budget", "every", "most tokens",
+                                                  "peak MiB", "MiB without", "us a step", "us an eviction"}};
+  constexpr double kMiB = 1 << 20;
+  for (size_t i = 0; i < report.streams.size(); ++i) {
+    const EvictRow& row = report.rows[i];
+    if (!report.streams[i]) {
+      table.push_back({row.scorer, row.budget, "-", "-", "-", "-", "-", "-"});
+      continue;
+    }
+    const StreamRow& stream = *report.streams[i];
+    table.push_back({row.scorer, row.budget, absl::StrCat(stream.interval), absl::StrCat(stream.most_tokens),
+                     absl::StrFormat("%.1f", static_cast<double>(stream.peak_bytes) / kMiB),
+                     absl::StrFormat("%.1f", static_cast<double>(stream.whole_bytes) / kMiB),
+                     absl::StrFormat("%.2f", stream.step_us), absl::StrFormat("%.0f", stream.eviction_us)});
+  }
+  return RenderTable(table) + "tokens, steps and evictions: a head; MiB: a layer's keys and codes, at the peak\n";
 }
 
 std::string RenderText(const Report& report) {
@@ -193,7 +229,7 @@ std::string RenderText(const Report& report) {
       report.data.synthetic ? "" : " a layer", report.data.head_dim, NameOf(report.data.dtype), report.heads,
       report.backend, report.simd_target, report.bandwidth_gb_s);
   std::vector<std::vector<std::string>> table = {{"scorer", "budget", "kept", "attention kept", "worst head", "overlap",
-                                                  "ns a token", "of bandwidth", "with sums first"}};
+                                                  "ns a token", "of bandwidth", "paired", "with sums first"}};
   for (const EvictRow& row : report.rows) {
     const bool timed = row.us_per_token > 0;
     table.push_back({row.scorer, row.budget, absl::StrFormat("%.0f", row.kept),
@@ -201,9 +237,11 @@ std::string RenderText(const Report& report) {
                      absl::StrFormat("%.3f", row.overlap_with_attention_top),
                      timed ? absl::StrFormat("%.1f", row.us_per_token * 1e3) : "-",
                      timed ? absl::StrFormat("%.2f", row.gb_s / report.bandwidth_gb_s) : "-",
+                     timed ? absl::StrFormat("%.2f", row.paired_share) : "-",
                      timed ? absl::StrFormat("%.1f", row.us_per_token_first * 1e3) : "-"});
   }
-  return text + RenderTable(table);
+  text += RenderTable(table);
+  return report.streams.empty() ? text : text + "\n" + RenderStreams(report);
 }
 
 Plot MakePlot(const Report& report) {
@@ -238,6 +276,7 @@ absl::StatusOr<std::optional<Profile>> MaybeProfile(const std::string& path) {
 
 absl::Status Run(Flags f) {
   if (f.threads < 0) return Invalid("threads", "at least 0 (one a core)");
+  if (f.interval < 0) return Invalid("interval", "at least 0 (not measured)");
   if (f.kv_heads < 1) return Invalid("kv-heads", "at least 1");
   if (f.kv_heads > 1 && !f.data.trace.empty()) return Invalid("kv-heads", "a trace has its own");
   if (absl::Status s = Validate(f.keep); !s.ok()) return s;
@@ -265,6 +304,11 @@ absl::Status Run(Flags f) {
     auto row = MeasureEviction(*layers, num_layers, setting, *rope, model, backend.get(), &probe);
     if (!row.ok()) return row.status();
     report.rows.push_back(*std::move(row));
+    if (f.interval > 0) {
+      auto stream = MeasureStream(*layers->front(), setting, f.interval, backend.get());
+      if (!stream.ok()) return stream.status();
+      report.streams.push_back(*std::move(stream));
+    }
     progress.Step(absl::StrCat(setting.scorer.name, " ", setting.budget_name));
   }
   for (const std::string& text : f.budgets) {

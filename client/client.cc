@@ -63,6 +63,8 @@ class GrpcClient final : public Client {
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
                                             const std::function<void(int64_t)>& progress) override;
   absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;
+  absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
+                                      const Attention& attention) override;
   absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
                                   bool keys, bool values) override;
   absl::StatusOr<Evicted> Evict(const EvictRequest& request) override;
@@ -94,6 +96,12 @@ class GrpcClient final : public Client {
     SetDeadline(&context);
     return FromGrpc((stub.get()->*method)(&context, request, response), endpoint_);
   }
+
+  template <typename Result, typename Request, typename Response>
+  absl::StatusOr<Result> CallWithItems(grpc::Status (v1::RetrievalService::Stub::*method)(grpc::ClientContext*,
+                                                                                          const Request&, Response*),
+                                       absl::Span<const RetrieveItem> items, const Selector& selector,
+                                       const std::function<void(Request*)>& add) const;
 
   absl::StatusOr<int64_t> PieceBytes();
 
@@ -350,16 +358,21 @@ absl::StatusOr<AppendTotals> GrpcClient::AppendStream(absl::Span<const AppendIte
   return AppendTotals{response.pieces(), response.tokens()};
 }
 
-absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) {
+// Sends a request that has a selector and items, and reads a response that has an answer an item.
+template <typename Result, typename Request, typename Response>
+absl::StatusOr<Result> GrpcClient::CallWithItems(
+    grpc::Status (v1::RetrievalService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    absl::Span<const RetrieveItem> items, const Selector& selector, const std::function<void(Request*)>& add) const {
   google::protobuf::Arena arena;
-  auto* request = google::protobuf::Arena::CreateMessage<v1::RetrieveRequest>(&arena);
-  auto* response = google::protobuf::Arena::CreateMessage<v1::RetrieveResponse>(&arena);
+  auto* request = google::protobuf::Arena::CreateMessage<Request>(&arena);
+  auto* response = google::protobuf::Arena::CreateMessage<Response>(&arena);
   absl::Status status = ToProto(selector, request->mutable_selector());
   for (const RetrieveItem& item : items) status.Update(ToProto(item, request->add_items()));
   if (!status.ok()) return status;
-  status = Call(retrieval_, &v1::RetrievalService::Stub::Retrieve, *request, response);
+  add(request);
+  status = Call(retrieval_, method, *request, response);
   if (!status.ok()) return status;
-  RetrieveResult out;
+  Result out;
   out.server_us = response->server_us();
   out.answers.resize(response->answers_size());
   for (int i = 0; i < response->answers_size(); ++i) {
@@ -367,6 +380,18 @@ absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveIte
     if (!status.ok()) return status;
   }
   return out;
+}
+
+absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) {
+  return CallWithItems<RetrieveResult, v1::RetrieveRequest>(&v1::RetrievalService::Stub::Retrieve, items, selector,
+                                                            [](v1::RetrieveRequest*) {});
+}
+
+absl::StatusOr<AttendResult> GrpcClient::Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
+                                                const Attention& attention) {
+  return CallWithItems<AttendResult, v1::AttendRequest>(
+      &v1::RetrievalService::Stub::Attend, items, selector,
+      [&](v1::AttendRequest* request) { ToProto(attention, request->mutable_attention()); });
 }
 
 absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer, int kv_head,

@@ -117,6 +117,9 @@ class Client {
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items) { return AppendStream(items, {}); }
   // Items answer each for themselves (Answer::status); a wrong selector fails the call.
   virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) = 0;
+  // The same, and attends what is selected and what is dense. A selector without a scope: each query head its own set.
+  virtual absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
+                                              const Attention& attention) = 0;
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
   virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
   // Of every token that a layer holds, by KV head.

@@ -236,6 +236,11 @@ absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out) {
     if (!status.ok()) return status;
   }
   ShrinkTo(out->mutable_items(), i);
+  if (step.attention) {
+    ToProto(*step.attention, out->mutable_attention());
+  } else {
+    out->clear_attention();
+  }
   return ToProto(step.selector, out->mutable_selector());
 }
 
@@ -394,6 +399,11 @@ absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out) {
   out->answers.resize(response.answers_size());
   for (int i = 0; i < response.answers_size(); ++i) {
     absl::Status status = FromProto(response.answers(i), &out->answers[i]);
+    if (!status.ok()) return status;
+  }
+  out->attended.resize(response.attended_size());
+  for (int i = 0; i < response.attended_size(); ++i) {
+    absl::Status status = FromProto(response.attended(i), &out->attended[i]);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

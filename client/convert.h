@@ -37,6 +37,7 @@ absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1
 absl::Status ToProto(const Selector& selector, v1::Selector* out);
 absl::Status ToProto(const AppendItem& item, v1::AppendItem* out);
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out);
+void ToProto(const Attention& attention, v1::Attention* out);  // attention_convert.cc
 absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out);
 
 Sequence FromProto(const v1::SequenceHandle& handle);
@@ -51,6 +52,7 @@ absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree. Allocations of `out` are
 // reused.
 absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out);
+absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out);  // attention_convert.cc
 absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out);
 absl::Status FromProto(const v1::GatherResponse& response, int64_t count, Gathered* out);
 

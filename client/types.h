@@ -197,13 +197,44 @@ struct RetrieveResult {
   int64_t server_us = 0;        // time in the index
 };
 
-// One layer of one decode step for a whole batch: appends are applied first, then the retrievals run. Either may be
-// empty.
+// How items are attended rather than retrieved. The index must store keys and values.
+struct Attention {
+  // Whether windows of 64 tokens are counted in, by the means of their keys and values, for those of their tokens that
+  // were not selected. Absent: where each query head selects for itself and the search is not exact.
+  std::optional<bool> tail = {};
+  float scale = 0;  // of the logits; 0: the index's
+  bool with_positions = false;
+};
+
+// What one item got: softmax attention of every query head over its set and all that is dense. Answers over disjoint
+// sets of tokens merge: with L = log(e^l1 + e^l2) a head's output over both is e^(l1 - L) o1 + e^(l2 - L) o2, and its
+// log-sum-exp L. Over no token the output is 0 and the log-sum-exp -infinity.
+struct Attended {
+  absl::Status status;
+  Path path = Path::kUnknown;
+  int64_t num_tokens = 0;
+  int num_q_heads = 0, head_dim = 0;
+  std::vector<float> output;       // [num_q_heads, head_dim]
+  std::vector<float> log_sum_exp;  // [num_q_heads]
+  int64_t attended_tokens = 0;     // of all query heads together, the tail's not counted
+  bool tail = false;               // whether it was counted in
+  Answer selected;                 // if asked for
+  absl::Span<const float> head(int i) const { return absl::MakeConstSpan(output).subspan(i * head_dim, head_dim); }
+};
+
+struct AttendResult {
+  std::vector<Attended> answers;  // one an item, in order
+  int64_t server_us = 0;          // time in the index
+};
+
+// One layer of one decode step for a whole batch: appends are applied first, then the items are retrieved or attended.
+// Either may be empty.
 struct DecodeStep {
   uint64_t step = 0;  // echoed
   std::vector<AppendItem> appends;
   std::vector<RetrieveItem> items;
   Selector selector;
+  std::optional<Attention> attention = {};  // absent: items are retrieved
 };
 
 struct DecodeAnswer {
@@ -211,6 +242,7 @@ struct DecodeAnswer {
   absl::Status status;                      // not OK: the whole step was refused; the stream goes on
   std::vector<absl::Status> append_status;  // one an append, in order
   std::vector<Answer> answers;              // one an item, in order
+  std::vector<Attended> attended;           // in place of answers, where the step has an attention
   int64_t server_us = 0;
 };
 

@@ -96,6 +96,16 @@ struct IndexConfig {
   bool follows_recall_target = true;
 };
 
+// How Attend attends what is found.
+struct AttentionParams {
+  // Whether every window of 64 tokens of a searched zone is counted in for those of its tokens that were not selected,
+  // by the means of its keys and values (kernels/cpu/attention.h). Absent: where each query head has a set of its own
+  // and the search is not exact; measured worse where heads share a set, whose own best are then still in the tail.
+  std::optional<bool> tail = {};
+  float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
+  bool with_positions = false;  // AttendAnswer::selected is filled
+};
+
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);
 absl::Status Validate(const SearchParams& params);
@@ -104,6 +114,8 @@ absl::Status Validate(const SearchParams& params);
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
 // Of config.subspace, the rest being valid.
 absl::Status CheckSubspace(const IndexConfig& config);
+// Also FAILED_PRECONDITION, where values would have to be stored. Fields open with "attention.".
+absl::Status Validate(const AttentionParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
 

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "kernels/window_means.h"
+
 namespace seine {
 
 namespace {
@@ -12,6 +14,7 @@ namespace {
 constexpr int kChunkTokens = 2048;
 constexpr int kTransientChunkTokens = 256;
 constexpr int kMinChunkTokens = 64;
+constexpr int kChunkWindows = kChunkTokens / kWindowTokens;
 
 int ChunkTokens(const IndexConfig& config) {
   if (config.subspace) return kMinChunkTokens;
@@ -30,6 +33,14 @@ PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, Sl
   return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr};
 }
 
+RowFormat WindowFormat(int heads, const Geometry& geometry) {
+  return RowFormat(heads, static_cast<int>(WindowMeansBytes(geometry.head_dim)));
+}
+
+PieceList::Shape WindowShape(const RowFormat* format) {
+  return {format, MemoryKind::kStore, kChunkWindows, 1, 1, nullptr};
+}
+
 }  // namespace
 
 Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
@@ -45,14 +56,18 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config))),
       row_shape(RowShape(&rows, config, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
+      windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
+      window_shape(WindowShape(&windows)),
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
       head_rows(1, rows.row_bytes()),
       head_checksums(1, sizeof(uint32_t)),
       head_positions(1, sizeof(int32_t)),
+      head_windows(WindowFormat(1, config.geometry)),
       head_row_pool(backend, Place::kStore, head_rows.Bytes(ChunkTokens(config))),
       head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
       head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
+      head_window_shape(WindowShape(&head_windows)),
       head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {}
 
 int64_t Context::ZoneKeys(int64_t n) const {

@@ -9,6 +9,7 @@
 #include "index/code_store.h"
 #include "index/config.h"
 #include "index/eviction/policy.h"
+#include "index/eviction/score_room.h"
 #include "index/memory.h"
 #include "index/memory_budget.h"
 #include "index/piece_list.h"
@@ -31,7 +32,8 @@ class Context {
   mutable MemoryLedger ledger;
   mutable Transforms transforms;  // thread-safe
   const EvictionPolicy eviction;
-  const LowRankShapes low_rank;  // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
+  const LowRankShapes low_rank;                      // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
+  mutable ScoreRoom score_room;                      // thread-safe
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
@@ -47,12 +49,14 @@ class Context {
   mutable SlabPool row_pool;  // thread-safe
   const PieceList::Shape row_shape;
   const PieceList::Shape checksum_shape;
+  const RowFormat windows;  // window_means.h, by window of the zone, where values are kept
+  const PieceList::Shape window_shape;
   const CodeShape codes;
 
   // Of one head alone, once tokens were evicted.
-  const RowFormat head_rows, head_checksums, head_positions;
+  const RowFormat head_rows, head_checksums, head_positions, head_windows;
   mutable SlabPool head_row_pool;  // thread-safe
-  const PieceList::Shape head_row_shape, head_checksum_shape, head_position_shape;
+  const PieceList::Shape head_row_shape, head_checksum_shape, head_position_shape, head_window_shape;
   const CodeShape head_codes;
 };
 

@@ -277,8 +277,9 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
   if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
     return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
   }
-  if (absl::Status s = CheckFinite("keys", position, keys); !s.ok() || !context_.config.subspace) return s;
-  return CheckFinite("values", position, values);  // bases learn from them
+  absl::Status status = CheckFinite("keys", position, keys);
+  status.Update(CheckFinite("values", position, values));
+  return status;
 }
 
 absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {

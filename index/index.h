@@ -71,6 +71,21 @@ struct ItemAnswer {
   SearchStats stats;
 };
 
+// Softmax attention of every query head over what is dense and what was selected for it.
+// Answers over disjoint sets of tokens merge by their log-sum-exps: with L = log(e^l1 + e^l2) a head's output over both
+// sets is e^(l1 - L) o1 + e^(l2 - L) o2, and its log-sum-exp L. Over no token at all the output is 0 and the
+// log-sum-exp -infinity, which merges like any other.
+struct AttendAnswer {
+  absl::Status status;
+  Path path = Path::kIndex;  // kDense: everything held was attended
+  int64_t num_tokens = 0;
+  std::vector<float> output;       // [num_q_heads, head_dim]
+  std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits
+  int64_t attended_tokens = 0;     // of all query heads together, without what the tail counts in
+  bool tail = false;               // whether it was counted in; with nothing to search there is none
+  ItemAnswer selected;             // if attention.with_positions
+};
+
 struct SequenceInfo {
   SequenceHandle handle;
   std::vector<int64_t> layer_tokens;  // [num_layers]
@@ -200,6 +215,12 @@ class Index {
   // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params) const = 0;
+
+  // Retrieves, and attends what is found and what is dense, on the host's threads. Items and `params` as in Retrieve;
+  // scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION: kv_store keeps no values.
+  virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
+                                                           const SearchParams& params,
+                                                           const AttentionParams& attention) const = 0;
 
   // How much each token that a layer holds is worth keeping. FAILED_PRECONDITION where kv_store keeps no keys, or the
   // scorer needs values that are not kept; INVALID_ARGUMENT naming the field.

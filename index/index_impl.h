@@ -37,6 +37,8 @@ class IndexImpl : public Index {
                                  const TensorView& values) override;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                    const SearchParams& params) const override;
+  absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
+                                                   const AttentionParams& attention) const override;
   absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
                                     const ScoreGiven& given) const override;
   absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
@@ -70,8 +72,8 @@ class IndexImpl : public Index {
   absl::Status CheckFinite(const char* field, int64_t position, const TensorView& tensor) const;
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
-  absl::Status CheckQueries(const RetrieveItem& item) const;
-  void Asked(const SequenceRef& sequence, const RetrieveItem& item, const ItemAnswer& answer) const;
+  absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;
+  void Asked(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 
   const Context context_;

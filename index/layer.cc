@@ -117,6 +117,11 @@ void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) 
   held.FillTask(kv_head - held.first_head(), params, task);
 }
 
+void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const {
+  const Strip& held = strip(kv_head);
+  held.FillAttention(kv_head - held.first_head(), searched, tail, task);
+}
+
 // What scorers look at: what is held, what the index knows, and what came with the call.
 absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage,
                               ScoreInput* input) const {
@@ -179,12 +184,12 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams&
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
                                                                  const ScoreGiven& given) const {
-  Scores scores;
-  if (absl::Status s = Score(scorer, given, &scores); !s.ok()) return s;
+  ScoreRoom::Lease scores = context_->score_room.Take();
+  if (absl::Status s = Score(scorer, given, scores.get()); !s.ok()) return s;
   InputStorage storage;
   ScoreInput input;
   if (absl::Status s = MakeInput(given, /*with_filters=*/false, &storage, &input); !s.ok()) return s;
-  return SelectKept(params.budget, params.keep, layer_, context_->config.geometry.num_layers, input, std::move(scores));
+  return SelectKept(params.budget, params.keep, layer_, context_->config.geometry.num_layers, input, scores.get());
 }
 
 absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places) {

@@ -49,6 +49,10 @@ class Layer {
   // One KV head's search over the zone, which must not be empty, in places (strip.h).
   void FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
 
+  // One KV head's stored rows and what of them is dense: all, where its zone was not searched. `tail`: and the zone's
+  // windows.
+  void FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const;
+
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, const ScoreGiven& given) const;

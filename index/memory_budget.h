@@ -27,6 +27,10 @@ class MemoryBudget {
     do {
       if (limit > 0 && bytes > limit - used) return false;
     } while (!held.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    std::atomic<int64_t>& peak = peak_[static_cast<int>(account)];
+    int64_t highest = peak.load(std::memory_order_relaxed);
+    while (used + bytes > highest && !peak.compare_exchange_weak(highest, used + bytes, std::memory_order_relaxed)) {
+    }
     return true;
   }
   void Release(int64_t bytes, Account account = Account::kHost) {
@@ -37,10 +41,14 @@ class MemoryBudget {
   int64_t used_bytes(Account account = Account::kHost) const {
     return used_[static_cast<int>(account)].load(std::memory_order_relaxed);
   }
+  // The most that was ever reserved at once.
+  int64_t peak_bytes(Account account = Account::kHost) const {
+    return peak_[static_cast<int>(account)].load(std::memory_order_relaxed);
+  }
 
  private:
   const int64_t limit_[kAccounts];
-  std::atomic<int64_t> used_[kAccounts] = {};
+  std::atomic<int64_t> used_[kAccounts] = {}, peak_[kAccounts] = {};
 };
 
 }  // namespace seine

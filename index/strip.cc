@@ -6,12 +6,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace seine {
 
 namespace {
+
+// A window takes 1-2 us to read and sum; below this many, a wake-up of other threads costs more than it saves.
+constexpr int kWindowsWorthSharing = 40;
 
 // Checksums of `count` tokens of `token_bytes` each.
 std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t token_bytes) {
@@ -94,7 +98,7 @@ class Strip::AppendedKeys : public KeySource {
 };
 
 int64_t Strip::store_bytes() const {
-  int64_t bytes = keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes();
+  int64_t bytes = keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
   for (const LowRankStore& low : low_) bytes += low.bytes().total();
   return bytes;
 }
@@ -107,6 +111,7 @@ Strip::Strip(const Context* context, int layer)
       values_(&context->rows, &context->row_shape),
       checksums_(&context->checksums, &context->checksum_shape),
       positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->windows, &context->window_shape),
       sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
       codes_(&context->codes) {
   if (!context->config.subspace) return;
@@ -121,6 +126,7 @@ Strip::Strip(const Context* context, int layer, int head)
       values_(&context->head_rows, &context->head_row_shape),
       checksums_(&context->head_checksums, &context->head_checksum_shape),
       positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->head_windows, &context->head_window_shape),
       sums_(MakeSums(*context, 1)),
       codes_(&context->head_codes, head) {
   if (context->config.subspace) low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
@@ -207,6 +213,7 @@ void Strip::PlanAppend(int64_t count, Staging* staging) {
       store->Plan(size_, new_size, staging);
     }
   }
+  if (keeps_windows()) windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
   if (keeps_checksums()) checksums_.Plan(size_, new_size, staging);
   if (!whole_) positions_.Plan(size_, new_size, staging);
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
@@ -217,6 +224,7 @@ void Strip::Installed() {
   values_.Refresh();
   checksums_.Refresh();
   positions_.Refresh();
+  windows_.Refresh();
   codes_.Refresh();
 }
 
@@ -230,6 +238,7 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
     store->Write(size_, own, gap_begin - size_, token_bytes);
     store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
   }
+  if (keeps_windows()) WriteWindows(WindowsAt(size_), WindowsAt(new_size));
   if (!low_.empty()) {
     const auto sums = RowChecksums(*context_, keys + head_offset(), values + head_offset(), count, num_heads());
     checksums_.Write(size_, Bytes(sums), count, num_heads() * sizeof(uint32_t));
@@ -262,6 +271,27 @@ void Strip::CommitAppend(int64_t count) {
 void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
   positions_.Write(place, reinterpret_cast<const uint8_t*>(positions.data()), static_cast<int64_t>(positions.size()),
                    sizeof(int32_t));
+}
+
+// From the stored rows, so that any history of appends gives the same bits.
+void Strip::WriteWindows(int64_t begin, int64_t end) {
+  const int heads = num_heads(), dim = context_->config.geometry.head_dim;
+  const size_t record = WindowMeansBytes(dim);
+  const auto count = static_cast<int>(end - begin) * heads;
+  if (count <= 0) return;
+  std::vector<uint8_t> records(count * record);
+  const auto encode = [&](int i) {
+    float rows[2][kWindowTokens * kMaxHeadDim];
+    const int64_t place = context_->config.zones.sink + (begin + i / heads) * kWindowTokens;
+    CopyFloats(i % heads, place, kWindowTokens, rows[0], rows[1], dim);
+    EncodeWindowMeans(rows[0], rows[1], dim, records.data() + i * record);
+  };
+  if (count >= kWindowsWorthSharing) {
+    context_->backend->Run(count, encode);
+  } else {
+    for (int i = 0; i < count; ++i) encode(i);
+  }
+  windows_.Write(begin, records.data(), end - begin, heads * record);
 }
 
 // Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
@@ -325,6 +355,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   checksums_.Truncate(place);
   positions_.Truncate(place);
   for (LowRankStore& low : low_) low.Truncate(place - low_begin_);
+  windows_.Truncate(WindowsAt(place));
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;
   if (sums_.empty()) return status;
@@ -346,6 +377,7 @@ void Strip::PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Sta
     }
   }
   if (keeps_checksums()) checksums_.Plan(0, count, staging);
+  if (keeps_windows()) windows_.Plan(0, WindowsAt(count), staging);
   positions_.Plan(0, count, staging);
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
@@ -368,6 +400,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   WritePositions(0, positions);
   if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
+  if (keeps_windows()) WriteWindows(0, WindowsAt(size_));
   const AppendedKeys stored(this, nullptr, size_);
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
@@ -408,6 +441,19 @@ void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>
     dense->push_back({rows, static_cast<int>(stop - begin)});
     begin = stop;
   }
+}
+
+void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const {
+  const Geometry& g = context_->config.geometry;
+  task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
+  const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
+  task->dense = {{0, zone_begin}, {zone_end, size_}};
+  if (!searched || !tail) return;
+  task->zone_begin = zone_begin;
+  task->num_windows = codes_.visible() / kWindowTokens;
+  task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 
 HeadTokens Strip::Tokens(int head, HeadStorage* storage) const {

@@ -8,6 +8,7 @@
 //   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
 //            [raw_begin, m), where raw_begin stays one update buffer behind the zone's end, so that rolling back a few
 //            tokens always finds the keys it needs;
+//   windows  kKeysValues, no subspace: the means of the zone's windows of 64 (window_means.h), a function of the rows;
 //   checksums  where rows are not held as they came, of every token: to tell a replay from a rewrite;
 //   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
 //
@@ -30,6 +31,7 @@
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/low_rank_store.h"
+#include "kernels/cpu/attention.h"
 
 namespace seine {
 
@@ -94,6 +96,9 @@ class Strip {
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.
   void FillTask(int head, const SearchParams& params, SearchTask* task) const;
+  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept, and
+  // full-rank.
+  void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
   // A head as scorers see it.
   HeadTokens Tokens(int head, HeadStorage* storage) const;
 
@@ -120,12 +125,16 @@ class Strip {
 
   bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
+  bool keeps_windows() const { return keeps_values() && low_.empty(); }
   // Where the strip's first head begins in a token of the whole layer.
   int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
   absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
   // Places [first, second) beyond size() whose new keys are not stored, for kNone and a size of `size`.
   std::pair<int64_t, int64_t> NotStored(int64_t size) const;
   void AddToSums(int64_t begin);
+  // Windows of a zone of the size that the strip has, or of another.
+  int64_t WindowsAt(int64_t size) const { return context_->ZoneKeys(size) / kWindowTokens; }
+  void WriteWindows(int64_t begin, int64_t end);
   void WritePositions(int64_t place, absl::Span<const int32_t> positions);
   int64_t RawBeginAt(int64_t size) const;
   int64_t EncodedAfterCut(int64_t place) const;
@@ -158,6 +167,7 @@ class Strip {
   RowStore values_;            // kKeysValues
   RowStore checksums_;         // kNone, or with low_
   RowStore positions_;         // int32, unless whole
+  RowStore windows_;           // kKeysValues; by window
   std::vector<KeySums> sums_;  // [num_heads], or empty
   CodeStore codes_;
 

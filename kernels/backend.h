@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/code.h"
+#include "kernels/key_score.h"
 #include "kernels/search.h"
 
 namespace seine {
@@ -104,6 +105,10 @@ class Backend {
   [[nodiscard]] virtual Outcome Encode(const EncodeTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Search(const SearchTask* tasks, int count, const SearchParams& params,
                                        SearchOutput* outputs) = 0;
+
+  // Eviction's, on the host's memory, in parallel too: keys are Place::kStore's, all else is any memory.
+  [[nodiscard]] virtual Outcome Score(const ScoreTask* tasks, int count) = 0;
+  [[nodiscard]] virtual Outcome Select(const SelectTask* tasks, int count) = 0;
 
   // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
   // fn must not throw or call the backend.

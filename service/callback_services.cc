@@ -217,9 +217,9 @@ class SubspaceServiceImpl final : public v1::SubspaceService::CallbackService {
 
 // All by callbacks but Decode.
 template <typename Base>
-using ByCallbacks =
-    v1::RetrievalService::WithCallbackMethod_Append<v1::RetrievalService::WithCallbackMethod_AppendStream<
-        v1::RetrievalService::WithCallbackMethod_Retrieve<v1::RetrievalService::WithCallbackMethod_Gather<Base>>>>;
+using ByCallbacks = v1::RetrievalService::WithCallbackMethod_Append<
+    v1::RetrievalService::WithCallbackMethod_AppendStream<v1::RetrievalService::WithCallbackMethod_Retrieve<
+        v1::RetrievalService::WithCallbackMethod_Attend<v1::RetrievalService::WithCallbackMethod_Gather<Base>>>>>;
 
 class RetrievalServiceImpl final
     : public v1::RetrievalService::WithAsyncMethod_Decode<ByCallbacks<v1::RetrievalService::Service>> {
@@ -227,6 +227,7 @@ class RetrievalServiceImpl final
   explicit RetrievalServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(Append, Heavy)
   SEINE_UNARY(Retrieve, Heavy)
+  SEINE_UNARY(Attend, Heavy)
   SEINE_UNARY(Gather, Heavy)
   grpc::ServerReadReactor<v1::AppendStreamRequest>* AppendStream(CallbackServerContext* context,
                                                                  v1::AppendStreamResponse* response) override {

@@ -17,6 +17,7 @@
 #include "seine/v1/sequence_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
 #include "service/core.h"
+#include "service/retriever.h"
 
 namespace seine {
 
@@ -24,6 +25,11 @@ namespace seine {
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field);
 absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
                                                      absl::string_view field, SequenceHandle* out);
+
+// How the errors about a handle begin in the index, and in a request.
+inline constexpr std::pair<absl::string_view, absl::string_view> kSequenceAsHandle[] = {{"sequence: ", "handle: "}};
+// INVALID_ARGUMENT where a request has more entries than a batch may.
+absl::Status CheckBatch(int size, absl::string_view field);
 
 // IndexService.
 absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response);
@@ -49,6 +55,7 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals);
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
+absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);
 
 // EvictionService.
@@ -62,36 +69,7 @@ absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::Load
 absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request, v1::CalibrateBasisResponse* response);
 absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::ReconstructResponse* response);
 
-// A batch of retrievals, with scratch that is kept from one to the next. Not thread-safe: one per stream or call.
-class Retriever {
- public:
-  explicit Retriever(Core& core) : core_(core) {}
-
-  // Checks the selector and every item; a wrong item is remembered for Run. `items` must live until Run has returned.
-  absl::Status Prepare(const google::protobuf::RepeatedPtrField<v1::RetrieveItem>& items, const v1::Selector& selector);
-  // Answers what Prepare has taken, in order.
-  absl::Status Run(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers);
-
- private:
-  // The items of one index and the settings for them.
-  struct Group {
-    std::shared_ptr<Index> index;
-    SearchParams params;
-    std::vector<RetrieveItem> items;
-    std::vector<int> places;  // of the items in the request
-  };
-  absl::Status PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector);
-  absl::StatusOr<Group*> GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector);
-  absl::Status CheckAnswerSize() const;
-
-  Core& core_;
-  bool with_scores_ = false;
-  std::vector<Group> groups_;
-  std::vector<absl::Status> wrong_;          // [items], OK where the item is right
-  std::vector<std::vector<float>> queries_;  // [items], used where queries are not fp32
-};
-
-// One Decode stream's steps: appends in order, then the retrievals. Not thread-safe.
+// One Decode stream's steps: appends in order, then the items. Not thread-safe.
 class DecodeSession {
  public:
   explicit DecodeSession(Core& core) : core_(core), retriever_(core) {}

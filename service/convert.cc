@@ -278,6 +278,15 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
   return params;
 }
 
+absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config) {
+  AttentionParams params;
+  if (attention.has_tail()) params.tail = attention.tail();
+  params.scale = attention.scale();
+  params.with_positions = attention.with_positions();
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "");
+  return params;
+}
+
 void ToProto(const Index& index, v1::IndexInfo* info) {
   const IndexStats stats = index.stats();
   ToProto(index.config(), info->mutable_spec());
@@ -370,6 +379,18 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
   out->clear_dense_positions();
   for (const std::vector<int32_t>& head : answer.dense_positions) SetVector(head, out->add_dense_positions());
   if (with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
+}
+
+void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out) {
+  if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
+  out->set_path(Up<v1::Path>(answer.path));
+  out->set_num_tokens(answer.num_tokens);
+  out->set_attended_tokens(answer.attended_tokens);
+  out->set_tail(answer.tail);
+  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads, geometry.head_dim}, out->mutable_output());
+  out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
+  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads}, out->mutable_log_sum_exp());
+  out->mutable_log_sum_exp()->set_raw(answer.log_sum_exp.data(), answer.log_sum_exp.size() * sizeof(float));
 }
 
 }  // namespace seine

@@ -30,6 +30,8 @@ extern const FieldNames kSpecNames;
 
 // The index's defaults with the selector's settings over them, validated: nothing is left for the index to refuse.
 absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config);
+// The same for attention, of an index whose kv_store may also be the wrong one: FAILED_PRECONDITION.
+absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config);
 
 // The message has every field overwritten; buffers that it holds are used again.
 void ToProto(const Index& index, v1::IndexInfo* info);
@@ -37,6 +39,7 @@ void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::Se
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out);
 void ToProto(const Profile& profile, v1::MeasureProfileResponse* out);  // its one layer
 void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out);
+void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out);  // all but `selected`
 
 }  // namespace seine
 

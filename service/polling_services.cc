@@ -111,6 +111,7 @@ class RetrievalServiceImpl final : public v1::RetrievalService::WithAsyncMethod_
   explicit RetrievalServiceImpl(Core& core) : core_(core) {}
   SEINE_UNARY(Append)
   SEINE_UNARY(Retrieve)
+  SEINE_UNARY(Attend)
   SEINE_UNARY(Gather)
   grpc::Status AppendStream(ServerContext* context, grpc::ServerReader<v1::AppendStreamRequest>* reader,
                             v1::AppendStreamResponse* totals) override {

@@ -13,8 +13,6 @@
 namespace seine {
 namespace {
 
-constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"sequence: ", "handle: "}};
-
 class Stopwatch {
  public:
   int64_t microseconds() const {
@@ -43,21 +41,16 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
   auto values = ValuesView(item, config, field + ".values");
   if (!values.ok()) return values.status();
   auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values);
-  if (!length.ok()) return Explain(length.status(), field, kHandleNames);
+  if (!length.ok()) return Explain(length.status(), field, kSequenceAsHandle);
   return *length;
 }
+
+}  // namespace
 
 absl::Status CheckBatch(int size, absl::string_view field) {
   if (size <= kMaxBatchItems) return absl::OkStatus();
   return FieldError("OUT_OF_LIMITS", field, absl::StrCat(size, " entries, at most ", kMaxBatchItems));
 }
-
-int Sets(const Index& index, const SearchParams& params) {
-  const Geometry& geometry = index.config().geometry;
-  return params.scope == Scope::kPerQHead ? geometry.num_q_heads : geometry.num_kv_heads;
-}
-
-}  // namespace
 
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
   auto length = AppendOne(core, request.item(), "item");
@@ -78,8 +71,18 @@ absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::Retrie
   const Stopwatch watch;
   if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
   Retriever retriever(core);
-  if (auto s = retriever.Prepare(request.items(), request.selector()); !s.ok()) return s;
-  if (auto s = retriever.Run(response->mutable_answers()); !s.ok()) return s;
+  if (auto s = retriever.Prepare(request.items(), request.selector(), nullptr); !s.ok()) return s;
+  if (auto s = retriever.Retrieve(response->mutable_answers()); !s.ok()) return s;
+  response->set_server_us(watch.microseconds());
+  return absl::OkStatus();
+}
+
+absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response) {
+  const Stopwatch watch;
+  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
+  Retriever retriever(core);
+  if (auto s = retriever.Prepare(request.items(), request.selector(), &request.attention()); !s.ok()) return s;
+  if (auto s = retriever.Attend(response->mutable_answers()); !s.ok()) return s;
   response->set_server_us(watch.microseconds());
   return absl::OkStatus();
 }
@@ -111,87 +114,7 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
   auto raw = [](v1::Tensor* tensor) { return tensor == nullptr ? nullptr : tensor->mutable_raw(); };
   return Explain(
       (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "",
-      kHandleNames);
-}
-
-absl::Status Retriever::Prepare(const google::protobuf::RepeatedPtrField<v1::RetrieveItem>& items,
-                                const v1::Selector& selector) {
-  groups_.clear();
-  wrong_.assign(items.size(), absl::OkStatus());
-  if (auto s = CheckBatch(items.size(), "items"); !s.ok()) return s;
-  queries_.resize(std::max<size_t>(queries_.size(), items.size()));
-  with_scores_ = selector.with_scores();
-  for (int i = 0; i < items.size(); ++i) {
-    if (auto s = PrepareItem(i, items[i], selector); !s.ok()) return s;
-  }
-  return CheckAnswerSize();
-}
-
-// A wrong item is kept for its answer; only a wrong selector is returned.
-absl::Status Retriever::PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector) {
-  const std::string field = absl::StrCat("items[", place, "]");
-  RetrieveItem out;
-  auto index = ResolveHandle(core_, item.handle(), field + ".handle", &out.sequence);
-  if (!index.ok()) {
-    wrong_[place] = index.status();
-    return absl::OkStatus();
-  }
-  auto group = GroupOf(*std::move(index), selector);
-  if (!group.ok()) return group.status();
-  const Geometry& geometry = (*group)->index->config().geometry;
-  out.layer = item.layer();
-  auto queries = QueriesView(item.queries(), geometry, field + ".queries", &queries_[place]);
-  if (!queries.ok()) {
-    wrong_[place] = queries.status();
-    return absl::OkStatus();
-  }
-  out.queries = *queries;
-  (*group)->items.push_back(std::move(out));
-  (*group)->places.push_back(place);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Retriever::Group*> Retriever::GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector) {
-  for (Group& group : groups_) {
-    if (group.index == index) return &group;
-  }
-  auto params = ParamsFrom(selector, index->config());
-  if (!params.ok()) return params.status();
-  groups_.push_back({std::move(index), *params, {}, {}});
-  return &groups_.back();
-}
-
-absl::Status Retriever::CheckAnswerSize() const {
-  int64_t bytes = 0;
-  for (const Group& group : groups_) {
-    const int64_t row_bytes = int64_t{group.params.top_k} * (with_scores_ ? 8 : 4);
-    bytes += row_bytes * Sets(*group.index, group.params) * static_cast<int64_t>(group.items.size());
-  }
-  if (bytes <= core_.options.max_message_bytes) return absl::OkStatus();
-  return FieldError("OUT_OF_LIMITS", "selector.top_k",
-                    absl::StrCat("the answer would take ", bytes,
-                                 " bytes, more than a message may have: ", core_.options.max_message_bytes));
-}
-
-absl::Status Retriever::Run(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers) {
-  for (const absl::Status& wrong : wrong_) {
-    v1::RetrieveAnswer* answer = answers->Add();
-    if (!wrong.ok()) ToProto(wrong, answer->mutable_status());
-  }
-  for (Group& group : groups_) {
-    if (group.items.empty()) continue;
-    auto results = group.index->Retrieve(group.items, group.params);
-    if (!results.ok()) return Explain(results.status(), "selector");
-    for (size_t i = 0; i < results->size(); ++i) {
-      ItemAnswer& result = (*results)[i];
-      if (!result.status.ok())
-        result.status = Explain(result.status, absl::StrCat("items[", group.places[i], "]"), kHandleNames);
-      ToProto(result, Sets(*group.index, group.params), group.params.top_k, with_scores_,
-              answers->Mutable(group.places[i]));
-    }
-  }
-  groups_.clear();  // lets go of the indexes between steps
-  return absl::OkStatus();
+      kSequenceAsHandle);
 }
 
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
@@ -206,16 +129,18 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   response->set_server_us(watch.microseconds());
 }
 
-// The selector is checked before anything is appended: a step that fails as a whole has changed nothing.
+// The settings are checked before anything is appended: a step that fails as a whole has changed nothing.
 absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
-  if (auto s = retriever_.Prepare(request.items(), request.selector()); !s.ok()) return s;
+  const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
+  if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
   for (int i = 0; i < request.appends_size(); ++i) {
     auto length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
     v1::Status* status = response->add_append_status();
     if (!length.ok()) ToProto(length.status(), status);
   }
-  return retriever_.Run(response->mutable_answers());
+  if (attention != nullptr) return retriever_.Attend(response->mutable_attended());
+  return retriever_.Retrieve(response->mutable_answers());
 }
 
 }  // namespace seine

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "index/memory.h"
+#include "index/scorers/scorers.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
 
@@ -29,28 +31,24 @@ int64_t PyramidTokens(double mean, double beta, double most, int64_t count, int 
   return std::clamp<int64_t>(until(layer + 1) - until(layer), 1, count);
 }
 
-// Scores of tokens that are always kept go above all. Fails where they are more than the head keeps.
+// Scores of tokens that are always kept go above all. Fails where they are more than the head keeps. Tokens are
+// ascending by position, so it is a first run of them, a last one, and those that are searched for.
 absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int head, const HeadTokens& tokens,
                        std::vector<float>* scores) {
   const int64_t recent = std::max<int64_t>(keep.recent, static_cast<int64_t>(keep.recent_share * double(kept)));
-  int64_t forced = 0;
-  for (int64_t i = 0; i < tokens.count; ++i) {
-    const int32_t p = tokens.position(i);
-    if (p >= keep.sinks && p < length - recent &&
-        !std::binary_search(keep.positions.begin(), keep.positions.end(), p)) {
-      continue;
-    }
-    (*scores)[i] = kLargestFloat;
+  const int64_t sinks_end = scorers::CountUpTo(tokens, keep.sinks - 1);
+  const int64_t recent_begin = std::max(sinks_end, scorers::CountUpTo(tokens, length - recent - 1));
+  std::fill(scores->begin(), scores->begin() + sinks_end, kLargestFloat);
+  std::fill(scores->begin() + recent_begin, scores->end(), kLargestFloat);
+  int64_t forced = sinks_end + tokens.count - recent_begin;
+  for (const int32_t position : keep.positions) {
+    const int64_t place = scorers::CountUpTo(tokens, position) - 1;
+    if (place < sinks_end || place >= recent_begin || tokens.position(place) != position) continue;
+    (*scores)[place] = kLargestFloat;
     ++forced;
   }
   if (forced <= kept) return absl::OkStatus();
   return Wrong("keep: ", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
-}
-
-std::vector<uint32_t> Everything(int64_t count) {
-  std::vector<uint32_t> all(count);
-  std::iota(all.begin(), all.end(), 0u);
-  return all;
 }
 
 // AdaKV: each head's safeguard is raised above all, then one selection runs over the heads' scores laid end to end.
@@ -132,22 +130,20 @@ int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
                                                               int layer, int num_layers, const ScoreInput& input,
-                                                              Scores scores) {
+                                                              Scores* scores) {
   const std::vector<int64_t> kept = KeptOfHeads(budget, layer, num_layers, input);
-  for (size_t h = 0; h < scores.size(); ++h) {
-    absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &scores[h]);
+  for (size_t h = 0; h < scores->size(); ++h) {
+    absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &(*scores)[h]);
     if (!s.ok()) return s;
   }
-  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, scores);
-  std::vector<std::vector<uint32_t>> selected(scores.size());
-  input.backend->Run(static_cast<int>(scores.size()), [&](int h) {
-    if (kept[h] >= input.heads[h].count) {
-      selected[h] = Everything(input.heads[h].count);
-      return;
-    }
-    std::vector<float> scratch;
-    SelectLargest(scores[h].data(), scores[h].size(), kept[h], &scratch, &selected[h]);
-  });
+  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, *scores);
+  std::vector<std::vector<uint32_t>> selected(scores->size());
+  std::vector<SelectTask> tasks;
+  for (size_t h = 0; h < scores->size(); ++h) {
+    tasks.push_back({(*scores)[h].data(), static_cast<int64_t>((*scores)[h].size()), kept[h], &selected[h]});
+  }
+  const Outcome outcome = input.backend->Select(tasks.data(), static_cast<int>(tasks.size()));
+  if (outcome != Outcome::kDone) return StatusOf(*input.backend, outcome);
   return selected;
 }
 

@@ -40,11 +40,11 @@ absl::Status Validate(const KeepConfig& keep);
 int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num_layers);
 
 // For each head the places kept, ascending: the best by score, ties to the lowest position. Of all heads together
-// (kAdaptive) ties go to the lowest KV head, then position. INVALID_ARGUMENT where more must be kept than the budget
-// has.
+// (kAdaptive) ties go to the lowest KV head, then position. Scores of tokens that must be kept are overwritten.
+// INVALID_ARGUMENT where these are more than the budget has; errors of the backend.
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
                                                               int layer, int num_layers, const ScoreInput& input,
-                                                              Scores scores);
+                                                              Scores* scores);
 
 }  // namespace seine
 

@@ -186,7 +186,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   for (const ScorerConfig& config : params.scorers) {
     auto one = ScoresOf(config, keys);
     if (!one.ok()) return one.status();
-    auto selected = SelectKept(params.budget, {}, input.layer, num_layers, input, *one);
+    auto selected = SelectKept(params.budget, {}, input.layer, num_layers, input, &*one);
     if (!selected.ok()) return selected.status();
     scores.push_back(*std::move(one));
     kept.push_back(*std::move(selected));

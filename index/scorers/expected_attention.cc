@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
+#include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/ops.h"
 
 namespace seine::scorers {
@@ -117,7 +118,7 @@ class ExpectedAttention : public Scorer {
     if (!config_.value_norms) return;
     std::vector<float> norms(n);
     ForEachRun(head.values, sinks, head.count, [&](const ConstRows& rows, int64_t first, int64_t count) {
-      cpu::ScoreKeys(rows, count, input.head_dim, cpu::KeyScore::kNegNorm, nullptr, norms.data() + (first - sinks));
+      cpu::ScoreKeys(rows, count, input.head_dim, KeyScore::kNegNorm, nullptr, norms.data() + (first - sinks));
     });
     const auto epsilon = static_cast<float>(config_.epsilon);
     for (int64_t i = 0; i < n; ++i) out[sinks + i] = (out[sinks + i] + epsilon) * -norms[i];

@@ -1,6 +1,7 @@
 // Hybrid(lambda) of ManifoldKV's table 10, read as (1 - lambda) KeyDiff + lambda ManifoldKV, each scaled to [0, 1]
 // within its head; the paper does not define it.
 #include <algorithm>
+#include <vector>
 
 #include "index/scorers/scorers.h"
 
@@ -23,19 +24,25 @@ class Hybrid : public Scorer {
   SumsWanted sums() const override { return {.unit = true, .raw = true, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
+    const size_t count = input.heads.size();
+    std::vector<std::vector<float>> means(count);
+    const auto direction = [&](int h) {
       KeySums own(sums(), input.head_dim);
-      const KeySums& key_sums = SumsOf(head, sums(), input.head_dim, &own);
-      std::vector<float> away(head.count), far(head.count);
-      ScoreRange(head, input.head_dim, 0, head.count, cpu::KeyScore::kNegCosine, UnitVector(key_sums.UnitMean()).data(),
-                 away.data());
-      ScoreRange(head, input.head_dim, 0, head.count, cpu::KeyScore::kL2, key_sums.RawMean().data(), far.data());
-      ScaleToUnit(&away);
+      const KeySums& key_sums = SumsOf(input.heads[h], sums(), input.head_dim, &own);
+      means[h] = key_sums.RawMean();
+      return UnitVector(key_sums.UnitMean());
+    };
+    Scores away;
+    if (absl::Status s = ScoreHeads(input, KeyScore::kNegCosine, /*window=*/0, direction, &away); !s.ok()) return s;
+    const auto mean = [&](int h) { return means[h]; };
+    if (absl::Status s = ScoreHeads(input, KeyScore::kL2, /*window=*/0, mean, scores); !s.ok()) return s;
+    input.backend->Run(static_cast<int>(count), [&](int h) {
+      std::vector<float>& far = (*scores)[h];
+      ScaleToUnit(&away[h]);
       ScaleToUnit(&far);
-      for (int64_t i = 0; i < head.count; ++i) out[i] = (1 - share_) * away[i] + share_ * far[i];
-      return absl::OkStatus();
+      for (size_t i = 0; i < far.size(); ++i) far[i] = (1 - share_) * away[h][i] + share_ * far[i];
     });
+    return absl::OkStatus();
   }
 
  private:

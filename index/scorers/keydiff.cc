@@ -57,16 +57,14 @@ class KeyDiff : public Scorer {
   }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
+    if (anchor_ != Anchor::kPairwise) return ScoreAnchored(input, scores);
     return ForEachHead(input, scores, [&](int h, float* out) {
       const HeadTokens& head = input.heads[h];
-      if (anchor_ != Anchor::kPairwise) {
-        ScoreAnchored(head, input.head_dim, out);
-      } else if (head.count <= kMaxPairwise) {
-        ScorePairwise(head, input.head_dim, out);
-      } else {
+      if (head.count > kMaxPairwise) {
         return absl::InvalidArgumentError(absl::StrCat("scorer.anchor: pairwise compares at most ", kMaxPairwise,
                                                        " tokens, KV head ", h, " holds ", head.count));
       }
+      ScorePairwise(head, input.head_dim, out);
       return absl::OkStatus();
     });
   }
@@ -79,17 +77,19 @@ class KeyDiff : public Scorer {
     return anchor_ == Anchor::kMean ? key_sums.RawMean() : key_sums.UnitMean();
   }
 
-  void ScoreAnchored(const HeadTokens& head, int head_dim, float* out) const {
-    std::vector<float> anchor = AnchorOf(head, head_dim);
-    cpu::KeyScore kind = cpu::KeyScore::kL2;  // minus the similarity -|k - a|
-    if (similarity_ == Similarity::kCosine) {
-      kind = cpu::KeyScore::kNegCosine;
-      anchor = UnitVector(std::move(anchor));
-    } else if (similarity_ == Similarity::kDot) {
-      kind = cpu::KeyScore::kDot;
-      for (float& x : anchor) x = -x;
-    }
-    ScoreRange(head, head_dim, 0, head.count, kind, anchor.data(), out);
+  absl::Status ScoreAnchored(const ScoreInput& input, Scores* scores) const {
+    const KeyScore kind = similarity_ == Similarity::kCosine ? KeyScore::kNegCosine
+                          : similarity_ == Similarity::kDot  ? KeyScore::kDot
+                                                             : KeyScore::kL2;  // minus the similarity -|k - a|
+    const auto anchor_of = [&](int h) {
+      std::vector<float> anchor = AnchorOf(input.heads[h], input.head_dim);
+      if (similarity_ == Similarity::kCosine) return UnitVector(std::move(anchor));
+      if (similarity_ == Similarity::kDot) {
+        for (float& x : anchor) x = -x;
+      }
+      return anchor;
+    };
+    return ScoreHeads(input, kind, /*window=*/0, anchor_of, scores);
   }
 
   const Anchor anchor_;

@@ -1,4 +1,6 @@
 // K-norm: keys of small norm attract attention (Devoto et al. 2024).
+#include <vector>
+
 #include "index/scorers/scorers.h"
 
 namespace seine::scorers {
@@ -8,11 +10,8 @@ namespace {
 class KNorm : public Scorer {
  public:
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
-      ScoreRange(head, input.head_dim, 0, head.count, cpu::KeyScore::kNegNorm, nullptr, out);
-      return absl::OkStatus();
-    });
+    const auto none = [](int) { return std::vector<float>(); };
+    return ScoreHeads(input, KeyScore::kNegNorm, /*window=*/0, none, scores);
   }
 };
 

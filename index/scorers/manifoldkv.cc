@@ -12,17 +12,15 @@ class ManifoldKv : public Scorer {
   SumsWanted sums() const override { return {.unit = false, .raw = true, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
+    const auto mean = [&](int h) {
       KeySums own(sums(), input.head_dim);
-      const std::vector<float> mean = SumsOf(head, sums(), input.head_dim, &own).RawMean();
-      ScoreRange(head, input.head_dim, 0, head.count, kind_, mean.data(), out);
-      return absl::OkStatus();
-    });
+      return SumsOf(input.heads[h], sums(), input.head_dim, &own).RawMean();
+    };
+    return ScoreHeads(input, kind_, /*window=*/0, mean, scores);
   }
 
  private:
-  const cpu::KeyScore kind_;
+  const KeyScore kind_;
 };
 
 }  // namespace

@@ -11,13 +11,11 @@ class Normalized : public Scorer {
   SumsWanted sums() const override { return {.unit = true, .raw = false, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
+    const auto mean = [&](int h) {
       KeySums own(sums(), input.head_dim);
-      const std::vector<float> mean = SumsOf(head, sums(), input.head_dim, &own).UnitMean();
-      ScoreRange(head, input.head_dim, 0, head.count, cpu::KeyScore::kUnitL2, mean.data(), out);
-      return absl::OkStatus();
-    });
+      return SumsOf(input.heads[h], sums(), input.head_dim, &own).UnitMean();
+    };
+    return ScoreHeads(input, KeyScore::kUnitL2, /*window=*/0, mean, scores);
   }
 };
 

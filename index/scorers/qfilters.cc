@@ -1,5 +1,7 @@
 // Q-Filters: the projection of a key on the direction that the head's queries share. filters.h says where filters come
 // from.
+#include <vector>
+
 #include "index/scorers/scorers.h"
 
 namespace seine::scorers {
@@ -16,12 +18,11 @@ class QFilters : public Scorer {
           "filters: qfilters needs a direction a KV head, from a profile, from queries or "
           "from a file");
     }
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
-      ScoreRange(head, input.head_dim, 0, head.count, cpu::KeyScore::kDot, input.filters + int64_t{h} * input.head_dim,
-                 out);
-      return absl::OkStatus();
-    });
+    const auto filter = [&](int h) {
+      const float* first = input.filters + int64_t{h} * input.head_dim;
+      return std::vector<float>(first, first + input.head_dim);
+    };
+    return ScoreHeads(input, KeyScore::kDot, /*window=*/0, filter, scores);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "index/memory.h"
 #include "index/scorers/scorers.h"
 
 namespace seine {
@@ -141,16 +142,24 @@ const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head
   return *own;
 }
 
-void ScoreRange(const HeadTokens& head, int head_dim, int64_t begin, int64_t end, cpu::KeyScore kind,
-                const float* anchor, float* out) {
-  ForEachRun(head.keys, begin, end, [&](const ConstRows& rows, int64_t first, int64_t count) {
-    cpu::ScoreKeys(rows, count, head_dim, kind, anchor, out + (first - begin));
-  });
+absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,
+                        const std::function<std::vector<float>(int head)>& anchors, Scores* scores) {
+  const int count = static_cast<int>(input.heads.size());
+  std::vector<std::vector<float>> held(count);
+  input.backend->Run(count, [&](int h) { held[h] = anchors(h); });
+  scores->resize(count);
+  std::vector<ScoreTask> tasks(count);
+  for (int h = 0; h < count; ++h) {
+    const HeadTokens& head = input.heads[h];
+    (*scores)[h].resize(head.count);
+    tasks[h] = {head.keys, head.count, kind, held[h].data(), window, (*scores)[h].data()};
+  }
+  return StatusOf(*input.backend, input.backend->Score(tasks.data(), count));
 }
 
-cpu::KeyScore KindOf(Metric metric) {
-  if (metric == Metric::kL1) return cpu::KeyScore::kL1;
-  return metric == Metric::kLinf ? cpu::KeyScore::kLinf : cpu::KeyScore::kL2;
+KeyScore KindOf(Metric metric) {
+  if (metric == Metric::kL1) return KeyScore::kL1;
+  return metric == Metric::kLinf ? KeyScore::kLinf : KeyScore::kL2;
 }
 
 std::vector<float> UnitVector(std::vector<float> v) {

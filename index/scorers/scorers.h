@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "index/scorers/scorer.h"
-#include "kernels/cpu/key_scores.h"
+#include "kernels/key_score.h"
 
 namespace seine::scorers {
 
@@ -39,11 +39,12 @@ void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
 // The head's running sums, or `own`, which is filled in a pass over its keys.
 const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head_dim, KeySums* own);
 
-// cpu::ScoreKeys over tokens [begin, end) of a head; out[end - begin].
-void ScoreRange(const HeadTokens& head, int head_dim, int64_t begin, int64_t end, cpu::KeyScore kind,
-                const float* anchor, float* out);
+// The backend's scores of every head's keys. anchors(h) gives what ScoreTask::anchors is to hold for head h, and runs
+// in parallel; `window` as there.
+absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,
+                        const std::function<std::vector<float>(int head)>& anchors, Scores* scores);
 
-cpu::KeyScore KindOf(Metric metric);
+KeyScore KindOf(Metric metric);
 
 // `v` over its norm, in fp64; zeros stay.
 std::vector<float> UnitVector(std::vector<float> v);

@@ -1,6 +1,6 @@
 // WindowedManifoldKV (algorithm 2): distance to the mean of the key's own window, for one mean of a long context is
 // near to nothing in particular. Windows do not overlap; the selection is over all of them.
-#include <algorithm>
+#include <vector>
 
 #include "index/scorers/scorers.h"
 
@@ -15,21 +15,21 @@ class WindowedManifoldKv : public Scorer {
   SumsWanted sums() const override { return {.unit = false, .raw = false, .window = window_}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    return ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
+    const auto means = [&](int h) {
       KeySums own(sums(), input.head_dim);
-      const KeySums& key_sums = SumsOf(head, sums(), input.head_dim, &own);
-      for (int64_t begin = 0; begin < head.count; begin += window_) {
-        const std::vector<float> mean = key_sums.WindowMean(begin / window_);
-        ScoreRange(head, input.head_dim, begin, std::min<int64_t>(begin + window_, head.count), kind_, mean.data(),
-                   out + begin);
+      const KeySums& key_sums = SumsOf(input.heads[h], sums(), input.head_dim, &own);
+      std::vector<float> all;
+      for (int64_t w = 0; w * window_ < input.heads[h].count; ++w) {
+        const std::vector<float> mean = key_sums.WindowMean(w);
+        all.insert(all.end(), mean.begin(), mean.end());
       }
-      return absl::OkStatus();
-    });
+      return all;
+    };
+    return ScoreHeads(input, kind_, window_, means, scores);
   }
 
  private:
-  const cpu::KeyScore kind_;
+  const KeyScore kind_;
   const int window_;
 };
 

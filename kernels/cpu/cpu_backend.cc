@@ -7,8 +7,10 @@
 #include <thread>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/search.h"
+#include "kernels/select.h"
 #include "kernels/thread_pool.h"
 
 namespace seine {
@@ -70,6 +72,23 @@ class CpuBackend final : public Backend {
       work += tasks[i].group * (5e3 + keys * (params.method == Method::kExact ? 15.0 : 0.8 + 15.0 * params.beta));
     }
     Spread(count, work, run);
+    return Outcome::kDone;
+  }
+
+  Outcome Score(const ScoreTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 10.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::ScoreKeys(tasks[i]); });
+    return Outcome::kDone;
+  }
+  Outcome Select(const SelectTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) {
+      std::vector<float> scratch;
+      const SelectTask& t = tasks[i];
+      SelectLargest(t.scores, static_cast<size_t>(t.count), static_cast<size_t>(t.kept), &scratch, t.places);
+    });
     return Outcome::kDone;
   }
 

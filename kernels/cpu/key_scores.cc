@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cpu/key_scores.h"
@@ -70,16 +71,21 @@ HWY_INLINE F16 Zip(const F16& a, const F16& b, Op op) {
   return Map([&](size_t i) HWY_ATTR { return op(a.v[i], b.v[i]); });
 }
 
+// sums + x^2. A half's square is exact in fp32 (22 bits of mantissa, exponents from -48 to 31), so that a fused
+// multiply-add gives the bits of a product and a sum in one instruction; a bfloat16's may underflow.
+template <DType kType>
+HWY_INLINE F16 AddSquares(const F16& sums, const F16& x) {
+  if constexpr (kType != DType::kFloat16) return Add(sums, Mul(x, x));
+  return Map([&](size_t i) HWY_ATTR { return hn::MulAdd(x.v[i], x.v[i], sums.v[i]); });
+}
+
 // What a key leaves in its lanes, and what becomes of the reduced sums.
-template <KeyScore kKind>
+template <KeyScore kKind, DType kType>
 struct Scorer {
-  static constexpr bool kSquares =
-      kKind == KeyScore::kNegNorm || kKind == KeyScore::kNegCosine || kKind == KeyScore::kUnitL2;
-  static constexpr bool kAnchored = kKind != KeyScore::kNegNorm;
-  static constexpr bool kDistance = kKind == KeyScore::kL2 || kKind == KeyScore::kL1 || kKind == KeyScore::kLinf;
+  static constexpr bool kSquares = TakesSquares(kKind), kAnchored = TakesAnchor(kKind), kDistance = IsDistance(kKind);
 
   static HWY_INLINE void Take(const F16& x, const float* anchor, F16* main, F16* squares) {
-    if constexpr (kSquares) *squares = Add(*squares, Mul(x, x));
+    if constexpr (kSquares) *squares = AddSquares<kType>(*squares, x);
     if constexpr (!kAnchored) return;
     const F16 a = Load16(anchor);
     if constexpr (!kDistance) *main = Add(*main, Mul(x, a));
@@ -118,7 +124,7 @@ HWY_INLINE void FetchAhead(const void* row, size_t bytes) {
 template <KeyScore kKind, DType kType>
 HWY_INLINE F16 ScoreRows16(const ConstRows& rows, int64_t first, int64_t last, int dim, const float* anchor,
                            float anchor_squares) {
-  using S = Scorer<kKind>;
+  using S = Scorer<kKind, kType>;
   F16 main[kRows], squares[kRows];
   for (int64_t r = 0; r < kRows; ++r) {
     const void* row = rows.row(first + r < last ? first + r : last);
@@ -138,12 +144,7 @@ HWY_INLINE F16 ScoreRows16(const ConstRows& rows, int64_t first, int64_t last, i
 
 template <KeyScore kKind, DType kType>
 void ScoreTyped(const ConstRows& rows, int64_t count, int dim, const float* anchor, float* out) {
-  float anchor_squares = 0;
-  if constexpr (kKind == KeyScore::kUnitL2) {
-    F16 sum = Set16(0);
-    for (int j = 0; j < dim; j += 16) sum = Add(sum, Mul(Load16(anchor + j), Load16(anchor + j)));
-    anchor_squares = Sum16(sum);
-  }
+  const float anchor_squares = kKind == KeyScore::kUnitL2 ? AnchorSquares(anchor, dim) : 0.0f;
   int64_t i = 0;
   for (; i + kRows <= count; i += kRows) {
     Store16(ScoreRows16<kKind, kType>(rows, i, count - 1, dim, anchor, anchor_squares), out + i);
@@ -255,6 +256,20 @@ HWY_EXPORT(AddKeysImpl);
 void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, const float* anchor, float* out) {
   if (ScalarForced()) return scalar::ScoreKeys(rows, count, dim, kind, anchor, out);
   HWY_DYNAMIC_DISPATCH(ScoreKeysImpl)(rows, count, dim, kind, anchor, out);
+}
+void ScoreKeys(const ScoreTask& task) {
+  const int dim = task.keys.head_dim;
+  for (int64_t i = 0; i < task.count;) {  // runs of one chunk and one window
+    int64_t run = std::min(task.count - i, task.keys.chunk_tokens - i % task.keys.chunk_tokens);
+    const float* anchor = task.anchors;
+    if (task.window > 0) {
+      run = std::min(run, task.window - i % task.window);
+      anchor += i / task.window * dim;
+    }
+    const ConstRows rows = {task.keys.row(i), dim * SizeOf(task.keys.dtype), task.keys.dtype};
+    ScoreKeys(rows, run, dim, task.kind, anchor, task.out + i);
+    i += run;
+  }
 }
 void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* sums) {
   if (ScalarForced()) return scalar::AddKeys(rows, count, dim, unit, sums);

@@ -3,7 +3,8 @@
 
 #include "kernels/cpu/key_scores.h"
 
-namespace seine::cpu::scalar {
+namespace seine::cpu {
+namespace scalar {
 namespace {
 
 float At(const void* row, DType dtype, int j) {
@@ -42,29 +43,19 @@ float Score(const void* row, DType dtype, int dim, KeyScore kind, const float* a
     const float d = x(j) - a[j];
     return d * d;
   };
-  switch (kind) {
-    case KeyScore::kNegNorm:
-      return 0.0f - std::sqrt(Squares(row, dtype, dim));
-    case KeyScore::kDot:
-      return Reduce(dim, product, Plus);
-    case KeyScore::kNegCosine:
-      return NegCosine(Reduce(dim, product, Plus), Squares(row, dtype, dim));
-    case KeyScore::kL2:
-      return RootOfSquare(Reduce(dim, away2, Plus));
-    case KeyScore::kL1:
-      return Reduce(dim, away, Plus);
-    case KeyScore::kLinf:
-      return Reduce(dim, away, Max);
-    case KeyScore::kUnitL2:
-      return UnitDistance(Reduce(dim, product, Plus), Squares(row, dtype, dim), anchor_squares);
-  }
-  return 0;
+  float main = 0;
+  if (kind == KeyScore::kL2) main = Reduce(dim, away2, Plus);
+  if (kind == KeyScore::kL1) main = Reduce(dim, away, Plus);
+  if (kind == KeyScore::kLinf) main = Reduce(dim, away, Max);
+  if (TakesAnchor(kind) && !IsDistance(kind)) main = Reduce(dim, product, Plus);
+  const float squares = TakesSquares(kind) ? Squares(row, dtype, dim) : 0.0f;
+  return FinishScore(kind, main, squares, anchor_squares);
 }
 
 }  // namespace
 
 void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, const float* anchor, float* out) {
-  const float anchor_squares = kind == KeyScore::kUnitL2 ? Squares(anchor, DType::kFloat32, dim) : 0.0f;
+  const float anchor_squares = kind == KeyScore::kUnitL2 ? AnchorSquares(anchor, dim) : 0.0f;
   for (int64_t i = 0; i < count; ++i) out[i] = Score(rows.row(i), rows.dtype, dim, kind, anchor, anchor_squares);
 }
 
@@ -79,4 +70,8 @@ void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* s
   }
 }
 
-}  // namespace seine::cpu::scalar
+}  // namespace scalar
+
+float AnchorSquares(const float* anchor, int dim) { return scalar::Squares(anchor, DType::kFloat32, dim); }
+
+}  // namespace seine::cpu

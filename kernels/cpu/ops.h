@@ -125,6 +125,8 @@ void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, con
 
 // lanes[i % 16] += e^(x[i] * scale - shift) for i < n; no exponent above 0.
 void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
+// x[i] becomes e^min(x[i] - shift, 0), and lanes[i % 16] += x[i], for i < n.
+void ExpInPlace(float* x, size_t n, float shift, float* lanes);
 // out[i] += share * e^min(x[i] - shift, 0) for i < n.
 void AddExp(const float* x, size_t n, float shift, float share, float* out);
 
@@ -135,9 +137,9 @@ void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int beg
 // Smallest and largest of scores[n], n >= 1; how many exceed a value.
 void Range(const float* scores, size_t n, float* smallest, float* largest);
 size_t CountAbove(const float* scores, size_t n, float value);
-// Scores in [low, high] to out (room for n), in order; *above = how many exceed high. Returns how many were gathered.
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
-// Places of the scores that a cut keeps, ascending. Returns how many; out has room for n + 16.
+// Scores in (low, high] to out, in order; out has room for 16 more, or is `scores` itself.
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
+// Places of the scores that a cut keeps, ascending. Returns how many; out has room for 16 more.
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 
 }  // namespace seine::cpu

@@ -271,6 +271,13 @@ void SumExp(const float* x, size_t n, float scale, float shift, float* lanes) {
   for (size_t i = 0; i < n; ++i) lanes[i % 16] = lanes[i % 16] + ExpNonPositive(x[i] * scale - shift);
 }
 
+void ExpInPlace(float* x, size_t n, float shift, float* lanes) {
+  for (size_t i = 0; i < n; ++i) {
+    x[i] = ExpNonPositive(std::min(x[i] - shift, 0.0f));
+    lanes[i % 16] = lanes[i % 16] + x[i];
+  }
+}
+
 void AddExp(const float* x, size_t n, float shift, float share, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = out[i] + ExpNonPositive(std::min(x[i] - shift, 0.0f)) * share;
 }
@@ -285,17 +292,10 @@ size_t CountAbove(const float* scores, size_t n, float value) {
   return static_cast<size_t>(std::count_if(scores, scores + n, [&](float s) { return s > value; }));
 }
 
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
-  size_t size = 0;
-  *above = 0;
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out) {
   for (size_t i = 0; i < n; ++i) {
-    if (scores[i] > high) {
-      ++*above;
-    } else if (scores[i] >= low) {
-      out[size++] = scores[i];
-    }
+    if (scores[i] > low && scores[i] <= high) *out++ = scores[i];
   }
-  return size;
 }
 
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out) {

@@ -34,11 +34,12 @@ void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
                float* out);
 void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
+void ExpInPlace(float* x, size_t n, float shift, float* lanes);
 void AddExp(const float* x, size_t n, float shift, float share, float* out);
 
 void Range(const float* scores, size_t n, float* smallest, float* largest);
 size_t CountAbove(const float* scores, size_t n, float value);
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above);
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
 
 }  // namespace scalar

@@ -54,23 +54,21 @@ size_t CountAboveImpl(const float* scores, size_t n, float value) {
   return count;
 }
 
-size_t GatherBetweenImpl(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
+// A vector is read before what is stored reaches it, so both may be the same memory.
+void GatherBetweenImpl(const float* scores, size_t n, float low, float high, float* out) {
   const DF d;
   const VF vlow = hn::Set(d, low), vhigh = hn::Set(d, high);
-  size_t size = 0, count = 0, i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const F16 x = Load16(scores + i);
-    const uint32_t over = Test16(x, [&](VF v) HWY_ATTR { return hn::Gt(v, vhigh); });
-    count += std::popcount(over);
-    uint32_t in = Test16(x, [&](VF v) HWY_ATTR { return hn::Ge(v, vlow); }) & ~over;
-    for (; in != 0; in &= in - 1) out[size++] = scores[i + std::countr_zero(in)];
+  size_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    const VF x = hn::LoadU(d, scores + i);
+    const MF in = hn::And(hn::Gt(x, vlow), hn::Le(x, vhigh));
+    if (hn::AllFalse(d, in)) continue;
+    hn::StoreU(hn::Compress(x, in), d, out);
+    out += hn::CountTrue(d, in);
   }
   for (; i < n; ++i) {
-    count += scores[i] > high;
-    if (scores[i] >= low && !(scores[i] > high)) out[size++] = scores[i];
+    if (scores[i] > low && scores[i] <= high) *out++ = scores[i];
   }
-  *above = count;
-  return size;
 }
 
 size_t PlacesAboveImpl(const float* scores, size_t n, float value, size_t ties, uint32_t* out) {
@@ -131,9 +129,9 @@ size_t CountAbove(const float* scores, size_t n, float value) {
   if (ScalarForced()) return scalar::CountAbove(scores, n, value);
   return HWY_DYNAMIC_DISPATCH(CountAboveImpl)(scores, n, value);
 }
-size_t GatherBetween(const float* scores, size_t n, float low, float high, float* out, size_t* above) {
-  if (ScalarForced()) return scalar::GatherBetween(scores, n, low, high, out, above);
-  return HWY_DYNAMIC_DISPATCH(GatherBetweenImpl)(scores, n, low, high, out, above);
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out) {
+  if (ScalarForced()) return scalar::GatherBetween(scores, n, low, high, out);
+  HWY_DYNAMIC_DISPATCH(GatherBetweenImpl)(scores, n, low, high, out);
 }
 size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out) {
   if (ScalarForced()) return scalar::PlacesAbove(scores, n, cut, out);

@@ -127,6 +127,21 @@ void SumExpImpl(const float* x, size_t n, float scale, float shift, float* lanes
   scalar::SumExp(x + i, n - i, scale, shift, lanes);
 }
 
+void ExpInPlaceImpl(float* x, size_t n, float shift, float* lanes) {
+  const F16 vshift = Set16(shift);
+  const VF zero = hn::Zero(DF());
+  F16 sum = Load16(lanes);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 t = Sub(Load16(x + i), vshift);
+    const F16 e = Map([&](size_t p) HWY_ATTR { return Exp(hn::Min(t.v[p], zero)); });
+    sum = Add(sum, e);
+    Store16(e, x + i);
+  }
+  Store16(sum, lanes);
+  scalar::ExpInPlace(x + i, n - i, shift, lanes);
+}
+
 void AddExpImpl(const float* x, size_t n, float shift, float share, float* out) {
   const F16 vshare = Set16(share), vshift = Set16(shift);
   const VF zero = hn::Zero(DF());
@@ -261,6 +276,7 @@ HWY_EXPORT(ToFloatImpl);
 HWY_EXPORT(DotRowsImpl);
 HWY_EXPORT(DotGatherImpl);
 HWY_EXPORT(SumExpImpl);
+HWY_EXPORT(ExpInPlaceImpl);
 HWY_EXPORT(AddExpImpl);
 HWY_EXPORT(FirstNonFiniteImpl);
 HWY_EXPORT(RotateImpl);
@@ -285,6 +301,10 @@ void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, con
 void SumExp(const float* x, size_t n, float scale, float shift, float* lanes) {
   if (ScalarForced()) return scalar::SumExp(x, n, scale, shift, lanes);
   HWY_DYNAMIC_DISPATCH(SumExpImpl)(x, n, scale, shift, lanes);
+}
+void ExpInPlace(float* x, size_t n, float shift, float* lanes) {
+  if (ScalarForced()) return scalar::ExpInPlace(x, n, shift, lanes);
+  HWY_DYNAMIC_DISPATCH(ExpInPlaceImpl)(x, n, shift, lanes);
 }
 void AddExp(const float* x, size_t n, float shift, float share, float* out) {
   if (ScalarForced()) return scalar::AddExp(x, n, shift, share, out);

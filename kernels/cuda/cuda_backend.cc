@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/codec_cache.h"
+#include "kernels/cuda/evict_calls.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/thread_pool.h"
 
@@ -85,6 +86,15 @@ class CudaBackend final : public Backend {
 
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;
+
+  Outcome Score(const ScoreTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(ScoreOnDevice(tasks, count, lanes_.Acquire().get()), "scoring");
+  }
+  Outcome Select(const SelectTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(SelectOnDevice(tasks, count, lanes_.Acquire().get()), "selection");
+  }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
 

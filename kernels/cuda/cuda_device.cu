@@ -6,6 +6,7 @@
 #include "kernels/cuda/data_launch.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_launch.h"
+#include "kernels/cuda/evict_launch.h"
 #include "kernels/cuda/search_launch.h"
 
 namespace seine::cuda {
@@ -54,6 +55,8 @@ class CudaDevice final : public Device {
   }
   Error Count(const CountArgs& args, Stream stream) override { return Result(LaunchCount(args, Cuda(stream))); }
   Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
+  Error Score(const ScoreArgs& args, Stream stream) override { return Result(LaunchScore(args, Cuda(stream))); }
+  Error Select(const SelectArgs& args, Stream stream) override { return Result(LaunchSelect(args, Cuda(stream))); }
 
  private:
   const std::string name_;

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/data_items.h"
 #include "kernels/cuda/encode_items.h"
+#include "kernels/cuda/evict_items.h"
 #include "kernels/cuda/search_items.h"
 
 namespace seine::cuda {
@@ -45,6 +46,8 @@ class Device {
   virtual Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) = 0;
   virtual Error Count(const CountArgs& args, Stream stream) = 0;
   virtual Error Gather(const GatherArgs& args, Stream stream) = 0;
+  virtual Error Score(const ScoreArgs& args, Stream stream) = 0;
+  virtual Error Select(const SelectArgs& args, Stream stream) = 0;
 };
 
 // The machine's first CUDA device. nullptr, and *why: built without CUDA, no driver, no device, or one too old.

@@ -25,6 +25,7 @@ TEST(EvictCommandTest, EveryScorerRunsAndKeptIsExact) {
   for (const auto& row : json["rows"]) {
     EXPECT_EQ(row["kept"], row["budget"] == "100" ? 100 : (8192 - 256) / 4) << row;
     EXPECT_GT(row["retained_attention_mass"], 0);
+    if (row["scorer"] != "oracle") EXPECT_GT(row["read_bandwidth_share_paired"], 0) << row;
     if (row["budget"] == "25%") {
       EXPECT_LE(row["retained_attention_mass"], oracle["retained_attention_mass"]) << row;
     }
@@ -41,6 +42,26 @@ TEST(EvictCommandTest, AdaptiveKeepsTheTotalAndSyntheticSaysSo) {
   EXPECT_NE(run.out.find(" 512 "), std::string::npos) << run.out;
 }
 
+TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
+  const ProgramRun run = RunBench(kTrace + "--budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto rows = nlohmann::json::parse(run.out)["rows"];
+  for (const int i : {0, 1}) {
+    const auto& stream = rows[i]["stream"];
+    EXPECT_EQ(stream["interval"], 100);
+    EXPECT_EQ(stream["most_tokens"], 611);              // the next token evicts
+    EXPECT_GT(stream["peak_bytes"], 612 * 3 * 64 * 2);  // three heads of 64 halves
+    EXPECT_LT(stream["peak_bytes"].get<double>(), stream["whole_bytes"].get<double>() / 3);
+    EXPECT_GT(stream["step_us"], 0);
+    EXPECT_GT(stream["eviction_us"], stream["step_us"]);
+  }
+  EXPECT_TRUE(rows[2]["stream"].is_null());  // looks at queries
+  EXPECT_FALSE(rows[3].contains("stream"));  // the oracle
+
+  const ProgramRun table = RunBench(kTrace + "--budget 512 --scorer knorm --interval 128");
+  EXPECT_NE(table.out.find("us an eviction"), std::string::npos) << table.out << table.err;
+}
+
 TEST(EvictCommandTest, WrongFlagsAreOneLine) {
   const std::pair<const char*, const char*> kCases[] = {
       {"--budget 0", "--budget: 0 is neither"},
@@ -51,6 +72,7 @@ TEST(EvictCommandTest, WrongFlagsAreOneLine) {
       {"--scorer knorm --lambda .5", "--lambda: only hybrid"},
       {"--kv-heads 2", "--kv-heads: a trace has its own"},
       {"--recent-share 2", "keep.recent_share: 2"},
+      {"--interval -1", "--interval: at least 0"},
       {"--profile nowhere", "--profile: "},
   };
   for (const auto& [flags, error] : kCases) {

@@ -151,6 +151,34 @@ int DifferingCodeBytes(Backend* cpu, Backend* gpu) {
   return static_cast<int>(std::min<int64_t>(differing, INT32_MAX));
 }
 
+// Random heads of stored keys, all kinds and lengths: scores that differ, and places; -1 for an error.
+int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(11);
+  int differing = 0;
+  for (int i = 0; i < options.items / 20; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
+    const std::vector<float> values = Keys(count, dim, rng());
+    const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 64, 700), kept = Pick(&rng, 0, count);
+    const std::vector<float> anchors = Gaussian(dim * (window == 0 ? 1 : (count + window - 1) / window), rng());
+    const auto kind = static_cast<KeyScore>(Pick(&rng, 0, 6));
+    std::vector<float> scores[2];
+    std::vector<uint32_t> places[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const int which = backend == gpu;
+      const Buffer store = StoredKeys(backend, values);
+      if (!store) return -1;
+      const uint8_t* chunk = store.data();
+      scores[which].resize(count);
+      const ScoreTask score = {
+          {&chunk, count, dim, DType::kFloat16}, count, kind, anchors.data(), window, scores[which].data()};
+      const SelectTask select = {scores[which].data(), count, kept, &places[which]};
+      if (backend->Score(&score, 1) != Outcome::kDone || backend->Select(&select, 1) != Outcome::kDone) return -1;
+    }
+    differing += memcmp(scores[0].data(), scores[1].data(), count * sizeof(float)) != 0 || places[0] != places[1];
+  }
+  return differing;
+}
+
 // More memory than there is: refused, and the backend goes on. Counts what went wrong.
 int FullDevice(Backend* gpu) {
   int wrong = 0;
@@ -171,6 +199,8 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
   };
   check("codes equal the CPU's", 36, [&] { return DifferingCodeBytes(cpu, gpu); });
   check("random ragged items equal the CPU's", options.items, [&] { return DifferingItems(options, cpu, gpu); });
+  check("scores and retained places equal the CPU's", options.items / 20,
+        [&] { return DifferingScores(options, cpu, gpu); });
   if (!options.small) check("memory that runs out is refused", 3, [&] { return FullDevice(gpu); });
   return checks;
 }

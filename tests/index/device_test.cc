@@ -178,6 +178,38 @@ TEST(DeviceIndexTest, AFullDeviceRefusesAndGoesOn) {
   EXPECT_TRUE(AppendNames(index.get(), s, 1, 0, Names(1, 500)).ok());
 }
 
+// Scores that the device computes, and what they make a layer keep.
+TEST(DeviceIndexTest, EvictsAsTheCpuDoes) {
+  const auto cpu = MakeCpuBackend(1), device = OnHost(std::make_shared<HostDeviceControl>());
+  for (const char* name :
+       {"keydiff", "manifoldkv", "windowed_manifoldkv", "hybrid", "normalized", "qfilters", "knorm"}) {
+    SCOPED_TRACE(name);
+    EvictParams params;
+    params.scorer.name = name;
+    if (params.scorer.name == "windowed_manifoldkv") params.scorer.window = 100;
+    params.budget.tokens = 200;
+    params.keep.sinks = 3;
+    ScoreGiven given;
+    const std::vector<float> filters = testing::Queries(SmallConfig().geometry, 5);  // more than are needed
+    given.filters = filters.data();
+    LayerScores scores[2];
+    EvictAnswer answers[2];
+    std::vector<ItemAnswer> probes[2];
+    for (const int on_device : {0, 1}) {
+      auto index = MakeIndex(SmallConfig(), on_device ? device.get() : cpu.get());
+      const SequenceHandle s = *index->CreateSequence("s");
+      ASSERT_TRUE(AppendNames(index.get(), s, 0, 0, Names(1, 1100)).ok());
+      scores[on_device] = *index->Score(s, 0, params.scorer, given);
+      answers[on_device] = *index->Evict(s, 0, params, given);
+      probes[on_device] = Probe(*index, s, 0);
+    }
+    EXPECT_EQ(scores[0].scores, scores[1].scores);
+    EXPECT_EQ(answers[0].kept, answers[1].kept);
+    EXPECT_EQ(answers[1].tokens_evicted, 2 * 900);
+    EXPECT_TRUE(SameAnswers(probes[0], probes[1]));
+  }
+}
+
 // Everything that a sequence goes through, with the call of number `fail` failing; statuses by step.
 class Life {
  public:

@@ -135,6 +135,8 @@ TEST_F(PieceListTest, LimitsRefuseBeforeAllocationAndAreGivenBack) {
   }
   EXPECT_EQ(first.held(MemoryKind::kCode), 0);
   EXPECT_EQ(shared->used_bytes(), 0);
+  EXPECT_EQ(shared->peak_bytes(), 1000);
+  EXPECT_EQ(shared->peak_bytes(Account::kDevice), 0);
 }
 
 TEST_F(PieceListTest, CodesInADevicesMemoryHaveALimitOfTheirOwn) {

@@ -58,6 +58,14 @@ class TestBackend : public Backend {
     const Outcome outcome = Next();
     return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs) : outcome;
   }
+  Outcome Score(const ScoreTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Score(tasks, count) : outcome;
+  }
+  Outcome Select(const SelectTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Select(tasks, count) : outcome;
+  }
   void Run(int count, const std::function<void(int)>& fn) override { inner_->Run(count, fn); }
 
   std::atomic<int> allocations{0}, freed{0};

@@ -204,6 +204,32 @@ TEST(Select, EqualsAFullSortWithTiesToTheLowestPlace) {
   }
 }
 
+// Samples that mislead: sorted scores, and scores whose sampled places tell nothing of the others.
+TEST(Select, IsExactWhateverASampleSays) {
+  constexpr size_t kCount = 65536;
+  std::vector<std::vector<float>> cases(3, std::vector<float>(kCount));
+  for (size_t i = 0; i < kCount; ++i) {
+    cases[0][i] = static_cast<float>(i);
+    cases[1][i] = i % 256 == 0 ? 1e30f : static_cast<float>(i * 7919 % kCount);
+    cases[2][i] = i % 256 == 0 ? -1e30f : static_cast<float>(i * 7919 % 97);
+  }
+  std::vector<float> scratch;
+  std::vector<uint32_t> got;
+  for (const auto& scores : cases) {
+    std::vector<uint32_t> order(kCount);
+    for (size_t i = 0; i < kCount; ++i) order[i] = static_cast<uint32_t>(i);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+    for (const size_t m : {size_t{1}, size_t{1000}, kCount / 4, kCount - 1}) {
+      std::vector<uint32_t> want(order.begin(), order.begin() + static_cast<int64_t>(m));
+      std::sort(want.begin(), want.end());
+      OnEveryTarget([&](const std::string&) {
+        SelectLargest(scores.data(), kCount, m, &scratch, &got);
+        ASSERT_EQ(got, want) << m;
+      });
+    }
+  }
+}
+
 TEST(Select, SurvivesScoresThatSpanManyOrdersOfMagnitude) {
   std::vector<float> scores(10240), scratch;
   for (size_t i = 0; i < scores.size(); ++i) scores[i] = std::ldexp(1.0f, static_cast<int>(i % 200) - 100);

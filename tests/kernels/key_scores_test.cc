@@ -12,8 +12,6 @@
 namespace seine {
 namespace {
 
-using cpu::KeyScore;
-
 constexpr KeyScore kKinds[] = {KeyScore::kNegNorm, KeyScore::kDot,  KeyScore::kNegCosine, KeyScore::kL2,
                                KeyScore::kL1,      KeyScore::kLinf, KeyScore::kUnitL2};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};

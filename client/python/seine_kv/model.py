@@ -41,13 +41,13 @@ def add_model_arguments(parser):
     add("--licence", default="unstated", metavar="TEXT", help="metadata: terms of model and text")
 
 
-def check_output(path):
+def check_output(path, option="--out"):
     """Fails before minutes of computing if `path` cannot be written."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise InputError(f"--out {path}: the folder {folder} does not exist")
+        raise InputError(f"{option} {path}: the folder {folder} does not exist")
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"--out {path}: cannot be written")
+        raise InputError(f"{option} {path}: cannot be written")
 
 
 def read_text(path):
@@ -119,6 +119,15 @@ def stated_rope(config):
     return dict(rope) if rope else None
 
 
+def rope_style(model):
+    """Which elements RoPE pairs, from the model's source: `half_split` (i with i + d/2), `interleaved` (2i with 2i + 1) or
+    `unknown`."""
+    rotate_half = getattr(sys.modules[type(model).__module__], "rotate_half", None)
+    if rotate_half is None:
+        return "unknown"
+    return "interleaved" if "::2" in inspect.getsource(rotate_half) else "half_split"
+
+
 class ObservedAttention:
     """The attention function that transformers calls: shows what it is given, then runs torch's own."""
 
@@ -172,16 +181,19 @@ class CausalModel:
             raise InputError(f"--text {path}: gives {ids.shape[1]:,} tokens, and --tokens asks for {tokens:,}")
         return ids[:, :tokens].to(self.device)
 
-    def load(self):
-        """Loads the weights. The mask must be registered beside the attention: without one under the same name
-        transformers builds no mask at all, and queries would see the future."""
-        from transformers.masking_utils import sdpa_mask
+    def load(self, observed=True):
+        """Loads the weights; with torch's own attention, or with one that can be watched. The mask must be registered
+        beside the attention: without one under the same name transformers builds no mask at all, and queries would see
+        the future."""
+        name = ATTENTION_NAME if observed else "sdpa"
+        if observed:
+            from transformers.masking_utils import sdpa_mask
 
-        self.attention = ObservedAttention()
-        self.transformers.AttentionInterface.register(ATTENTION_NAME, self.attention)
-        self.transformers.AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+            self.attention = ObservedAttention()
+            self.transformers.AttentionInterface.register(ATTENTION_NAME, self.attention)
+            self.transformers.AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         self.model = self.transformers.AutoModelForCausalLM.from_pretrained(
-            self.source, config=self.config, gguf_file=self.gguf, dtype=self.dtype, attn_implementation=ATTENTION_NAME
+            self.source, config=self.config, gguf_file=self.gguf, dtype=self.dtype, attn_implementation=name
         )
         self.model.to(self.device).eval()
 
@@ -222,12 +234,7 @@ class CausalModel:
         return loss
 
     def rope_style(self):
-        """Which elements RoPE pairs, from the model's source: `half_split` (i with i + d/2), `interleaved` (2i with
-        2i + 1) or `unknown`."""
-        rotate_half = getattr(sys.modules[type(self.model).__module__], "rotate_half", None)
-        if rotate_half is None:
-            return "unknown"
-        return "interleaved" if "::2" in inspect.getsource(rotate_half) else "half_split"
+        return rope_style(self.model)
 
     def rope_tables(self):
         """The inv_freq tables that the model's rotary modules hold now; float64."""

@@ -7,18 +7,33 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def address(tmp_path_factory):
+def start(socket):
+    """A seined that listens on the Unix socket, as a Popen."""
     program = os.environ.get("SEINED")
     if not program:
         pytest.fail("SEINED is not set: it must name the seined program to test against")
-    socket = tmp_path_factory.mktemp("seine") / "seine.sock"
     profiles = Path(__file__).resolve().parents[3] / "bench" / "data"
     flags = ["--listen", f"unix:{socket}", "--profiles", str(profiles), "--threads", "1", "--log-level", "error"]
-    process = subprocess.Popen([program, *flags])
+    return subprocess.Popen([program, *flags])
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory):
+    socket = tmp_path_factory.mktemp("seine") / "seine.sock"
+    process = start(socket)
     yield f"unix://{socket}"
     process.terminate()
     assert process.wait(timeout=20) == 0
+
+
+@pytest.fixture
+def private_server(tmp_path):
+    """(process, address) of a server of the test's own, which it may stop or kill."""
+    socket = tmp_path / "seine.sock"
+    process = start(socket)
+    yield process, f"unix://{socket}"
+    process.kill()
+    process.wait(timeout=20)
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """seine_kv.client against a real server: the committed trace of a real model, and random data compared with numpy."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from seine_kv.client import Append, Client, Item, SeineError, default_address
+from seine_kv.client import Append, Attention, Client, Item, SeineError, default_address
 from seine_kv.tensor_file import read_tensors
 
 TRACE = Path(__file__).resolve().parents[3] / "bench" / "data" / "smollm2-135m-kjv-8k.safetensors"
@@ -295,3 +298,76 @@ def test_subspaces(client, model):
     with pytest.raises(ValueError, match="subspace: unknown setting rank"):
         client.create_index("x", num_layers=1, num_q_heads=1, num_kv_heads=1, head_dim=64, subspace={"rank": 3})
     client.delete_index("low")
+
+
+def test_a_step_has_a_deadline(private_server, model):
+    """A server that hangs: the step ends, within its time, and says so."""
+    process, address = private_server
+    with Client(address) as client:
+        client.wait_until_ready(20)
+        client.create_index("m", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
+        sequence = client.create_sequence("m")
+        stream = client.decode_stream(timeout=0.4)
+        assert stream.step(items=[Item(sequence, 0, model["queries"])]).answers[0].path == "dense"
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until it has stopped
+        try:
+            begun = time.monotonic()
+            with pytest.raises(SeineError) as caught:
+                stream.step(items=[Item(sequence, 0, model["queries"])])
+            assert caught.value.code == "DEADLINE_EXCEEDED" and 0.4 <= time.monotonic() - begun < 5
+        finally:
+            process.send_signal(signal.SIGCONT)
+        stream.close(cancel=True)
+
+
+def softmax_attention(model, query_heads, positions):
+    """Output [heads, DIM] and log-sum-exp [heads] in float64; positions: for each query head, or one array for all."""
+    outputs, sums = [], []
+    for head in range(query_heads):
+        rows = positions[head] if isinstance(positions, list) else positions
+        keys, values = (model[name][rows, head // 2].astype(np.float64) for name in ("keys", "values"))
+        logits = keys @ model["queries"][head] / np.sqrt(DIM)
+        weights = np.exp(logits - logits.max())
+        outputs.append(weights @ values / weights.sum())
+        sums.append(np.log(weights.sum()) + logits.max())
+    return np.stack(outputs), np.array(sums)
+
+
+def test_attend_is_attention_over_what_is_visible(client, sequence, model):
+    everything = client.attend(sequence, 0, model["queries"], Attention(tail=False), top_k=TOKENS)
+    output, log_sum_exp = softmax_attention(model, HEADS, np.arange(TOKENS))
+    np.testing.assert_allclose(everything.output, output, atol=1e-5)
+    np.testing.assert_allclose(everything.log_sum_exp, log_sum_exp, atol=1e-5)
+    assert everything.attended_tokens == HEADS * TOKENS and everything.selected is None and not everything.tail
+    few = client.attend(sequence, 0, model["queries"], Attention(tail=False, with_positions=True), top_k=20)
+    answer = few.selected
+    dense = [*range(answer.zone_begin), *range(answer.zone_end, TOKENS)]
+    visible = [np.concatenate([dense, answer.set(head)]).astype(int) for head in range(HEADS)]
+    output, log_sum_exp = softmax_attention(model, HEADS, visible)
+    np.testing.assert_allclose(few.output, output, atol=1e-5)
+    np.testing.assert_allclose(few.log_sum_exp, log_sum_exp, atol=1e-5)
+    assert few.path == "index" and few.num_tokens == TOKENS and few.attended_tokens == sum(map(len, visible))
+    with pytest.raises(SeineError) as caught:
+        client.attend(sequence, 1, model["queries"])
+    assert caught.value.code == "INVALID_ARGUMENT" and caught.value.field.endswith("layer")
+
+
+def test_a_step_attends(client, sequence, model):
+    with client.decode_stream() as stream:
+        append = Append(sequence, 0, TOKENS, model["keys"][TOKENS : TOKENS + 1], model["values"][TOKENS : TOKENS + 1])
+        items = [Item(sequence, 0, model["queries"]), Item(sequence, 7, model["queries"])]
+        step = stream.step([append], items, Attention(tail=False), top_k=2 * TOKENS)
+        output, _ = softmax_attention(model, HEADS, np.arange(TOKENS + 1))
+        np.testing.assert_allclose(step.attended[0].output, output, atol=1e-5)
+        assert step.answers == [] and step.attended[1].error.code == "INVALID_ARGUMENT"
+        assert step.attended[1].output is None
+        assert stream.step(items=items[:1], attention=Attention(scale=-1.0)).error.field.endswith("scale")
+
+
+def test_attending_needs_stored_values(client):
+    geometry = {"num_layers": 1, "num_q_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM}
+    client.create_index("keys", kv_store="keys", **geometry)
+    with pytest.raises(SeineError) as caught:
+        client.attend(client.create_sequence("keys"), 0, np.zeros((HEADS, DIM), np.float32))
+    assert caught.value.code == "FAILED_PRECONDITION"

@@ -60,7 +60,7 @@ class Kvpress : public ::testing::Test {
     BudgetConfig budget;
     budget.ratio = std::stod(ratio);
     budget.heads = heads;
-    auto kept = SelectKept(budget, {}, 0, 1, input_, scores);
+    auto kept = SelectKept(budget, {}, 0, 1, input_, &scores);
     EXPECT_TRUE(kept.ok()) << kept.status();
     return *kept;
   }

@@ -17,6 +17,7 @@
 #include "kernels/cuda/data_host.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_host.h"
+#include "kernels/cuda/evict_host.h"
 #include "kernels/cuda/search_host.h"
 
 namespace seine::cuda {
@@ -128,6 +129,12 @@ class HostDevice final : public Device {
   }
   Error Gather(const GatherArgs& args, Stream) override {
     return Open([&] { RunGatherOnHost(args, ++seed_); });
+  }
+  Error Score(const ScoreArgs& args, Stream) override {
+    return Open([&] { RunScoreOnHost(args, ++seed_); });
+  }
+  Error Select(const SelectArgs& args, Stream) override {
+    return Open([&] { RunSelectOnHost(args, ++seed_); });
   }
 
  private:

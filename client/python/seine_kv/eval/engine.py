@@ -1,0 +1,87 @@
+"""A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache."""
+
+import copy
+import time
+from contextlib import contextmanager
+
+import torch
+
+from seine_kv import hf
+from seine_kv.model import CHUNK_TOKENS
+
+# Tokens of a prompt that each method reads for itself, so that scorers see queries. They are attended densely, as the
+# rest.
+LAST = 64
+
+
+def prefill(model, ids, cache=None):
+    """Reads ids [1, tokens] densely, in chunks; returns the cache."""
+    with torch.inference_mode():
+        for chunk in ids.split(CHUNK_TOKENS, dim=1):
+            cache = model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+    return cache
+
+
+class Prompt:
+    """A prompt, read once but for its last tokens. ids: [1, tokens]"""
+
+    def __init__(self, model, ids):
+        self.model, self.ids = model, ids
+        self._cache = prefill(model, ids[:, :-LAST])
+
+    def begin(self):
+        """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now."""
+        cache = copy.deepcopy(self._cache)
+        with torch.inference_mode():
+            out = self.model(self.ids[:, -LAST:], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return out.past_key_values, out.logits[0, -1].float()
+
+
+@contextmanager
+def through(model, method, endpoint):
+    """The Installation of a method, for a while. Every row must have been attended by Seine: a fallback is an error."""
+    seine = hf.install(model, endpoint, timeout=60.0, **method.settings)
+    try:
+        yield seine
+        stats = seine.stats()
+        if stats.dense_rows:
+            raise RuntimeError(
+                f"{method.label}: {stats.dense_rows} rows were attended by torch: {dict(stats.dense_reasons)}"
+            )
+    finally:
+        hf.uninstall(model)
+
+
+def teacher_forced(model, prompt, ids, progress=None):
+    """Logits [tokens, vocabulary] after each of ids [tokens], given one at a time after the prompt."""
+    cache, _ = prompt.begin()
+    rows = []
+    with torch.inference_mode():
+        for position, token in enumerate(ids):
+            rows.append(model(token.reshape(1, 1), past_key_values=cache, use_cache=True).logits[0, -1].float())
+            if progress is not None:
+                progress(position + 1, len(ids))
+    return torch.stack(rows)
+
+
+def greedy(model, prompt, tokens):
+    """The ids of greedy decoding after the prompt. [tokens]"""
+    cache, logits = prompt.begin()
+    ids = [int(logits.argmax())]
+    with torch.inference_mode():
+        while len(ids) < tokens:
+            out = model(torch.tensor([[ids[-1]]]), past_key_values=cache, use_cache=True)
+            ids.append(int(out.logits[0, -1].argmax()))
+    return ids
+
+
+def seconds_a_token(model, prompt, tokens):
+    """Mean seconds of a decode step."""
+    cache, logits = prompt.begin()
+    token = logits.argmax().reshape(1, 1)
+    begun = time.perf_counter()
+    with torch.inference_mode():
+        for _ in range(tokens):
+            out = model(token, past_key_values=cache, use_cache=True)
+            token = out.logits[0, -1].argmax().reshape(1, 1)
+    return (time.perf_counter() - begun) / tokens

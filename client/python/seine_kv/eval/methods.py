@@ -1,0 +1,86 @@
+"""The methods that are compared, each as settings of hf.install: they all run through the same server and client."""
+
+from dataclasses import dataclass
+
+from seine_kv import hf
+
+QUICK_SCORERS = ("keydiff", "snapkv")
+# Of seined's, those that an index or a call can run with what this tool has; streaming_llm is always there.
+SCORERS = ("keydiff", "knorm", "manifoldkv", "qfilters", "snapkv", "tova", "h2o", "expected_attention")
+
+
+@dataclass
+class Method:
+    """`key` names it in the JSON, `label` in the table."""
+
+    key: str
+    label: str
+    settings: dict
+
+
+@dataclass
+class Budget:
+    """Tokens that a head attends, the same for every method: sink, selected, local and the local zone's buffer."""
+
+    top_k: int = 100
+    sink: int = 16
+    local: int = 64
+    buffer: int = 64  # until it is full, tokens stay local; eviction's interval, so that both go up and down alike
+
+    def zones(self):
+        return {"sink": self.sink, "local": self.local, "update_buffer": self.buffer, "dense_threshold": 256}
+
+    def eviction(self, scorer):
+        keep = {"sinks": self.sink, "recent": self.local}
+        return hf.Eviction(self.sink + self.top_k + self.local, scorer, keep, interval=self.buffer)
+
+
+def retrieval_methods(budget, profile, beta, refine):
+    """Seine with and without the tail, exact top-k, and the paper's pipeline."""
+    seine = {
+        "top_k": budget.top_k,
+        "zones": budget.zones(),
+        "profile": profile,
+        "codec": {"horizon": 8192} if profile else None,
+        "selector": {"beta": beta, "refine": refine},
+    }
+    share = f"β {beta:g}"
+    code = "balanced" if profile else "sign_ip"
+    paper = {
+        "top_k": budget.top_k,
+        "zones": budget.zones(),
+        "codec": {"name": "rsq", "centre": "none"},
+        "retrieval": {"coarse": "collision"},
+        "selector": {"beta": 0.05, "refine": 0},
+        "tail": False,
+    }
+    return [
+        Method("seine", f"Seine: {code}, {share}, tail", {**seine, "tail": True}),
+        Method("seine_no_tail", f"Seine: {code}, {share}, no tail", {**seine, "tail": False}),
+        Method("exact", "exact top-k", {**seine, "tail": False, "selector": {"exact": True}}),
+        Method("paper", "the paper's pipeline, β 0.05", paper),
+    ]
+
+
+def eviction_methods(budget, scorers, profile):
+    """StreamingLLM (sink and recent tokens alone), then each scorer, of one budget."""
+    streaming = {"name": "streaming_llm", "sink": budget.sink}
+    named = [("streaming_llm", "StreamingLLM", streaming)]
+    named += [(f"evict_{scorer}", f"evicted by {scorer}", scorer) for scorer in scorers]
+    methods = []
+    for key, label, scorer in named:
+        # All that is retained is attended, so nothing is left for a tail.
+        settings = {"evict": budget.eviction(scorer), "tail": False}
+        if scorer == "qfilters":
+            settings["profile"] = profile
+        methods.append(Method(key, label, settings))
+    return methods
+
+
+def choose(names, methods):
+    """The methods whose keys are among `names` (all if None), in their own order. KeyError names an unknown one."""
+    known = {method.key for method in methods}
+    for name in names or ():
+        if name not in known:
+            raise KeyError(f"--methods: unknown method {name}; there are {', '.join(sorted(known))}")
+    return [method for method in methods if names is None or method.key in names]

@@ -1,0 +1,55 @@
+"""Perplexity, KL to dense and greedy agreement over a long text."""
+
+import math
+
+import torch
+
+from seine_kv.eval.engine import Prompt, greedy, teacher_forced, through
+
+
+class Quality:
+    """One text: its first tokens are read densely, the last `decoded` given one at a time, by every method."""
+
+    def __init__(self, model, ids, decoded, free):
+        self.model, self.free = model, free
+        self.prompt = Prompt(model, ids[:, : -decoded - 1])
+        self.inputs, self.targets = ids[0, -decoded - 1 : -1], ids[0, -decoded:]
+        cache, _ = self.prompt.begin()
+        with torch.inference_mode():
+            logits = model(self.inputs[None], past_key_values=cache, use_cache=True).logits[0].float()
+        self.dense_log_probabilities = logits.log_softmax(-1)
+        self.dense_greedy = greedy(model, self.prompt, free) if free else []
+
+    def dense(self):
+        """What measure gives, of torch's own attention."""
+        return {
+            "perplexity": self._perplexity(self.dense_log_probabilities),
+            "kl": 0.0,
+            "agreement": 1.0,
+            "greedy_tokens": self.free,
+            "attended_tokens": self.prompt.ids.shape[1] + len(self.inputs) / 2,
+        }
+
+    def measure(self, method, endpoint, progress):
+        with through(self.model, method, endpoint) as seine:
+            log_probabilities = teacher_forced(self.model, self.prompt, self.inputs, progress).log_softmax(-1)
+            stats = seine.stats()
+            free = greedy(self.model, self.prompt, self.free) if self.free else []
+        dense = self.dense_log_probabilities
+        kl = (dense.exp() * (dense - log_probabilities)).sum(-1)
+        same = dense.argmax(-1) == log_probabilities.argmax(-1)
+        return {
+            "perplexity": self._perplexity(log_probabilities),
+            "kl": kl.mean().item(),
+            "agreement": same.float().mean().item(),
+            "greedy_tokens": common(free, self.dense_greedy),
+            "attended_tokens": stats.mean_attended_tokens,
+        }
+
+    def _perplexity(self, log_probabilities):
+        return math.exp(-log_probabilities.gather(1, self.targets[:, None]).mean().item())
+
+
+def common(a, b):
+    """How many first elements two lists share."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

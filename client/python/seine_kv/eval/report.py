@@ -1,0 +1,72 @@
+"""The results as tables for people and as a plot (SVG); JSON is the dict itself."""
+
+import math
+from html import escape
+
+
+def table(header, rows):
+    """Lines of a table with aligned columns; the first column is text, the others numbers."""
+    cells = [header] + [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    for n, row in enumerate(cells):
+        yield "  ".join(
+            [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        ).rstrip()
+        if n == 0:
+            yield "-" * (sum(widths) + 2 * (len(widths) - 1))
+
+
+def show(results):
+    """Every table of the results, as one text."""
+    lines = []
+    for quality in results["quality"]:
+        lines += ["", f"{quality['text']}, {quality['context']:,} tokens, the last {quality['decoded']} decoded"]
+        rows = []
+        for method in quality["methods"]:
+            rows.append([
+                method["label"], f"{method['attended_tokens']:.0f}", f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
+                f"{method['agreement']:.3f}", f"{method['greedy_tokens']} of {quality['greedy']}",
+            ])  # fmt: skip
+        header = ["method", "tokens", "perplexity", "KL to dense", "same token", "greedy alike"]
+        lines += table(header, rows)
+    if results["needle"]:
+        lines += ["", "needle in a haystack, share of right answers"]
+        shares = results["needle"]["accuracy"]
+        lines += table(["method", "one needle", "of four"],
+                       [[m, f"{s['single']:.2f}", f"{s['multi']:.2f}"] for m, s in shares.items()])  # fmt: skip
+    if results["speed"]:
+        lines += ["", "milliseconds a decoded token, batch 1 (tokens a second)"]
+        rows = [
+            [f"{r['context']:,} tokens", f"{r['dense_ms']:.1f} ({r['dense_tokens_per_s']:.1f})",
+             f"{r['seine_ms']:.1f} ({r['seine_tokens_per_s']:.1f})"]
+            + [f"{r[part]:.1f}" for part in ("engine_ms", "rpc_ms", "index_ms")]
+            for r in results["speed"]
+        ]  # fmt: skip
+        lines += table(["context", "dense", "Seine", "engine", "RPC", "index"], rows)
+    return "\n".join(lines[1:])
+
+
+def plot(results):
+    """KL to dense of every method over every text, as horizontal bars on a logarithmic axis. An SVG document."""
+    bars = [(f"{m['label']}", m["kl"]) for q in results["quality"] for m in q["methods"] if m["kl"] > 0]
+    if not bars:
+        raise ValueError("--plot: nothing to plot; it shows the KL of --parts quality")
+    low = math.floor(math.log10(min(kl for _, kl in bars)))
+    high = max(math.ceil(math.log10(max(kl for _, kl in bars))), low + 1)
+    left, width, step = 260, 460, 24
+    height = 60 + step * len(bars)
+    x = lambda kl: left + width * (math.log10(kl) - low) / (high - low)  # noqa: E731
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+           'font-family="sans-serif" font-size="13">',
+           f'<text x="10" y="20" font-size="15">KL to dense attention ({escape(results["model"])})</text>']  # fmt: skip
+    for decade in range(low, high + 1):
+        at = x(10.0**decade)
+        out.append(f'<line x1="{at:.1f}" y1="32" x2="{at:.1f}" y2="{height - 22}" stroke="#ddd"/>')
+        out.append(f'<text x="{at:.1f}" y="{height - 6}" text-anchor="middle">{10.0**decade:g}</text>')
+    for n, (label, kl) in enumerate(bars):
+        y = 36 + step * n
+        colour = "#1b6ca8" if label.startswith("Seine") else "#9aa5ad"
+        out.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>')
+        out.append(f'<rect x="{left}" y="{y}" width="{x(kl) - left:.1f}" height="{step - 6}" fill="{colour}"/>')
+        out.append(f'<text x="{x(kl) + 6:.1f}" y="{y + 14}">{kl:.4f}</text>')
+    return "\n".join([*out, "</svg>\n"])

@@ -1,0 +1,72 @@
+"""A Hugging Face causal language model that decodes through a Seine server.
+
+    from seine_kv import hf
+
+    seine = hf.install(model, "unix:///run/seine.sock", profile="my-model")
+    out = model.generate(**inputs, max_new_tokens=100)       # greedy, sampling, beams, batches padded on the left
+    print(seine.stats())                                     # what was attended, and every step that was not
+    hf.uninstall(model)
+
+Prompts are attended in torch, densely, while their keys and values go to the server, layer by layer. Each token after
+them is one Decode-stream step a layer, for the whole batch: the new key and value are appended, and attention over sink,
+selected and local tokens (and the tail of the others) comes back. transformers' own cache stays as it is: it is what a
+step falls back on when the server fails, which is warned of and counted, and what the server is filled from again when
+it is back. A cache that is copied forks its sequences, one that is cropped truncates them, beams fork them.
+
+Needs the extra `hf`: torch, transformers >= 5, ml_dtypes for bfloat16.
+"""
+
+import weakref
+
+from seine_kv.hf.attention import NAME, register
+from seine_kv.hf.cache import SeineCache  # noqa: F401
+from seine_kv.hf.eviction import Eviction  # noqa: F401
+from seine_kv.hf.index import check_model
+from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa: F401
+from seine_kv.hf.stats import Stats  # noqa: F401
+
+_installed = weakref.WeakKeyDictionary()  # model -> Installation
+
+
+def install(model, endpoint=None, **settings):
+    """Lets `model` decode through the server at `endpoint` (where seined listens by default); returns the Installation.
+
+    The index is made if it does not exist, and must fit the model and the settings if it does:
+      index       its name (default: one that follows from the model and the settings)
+      profile     a profile of the server (GetServerInfo lists them): the balanced code. None: the one by the model's
+                  name if there is one, else rsq with sign_ip
+      zones       dict of sink, local, update_buffer, dense_threshold, in tokens
+      codec, retrieval, memory_limit_bytes     as of Client.create_index
+    What a step attends:
+      top_k       tokens selected for each head (100)
+      tail        whether stand-ins for what is not selected take part; None: the server's choice, which is on where the
+                  index selects for each query head
+      selector    dict of beta, refine, recall_target, scope, exact, ...: as of Client.retrieve_batch. a scope
+                  that is not given means "per_q_head"
+      evict       an Eviction: attention over what it retains
+    And:
+      timeout     seconds that a call or a step may take (10)
+      retry       seconds from a failure of the server to the next attempt (5)
+
+    ValueError: the model is none that can be served, or the index is of another geometry. SeineError: the server's.
+    """
+    if model in _installed:
+        raise ValueError("Seine is already installed in this model; hf.uninstall(model) first")
+    check_model(model)
+    installation = Installation(model, endpoint, **settings)
+    try:
+        register()
+        installation.attach(NAME)
+    except BaseException:
+        installation.close()
+        raise
+    _installed[model] = installation
+    return installation
+
+
+def uninstall(model):
+    """Takes Seine out of `model` again and deletes its sequences, not the index; its caches go on as they are."""
+    installation = _installed.pop(model, None)
+    if installation is None:
+        raise ValueError("Seine is not installed in this model")
+    installation.close()

@@ -1,0 +1,48 @@
+"""The attention function and the mask that transformers knows as "seine".
+
+One function serves every model: which batch of sequences a call belongs to follows from the forward that is running. A
+call outside any, as without a cache, is torch's own attention.
+"""
+
+from contextvars import ContextVar
+
+NAME = "seine"
+current = ContextVar("seine_batch", default=None)  # the Batch of the forward that is running
+# Arguments that change what attention computes, and that Attend does not know.
+UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
+
+
+def register():
+    """Registers both. Without a mask under the same name transformers builds none: prompts would see their future."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, seine_attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def seine_attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+    """query [rows, query heads, n, head_dim]; key, value [rows, KV heads, cached + n, head_dim], after RoPE.
+
+    Returns (output [rows, n, query heads, head_dim], None).
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def dense(rows=slice(None)):
+        mask = attention_mask
+        if mask is not None and mask.shape[0] > 1:
+            mask = mask[rows]
+        return sdpa_attention_forward(
+            module, query[rows], key[rows], value[rows], mask, dropout=dropout, scaling=scaling, **kwargs
+        )[0]
+
+    batch = current.get()
+    if batch is None:
+        return dense(), None
+    for name in UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
+    if query.shape[2] > 1:
+        batch.prefill(module.layer_idx, query, key, value)
+        return dense(), None
+    return batch.step(module.layer_idx, query, key, value, scaling, dense), None

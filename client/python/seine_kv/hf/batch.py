@@ -1,0 +1,251 @@
+"""The sequences of one cache: each row of a batch is a sequence of the server, without the row's padding.
+
+Nothing here assumes that the server holds what it was sent. Each row knows how many tokens of each layer it has sent;
+what is missing is appended before a step, from the keys and values that transformers keeps: a prompt, or after a failure
+whatever it takes. So a new sequence, one that the server lost and a cache made before install are one case.
+"""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+import torch
+
+from seine_kv.client import Append, Item, SeineError, Sequence
+from seine_kv.hf.eviction import QueryWindow
+from seine_kv.hf.tensors import to_numpy
+
+# What says that the server's sequence is not the row's: it is gone, or holds other tokens. Any other code of an item is
+# its own failure, to be tried again with the next token.
+LOST = ("NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS")
+# What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings, and
+# raised.
+DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
+
+
+@dataclass
+class Row:
+    """One sequence. `sent`: tokens of each layer that the server holds, the padding not counted."""
+
+    sent: list
+    padding: int = 0
+    sequence: Optional[Sequence] = None
+    evicted_at: dict = field(default_factory=dict)  # layer -> tokens at its last eviction by call
+
+
+class Batch:
+    """Made with a cache's first forward, copied and re-ordered with it."""
+
+    def __init__(self, owner, num_rows):
+        self.owner = owner
+        owner.follow(self)
+        self.rows = [Row([0] * owner.num_layers) for _ in range(num_rows)]
+        self._queries = {}  # layer -> QueryWindow, for evictions by call
+
+    def __del__(self):
+        self.leave()
+
+    def leave(self):
+        """Gives the sequences up."""
+        for row in self.rows:
+            self._forget(row)
+
+    def __deepcopy__(self, memo):
+        copy = Batch(self.owner, 0)
+        copy.rows = [self._fork(row) for row in self.rows]
+        copy._queries = {layer: window.select(slice(None)) for layer, window in self._queries.items()}
+        return copy
+
+    def set_padding(self, mask):
+        """mask: [rows, cached + new], 0 for padding, which must stand before the first token; None: as before."""
+        if mask is None:
+            return
+        if mask.dim() != 2:
+            raise ValueError("attention_mask: Seine needs [batch, tokens], 0 for padding")
+        kept = mask != 0
+        padding = kept.shape[1] - kept.sum(dim=1)
+        if not torch.equal(kept, torch.arange(kept.shape[1], device=mask.device) >= padding[:, None]):
+            raise ValueError("attention_mask: padding must be on the left; set tokenizer.padding_side = 'left'")
+        for row, columns in zip(self.rows, padding.tolist()):
+            if row.padding != columns:
+                self._forget(row)
+                row.padding = columns
+
+    def select(self, rows):
+        """Row i becomes what rows[i] was: the first to ask keeps the sequence, others fork it, what is left goes."""
+        if rows == list(range(len(self.rows))):
+            return
+        taken, old = set(), self.rows
+        self.rows = []
+        for i in rows:
+            self.rows.append(self._fork(old[i]) if i in taken else old[i])
+            taken.add(i)
+        for i in set(range(len(old))) - taken:
+            self.owner.bury(old[i].sequence)
+        self._queries = {layer: window.select(rows) for layer, window in self._queries.items()}
+
+    def prefill(self, layer, query, key, value):
+        """Sends a prompt's keys and values, or a later block's. [rows, heads, tokens, head_dim]"""
+        self._watch(layer, query)
+        if not self.owner.available():
+            return
+        for r, row in enumerate(self.rows):
+            try:
+                self._send(r, layer, key, value, key.shape[2])
+                self._evict(r, layer, key.shape[2] - row.padding)
+            except SeineError as error:
+                if error.code not in DOWN:
+                    raise
+                self.owner.failed(error)
+                return
+
+    def step(self, layer, query, key, value, scale, dense):
+        """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]"""
+        self._watch(layer, query)
+        failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
+        outputs = {}
+        if self.owner.available():
+            try:
+                outputs, failures = self._attend(layer, query, key, value, scale)
+            except SeineError as error:
+                if error.code not in DOWN:
+                    raise
+                self.owner.failed(error)
+                failures = dict.fromkeys(failures, error.code)
+        if not failures:
+            self.owner.succeeded()
+            stacked = np.stack([outputs[r] for r in range(len(self.rows))])
+            return torch.from_numpy(stacked).to(query.device, query.dtype).unsqueeze(1)
+        return self._mend(query, outputs, failures, dense)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _attend(self, layer, query, key, value, scale):
+        """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
+        tokens = key.shape[2]
+        keys, values, queries = to_numpy(key[:, :, -1]), to_numpy(value[:, :, -1]), to_numpy(query[:, :, 0])
+        failures, ready = {}, []
+        for r in range(len(self.rows)):
+            try:
+                self._send(r, layer, key, value, tokens - 1)
+                ready.append(r)
+            except SeineError as error:
+                if error.code in DOWN:
+                    raise
+                failures[r] = self._failed_row(r, error)
+        appends, items = [], []
+        for r in ready:
+            row = self.rows[r]
+            appends.append(Append(row.sequence, layer, tokens - 1 - row.padding, keys[r][None], values[r][None]))
+            items.append(Item(row.sequence, layer, queries[r]))
+        if not ready:
+            return {}, failures
+        step, outputs = self.owner.step(appends, items, scale or 0.0), {}
+        for r, error, answer in zip(ready, step.append_errors, step.attended):
+            if error is None:
+                self.rows[r].sent[layer] = tokens - self.rows[r].padding
+            if error is not None or answer.error is not None:
+                failures[r] = self._failed_row(r, error or answer.error)
+                continue
+            outputs[r] = answer.output
+            self._count(answer)
+            self._evict(r, layer, tokens - self.rows[r].padding)
+        return outputs, failures
+
+    def _send(self, r, layer, key, value, upto):
+        """Brings the server's sequence of row r to the columns before `upto`; what it has beyond them is cut off."""
+        row = self.rows[r]
+        for attempt in range(2):
+            try:
+                self._truncate(row, layer, upto - row.padding)
+                first = row.padding + row.sent[layer]
+                if row.sequence is None:
+                    row.sequence = self.owner.create_sequence()
+                if first < upto:
+                    part = (r, slice(None), slice(first, upto))
+                    k, v = to_numpy(key[part].transpose(0, 1)), to_numpy(value[part].transpose(0, 1))
+                    with self.owner.appending(upto - first):
+                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v)
+                    row.sent[layer] = upto - row.padding
+                return
+            except SeineError as error:
+                if error.code not in LOST or attempt:
+                    raise
+                self._forget(row)
+                self.owner.counts.rebuilt_sequences += 1
+
+    def _truncate(self, row, layer, tokens):
+        if row.sent[layer] <= tokens:
+            return
+        self.owner.client.truncate(row.sequence, tokens)
+        row.sent = [min(sent, tokens) for sent in row.sent]
+        row.evicted_at = {layer: min(at, tokens) for layer, at in row.evicted_at.items()}
+        self.owner.counts.truncations += 1
+
+    def _fork(self, row):
+        """A Row with a sequence of its own that holds the same; an empty one, to be sent again, where that fails."""
+        fork = Row([0] * len(row.sent), row.padding)
+        if row.sequence is None or not self.owner.available():
+            return fork
+        try:
+            fork.sequence = self.owner.client.fork(row.sequence)
+        except SeineError as error:
+            if error.code in DOWN:
+                self.owner.failed(error)
+            return fork
+        fork.sent, fork.evicted_at = list(row.sent), dict(row.evicted_at)
+        self.owner.counts.forks += 1
+        return fork
+
+    def _forget(self, row):
+        self.owner.bury(row.sequence)
+        row.sequence, row.sent, row.evicted_at = None, [0] * len(row.sent), {}
+
+    def _failed_row(self, r, error):
+        """Notes one row's failure; returns its code."""
+        if error.code in LOST:
+            self._forget(self.rows[r])
+            self.owner.counts.rebuilt_sequences += 1
+        self.owner.warn(error)
+        return error.code
+
+    def _mend(self, query, outputs, failures, dense):
+        """Seine's outputs where there are any, torch's in the other rows."""
+        counts, missing = self.owner.counts, sorted(failures)
+        counts.dense_rows += len(missing)
+        counts.dense_reasons.update(failures.values())
+        if len(missing) == len(self.rows):
+            return dense()
+        mended = query.new_empty((query.shape[0], 1, query.shape[1], query.shape[3]))
+        mended[missing] = dense(missing)
+        for r, output in outputs.items():
+            mended[r, 0] = torch.from_numpy(output.copy()).to(mended)
+        return mended
+
+    def _count(self, answer):
+        counts = self.owner.counts
+        counts.rows += 1
+        counts.paths[answer.path] += 1
+        counts.attended_tokens += answer.attended_tokens / len(answer.log_sum_exp)
+        counts.tail_rows += answer.tail
+
+    # Eviction by call -----------------------------------------------------------------------------------------------
+
+    def _by_call(self):
+        return self.owner.evict is not None and self.owner.evict.by_call
+
+    def _watch(self, layer, query):
+        """Keeps the queries that scorers will want. [rows, query heads, new, head_dim]"""
+        if self._by_call():
+            self._queries.setdefault(layer, QueryWindow(self.owner.evict.queries)).add(query)
+
+    def _evict(self, r, layer, tokens):
+        """Cuts a layer of row r back, if `interval` tokens have come since it was cut last."""
+        row, evict = self.rows[r], self.owner.evict
+        if not self._by_call() or tokens - row.evicted_at.get(layer, -evict.interval) < evict.interval:
+            return
+        queries = to_numpy(self._queries[layer].row(r, tokens))
+        client = self.owner.client
+        evicted = client.evict(row.sequence, layer, evict.budget, evict.scorer, evict.keep, queries=queries)
+        row.evicted_at[layer] = tokens
+        self.owner.counts.evicted_tokens += evicted.tokens_evicted

@@ -1,0 +1,64 @@
+"""Eviction of a model's sequences: by the index as tokens are appended, or by calls where a scorer looks at queries."""
+
+from dataclasses import dataclass, field
+from typing import Optional, Union
+
+import torch
+
+QUERY_SCORERS = ("snapkv", "tova", "h2o", "expected_attention")
+ALL_DENSE = 2**31 - 1  # a dense_threshold that no sequence reaches: everything retained is attended
+
+
+@dataclass
+class Eviction:
+    """Cuts every layer back to a budget; attention is then over what is retained, all of it unless zones say otherwise.
+
+    scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index,
+    which then never holds more than budget + interval tokens a head; any other is called after each block of a prompt
+    and then every `interval` tokens, with the last `queries` positions' queries. Prompts are attended densely all the
+    same.
+    """
+
+    budget: Union[int, dict]
+    scorer: Union[str, dict] = "keydiff"
+    keep: Optional[dict] = field(default_factory=lambda: {"sinks": 4})
+    interval: int = 128
+    queries: int = 64
+
+    def __post_init__(self):
+        if not isinstance(self.budget, dict):
+            self.budget = {"tokens": self.budget}
+        if not self.budget.get("tokens", 0) > 0:
+            raise ValueError(f"evict.budget: must be tokens a head, above 0, not {self.budget}")
+
+    @property
+    def by_call(self):
+        name = self.scorer if isinstance(self.scorer, str) else self.scorer["name"]
+        return name in QUERY_SCORERS
+
+    def index_settings(self):
+        """For Client.create_index's `eviction`; None where calls do it."""
+        if self.by_call:
+            return None
+        return {"scorer": self.scorer, "budget": self.budget, "keep": self.keep, "interval": self.interval}
+
+
+class QueryWindow:
+    """The last positions' queries of one layer. [rows, query heads, at most `size`, head_dim]"""
+
+    def __init__(self, size):
+        self.size, self.queries = size, None
+
+    def add(self, queries):
+        both = queries if self.queries is None else torch.cat([self.queries, queries], dim=2)
+        self.queries = both[:, :, -self.size :].clone()
+
+    def row(self, row, tokens):
+        """The last queries of a row that has `tokens` tokens. [positions, query heads, head_dim]"""
+        last = min(tokens, self.queries.shape[2])
+        return self.queries[row, :, -last:].transpose(0, 1)
+
+    def select(self, rows):
+        window = QueryWindow(self.size)
+        window.queries = None if self.queries is None else self.queries[rows]
+        return window

@@ -1,0 +1,109 @@
+"""The index that a model needs: its geometry from the model's config, and whether one that exists fits."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from seine_kv.client import SeineError
+from seine_kv.hf.eviction import ALL_DENSE
+from seine_kv.hf.tensors import dtype_name
+from seine_kv.model import rope_style, stated_rope
+
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server can compute a table of
+
+
+def check_model(model):
+    """ValueError for a model whose attention is not what Attend computes, or that cannot be reached."""
+    config, name = model.config.get_text_config(), type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if others:
+        raise ValueError(
+            f"{name} has layers of {', '.join(sorted(others))}; Seine serves full attention in every layer"
+        )
+    if getattr(model, "base_model", model) is model:
+        raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
+
+
+def geometry_of(model):
+    """num_layers, num_q_heads, num_kv_heads, head_dim, dtype, and rope where it can be stated."""
+    config = model.config.get_text_config()
+    q_heads = config.num_attention_heads
+    geometry = {
+        "num_layers": config.num_hidden_layers,
+        "num_q_heads": q_heads,
+        "num_kv_heads": getattr(config, "num_key_value_heads", None) or q_heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // q_heads,
+        "dtype": dtype_name(model.dtype),
+    }
+    rope, style = stated_rope(config), rope_style(model)
+    if rope and rope.get("rope_type", "default") in ROPE_TYPES and style != "unknown":
+        geometry["rope"] = {"config_json": json.dumps(rope), "style": style}
+    return geometry
+
+
+def index_settings(model, profile, zones, codec, retrieval, evict, memory_limit_bytes):
+    """Keyword arguments of Client.create_index, but for the name."""
+    source = str(getattr(model.config, "_name_or_path", "") or "")
+    settings = {
+        **geometry_of(model),
+        "model": Path(source).name[:128],
+        "codec": dict(codec or {}),
+        "retrieval": dict(retrieval or {}),
+        "zones": dict(zones or ({"dense_threshold": ALL_DENSE} if evict else {})),
+        "kv_store": "keys_values",
+        "eviction": evict.index_settings() if evict else None,
+        "memory_limit_bytes": memory_limit_bytes,
+    }
+    if profile is not None:
+        settings["codec"]["profile"] = profile
+    return settings
+
+
+def default_name(settings):
+    """The same for the same model and settings, so that processes which agree share an index."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+    return f"hf-{digest}"
+
+
+def ensure_index(client, name, settings):
+    """Creates the index, or checks the one that exists; returns its specification as a dict.
+
+    ValueError naming every setting in which the existing index differs.
+    """
+    try:
+        return client.create_index(name, **settings)["spec"]
+    except SeineError as error:
+        if error.code != "ALREADY_EXISTS":
+            raise
+    spec = client.get_index(name)["spec"]
+    wrong = [f"{field} is {have}, not {want}" for field, have, want in differences(spec, settings)]
+    if wrong:
+        raise ValueError(f"the index {name!r} exists and does not fit: {'; '.join(wrong)}")
+    return spec
+
+
+def differences(spec, settings):
+    """(field, what the index has, what is asked) of every setting asked for that an existing index has otherwise."""
+    shape = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "dtype")
+    asked = [("geometry", {name: settings[name] for name in shape}), ("", {"kv_store": settings["kv_store"]})]
+    asked += [(group, settings[group]) for group in ("zones", "codec", "retrieval")]
+    for group, values in asked:
+        have = spec[group] if group else spec
+        for name, want in values.items():
+            if not _same(have[name], want):
+                yield f"{group}.{name}".lstrip("."), _short(have[name]), want
+    eviction = settings["eviction"]
+    have_tokens, want_tokens = spec["eviction"]["budget"]["tokens"], eviction["budget"]["tokens"] if eviction else 0
+    if have_tokens != want_tokens:
+        yield "eviction.budget.tokens", have_tokens, want_tokens
+
+
+def _same(have, want):
+    """Enums come back with their type's name before them: "scope_per_q_head" for "per_q_head"."""
+    return have == want or (isinstance(want, str) and str(have).endswith(f"_{want}"))
+
+
+def _short(have):
+    return str(have).removeprefix("d_type_").removeprefix("kv_store_") if isinstance(have, str) else have

@@ -1,0 +1,202 @@
+"""One model's tie to one server: client, index, the stream of steps, the hooks, and what became of the calls."""
+
+import atexit
+import copy
+import time
+import warnings
+import weakref
+from collections import deque
+from contextlib import contextmanager
+
+from seine_kv.client import Attention, Client, SeineError
+from seine_kv.hf.attention import current
+from seine_kv.hf.batch import Batch
+from seine_kv.hf.cache import SeineCache
+from seine_kv.hf.index import default_name, ensure_index, index_settings
+from seine_kv.hf.stats import Stats
+
+
+class DenseFallbackWarning(UserWarning):
+    """The server has failed: torch attends densely until it answers again. Stats count how often."""
+
+
+class Installation:
+    """See hf.install. Use from one thread at a time."""
+
+    def __init__(
+        self,
+        model,
+        endpoint=None,
+        *,
+        index=None,
+        profile=None,
+        zones=None,
+        codec=None,
+        retrieval=None,
+        memory_limit_bytes=0,
+        top_k=100,
+        tail=None,
+        selector=None,
+        evict=None,
+        timeout=10.0,
+        retry=5.0,
+    ):
+        self._endpoint, self._timeout, self._retry = endpoint, timeout, retry
+        self._settings = index_settings(model, profile, zones, codec, retrieval, evict, memory_limit_bytes)
+        self.index = index or default_name(self._settings)
+        self.selector = dict(selector or {})
+        if "mass_p" not in self.selector:
+            self.selector["top_k"] = top_k
+        self.tail, self.evict, self.num_layers = tail, evict, self._settings["num_layers"]
+        self._stats, self._stream = Stats(), None
+        self._down_until, self._warned = None, False  # monotonic; None: up
+        self._batches = weakref.WeakSet()
+        self._buried = deque()  # sequences that nobody needs any more
+        self.client = Client(endpoint, timeout=timeout)
+        try:
+            self.spec = ensure_index(self.client, self.index, self._settings)
+        except BaseException:
+            self.client.close()
+            raise
+        self._model, self._hooks, self._previous = model, [], None
+        atexit.register(self.close)
+
+    def attach(self, name):
+        """Makes `name` the model's attention, and follows its forwards."""
+        self._previous = self._model.config._attn_implementation
+        self._model.set_attn_implementation(name)
+        if self._model.config._attn_implementation != name:
+            raise ValueError(f"{type(self._model).__name__} does not use transformers' attention interface")
+        base = self._model.base_model
+        self._hooks = [
+            base.register_forward_pre_hook(self._before, with_kwargs=True),
+            base.register_forward_hook(self._after, always_call=True),
+        ]
+
+    def close(self):
+        """Takes the hooks out and deletes the sequences; the server may be gone."""
+        atexit.unregister(self.close)
+        for hook in self._hooks:
+            hook.remove()
+        if self._previous is not None:
+            self._model.set_attn_implementation(self._previous)
+        self._hooks, self._previous = [], None
+        self._end_stream()
+        for batch in self._batches:
+            batch.leave()
+        self.drain()
+        self.client.close()
+
+    def stats(self):
+        """A copy of the counts since install."""
+        return copy.deepcopy(self._stats)
+
+    # For Batch ------------------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self):
+        return self._stats
+
+    def available(self):
+        """Whether the server may be called now; comes back to it once `retry` seconds have passed since it failed."""
+        if self._down_until is None:
+            return True
+        if time.monotonic() < self._down_until:
+            return False
+        self._down_until = None
+        return True
+
+    def failed(self, error):
+        """The server cannot be used for a while: warns once until it can again."""
+        self._down_until = time.monotonic() + self._retry
+        self._end_stream()
+        self.warn(error)
+
+    def warn(self, error):
+        if not self._warned:
+            text = f"attending densely in torch until Seine answers again: {getattr(error, 'code', 'error')}: {error}"
+            warnings.warn(text, DenseFallbackWarning, stacklevel=2)
+        self._warned = True
+
+    def succeeded(self):
+        self._warned = False
+
+    def create_sequence(self):
+        """A new sequence; and the index first, where a server that has been started anew has none."""
+        try:
+            return self.client.create_sequence(self.index)
+        except SeineError as error:
+            if error.code != "NOT_FOUND":
+                raise
+        ensure_index(self.client, self.index, self._settings)
+        return self.client.create_sequence(self.index)
+
+    def step(self, appends, items, scale):
+        """One Decode-stream step; returns its Step. SeineError where the whole step failed."""
+        if self._stream is None:
+            self._stream = self.client.decode_stream(self._timeout)
+        begun = time.perf_counter()
+        try:
+            step = self._stream.step(appends, items, Attention(self.tail, scale), **self.selector)
+        finally:
+            self._stats.step_seconds += time.perf_counter() - begun
+        if step.error is not None:
+            raise step.error
+        self._stats.steps += 1
+        self._stats.server_seconds += step.server_us * 1e-6
+        return step
+
+    @contextmanager
+    def appending(self, tokens):
+        """Around an append of a prompt's tokens."""
+        begun = time.perf_counter()
+        yield
+        self._stats.append_seconds += time.perf_counter() - begun
+        self._stats.appended_tokens += tokens
+
+    def follow(self, batch):
+        """Keeps a batch in mind as long as its cache lives, to take its sequences away with the installation."""
+        self._batches.add(batch)
+
+    def bury(self, sequence):
+        """Has a sequence deleted at the next occasion: this may run in a finaliser, where nothing may be called."""
+        if sequence is not None:
+            self._buried.append(sequence)
+
+    def drain(self):
+        """Deletes what was buried. A sequence that is gone already is no loss, nor is one of a server that is."""
+        while self._buried and (self._down_until is None or not self._hooks):
+            try:
+                self.client.delete_sequence(self._buried.popleft())
+            except SeineError as error:
+                if error.code != "NOT_FOUND":
+                    break
+
+    # Hooks ----------------------------------------------------------------------------------------------------------
+
+    def _before(self, module, args, kwargs):
+        """Before a forward of the base model: finds, or makes, the batch of its cache."""
+        self.drain()
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            use_cache = kwargs.get("use_cache")
+            if not (module.config.use_cache if use_cache is None else use_cache):
+                return None  # nothing to keep: torch's own attention
+            cache = kwargs["past_key_values"] = SeineCache(config=module.config)
+        SeineCache.adopt(cache)
+        inputs = kwargs.get("input_ids")
+        if inputs is None:
+            inputs = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else args[0]
+        if cache.batch is None or cache.batch.owner is not self or len(cache.batch.rows) != inputs.shape[0]:
+            cache.batch = Batch(self, inputs.shape[0])
+        cache.batch.set_padding(kwargs.get("attention_mask"))
+        current.set(cache.batch)
+        return args, kwargs
+
+    def _after(self, *_):
+        current.set(None)
+
+    def _end_stream(self):
+        if self._stream is not None:
+            self._stream.close(cancel=True)
+            self._stream = None

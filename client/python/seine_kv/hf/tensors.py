@@ -1,0 +1,18 @@
+"""Between torch's tensors and numpy's arrays, without a copy where both lie in the host's memory."""
+
+import torch
+
+
+def to_numpy(tensor):
+    """A contiguous array of the same dtype; bfloat16, which numpy has not, as ml_dtypes has it."""
+    tensor = tensor.detach().to("cpu").contiguous()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    import ml_dtypes
+
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def dtype_name(dtype):
+    """`torch.float16` -> "float16"."""
+    return str(dtype).removeprefix("torch.")

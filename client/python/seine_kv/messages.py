@@ -1,0 +1,119 @@
+"""What goes into a call of a Seine server and what comes out of it; nothing here knows the wire.
+
+Arrays are numpy's: float32, float16 or bfloat16 (ml_dtypes) where they go in.
+"""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+
+
+class SeineError(Exception):
+    """What the server (or gRPC) said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason` may be ""."""
+
+    def __init__(self, code, message, field="", reason=""):
+        super().__init__(message)
+        self.code, self.field, self.reason = code, field, reason
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Names a sequence. Generation 0 means any; a stale one is FAILED_PRECONDITION."""
+
+    index: str
+    id: str
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class SequenceInfo:
+    handle: Sequence
+    layer_tokens: list  # tokens each layer holds
+    code_bytes: int
+    store_bytes: int
+
+
+@dataclass
+class Append:
+    """Tokens of one layer: keys (and values, where the index stores them) [tokens, num_kv_heads, head_dim]."""
+
+    sequence: Sequence
+    layer: int
+    position: int  # of the first token
+    keys: np.ndarray
+    values: Optional[np.ndarray] = None
+
+
+@dataclass
+class Item:
+    """One (sequence, layer) to retrieve for: queries [num_q_heads, head_dim]."""
+
+    sequence: Sequence
+    layer: int
+    queries: np.ndarray
+
+
+@dataclass
+class Answer:
+    """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path` is
+    "dense" all are, and there are no sets. A set belongs to a KV head or a query head, as `scope` says."""
+
+    path: str
+    num_tokens: int
+    zone_begin: int
+    zone_end: int
+    all_returned: bool  # top_k covers the whole zone
+    positions: np.ndarray  # int32 [sets, top_k], rows ascending, padded with -1
+    counts: np.ndarray  # int32 [sets]
+    scores: Optional[np.ndarray]  # float32 beside positions, with with_scores
+    # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
+    dense_positions: list = field(default_factory=list)
+    error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
+
+    def set(self, i):
+        """Positions of set i, ascending."""
+        return self.positions[i, : self.counts[i]]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """That items are attended, not only retrieved for."""
+
+    tail: Optional[bool] = None  # windows' means for what is not selected; None: where each query head selects for itself
+    scale: float = 0.0  # of the logits; 0: the index's, 1 / sqrt(head_dim) unless it states another
+    with_positions: bool = False  # Attended.selected
+
+
+@dataclass
+class Attended:
+    """Attention's output for one Item, mergeable with other tokens' by log_sum_exp."""
+
+    path: str  # as of Answer
+    num_tokens: int
+    output: Optional[np.ndarray]  # float32 [num_q_heads, head_dim]
+    log_sum_exp: Optional[np.ndarray]  # float32 [num_q_heads], natural, of the scaled logits
+    attended_tokens: int  # of all query heads together; the tail's not counted
+    tail: bool  # whether it was counted in
+    selected: Optional[Answer] = None
+    error: Optional[SeineError] = None  # this item's own failure; output and log_sum_exp are then None
+
+
+@dataclass
+class Evicted:
+    """What an eviction kept of a layer."""
+
+    kept: list  # one int32 array of positions a KV head, ascending
+    tokens_evicted: int  # of all heads together
+    bytes_freed: int  # 0 in a dry run
+
+
+@dataclass
+class Step:
+    """Answer to one decode step."""
+
+    append_errors: list  # one an append: None or SeineError
+    answers: list  # one Answer an item; none in a step with attention
+    server_us: int
+    error: Optional[SeineError] = None  # the whole step was refused
+    attended: list = field(default_factory=list)  # one Attended an item, in a step with attention

@@ -1,0 +1,155 @@
+"""The parts of seine_kv.eval, with a small, randomly initialised model; and the command's mistakes. Needs torch."""
+
+import argparse
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from test_hf import make_model, prompt
+
+from seine_kv.eval import __main__ as command
+from seine_kv.eval import methods, needle, quality, report, speed, texts
+
+BUDGET = methods.Budget(top_k=10, sink=16, local=32)
+CONTEXT, DECODED = 400, 12
+
+
+def quiet(*_):
+    """Progress for nobody."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return quality.Quality(model, prompt(1, CONTEXT + 1), DECODED, free=4)
+
+
+def test_dense_is_what_the_model_says(model, measured):
+    ids = prompt(1, CONTEXT + 1)
+    with torch.inference_mode():
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[0, -DECODED - 1 : -1], ids[0, -DECODED:])
+    assert measured.dense()["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
+    assert len(measured.inputs) == len(measured.targets) == DECODED
+
+
+def test_a_method_that_attends_everything_is_dense(client, measured):
+    everything = methods.Method("all", "all", {"top_k": 4096, "zones": BUDGET.zones(), "tail": False})
+    row = measured.measure(everything, client.address, quiet)
+    assert row["kl"] == pytest.approx(0, abs=1e-5) and row["agreement"] == 1.0 and row["greedy_tokens"] == 4
+    assert row["perplexity"] == pytest.approx(measured.dense()["perplexity"], rel=1e-4)
+
+
+def test_every_method_attends_its_budget(client, measured):
+    every = methods.retrieval_methods(BUDGET, None, 0.02, 300) + methods.eviction_methods(
+        BUDGET, methods.QUICK_SCORERS, None
+    )
+    attended = {}
+    for method in methods.choose(None, every):
+        row = measured.measure(method, client.address, quiet)
+        assert row["kl"] > 1e-4 and row["agreement"] <= 1.0, method.key
+        attended[method.key] = row["attended_tokens"]
+    tokens = 10 + 16 + 32
+    assert set(attended) == {
+        "seine",
+        "seine_no_tail",
+        "exact",
+        "paper",
+        "streaming_llm",
+        "evict_keydiff",
+        "evict_snapkv",
+    }
+    assert all(tokens <= count < tokens + 64 for count in attended.values()), attended
+
+
+def test_methods_are_chosen_by_key():
+    every = methods.eviction_methods(BUDGET, methods.SCORERS, "p")
+    assert [m.key for m in methods.choose(["evict_tova", "streaming_llm"], every)] == ["streaming_llm", "evict_tova"]
+    with pytest.raises(KeyError, match="unknown method evict_cows"):
+        methods.choose(["evict_cows"], every)
+
+
+def test_common():
+    assert quality.common([1, 2, 3], [1, 2, 4]) == 2
+    assert quality.common([1, 2], [1, 2, 4]) == 2 and quality.common([], []) == 0
+
+
+class Letters:
+    """A tokenizer of one id a character."""
+
+    def __call__(self, text, add_special_tokens):
+        return argparse.Namespace(input_ids=[ord(c) for c in text])
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("needles", [1, 4])
+def test_haystacks(needles):
+    hay = needle.Haystack(Letters(), torch.full((1, 2000), ord("x")), 1500, 0.5, needles, seed=3)
+    text = Letters().decode(hay.ids[0].tolist())
+    assert len(text) == 1500 and text.count("The secret number of") == needles + 1
+    asked = text[text.index("Question: What is the secret number of ") + 39 : text.index("?")]
+    fact = f"The secret number of {asked} is {hay.number}."
+    assert text.count(fact) == 1 and 650 < text.index(fact) < 850
+    assert text.endswith(f"The secret number of {asked} is")
+
+
+def test_needles_are_counted():
+    cells = [
+        {"method": "a", "needles": n, "context": 9, "depth": 0.5, "right": right}
+        for n, right in ((1, True), (4, False), (4, True))
+    ]
+    assert needle.accuracy(cells) == {"a": {"single": 1.0, "multi": 0.5}}
+
+
+def test_speed_adds_up(client, model):
+    method = methods.retrieval_methods(BUDGET, None, 0.02, 300)[1]
+    (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
+    assert row["engine_ms"] + row["rpc_ms"] + row["index_ms"] == pytest.approx(row["seine_ms"])
+    assert min(row["dense_ms"], row["rpc_ms"], row["index_ms"]) > 0
+
+
+def test_report_shows_every_method():
+    row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "attended_tokens": 212.0}
+    rows = [
+        {"method": "dense", "label": "dense", **row, "kl": 0.0},
+        {"method": "seine", "label": "Seine & tail", **row},
+    ]
+    results = {
+        "model": "m<1>",
+        "quality": [{"text": "t", "context": 4096, "decoded": 512, "greedy": 64, "methods": rows}],
+        "needle": {"accuracy": {"dense": {"single": 1.0, "multi": 0.5}}},
+        "speed": [{"context": 1024, "dense_ms": 40.0, "dense_tokens_per_s": 25.0, "seine_ms": 50.0, "seine_tokens_per_s": 20.0,
+                   "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0}],
+    }  # fmt: skip
+    shown = report.show(json.loads(json.dumps(results)))
+    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "40.0 (25.0)"))
+    svg = ElementTree.fromstring(report.plot(results))
+    assert sum(element.tag.endswith("rect") for element in svg) == 1
+    with pytest.raises(ValueError, match="nothing to plot"):
+        report.plot({**results, "quality": []})
+
+
+def test_the_default_text_is_long():
+    text, name = texts.load_text(None)
+    assert len(text) > 100_000 and "Python" in name
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--parts", "beauty"], "--parts: unknown part beauty"),
+        (["--context", "512"], "--context: must be at least"),
+        (["--plot", "/nowhere/x.svg"], "--plot /nowhere/x.svg"),
+        (["--model", "/nowhere/model.gguf"], "no such file"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, flags, message):
+    assert command.main(flags) == 1
+    shown = capsys.readouterr().err
+    assert message in shown and shown.count("\n") == 1

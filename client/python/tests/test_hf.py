@@ -1,0 +1,357 @@
+"""seine_kv.hf against a real server: small, randomly initialised models of the Llama architecture. Needs torch and
+transformers; without them it fails rather than pass unseen."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from conftest import start
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from seine_kv import hf
+from seine_kv.client import Client, SeineError
+
+VOCABULARY, PROMPT = 97, 150
+ZONES = {"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64}
+EVERYTHING = {"top_k": 4096, "zones": ZONES}  # k >= n: what Seine attends is all there is
+
+
+def make_model(seed=0, **geometry):
+    torch.manual_seed(seed)
+    shape = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, **geometry}
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        max_position_embeddings=4096,
+        initializer_range=0.3,  # far from uniform attention, and no two tokens alike
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+        **shape,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def model():
+    return make_model()
+
+
+def prompt(rows=1, tokens=PROMPT, seed=1):
+    return torch.randint(2, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def decode(model, ids, steps, cache=None, **options):
+    """Logits [steps, vocabulary] and tokens of greedy decoding after a prefill of `ids`, by hand."""
+    logits, tokens = [], []
+    with torch.inference_mode():
+        for _ in range(steps):
+            out = model(ids, past_key_values=cache, use_cache=True, **options)
+            cache = out.past_key_values
+            logits.append(out.logits[0, -1])
+            ids = logits[-1].argmax().reshape(1, 1)
+            tokens.append(int(ids))
+    return torch.stack(logits), tokens, cache
+
+
+def generate(model, ids, **options):
+    settings = {"max_new_tokens": 12, "do_sample": False, **options}
+    settings.setdefault("attention_mask", torch.ones_like(ids))
+    return model.generate(ids, **settings)
+
+
+@pytest.fixture
+def installed(model, client):
+    """The model with everything attended through Seine."""
+    seine = hf.install(model, client.address, **EVERYTHING)
+    yield seine
+    if model.config._attn_implementation == "seine":
+        hf.uninstall(model)
+
+
+def assert_all_served(seine):
+    stats = seine.stats()
+    assert stats.rows > 0 and stats.dense_rows == 0, str(stats)
+
+
+def test_everything_attended_is_dense_attention(model, client):
+    ids = prompt()
+    expected, tokens, _ = decode(model, ids, 20)
+    for scope, tail in (("per_q_head", False), ("per_q_head", None), ("per_kv_head", False)):
+        seine = hf.install(model, client.address, tail=tail, selector={"scope": scope}, **EVERYTHING)
+        logits, got, _ = decode(model, ids, 20)
+        assert got == tokens
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
+        assert seine.stats().paths["index"] == 19 * 3  # the first token is the prompt's; a row a layer after it
+        assert seine.stats().appended_tokens == PROMPT * 3
+        assert_all_served(seine)
+        hf.uninstall(model)
+    again, _, _ = decode(model, ids, 3)
+    torch.testing.assert_close(again, expected[:3])
+
+
+def test_few_tokens_attended_is_not_dense_attention(model, client):
+    """The proof that the tests above can fail: what comes back is what is used."""
+    expected, _, _ = decode(model, prompt(), 4)
+    seine = hf.install(model, client.address, top_k=1, tail=False, zones={**ZONES, "local": 0, "sink": 0})
+    logits, _, _ = decode(model, prompt(), 4)
+    assert (logits[0] - expected[0]).abs().max() < 1e-3 < (logits[1] - expected[1]).abs().max()
+    assert 1 <= seine.stats().mean_attended_tokens <= 65
+    hf.uninstall(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(client, dtype):
+    model = make_model().to(dtype)
+    expected, _, _ = decode(model, prompt(), 1)
+    seine = hf.install(model, client.address, **EVERYTHING)
+    logits, _, _ = decode(model, prompt(), 4)
+    assert logits.dtype == dtype and torch.isfinite(logits).all()
+    torch.testing.assert_close(logits[0], expected[0])
+    assert seine.spec["geometry"]["dtype"].endswith(str(dtype).removeprefix("torch."))
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+def test_batches_are_padded_on_the_left(model, installed):
+    lengths = (150, 90, 3)
+    ids, mask = torch.zeros(3, 150, dtype=torch.long), torch.zeros(3, 150, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        ids[row, -length:], mask[row, -length:] = prompt(1, length, seed=row)[0], 1
+    together = generate(model, ids, attention_mask=mask)
+    assert_all_served(installed)
+    hf.uninstall(model)
+    expected = generate(model, ids, attention_mask=mask)
+    assert torch.equal(together, expected)
+    for row, length in enumerate(lengths):
+        assert torch.equal(generate(model, prompt(1, length, seed=row))[0, length:], expected[row, 150:])
+
+
+def test_padding_on_the_right_is_refused(model, installed):
+    mask = torch.ones(1, PROMPT, dtype=torch.long)
+    mask[0, -1] = 0
+    with pytest.raises(ValueError, match="padding_side"):
+        model(prompt(), attention_mask=mask, use_cache=True)
+
+
+def test_caches_and_masks_of_another_kind_are_refused(model, installed):
+    with pytest.raises(ValueError, match="DynamicCache, not a StaticCache"):
+        generate(model, prompt(), cache_implementation="static")
+    with pytest.raises(ValueError, match=r"\[batch, tokens\]"):
+        model(prompt(), attention_mask=torch.ones(1, 1, PROMPT, PROMPT), use_cache=True)
+
+
+def test_sampling_and_beams(model, installed):
+    def both():
+        torch.manual_seed(7)
+        sampled = generate(model, prompt(), do_sample=True, top_k=20)
+        beams = generate(model, prompt(2), num_beams=3, num_return_sequences=2)
+        return sampled, beams
+
+    through_seine = both()
+    assert installed.stats().forks > 0
+    assert_all_served(installed)
+    hf.uninstall(model)
+    for got, expected in zip(through_seine, both()):
+        assert torch.equal(got, expected)
+
+
+def test_cropped_caches_truncate_and_copied_ones_fork(model, installed, client):
+    _, tokens, cache = decode(model, prompt(), 10)
+    kept = copy.deepcopy(cache)
+    assert installed.stats().forks == 1 and len(client.list_sequences(installed.index)) == 2
+    other = torch.tensor([[5, 9]])
+    first, _, _ = decode(model, other, 6, cache)
+    cache.crop(-5)  # decode appended 2 + 5 tokens: back into what it has appended itself
+    cache.crop(-2)
+    again, _, _ = decode(model, other, 6, cache)
+    torch.testing.assert_close(again, first, rtol=0, atol=1e-3)
+    assert installed.stats().truncations >= 1
+    forked, _, _ = decode(model, other, 6, kept)
+    torch.testing.assert_close(forked, first, rtol=0, atol=1e-3)
+    assert_all_served(installed)
+    del cache, kept, _
+    decode(model, prompt(), 1)  # sequences of caches that are gone are deleted at the next forward
+    decode(model, prompt(), 1)
+    assert len(client.list_sequences(installed.index)) <= 2
+
+
+def test_rows_repeated_and_selected_keep_their_sequences(model, installed):
+    _, _, cache = decode(model, prompt(), 2)
+    cache.batch_repeat_interleave(3)
+    cache.batch_select_indices(torch.tensor([2, 0]))
+    assert installed.stats().forks == 2 and len(cache.batch.rows) == 2
+    out = model(torch.tensor([[5], [5]]), past_key_values=cache, use_cache=True).logits
+    torch.testing.assert_close(out[0], out[1])
+    cache.batch_select_indices(torch.tensor([False, True]))
+    alone = model(torch.tensor([[8]]), past_key_values=cache, use_cache=True).logits
+    hf.uninstall(model)
+    _, _, dense = decode(model, prompt(), 2)
+    model(torch.tensor([[5]]), past_key_values=dense, use_cache=True)
+    expected = model(torch.tensor([[8]]), past_key_values=dense, use_cache=True).logits
+    torch.testing.assert_close(alone, expected, rtol=0, atol=1e-3)
+
+
+def test_a_cache_made_before_install_is_sent_when_it_is_used(model, client):
+    _, _, cache = decode(model, prompt(), 3)
+    assert type(cache) is DynamicCache
+    expected, _, _ = decode(model, torch.tensor([[5]]), 4, copy.deepcopy(cache))
+    seine = hf.install(model, client.address, **EVERYTHING)
+    logits, _, _ = decode(model, torch.tensor([[5]]), 4, cache)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+def test_two_models_interleaved(client):
+    """Two tenants of one index, token by token in turns, and a third of another geometry."""
+    models = [make_model(seed=0), make_model(seed=1), make_model(seed=2, num_key_value_heads=1)]
+    ids = [prompt(1, 120 + 10 * i, seed=i) for i in range(3)]
+    expected = [decode(model, i, 10)[1] for model, i in zip(models, ids)]
+    seines = [hf.install(model, client.address, **EVERYTHING) for model in models]
+    assert seines[0].index == seines[1].index != seines[2].index
+    states = [(i, None) for i in ids]
+    got = [[], [], []]
+    for _ in range(10):
+        for n, model in enumerate(models):
+            _, tokens, cache = decode(model, states[n][0], 1, states[n][1])
+            got[n] += tokens
+            states[n] = (torch.tensor([tokens]), cache)
+    assert got == expected
+    for seine, model in zip(seines, models):
+        assert_all_served(seine)
+        hf.uninstall(model)
+    assert client.list_sequences(seines[0].index) == []
+
+
+def test_a_server_killed_while_it_is_used(model, tmp_path):
+    """Decoding goes on densely, with the same tokens, warned of and counted; through Seine again once it is back."""
+    expected, tokens, _ = decode(model, prompt(), 30)
+    socket = tmp_path / "seine.sock"
+    process = start(socket)
+    with Client(f"unix://{socket}") as client:
+        client.wait_until_ready(20)
+    seine = hf.install(model, f"unix://{socket}", retry=0.05, timeout=5, **EVERYTHING)
+    try:
+        logits, got, cache = decode(model, prompt(), 10)
+        assert_all_served(seine)
+        served = seine.stats().rows
+        process.kill()
+        process.wait(20)
+        with pytest.warns(hf.DenseFallbackWarning, match="UNAVAILABLE"):
+            more, then, cache = decode(model, torch.tensor([[got[-1]]]), 10, cache)
+        stats = seine.stats()
+        assert stats.rows == served and stats.dense_rows == 30 and set(stats.dense_reasons) == {"UNAVAILABLE"}
+        process = start(socket)
+        with Client(f"unix://{socket}") as client:
+            client.wait_until_ready(20)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.DenseFallbackWarning)
+            last, end, _ = decode(model, torch.tensor([[then[-1]]]), 10, cache)
+        assert got + then + end == tokens
+        torch.testing.assert_close(torch.cat([logits, more, last]), expected, rtol=0, atol=1e-3)
+        assert seine.stats().rows > served and seine.stats().rebuilt_sequences >= 1, str(seine.stats())
+        assert "UNAVAILABLE" in str(seine.stats())
+    finally:
+        hf.uninstall(model)
+        process.kill()
+        process.wait(20)
+
+
+def test_a_sequence_that_somebody_deleted_is_sent_again(model, installed, client):
+    expected, tokens, cache = decode(model, prompt(), 5)
+    client.delete_sequence(client.list_sequences(installed.index)[0].handle)
+    with pytest.warns(hf.DenseFallbackWarning, match="NOT_FOUND"):
+        decode(model, torch.tensor([[5]]), 5, cache)
+    stats = installed.stats()
+    assert stats.dense_rows == 1 and stats.rebuilt_sequences == 1 and stats.rows == 2 * len(tokens) * 3 - 3 - 1
+
+
+def test_one_row_that_fails_leaves_the_others_to_seine(model, installed, client):
+    expected = {}
+    for seine in (True, False):
+        cache = model(prompt(3), use_cache=True).past_key_values
+        if seine:
+            client.delete_sequence(cache.batch.rows[1].sequence)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.DenseFallbackWarning)
+            expected[seine] = model(torch.tensor([[5], [6], [7]]), past_key_values=cache, use_cache=True).logits
+        if seine:
+            stats = installed.stats()
+            assert stats.dense_rows == 1 and stats.dense_reasons == {"NOT_FOUND": 1} and stats.rows == 3 * 3 - 1
+            hf.uninstall(model)
+    torch.testing.assert_close(expected[True], expected[False], rtol=0, atol=1e-3)
+
+
+def test_an_index_that_somebody_deleted_is_made_again(model, installed, client):
+    _, _, cache = decode(model, prompt(), 3)
+    client.delete_index(installed.index)
+    with pytest.warns(hf.DenseFallbackWarning, match="NOT_FOUND"):
+        decode(model, torch.tensor([[5]]), 5, cache)
+    assert installed.stats().dense_rows == 1 and client.list_sequences(installed.index)
+
+
+def test_settings_that_the_server_refuses_are_raised(model, client):
+    hf.install(model, client.address, zones=ZONES, selector={"beta": 7.0})
+    with pytest.raises(SeineError, match="beta") as caught:
+        generate(model, prompt())
+    assert caught.value.code == "INVALID_ARGUMENT"
+    hf.uninstall(model)
+
+
+def test_an_index_that_does_not_fit_is_refused(model, client):
+    geometry = {"num_layers": 3, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "float32"}
+    for name, wrong, match in (
+        ("heads", {"num_kv_heads": 4}, "geometry.num_kv_heads is 4, not 2"),
+        ("dim", {"head_dim": 128}, "geometry.head_dim is 128, not 64"),
+        ("dtype", {"dtype": "float16"}, "geometry.dtype is float16, not float32"),
+        ("store", {"kv_store": "keys"}, "kv_store is keys, not keys_values"),
+    ):
+        client.create_index(name, **{"kv_store": "keys_values", **geometry, **wrong})
+        with pytest.raises(ValueError, match=match):
+            hf.install(model, client.address, index=name)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_what_cannot_be_served_is_refused(model, client):
+    with pytest.raises(SeineError, match="codec.profile"):
+        hf.install(model, client.address, profile="nobody")
+    with pytest.raises(SeineError) as caught:
+        hf.install(model, "unix:///nowhere/seine.sock")
+    assert caught.value.code == "UNAVAILABLE"
+    with pytest.raises(ValueError, match="base model"):
+        hf.install(model.model, client.address)
+    with pytest.raises(ValueError, match="not installed"):
+        hf.uninstall(model)
+    sliding = make_model()
+    sliding.config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
+    with pytest.raises(ValueError, match="sliding_attention"):
+        hf.install(sliding, client.address)
+    with pytest.raises(ValueError, match="tokens"):
+        hf.install(model, client.address, evict=hf.Eviction({"ratio": 0.5}))
+    hf.install(model, client.address)
+    with pytest.raises(ValueError, match="already"):
+        hf.install(model, client.address)
+    hf.uninstall(model)
+
+
+def test_a_forward_without_a_cache_is_torchs(model, installed):
+    assert model(prompt(), use_cache=False).past_key_values is None
+    assert installed.stats().appended_tokens == 0
+
+
+@pytest.mark.parametrize("scorer", ["knorm", "snapkv"])
+def test_eviction_keeps_to_its_budget(model, client, scorer):
+    """By the index itself, and by calls with queries: what is attended is what is retained."""
+    evict = hf.Eviction(100, scorer, interval=16)
+    seine = hf.install(model, client.address, tail=False, evict=evict)
+    generate(model, prompt(2, 200), max_new_tokens=40)
+    stats = seine.stats()
+    assert 100 <= stats.mean_attended_tokens <= 117 and set(stats.paths) == {"dense"}
+    assert_all_served(seine)
+    held = [client.score(info.handle, 1, "knorm") for info in client.list_sequences(seine.index)]
+    assert all(100 <= len(positions) <= 116 for heads in held for positions, _ in heads)
+    assert evict.by_call == (scorer == "snapkv") == (stats.evicted_tokens > 0)
+    hf.uninstall(model)

@@ -1,0 +1,31 @@
+// Scoring and selection as CUDA kernels.
+#include "kernels/cuda/evict_launch.h"
+#include "kernels/cuda/retain_body.h"
+#include "kernels/cuda/score_body.h"
+
+namespace seine::cuda {
+namespace {
+
+template <typename Shared, typename Body, int kLanes, typename Args>
+__global__ void __launch_bounds__(kLanes) EvictKernel(Args args) {
+  __shared__ Shared shared;
+  DeviceBlock block;
+  Body()(block, shared, args);
+}
+
+}  // namespace
+
+cudaError_t LaunchScore(const ScoreArgs& args, cudaStream_t stream) {
+  EvictKernel<ScoreShared, ScoreBody, kScoreLanes>
+      <<<dim3(ScoreBlocks(args), args.num_items), kScoreLanes, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchSelect(const SelectArgs& args, cudaStream_t stream) {
+  EvictKernel<CutShared, CutBody, kCutLanes><<<args.num_items, kCutLanes, 0, stream>>>(args);
+  EvictKernel<PrefixShared, PlaceBody, kPlaceLanes>
+      <<<dim3(kSelectParts, args.num_items), kPlaceLanes, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace seine::cuda

@@ -1,0 +1,17 @@
+// Eviction's calls on a device: tasks laid out in a lane, the kernels of evict_items.h, and their answers brought back.
+#ifndef SEINE_KERNELS_CUDA_EVICT_CALLS_H_
+#define SEINE_KERNELS_CUDA_EVICT_CALLS_H_
+
+#include "kernels/cuda/lane.h"
+#include "kernels/key_score.h"
+
+namespace seine::cuda {
+
+// backend.h, Score and Select. Both return when their answers are there, or nothing of theirs is under way any more.
+// Scores take their room in the lane, 4 bytes a key, for a few million keys at a time.
+Device::Error ScoreOnDevice(const ScoreTask* tasks, int count, Lane* lane);
+Device::Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane);
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_KERNELS_CUDA_EVICT_CALLS_H_

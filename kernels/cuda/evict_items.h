@@ -1,0 +1,57 @@
+// Kernels of eviction: a score for every key of a head, and the places of the largest scores.
+#ifndef SEINE_KERNELS_CUDA_EVICT_ITEMS_H_
+#define SEINE_KERNELS_CUDA_EVICT_ITEMS_H_
+
+#include <cstdint>
+
+#include "kernels/key_score.h"
+
+namespace seine::cuda {
+
+inline constexpr int kScoreLanes = 256;
+inline constexpr int kScoreKeys = 128;  // a block
+
+// key_score.h, ScoreTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
+struct ScoreItem {
+  const uint8_t* const* chunks = nullptr;  // types.h, ChunkedRows
+  int32_t chunk_tokens = 1;
+  int32_t head_dim = 0;
+  DType dtype = DType::kFloat32;
+  KeyScore kind = KeyScore::kNegNorm;
+  int32_t count = 0;
+  int32_t window = 1;                     // keys an anchor
+  const float* anchors = nullptr;         // [ceil(count / window)][head_dim]
+  const float* anchor_squares = nullptr;  // [ceil(count / window)], of kUnitL2
+  float* out = nullptr;                   // [count]
+};
+struct ScoreArgs {  // blocks of kScoreKeys, items
+  const ScoreItem* items = nullptr;
+  int32_t num_items = 0;
+  int32_t most_keys = 0;  // of an item
+};
+
+inline constexpr int kCutLanes = 1024;
+inline constexpr int kPlaceLanes = 256;
+inline constexpr int kSelectParts = 64;  // of an item's scores; kPlaceLanes each
+
+// What the first kernel finds: the scores to keep are those above a value, and those equal to it up to a place.
+struct SelectState {
+  uint32_t value, last_tie;           // value: math.h, OrderedBits
+  uint32_t part_begin[kSelectParts];  // how many are kept before each part
+};
+// key_score.h, SelectTask, with every pointer the device's; 0 < kept < count.
+struct SelectItem {
+  const float* scores = nullptr;
+  uint32_t count = 0, kept = 0;
+  SelectState* state = nullptr;
+  uint32_t* places = nullptr;  // [kept]
+  SEINE_HD uint32_t part() const { return (count + kSelectParts - 1) / kSelectParts; }
+};
+struct SelectArgs {  // one block an item, then kSelectParts
+  const SelectItem* items = nullptr;
+  int32_t num_items = 0;
+};
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_KERNELS_CUDA_EVICT_ITEMS_H_

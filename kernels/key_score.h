@@ -1,0 +1,63 @@
+// What eviction asks of a backend: a score for every key of a head, and the places of the largest.
+#ifndef SEINE_KERNELS_KEY_SCORE_H_
+#define SEINE_KERNELS_KEY_SCORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/math.h"
+#include "kernels/types.h"
+
+namespace seine {
+
+// Score of a key k against an anchor a. Higher means keep. Finishing formulas and sources: math.h.
+enum class KeyScore : uint8_t {
+  kNegNorm,    // -|k|
+  kDot,        // <k, a>
+  kNegCosine,  // -<k, a> / |k|; 0 for a zero key. The caller gives a of norm 1, or of any norm where order alone counts
+  kL2,         // |k - a|_2
+  kL1,         // |k - a|_1
+  kLinf,       // |k - a|_inf
+  kUnitL2,     // |k / |k| - a|_2 by its squares; |a| for a zero key
+};
+
+// What a kind sums of a key's coordinates x and its anchor's a: x^2; and x a, or a distance of x and a.
+SEINE_HD constexpr bool TakesSquares(KeyScore kind) {
+  return kind == KeyScore::kNegNorm || kind == KeyScore::kNegCosine || kind == KeyScore::kUnitL2;
+}
+SEINE_HD constexpr bool TakesAnchor(KeyScore kind) { return kind != KeyScore::kNegNorm; }
+SEINE_HD constexpr bool IsDistance(KeyScore kind) {
+  return kind == KeyScore::kL2 || kind == KeyScore::kL1 || kind == KeyScore::kLinf;
+}
+
+// The score, from these sums: of distances their sum of squares, of sizes, or the largest size.
+SEINE_HD inline float FinishScore(KeyScore kind, float main, float squares, float anchor_squares) {
+  if (kind == KeyScore::kNegNorm) return 0.0f - sqrtf(squares);
+  if (kind == KeyScore::kNegCosine) return NegCosine(main, squares);
+  if (kind == KeyScore::kL2) return RootOfSquare(main);
+  if (kind == KeyScore::kUnitL2) return UnitDistance(main, squares, anchor_squares);
+  return main;
+}
+
+// One head's keys. Scores are finite for keys whose squared norm is (an overflowing distance becomes the largest
+// float).
+struct ScoreTask {
+  ChunkedRows keys = {};  // [count, head_dim], head_dim a multiple of 16
+  int64_t count = 0;
+  KeyScore kind = KeyScore::kNegNorm;
+  const float* anchors = nullptr;  // [ceil(count / window), head_dim]; not read by kNegNorm
+  int64_t window = 0;              // keys that share an anchor, by place; 0: all
+  float* out = nullptr;            // [count]
+};
+
+// The places of the `kept` largest of scores[count], all finite: ascending, ties to the lowest place. All where there
+// are fewer.
+struct SelectTask {
+  const float* scores = nullptr;
+  int64_t count = 0, kept = 0;
+  std::vector<uint32_t>* places = nullptr;  // overwritten
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_KEY_SCORE_H_
