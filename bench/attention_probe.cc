@@ -35,11 +35,25 @@ AttentionProbe::AttentionProbe(const DatasetInfo& info, const Head& head, const 
 }
 
 double AttentionProbe::Error(const std::vector<float>& key_rows, const std::vector<float>& value_rows) const {
+  return MeanError(key_rows, value_rows, [](int64_t visible) { return visible; });
+}
+
+double AttentionProbe::Error(const std::vector<int32_t>& positions, const std::vector<float>& key_rows,
+                             const std::vector<float>& value_rows) const {
+  return MeanError(key_rows, value_rows, [&](int64_t visible) {
+    return std::lower_bound(positions.begin(), positions.end(), visible) - positions.begin();
+  });
+}
+
+// `visible`: how many of the rows a query sees that sees so many tokens.
+template <typename Visible>
+double AttentionProbe::MeanError(const std::vector<float>& key_rows, const std::vector<float>& value_rows,
+                                 Visible visible) const {
   double sum = 0;
   for (const Ask& ask : asks_) {
-    const std::vector<float> got =
-        FullAttention(RowsOf(key_rows, head_dim_), RowsOf(value_rows, head_dim_), ask.visible, head_dim_, ask.query)
-            .output;
+    const std::vector<float> got = FullAttention(RowsOf(key_rows, head_dim_), RowsOf(value_rows, head_dim_),
+                                                 visible(ask.visible), head_dim_, ask.query)
+                                       .output;
     double error = 0, norm = 0;
     for (int j = 0; j < head_dim_; ++j) {
       error += std::pow(double{got[j]} - ask.exact[j], 2);

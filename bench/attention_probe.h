@@ -20,10 +20,15 @@ class AttentionProbe {
   void RestoreDense(std::vector<float>* key_rows, std::vector<float>* value_rows) const;
   // Mean over the queries asked of |o^ - o| / |o|, o^ from these rows.
   double Error(const std::vector<float>& key_rows, const std::vector<float>& value_rows) const;
+  // The same of rows of the tokens at `positions` alone, ascending: the others were evicted.
+  double Error(const std::vector<int32_t>& positions, const std::vector<float>& key_rows,
+               const std::vector<float>& value_rows) const;
   // Puts `share` of the zone's tokens back as they were: those of the largest query-weighted error (ojakv.txt, 5.1).
   void RestoreTop(double share, std::vector<float>* key_rows, std::vector<float>* value_rows) const;
 
  private:
+  template <typename Visible>
+  double MeanError(const std::vector<float>& key_rows, const std::vector<float>& value_rows, Visible visible) const;
   void Restore(int64_t begin, int64_t end, std::vector<float>* key_rows, std::vector<float>* value_rows) const;
   struct Ask {
     const float* query;

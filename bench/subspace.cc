@@ -178,7 +178,7 @@ class HeadMeasure {
       for (size_t i = rows->size() - streams->size(); i + 1 < rows->size(); ++i) {
         SubspaceRow& row = (*rows)[i];
         std::vector<float> keys = std::move(outcomes[row.stream].rebuilt), rebuilt_values = outcomes["values"].rebuilt;
-        if (row.stream == "keys_pre_rope") ApplyRopeToRows(options_.rope, 0, head->num_tokens, keys.data());
+        if (row.stream == "keys_pre_rope") ApplyRopeToRows(options_.rope, int64_t{0}, head->num_tokens, keys.data());
         probe->RestoreDense(&keys, &rebuilt_values);
         row.attention_error = probe->Error(keys, rebuilt_values);
         probe->RestoreTop(options_.full_rank, &keys, &rebuilt_values);
@@ -195,7 +195,7 @@ class HeadMeasure {
     std::vector<Stream> streams = {{"keys_post_rope", options_.rank, info.head_dim, head.keys, {}}};
     if (options_.rope.stated()) {
       streams.push_back({"keys_pre_rope", options_.pre_rope_rank, info.head_dim, head.keys, {}});
-      UndoRopeOfRows(options_.rope, 0, head.num_tokens, streams.back().rows.data());
+      UndoRopeOfRows(options_.rope, int64_t{0}, head.num_tokens, streams.back().rows.data());
     }
     if (!values.empty()) streams.push_back({"values", options_.rank, info.head_dim, values, {}});
     for (Stream& stream : streams) {
@@ -221,7 +221,7 @@ class HeadMeasure {
     if (*kind == SyntheticKind::kDrift) kind = SyntheticKind::kAnisotropic;
     const int dim = dataset_.info().head_dim;
     std::vector<float> keys = MakeSynthetic({*kind, kCalibrationKeys, 0, dim, data_.seed}).keys;
-    if (undo_rope) UndoRopeOfRows(options_.rope, 0, kCalibrationKeys, keys.data());
+    if (undo_rope) UndoRopeOfRows(options_.rope, int64_t{0}, kCalibrationKeys, keys.data());
     return MomentOfRows({keys.data(), dim * sizeof(float), DType::kFloat32}, kCalibrationKeys, dim);
   }
 

@@ -12,7 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/projection.h"
 #include "bench/subspace.h"
+#include "bench/subspace_storage.h"
 #include "bench/svg_plot.h"
 #include "bench/table.h"
 #include "kernels/cpu/ops.h"
@@ -36,7 +38,8 @@ constexpr char kDescription[] =
     "\n"
     "  seine-bench subspace --trace bench/data/smollm2-135m-kjv-8k.safetensors \\\n"
     "    --profile bench/data/smollm2-135m.profile.safetensors --rank 38\n"
-    "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76";
+    "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76\n"
+    "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5   # bytes in an index";
 
 struct Flags {
   DatasetOptions data;
@@ -45,6 +48,8 @@ struct Flags {
   std::optional<int> pre_rope_rank;
   std::optional<int64_t> prefill;
   std::optional<double> carried_to;
+  std::string evict;  // scorer
+  double keep = .5;
 };
 
 void AddFlags(CLI::App* app, Flags* f) {
@@ -88,6 +93,12 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--full-rank", f->subspace.full_rank, "share of the tokens that the hybrid keeps full-rank")
       ->capture_default_str()
       ->group(bases);
+  const char* storage = "Storage in an index, low-rank and evicted (of a trace)";
+  app->add_option("--evict", f->evict, "scorer: keydiff, knorm, ...; measures what an index takes instead")
+      ->group(storage);
+  app->add_option("--keep", f->keep, "share of the tokens that are held at the end")
+      ->capture_default_str()
+      ->group(storage);
   const char* run = "Run";
   app->add_option("--num-queries", f->subspace.queries, "a query head, for attention's output")
       ->capture_default_str()
@@ -122,6 +133,11 @@ absl::Status Check(const Flags& f, const DatasetInfo& info) {
   if (!(o.full_rank >= 0 && o.full_rank <= 1)) return Invalid("full-rank", "not in [0, 1]");
   if (o.queries < 1) return Invalid("num-queries", "at least 1");
   if (absl::Status s = Validate(o.oja); !s.ok()) return absl::InvalidArgumentError(absl::StrCat("--", s.message()));
+  if (!f.evict.empty() && info.synthetic) return Invalid("evict", "needs a trace: made-up keys have no values");
+  const double least = static_cast<double>(info.num_positions) / static_cast<double>(info.num_tokens);
+  if (!f.evict.empty() && !(f.keep > least && f.keep < 1)) {
+    return Invalid("keep", absl::StrCat(f.keep, " is not in (", least, ", 1): the tokens that bring queries stay"));
+  }
   if (f.frame == "pre_rope" && !o.rope.stated()) return Invalid("frame", "the data state no RoPE");
   return absl::OkStatus();
 }
@@ -177,7 +193,12 @@ std::string Render(const Flags& f, const DatasetInfo& info, const SubspaceResult
                      Number(row.updates > 0 ? std::optional(row.us_per_update) : std::nullopt, "%.0f"),
                      Number(row.attention_error, "%.4f"), Number(row.hybrid_error, "%.4f")});
   }
-  return text + RenderTable(table);
+  const ProjectionRate rate = MeasureProjection(info.head_dim, f.subspace.rank);
+  return absl::StrCat(
+      text, RenderTable(table),
+      absl::StrFormat("\nprojecting rows: %.1f GFlop/s at rank %d of %d; Eigen's product of that shape: "
+                      "%.1f\n",
+                      rate.project_gflops, f.subspace.rank, info.head_dim, rate.gemm_gflops));
 }
 
 Json ToJson(const SubspaceRow& row) {
@@ -219,9 +240,49 @@ Json ToJson(const Flags& f, const DatasetInfo& info, const SubspaceResult& resul
   j["trigger"] = f.subspace.trigger;
   j["full_rank"] = f.subspace.full_rank;
   j["simd_target"] = cpu::TargetName();
+  const ProjectionRate rate = MeasureProjection(info.head_dim, f.subspace.rank);
+  j["project_gflops"] = rate.project_gflops;
+  j["gemm_gflops"] = rate.gemm_gflops;
   j["bucket_tokens"] = result.bucket_tokens;
   j["rows"] = Json::array();
   for (const SubspaceRow& row : result.rows) j["rows"].push_back(ToJson(row));
+  return j;
+}
+
+std::string Render(const Flags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
+  std::string text = absl::StrFormat(
+      "trace: %s: %d tokens, %d heads, head_dim %d; %s keeps %.0f%%, full-rank %.0f%%\n\n", info.source,
+      info.num_tokens, info.num_heads(), info.head_dim, f.evict, 100 * f.keep, 100 * f.subspace.full_rank);
+  std::vector<std::vector<std::string>> table = {
+      {"keys", "rank", "evicted", "tokens", "bytes", "of them low-rank", "attention"}};
+  for (const StorageRow& row : rows) {
+    table.push_back({row.key_rank == 0 ? "full-rank" : row.frame,
+                     row.key_rank == 0 ? "-" : absl::StrCat(row.key_rank, " / ", f.subspace.rank),
+                     row.evicted ? "yes" : "no", Number(100 * row.kept, "%.1f %%"), Number(100 * row.bytes, "%.1f %%"),
+                     Number(100 * row.low_rank_bytes, "%.1f %%"), Number(row.attention_error, "%.4f")});
+  }
+  return text + RenderTable(table);
+}
+
+Json ToJson(const Flags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
+  Json j;
+  j["source"] = info.source;
+  j["num_tokens"] = info.num_tokens;
+  j["head_dim"] = info.head_dim;
+  j["scorer"] = f.evict;
+  j["keep"] = f.keep;
+  j["value_rank"] = f.subspace.rank;
+  j["full_rank"] = f.subspace.full_rank;
+  j["rows"] = Json::array();
+  for (const StorageRow& row : rows) {
+    j["rows"].push_back({{"frame", row.key_rank == 0 ? Json(nullptr) : Json(row.frame)},
+                         {"key_rank", row.key_rank == 0 ? Json(nullptr) : Json(row.key_rank)},
+                         {"evicted", row.evicted},
+                         {"tokens", row.kept},
+                         {"bytes", row.bytes},
+                         {"low_rank_bytes", row.low_rank_bytes},
+                         {"attention_error", row.attention_error}});
+  }
   return j;
 }
 
@@ -244,6 +305,18 @@ Plot MakePlot(const Flags& f, const DatasetInfo& info, const SubspaceResult& res
   return plot;
 }
 
+absl::Status RunStorage(const Flags& f, const Dataset& dataset) {
+  const auto backend = MakeCpuBackend(/*threads=*/0);
+  const auto rows = MeasureStorage(dataset, f.subspace, f.evict, f.keep, backend.get());
+  if (!rows.ok()) return absl::Status(rows.status().code(), absl::StrCat("--evict: ", rows.status().message()));
+  if (f.output == "json") {
+    std::cout << ToJson(f, dataset.info(), *rows).dump(2) << std::endl;
+  } else {
+    std::cout << Render(f, dataset.info(), *rows) << std::flush;
+  }
+  return std::cout ? absl::OkStatus() : absl::UnavailableError("cannot write to standard output");
+}
+
 absl::Status Run(Flags f) {
   f.data.granule = 1;
   auto dataset = Dataset::Open(f.data);
@@ -251,6 +324,7 @@ absl::Status Run(Flags f) {
   const DatasetInfo& info = (*dataset)->info();
   if (absl::Status s = Complete(info, &f); !s.ok()) return s;
   if (absl::Status s = Check(f, info); !s.ok()) return s;
+  if (!f.evict.empty()) return RunStorage(f, **dataset);
   const auto result = MeasureSubspaces(**dataset, f.data, f.subspace);
   if (!result.ok()) return result.status();
   if (f.output == "json") {

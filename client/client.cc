@@ -11,6 +11,7 @@
 #include "client/channel.h"
 #include "client/convert.h"
 #include "client/eviction_convert.h"
+#include "client/subspace_convert.h"
 #include "google/protobuf/arena.h"
 #include "profile/profile.h"
 #include "seine/v1/admin_service.grpc.pb.h"
@@ -18,6 +19,7 @@
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
+#include "seine/v1/subspace_service.grpc.pb.h"
 
 namespace seine::client {
 namespace {
@@ -36,6 +38,7 @@ class GrpcClient final : public Client {
         sequences_(v1::SequenceService::NewStub(channel_)),
         retrieval_(v1::RetrievalService::NewStub(channel_)),
         eviction_(v1::EvictionService::NewStub(channel_)),
+        subspace_(v1::SubspaceService::NewStub(channel_)),
         admin_(v1::AdminService::NewStub(channel_)) {}
 
   absl::StatusOr<bool> IsServing(const std::string& service) override;
@@ -68,6 +71,11 @@ class GrpcClient final : public Client {
   absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
                                                 const Given& given) override;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) override;
+  absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer) override;
+  absl::Status LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) override;
+  absl::StatusOr<LayerBases> CalibrateBasis(const CalibrateRequest& request) override;
+  absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                            int64_t end) override;
   absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
     return client::OpenDecodeStream(endpoint_, options_, transport);
   }
@@ -104,6 +112,7 @@ class GrpcClient final : public Client {
   const std::unique_ptr<v1::SequenceService::Stub> sequences_;
   const std::unique_ptr<v1::RetrievalService::Stub> retrieval_;
   const std::unique_ptr<v1::EvictionService::Stub> eviction_;
+  const std::unique_ptr<v1::SubspaceService::Stub> subspace_;
   const std::unique_ptr<v1::AdminService::Stub> admin_;
   std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
 };
@@ -451,6 +460,69 @@ absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRe
   if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Diagnose, request, &response);
   std::vector<HeadDiagnosis> out;
   if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<LayerSubspace> GrpcClient::GetBasis(const Sequence& sequence, int layer) {
+  v1::GetBasisRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  v1::GetBasisResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::GetBasis, request, &response);
+  LayerSubspace out;
+  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out.bases);
+  if (!status.ok()) return status;
+  for (const v1::SubspaceMetrics& head : response.heads()) out.heads.push_back(FromProto(head));
+  return out;
+}
+
+absl::Status GrpcClient::LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) {
+  v1::LoadBasisRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_frame(static_cast<v1::KeyFrame>(bases.frame));
+  absl::Status status = ToProto(bases, request.mutable_bases());
+  v1::LoadBasisResponse response;
+  if (status.ok()) status = Call(subspace_, &v1::SubspaceService::Stub::LoadBasis, request, &response);
+  return status;
+}
+
+absl::StatusOr<LayerBases> GrpcClient::CalibrateBasis(const CalibrateRequest& in) {
+  v1::CalibrateBasisRequest request;
+  request.set_index(in.index);
+  request.set_layer(in.layer);
+  request.set_profile(in.profile);
+  request.set_key_rank(in.key_rank);
+  request.set_value_rank(in.value_rank);
+  request.set_energy(in.energy);
+  request.set_carried_to(in.carried_to);
+  request.set_stack_queries(in.stack_queries);
+  v1::CalibrateBasisResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::CalibrateBasis, request, &response);
+  LayerBases out;
+  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Reconstructed> GrpcClient::Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                                      int64_t end) {
+  v1::ReconstructRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_kv_head(kv_head);
+  request.set_begin(begin);
+  request.set_end(end);
+  v1::ReconstructResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::Reconstruct, request, &response);
+  Reconstructed out;
+  if (status.ok()) status = ReadVector(response.positions(), &out.positions);
+  if (!status.ok()) return status;
+  v1::GatherResponse rows;  // the same two tensors
+  rows.mutable_keys()->Swap(response.mutable_keys());
+  rows.mutable_values()->Swap(response.mutable_values());
+  status = FromProto(rows, static_cast<int64_t>(out.positions.size()), &out.rows);
   if (!status.ok()) return status;
   return out;
 }

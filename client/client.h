@@ -127,6 +127,15 @@ class Client {
                                                         const Given& given) = 0;
   virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
 
+  // Subspaces: the newest bases of a layer and how they fare; others in their place, from which learning goes on while
+  // stored tokens keep the bases that they have; bases of one layer out of a profile of the server's, which changes
+  // nothing; and what is retained of positions [begin, end) of one head as it reads.
+  virtual absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer) = 0;
+  virtual absl::Status LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) = 0;
+  virtual absl::StatusOr<LayerBases> CalibrateBasis(const CalibrateRequest& request) = 0;
+  virtual absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                                    int64_t end) = 0;
+
   virtual absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head,
                                           absl::Span<const int32_t> positions, bool keys, bool values) = 0;
   virtual absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) = 0;

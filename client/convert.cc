@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "client/eviction_convert.h"
+#include "client/subspace_convert.h"
 
 namespace seine::client {
 namespace {
@@ -138,6 +139,7 @@ void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
   out->set_name(spec.name);
   out->set_model(spec.model);
   if (spec.eviction) ToProto(*spec.eviction, out->mutable_eviction());
+  if (spec.subspace) ToProto(*spec.subspace, out->mutable_subspace());
   v1::Geometry* geometry = out->mutable_geometry();
   geometry->set_num_layers(spec.geometry.num_layers);
   geometry->set_num_q_heads(spec.geometry.num_q_heads);
@@ -267,6 +269,7 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   out.evictions = info.evictions();
   out.evicted_tokens = info.evicted_tokens();
   if (info.spec().has_eviction()) out.spec.eviction = FromProto(info.spec().eviction());
+  if (info.spec().has_subspace()) out.spec.subspace = FromProto(info.spec().subspace());
   const v1::IndexSpec& in = info.spec();
   IndexSpec& spec = out.spec;
   spec.name = in.name();
@@ -341,6 +344,7 @@ absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
                    {}};
   CopyIf(info.has_predicted_loss(), info.predicted_loss(), &head.predicted_loss);
   head.num_retained = info.num_retained();
+  if (info.has_subspace()) head.subspace = FromProto(info.subspace());
   CopyIf(info.has_position(), info.position(), &head.position);
   CopyIf(info.has_horizon(), info.horizon(), &head.horizon);
   if (!info.has_lambda()) return head;

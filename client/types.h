@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/eviction_types.h"
+#include "client/subspace_types.h"
 
 // A namespace of its own: a program may link index/ (whose types bear the same names) and this client.
 namespace seine::client {
@@ -101,6 +102,7 @@ struct IndexSpec {
   std::optional<float> softmax_scale;  // 1 / sqrt(head_dim)
   KvStore kv_store = KvStore::kDefault;
   std::optional<Eviction> eviction;  // absent: tokens are evicted by call only
+  std::optional<Subspace> subspace;  // absent: everything that is stored is full-rank
   int64_t memory_limit_bytes = 0;    // 0: none of its own
 };
 
@@ -253,6 +255,12 @@ struct Gathered {
   std::string values;
 };
 
+// Gathered, of what is retained of a range: beside their positions.
+struct Reconstructed {
+  std::vector<int32_t> positions;
+  Gathered rows;
+};
+
 struct ServerInfo {
   std::string version, backend, simd_target;
   int num_threads = 0;
@@ -333,7 +341,8 @@ struct HeadInfo {
   std::string query_moments;               // that the code was made for: "profile" or "live", the queries asked
   // How much more noise the scanned plane gives the queries asked than those: 0 where it fits. Absent: few have asked.
   std::optional<double> predicted_loss;
-  int64_t num_retained = 0;  // num_tokens less what was evicted; the zone counts among these
+  int64_t num_retained = 0;                      // num_tokens less what was evicted; the zone counts among these
+  std::optional<SubspaceMetrics> subspace = {};  // absent where the index keeps nothing low-rank
 };
 
 }  // namespace seine::client

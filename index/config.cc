@@ -282,6 +282,10 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
   if (config.kv_store != KvStore::kKeysValues) {
     return absl::FailedPreconditionError("attention: kv_store keeps no values; it needs keys_values");
   }
+  if (config.subspace) {
+    return absl::FailedPreconditionError(
+        "attention: the index keeps rows low-rank (subspace), which Attend does not read; Reconstruct and Gather do");
+  }
   if (params.scale >= 0 && std::isfinite(params.scale)) return absl::OkStatus();
   return Wrong("attention", "scale", params.scale, " is not a finite number of at least 0");
 }
@@ -304,7 +308,8 @@ absl::Status Validate(const IndexConfig& config) {
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
     return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
   }
-  if (absl::Status s = CheckEviction(config); !s.ok()) return s;
+  status = First(CheckEviction(config), CheckSubspace(config));
+  if (!status.ok()) return status;
   status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");

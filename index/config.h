@@ -13,6 +13,7 @@
 #include "index/eviction/budget.h"
 #include "index/scorers/filters.h"
 #include "index/scorers/scorer.h"
+#include "index/subspace/options.h"
 #include "kernels/code.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
@@ -87,10 +88,11 @@ struct IndexConfig {
   SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
   KvStore kv_store = KvStore::kKeys;
   std::optional<EvictionConfig> eviction;
+  std::optional<SubspaceConfig> subspace;
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
   // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
   int64_t device_memory_limit_bytes = 0;
-  // Set by Index::Create: whether its backend can follow a recall target (Backend::follows_recall_target).
+  // Set by Index::Create: what its backend can do (Backend::follows_recall_target).
   bool follows_recall_target = true;
 };
 
@@ -110,6 +112,8 @@ absl::Status Validate(const SearchParams& params);
 // The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
 // life. Also FAILED_PRECONDITION, where keys would have to be stored.
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
+// Of config.subspace, the rest being valid.
+absl::Status CheckSubspace(const IndexConfig& config);
 // Also FAILED_PRECONDITION, where values would have to be stored. Fields open with "attention.".
 absl::Status Validate(const AttentionParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.

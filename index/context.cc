@@ -9,17 +9,26 @@ namespace seine {
 
 namespace {
 
-// Positions in a full chunk of stored rows, and in the smallest last chunk. Where keys are dropped once they are
-// encoded, chunks are small, so that little more is held than what is needed.
+// Positions in a full chunk of stored rows, and in the smallest last chunk. Where rows are dropped once they are
+// encoded or stored low-rank, chunks are small, so that little more is held than what is needed.
 constexpr int kChunkTokens = 2048;
 constexpr int kTransientChunkTokens = 256;
 constexpr int kMinChunkTokens = 64;
 constexpr int kChunkWindows = kChunkTokens / kWindowTokens;
 
-int ChunkTokens(KvStore store) { return store == KvStore::kNone ? kTransientChunkTokens : kChunkTokens; }
+int ChunkTokens(const IndexConfig& config) {
+  if (config.subspace) return kMinChunkTokens;
+  return config.kv_store == KvStore::kNone ? kTransientChunkTokens : kChunkTokens;
+}
 
-PieceList::Shape RowShape(const RowFormat* format, KvStore store, SlabPool* pool) {
-  const int length = ChunkTokens(store);
+// One of a token's keys of all heads, or of each head's key and value, so that heads may part.
+RowFormat ChecksumFormat(const IndexConfig& config) {
+  if (config.subspace) return {config.geometry.num_kv_heads, sizeof(uint32_t)};
+  return {1, sizeof(uint64_t)};
+}
+
+PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, SlabPool* pool) {
+  const int length = ChunkTokens(config);
   const bool pooled = format->Bytes(length) < SlabPool::kSlabBytes / 2;  // larger ones fill huge pages themselves
   return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr};
 }
@@ -34,25 +43,29 @@ PieceList::Shape WindowShape(const RowFormat* format) {
 
 }  // namespace
 
-Context::Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget)
+Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
+                 std::shared_ptr<MemoryBudget> budget)
     : config(index_config),
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
       transforms(&config, &ledger),
       eviction(&config),
+      low_rank(std::move(low_rank_shapes)),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
-      checksums(1, sizeof(uint64_t)),
-      row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config.kv_store))),
-      row_shape(RowShape(&rows, config.kv_store, &row_pool)),
+      checksums(ChecksumFormat(config)),
+      row_pool(backend, Place::kStore, rows.Bytes(ChunkTokens(config))),
+      row_shape(RowShape(&rows, config, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
       window_shape(WindowShape(&windows)),
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
       head_rows(1, rows.row_bytes()),
+      head_checksums(1, sizeof(uint32_t)),
       head_positions(1, sizeof(int32_t)),
       head_windows(WindowFormat(1, config.geometry)),
-      head_row_pool(backend, Place::kStore, head_rows.Bytes(ChunkTokens(config.kv_store))),
-      head_row_shape(RowShape(&head_rows, config.kv_store, &head_row_pool)),
+      head_row_pool(backend, Place::kStore, head_rows.Bytes(ChunkTokens(config))),
+      head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
+      head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_window_shape(WindowShape(&head_windows)),
       head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {}

@@ -15,6 +15,7 @@
 #include "index/piece_list.h"
 #include "index/row_store.h"
 #include "index/slab_pool.h"
+#include "index/subspace/shapes.h"
 #include "index/transforms.h"
 #include "kernels/backend.h"
 
@@ -23,13 +24,15 @@ namespace seine {
 // Immutable but for the ledger, the transforms, the count and the pools, which are thread-safe. Outlives all sequences.
 class Context {
  public:
-  Context(const IndexConfig& index_config, Backend* index_backend, std::shared_ptr<MemoryBudget> budget);
+  Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
+          std::shared_ptr<MemoryBudget> budget);
 
   const IndexConfig config;
   Backend* const backend;
   mutable MemoryLedger ledger;
   mutable Transforms transforms;  // thread-safe
   const EvictionPolicy eviction;
+  const LowRankShapes low_rank;                      // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
   mutable ScoreRoom score_room;                      // thread-safe
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
@@ -51,9 +54,9 @@ class Context {
   const CodeShape codes;
 
   // Of one head alone, once tokens were evicted.
-  const RowFormat head_rows, head_positions, head_windows;
+  const RowFormat head_rows, head_checksums, head_positions, head_windows;
   mutable SlabPool head_row_pool;  // thread-safe
-  const PieceList::Shape head_row_shape, head_position_shape, head_window_shape;
+  const PieceList::Shape head_row_shape, head_checksum_shape, head_position_shape, head_window_shape;
   const CodeShape head_codes;
 };
 

@@ -51,7 +51,12 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.search.recall_target > 0 && !made.follows_recall_target) {
     return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
   }
-  return std::make_unique<IndexImpl>(made, backend, std::move(budget));
+  if (made.subspace && !backend->reads_made_rows()) {
+    return absl::InvalidArgumentError("subspace: the backend of this index reads no rebuilt rows; take cpu");
+  }
+  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
+  if (!low_rank.ok()) return low_rank.status();
+  return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {
@@ -323,6 +328,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   info.store_bytes = strip.store_bytes() / strip.num_heads();
   info.bytes_per_key = zone_keys > 0 ? double(info.code_bytes) / double(zone_keys) : 0;
   info.layout = context_.transforms.layout();
+  info.subspace = DescribeSubspace(context_.config, strip.low_rank(kv_head - strip.first_head()));
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
   info.centre = Name(context_.config.codec.centre);

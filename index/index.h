@@ -29,6 +29,8 @@
 
 namespace seine {
 
+struct LayerBases;  // index/subspace/calibrate.h
+
 // Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.
 struct SequenceHandle {
   std::string id;
@@ -136,6 +138,25 @@ struct EvictAnswer {
   int64_t bytes_freed = 0;                 // codes and stores of this sequence's layer; 0 in a dry run
 };
 
+// Of a head whose zone is kept low-rank. Bytes are of this sequence; rows, positions and checksums are in store_bytes
+// besides.
+struct SubspaceInfo {
+  int key_rank = 0, value_rank = 0;
+  std::string frame, profile;                                    // profile: "" where bases begin with the first tokens
+  int64_t low_rank_tokens = 0;                                   // of those retained
+  int64_t full_rank_tokens = 0;                                  // of them, kept full-rank besides
+  int64_t code_bytes = 0, full_rank_bytes = 0, basis_bytes = 0;  // bases: versions, and what is learnt
+  int64_t versions = 0;                                          // of the basis, that tokens are stored in
+  // What the updates saw of keys and values: rows, updates, and the share of the rows' energy that the basis of their
+  // time left out, over all and in the last interval.
+  struct Learning {
+    int64_t rows = 0, updates = 0;
+    double residual = 0, last_residual = 0;
+  } keys, values;
+  // Of the keys' newest basis to the first version: principal angle in radians, overlap in [0, 1].
+  double angle = 0, overlap = 1;
+};
+
 struct HeadInfo {
   int64_t num_tokens = 0;
   int64_t num_retained = 0;              // num_tokens less what was evicted
@@ -155,6 +176,7 @@ struct HeadInfo {
   // How much more noise the scanned plane gives the queries asked than those that the transform was made for, as a
   // share: 0 where it fits (query_fit.h). Not stated before 64 steps have asked.
   std::optional<double> predicted_loss;
+  std::optional<SubspaceInfo> subspace;
 };
 
 class Index {
@@ -228,6 +250,19 @@ class Index {
   // and texts are the caller's to fill in. FAILED_PRECONDITION: kv_store keeps no keys, or there is nothing to measure
   // yet.
   virtual absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const = 0;
+
+  // Of one KV head, what is retained of positions [begin, end) as it reads: Gather's rows, rebuilt where they are
+  // low-rank, and their positions. Errors as of Gather and GetBases.
+  virtual absl::Status Reconstruct(const SequenceHandle& handle, int layer, int kv_head, int64_t begin, int64_t end,
+                                   std::vector<int32_t>* positions, std::string* keys, std::string* values) const = 0;
+  // What the bases of a layer's heads are now: the newest, which the next version is made from. FAILED_PRECONDITION
+  // where the index keeps nothing low-rank, or the layer has no basis yet (nothing is low-rank, and none was calibrated
+  // or set).
+  virtual absl::StatusOr<LayerBases> GetBases(const SequenceHandle& handle, int layer) const = 0;
+  // Puts others in their place; learning goes on from them. What is stored keeps the basis that it has; the next tokens
+  // that become low-rank begin a new version. INVALID_ARGUMENT naming the field: other heads, ranks or head_dim than
+  // the index's, or columns that are not orthonormal to 1e-3.
+  virtual absl::Status SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) = 0;
 
   virtual absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const = 0;
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,8 +20,8 @@ namespace seine {
 // Locks: mutex_ guards the map only and is never held while a layer's mutex is taken.
 class IndexImpl : public Index {
  public:
-  IndexImpl(const IndexConfig& config, Backend* backend, std::shared_ptr<MemoryBudget> budget)
-      : context_(config, backend, std::move(budget)), reencoder_(&context_) {}
+  IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget)
+      : context_(config, std::move(low_rank), backend, std::move(budget)), reencoder_(&context_) {}
 
   const IndexConfig& config() const override { return context_.config; }
   IndexStats stats() const override;
@@ -48,6 +49,10 @@ class IndexImpl : public Index {
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
   absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override;
+  absl::Status Reconstruct(const SequenceHandle& handle, int layer, int kv_head, int64_t begin, int64_t end,
+                           std::vector<int32_t>* positions, std::string* keys, std::string* values) const override;
+  absl::StatusOr<LayerBases> GetBases(const SequenceHandle& handle, int layer) const override;
+  absl::Status SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:
@@ -59,6 +64,8 @@ class IndexImpl : public Index {
   absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id);
 
   absl::Status CheckLayer(int layer) const;
+  // The sequence, where it has that layer and keeps it low-rank.
+  absl::StatusOr<SequenceRef> SubspaceLayer(const SequenceHandle& handle, int layer) const;
   absl::Status CheckHead(int kv_head) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
@@ -75,6 +82,9 @@ class IndexImpl : public Index {
   uint64_t last_generation_ = 0;
   mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
+
+// Of a head's low-rank store; nullopt where that is nullptr.
+std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const LowRankStore* low);
 
 }  // namespace seine
 

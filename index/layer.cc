@@ -14,7 +14,7 @@ Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
       queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim) {
-  strips_.push_back(std::make_unique<Strip>(context));
+  strips_.push_back(std::make_unique<Strip>(context, layer));
 }
 
 absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values) {
@@ -66,7 +66,14 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     }
     strip->PlanAppend(count, &staging);
   }
-  if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
+  absl::Status staged = staging.Allocate(&context_->ledger);
+  for (const auto& strip : strips_) {
+    if (staged.ok()) staged = strip->StageLow(length_, count, keys, values);
+  }
+  if (!staged.ok()) {
+    for (const auto& strip : strips_) strip->DropStaged();
+    return staged;
+  }
   staging.Install();
   for (const auto& strip : strips_) strip->Installed();
   for (size_t i = 0; i < strips_.size(); ++i) {
@@ -74,6 +81,7 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);
     if (s.ok()) continue;
     for (size_t done = 0; done < i; ++done) s.Update(strips_[done]->UndoAppend());
+    for (const auto& strip : strips_) strip->DropStaged();
     return s;
   }
   for (const auto& strip : strips_) strip->CommitAppend(count);
@@ -129,10 +137,10 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputS
   input->profile = context_->eviction.profile();
   input->rope = &g.rope;
   input->filters = given.filters;
-  storage->positions.resize(num_heads());
+  storage->heads.resize(num_heads());
   for (int h = 0; h < num_heads(); ++h) {
     const Strip& held = strip(h);
-    input->heads.push_back(held.Tokens(h - held.first_head(), &storage->positions[h]));
+    input->heads.push_back(held.Tokens(h - held.first_head(), &storage->heads[h]));
   }
   for (size_t h = 0; h < given.scores.size() && h < input->heads.size(); ++h) {
     if (static_cast<int64_t>(given.scores[h].size()) != input->heads[h].count) {
@@ -194,14 +202,14 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   Staging staging;
   for (int h = 0; h < num_heads(); ++h) {
     const auto count = static_cast<int64_t>(places[h].size());
-    Strip& one = *kept.emplace_back(std::make_unique<Strip>(context_, h));
+    Strip& one = *kept.emplace_back(std::make_unique<Strip>(context_, layer_, h));
     if (one.WantsCodecs(count) && chosen == nullptr) {
       auto made = context_->transforms.Of(layer_, length_, old == nullptr ? nullptr : old->queries);
       if (!made.ok()) return made.status();
       chosen = *std::move(made);
     }
     if (one.WantsCodecs(count)) one.ChooseCodecs(chosen);
-    one.PlanKeep(count, &staging);
+    one.PlanKeep(strip(h), places[h], &staging);
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();

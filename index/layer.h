@@ -95,6 +95,10 @@ class Layer {
   // exist.
   absl::Status Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys, std::string* values) const;
 
+  // Index::GetBases and SetBases of a layer with low-rank stores.
+  absl::StatusOr<LayerBases> Bases() const;
+  absl::Status SetBases(const LayerBases& bases);
+
   int64_t code_bytes() const;
   int64_t head_code_bytes(int kv_head) const;
   int64_t store_bytes() const;
@@ -107,7 +111,7 @@ class Layer {
   absl::Status EvictByItself();
   // What an input points to.
   struct InputStorage {
-    std::vector<std::vector<int32_t>> positions;
+    std::vector<HeadStorage> heads;
     Filters filters;
   };
   absl::Status MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage, ScoreInput* input) const;

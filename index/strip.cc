@@ -26,9 +26,25 @@ std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t toke
 
 const uint8_t* Bytes(const std::vector<uint64_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
 
+// Of each head's key and value, [count][num_heads]; input tokens begin with the first of these heads.
+std::vector<uint32_t> RowChecksums(const Context& context, const uint8_t* keys, const uint8_t* values, int64_t count,
+                                   int num_heads) {
+  std::vector<uint32_t> sums;
+  const size_t row_bytes = context.row_bytes();
+  for (int64_t i = 0; i < count; ++i, keys += context.token_bytes(), values += context.token_bytes()) {
+    for (int h = 0; h < num_heads; ++h) {
+      const uint64_t of_value = XXH3_64bits(values + h * row_bytes, row_bytes);
+      sums.push_back(static_cast<uint32_t>(XXH3_64bits_withSeed(keys + h * row_bytes, row_bytes, of_value)));
+    }
+  }
+  return sums;
+}
+
+const uint8_t* Bytes(const std::vector<uint32_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
+
 std::vector<KeySums> MakeSums(const Context& context, int heads) {
   const SumsWanted wanted = context.eviction.sums();
-  if (!wanted.any()) return {};
+  if (!wanted.any() || context.config.subspace) return {};
   return std::vector<KeySums>(heads, KeySums(wanted, context.config.geometry.head_dim));
 }
 
@@ -50,18 +66,44 @@ class Strip::AppendedKeys : public KeySource {
       const uint8_t* token = input_ + (place - strip_.size_) * context.token_bytes() + strip_.head_offset();
       return {token + int64_t{head} * context.row_bytes(), static_cast<size_t>(context.token_bytes()), dtype};
     }
+    if (strip_.IsLow(place)) {
+      *count = std::min<int64_t>(kRebuiltKeys, strip_.low_end() - place);
+      return Rebuilt(head, place, *count);
+    }
     const int64_t chunk_end = (place / strip_.keys_.chunk_tokens() + 1) * strip_.keys_.chunk_tokens();
-    *count = std::min(chunk_end, strip_.size_) - place;
+    const int64_t full_end = !strip_.low_.empty() && place < strip_.low_begin_ ? strip_.low_begin_ : strip_.size_;
+    *count = std::min(chunk_end, full_end) - place;
     return {strip_.keys_.Row(head, place), static_cast<size_t>(context.row_bytes()), dtype};
   }
 
  private:
+  static constexpr int64_t kRebuiltKeys = 512;
+
+  // In the dtype of the rows that may lie beside them.
+  ConstRows Rebuilt(int head, int64_t place, int64_t count) const {
+    const Context& context = *strip_.context_;
+    const DType dtype = context.config.geometry.dtype;
+    const int64_t floats = count * context.config.geometry.head_dim;
+    std::vector<float> rows(floats);
+    strip_.ReadRange(head, place, place + count, rows.data(), nullptr);
+    rebuilt_.push_back(std::make_unique<uint8_t[]>(count * context.row_bytes()));
+    Narrow(rows.data(), floats, dtype, rebuilt_.back().get());
+    return {rebuilt_.back().get(), static_cast<size_t>(context.row_bytes()), dtype};
+  }
+
   const Strip& strip_;
   const uint8_t* const input_;
   const int64_t new_size_;
+  mutable std::vector<std::unique_ptr<uint8_t[]>> rebuilt_;  // for as long as the source lives
 };
 
-Strip::Strip(const Context* context)
+int64_t Strip::store_bytes() const {
+  int64_t bytes = keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
+  for (const LowRankStore& low : low_) bytes += low.bytes().total();
+  return bytes;
+}
+
+Strip::Strip(const Context* context, int layer)
     : context_(context),
       whole_(true),
       first_head_(0),
@@ -71,19 +113,24 @@ Strip::Strip(const Context* context)
       positions_(&context->head_positions, &context->head_position_shape),
       windows_(&context->windows, &context->window_shape),
       sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
-      codes_(&context->codes) {}
+      codes_(&context->codes) {
+  if (!context->config.subspace) return;
+  for (const LowRankShape& shape : context->low_rank[layer]) low_.emplace_back(&shape, &context->ledger);
+}
 
-Strip::Strip(const Context* context, int head)
+Strip::Strip(const Context* context, int layer, int head)
     : context_(context),
       whole_(false),
       first_head_(head),
       keys_(&context->head_rows, &context->head_row_shape),
       values_(&context->head_rows, &context->head_row_shape),
-      checksums_(&context->checksums, &context->checksum_shape),
+      checksums_(&context->head_checksums, &context->head_checksum_shape),
       positions_(&context->head_positions, &context->head_position_shape),
       windows_(&context->head_windows, &context->head_window_shape),
       sums_(MakeSums(*context, 1)),
-      codes_(&context->head_codes, head) {}
+      codes_(&context->head_codes, head) {
+  if (context->config.subspace) low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+}
 
 int32_t Strip::position(int64_t place) const {
   if (whole_) return static_cast<int32_t>(place);
@@ -123,12 +170,16 @@ absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* k
   const char* what = "keys";
   int64_t different;
   const int64_t token_bytes = context_->token_bytes();
-  if (keeps_all_keys()) {
+  if (!low_.empty()) {
+    what = "keys or values";
+    const std::vector<uint32_t> sums = RowChecksums(*context_, keys, values, count, num_heads());
+    different = checksums_.FirstDifference(place, Bytes(sums), count, num_heads() * sizeof(uint32_t));
+  } else if (keeps_all_keys()) {
     different = keys_.FirstDifference(place, keys, count, token_bytes);
   } else {
     different = checksums_.FirstDifference(place, Bytes(Checksums(keys, count, token_bytes)), count, sizeof(uint64_t));
   }
-  if (different < 0 && keeps_values()) {
+  if (different < 0 && keeps_values() && low_.empty()) {
     what = "values";
     different = values_.FirstDifference(place, values, count, token_bytes);
   }
@@ -139,8 +190,13 @@ absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* k
 
 bool Strip::WantsCodecs(int64_t count) const { return codes_.encoded() == 0 && context_->ZoneKeys(size_ + count) > 0; }
 
-// kNone keeps the sink and the newest keys only; what lies between is encoded straight from the input.
+// kNone keeps the sink and the newest keys only; what lies between is encoded straight from the input, as is what
+// becomes low-rank at once.
 std::pair<int64_t, int64_t> Strip::NotStored(int64_t size) const {
+  if (!low_.empty()) {
+    const int64_t begin = std::min(std::max(LowStart(), size_), size);
+    return {begin, std::max(begin, LowEndAt(size))};
+  }
   const int64_t first = std::max(std::min<int64_t>(context_->config.zones.sink, size), size_);
   return {first, std::max(first, RawBeginAt(size))};
 }
@@ -148,17 +204,17 @@ std::pair<int64_t, int64_t> Strip::NotStored(int64_t size) const {
 void Strip::PlanAppend(int64_t count, Staging* staging) {
   const int64_t new_size = size_ + count;
   const auto [gap_begin, gap_end] = NotStored(new_size);
-  if (gap_end > gap_begin) {
-    keys_.Plan(size_, gap_begin, staging);
-    keys_.Plan(gap_end, new_size, staging);
-  } else {
-    keys_.Plan(size_, new_size, staging);
+  for (RowStore* store : {&keys_, &values_}) {
+    if (store == &values_ && !keeps_values()) continue;
+    if (gap_end > gap_begin) {
+      store->Plan(size_, gap_begin, staging);
+      store->Plan(gap_end, new_size, staging);
+    } else {
+      store->Plan(size_, new_size, staging);
+    }
   }
-  if (keeps_values()) {
-    values_.Plan(size_, new_size, staging);
-    windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
-  }
-  if (!keeps_all_keys()) checksums_.Plan(size_, new_size, staging);
+  if (keeps_windows()) windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
+  if (keeps_checksums()) checksums_.Plan(size_, new_size, staging);
   if (!whole_) positions_.Plan(size_, new_size, staging);
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
 }
@@ -175,15 +231,18 @@ void Strip::Installed() {
 absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
   const size_t token_bytes = context_->token_bytes();
   const int64_t new_size = size_ + count;
-  const uint8_t* own = keys + head_offset();
   const auto [gap_begin, gap_end] = NotStored(new_size);
-  keys_.Write(size_, own, gap_begin - size_, token_bytes);
-  keys_.Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
-  if (keeps_values()) {
-    values_.Write(size_, values + head_offset(), count, token_bytes);
-    WriteWindows(WindowsAt(size_), WindowsAt(new_size));
+  for (const auto& [store, rows] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (store == &values_ && !keeps_values()) continue;
+    const uint8_t* own = rows + head_offset();
+    store->Write(size_, own, gap_begin - size_, token_bytes);
+    store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
   }
-  if (!keeps_all_keys()) {
+  if (keeps_windows()) WriteWindows(WindowsAt(size_), WindowsAt(new_size));
+  if (!low_.empty()) {
+    const auto sums = RowChecksums(*context_, keys + head_offset(), values + head_offset(), count, num_heads());
+    checksums_.Write(size_, Bytes(sums), count, num_heads() * sizeof(uint32_t));
+  } else if (keeps_checksums()) {
     checksums_.Write(size_, Bytes(Checksums(keys, count, context_->token_bytes())), count, sizeof(uint64_t));
   }
   if (!whole_) {
@@ -205,6 +264,7 @@ void Strip::CommitAppend(int64_t count) {
   }
   const int64_t old_size = size_;
   size_ = new_size;
+  InstallLow();
   AddToSums(old_size);
 }
 
@@ -294,6 +354,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   values_.Truncate(place);
   checksums_.Truncate(place);
   positions_.Truncate(place);
+  for (LowRankStore& low : low_) low.Truncate(place - low_begin_);
   windows_.Truncate(WindowsAt(place));
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;
@@ -303,12 +364,20 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   return status;
 }
 
-void Strip::PlanKeep(int64_t count, Staging* staging) {
-  keys_.Plan(0, count, staging);
-  if (keeps_values()) {
-    values_.Plan(0, count, staging);
-    windows_.Plan(0, WindowsAt(count), staging);
+void Strip::PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Staging* staging) {
+  const auto count = static_cast<int64_t>(places.size());
+  const auto [low_begin, low_end] = source.LowAmong(places);
+  for (RowStore* store : {&keys_, &values_}) {
+    if (store == &values_ && !keeps_values()) continue;
+    if (low_end > low_begin) {
+      store->Plan(0, static_cast<int64_t>(low_begin), staging);
+      store->Plan(static_cast<int64_t>(low_end), count, staging);
+    } else {
+      store->Plan(0, count, staging);
+    }
   }
+  if (keeps_checksums()) checksums_.Plan(0, count, staging);
+  if (keeps_windows()) windows_.Plan(0, WindowsAt(count), staging);
   positions_.Plan(0, count, staging);
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
@@ -320,13 +389,18 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   std::vector<int32_t> positions(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     const auto to = static_cast<int64_t>(i);
+    positions[i] = source.position(places[i]);
+    if (keeps_checksums()) {
+      checksums_.Write(to, source.checksums_.Row(head, places[i]), 1, sizeof(uint32_t));
+    }
+    if (source.IsLow(places[i])) continue;
     keys_.Write(to, source.keys_.Row(head, places[i]), 1, row_bytes);
     if (keeps_values()) values_.Write(to, source.values_.Row(head, places[i]), 1, row_bytes);
-    positions[i] = source.position(places[i]);
   }
   WritePositions(0, positions);
+  if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
-  if (keeps_values()) WriteWindows(0, WindowsAt(size_));
+  if (keeps_windows()) WriteWindows(0, WindowsAt(size_));
   const AppendedKeys stored(this, nullptr, size_);
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
@@ -346,11 +420,13 @@ void Strip::FillTask(int head, const SearchParams& params, SearchTask* task) con
   codes_.FillTask(head, task);
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
+  const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
+  if (!low_.empty()) return FillRebuilt(head, with_dense, task);
   if (keeps_all_keys()) {
     task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
                   context_->config.geometry.dtype};
   }
-  if (params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum) {
+  if (with_dense) {
     AddDense(head, 0, zone_begin, &task->dense);
     // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
     AddDense(head, std::max(zone_begin + codes_.visible(), raw_begin_), size_, &task->dense);
@@ -380,23 +456,31 @@ void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask
   task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 
-HeadTokens Strip::Tokens(int head, std::vector<int32_t>* positions) const {
+HeadTokens Strip::Tokens(int head, HeadStorage* storage) const {
   const Geometry& g = context_->config.geometry;
   HeadTokens tokens;
   tokens.count = size_;
+  if (!whole_) {
+    storage->positions.resize(size_);
+    for (int64_t place = 0; place < size_; ++place) storage->positions[place] = position(place);
+    tokens.positions = storage->positions.data();
+  }
+  if (!low_.empty()) {
+    RebuildTokens(head, storage, &tokens);
+    return tokens;
+  }
   tokens.keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
   if (keeps_values()) tokens.values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
-  if (!whole_) {
-    positions->resize(size_);
-    for (int64_t place = 0; place < size_; ++place) (*positions)[place] = position(place);
-    tokens.positions = positions->data();
-  }
   if (!sums_.empty()) tokens.sums = &sums_[head];
   return tokens;
 }
 
 void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const {
   const Geometry& g = context_->config.geometry;
+  for (int64_t i = 0; i < count && !low_.empty(); ++i) {
+    ReadRange(head, place + i, place + i + 1, keys + i * stride, values == nullptr ? nullptr : values + i * stride);
+  }
+  if (!low_.empty()) return;
   for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
     for (int64_t i = 0; i < count && out != nullptr; ++i) {
       const ConstRows row = {store->Row(head, place + i), static_cast<size_t>(context_->row_bytes()), g.dtype};
@@ -407,6 +491,7 @@ void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, floa
 
 void Strip::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
   const size_t row_bytes = context_->row_bytes();
+  if (!low_.empty()) return GatherRebuilt(head, places, keys, values);
   for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
     if (out == nullptr) continue;
     out->resize(places.size() * row_bytes);

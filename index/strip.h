@@ -8,9 +8,14 @@
 //   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
 //            [raw_begin, m), where raw_begin stays one update buffer behind the zone's end, so that rolling back a few
 //            tokens always finds the keys it needs;
-//   windows  kKeysValues: the means of the zone's windows of 64 (window_means.h), a function of the stored rows;
-//   checksums  kNone only: of every token's keys, to tell a replay from a rewrite;
+//   windows  kKeysValues, no subspace: the means of the zone's windows of 64 (window_means.h), a function of the rows;
+//   checksums  where rows are not held as they came, of every token: to tell a replay from a rewrite;
 //   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
+//
+// With IndexConfig::subspace a run of places [low_begin, low_end) is held low-rank, by a LowRankStore a head, and the
+// rows before and behind it as they came. A token becomes low-rank as the zone's end passes it, and stays so: after a
+// cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Whoever reads rows gets
+// them rebuilt (strip_low_rank.cc). No sums are kept.
 #ifndef SEINE_INDEX_STRIP_H_
 #define SEINE_INDEX_STRIP_H_
 
@@ -25,16 +30,25 @@
 #include "index/context.h"
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
+#include "index/subspace/low_rank_store.h"
 #include "kernels/cpu/attention.h"
 
 namespace seine {
+
+// What a head's view may point into.
+struct HeadStorage {
+  std::vector<int32_t> positions;
+  std::vector<float> keys, values;  // rebuilt
+  const uint8_t* key_chunk = nullptr;
+  const uint8_t* value_chunk = nullptr;
+};
 
 // Not thread-safe; the owning layer's lock guards it. Heads are counted from the strip's first.
 class Strip {
  public:
   // All heads of a layer, or the one `head`, whose tokens have positions of their own.
-  explicit Strip(const Context* context);
-  Strip(const Context* context, int head);
+  Strip(const Context* context, int layer);
+  Strip(const Context* context, int layer, int head);
   // Copies share all pieces until one side writes. Not while a Staging holds plans for it.
   Strip(const Strip&) = default;
   Strip& operator=(const Strip&) = default;
@@ -54,11 +68,14 @@ class Strip {
   absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
 
   // Appends tokens [first_position, first_position + count), in steps so that all strips of a layer change or none
-  // does: Plan each, allocate, install, Write each, Commit each. `values` is read where they are stored. ChooseCodecs
-  // comes first, with what the layer's length is going to be.
+  // does: Plan each, allocate, StageLow each, install, Write each, Commit each. `values` is read where they are stored.
+  // ChooseCodecs comes first, with what the layer's length is going to be.
   bool WantsCodecs(int64_t count) const;
   void ChooseCodecs(std::shared_ptr<const LayerCodecs> codecs) { codes_.Choose(std::move(codecs)); }
   void PlanAppend(int64_t count, Staging* staging);
+  // Projects what becomes low-rank; RESOURCE_EXHAUSTED. An append that then fails drops it.
+  absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
+  void DropStaged() { staged_.clear(); }
   // The staging is installed: for every strip, before any is written.
   void Installed();
   // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
@@ -73,16 +90,17 @@ class Strip {
   absl::Status CommitTruncate(int64_t position);
 
   // Fills this empty strip of one head with the tokens at `places` (ascending) of that head in `source`.
-  void PlanKeep(int64_t count, Staging* staging);
+  void PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Staging* staging);
   absl::Status CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
 
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.
   void FillTask(int head, const SearchParams& params, SearchTask* task) const;
-  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
+  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept, and
+  // full-rank.
   void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
-  // A head as scorers see it. `positions` is storage that the view may point into.
-  HeadTokens Tokens(int head, std::vector<int32_t>* positions) const;
+  // A head as scorers see it.
+  HeadTokens Tokens(int head, HeadStorage* storage) const;
 
   bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
   // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this strip's zone. RESOURCE_EXHAUSTED: no
@@ -94,14 +112,20 @@ class Strip {
   // Stored rows of places of one head, appended to `keys` and `values` where those are given.
   void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
 
-  int64_t store_bytes() const {
-    return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
-  }
+  // The low-rank store of a head; nullptr: everything is full-rank.
+  const LowRankStore* low_rank(int head) const { return low_.empty() ? nullptr : &low_[head]; }
+
+  LowRankStore* mutable_low_rank(int head) { return &low_[head]; }
+
+  int64_t store_bytes() const;
 
  private:
   class AppendedKeys;
+  class RebuiltRows;
 
+  bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
+  bool keeps_windows() const { return keeps_values() && low_.empty(); }
   // Where the strip's first head begins in a token of the whole layer.
   int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
   absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
@@ -117,6 +141,23 @@ class Strip {
   bool CutWorks(int64_t place) const;
   void AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
 
+  // What follows is of strips with low-rank stores.
+  int64_t low_end() const { return low_begin_ + low_[0].size(); }
+  bool IsLow(int64_t place) const { return !low_.empty() && place >= low_begin_ && place < low_end(); }
+  // Where the next tokens begin that become low-rank, and where they end once the strip has grown to `size`.
+  int64_t LowStart() const { return low_[0].size() == 0 ? context_->config.zones.sink : low_end(); }
+  int64_t LowEndAt(int64_t size) const;
+  void InstallLow();
+  absl::Status KeepLow(const Strip& source, absl::Span<const uint32_t> places);
+  // Of `places`, those that are low-rank in this strip: [first, second).
+  std::pair<size_t, size_t> LowAmong(absl::Span<const uint32_t> places) const;
+  // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
+  void ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const;
+  void ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const;
+  void RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
+  void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
+  void FillRebuilt(int head, bool with_dense, SearchTask* task) const;
+
   const Context* context_;
   bool whole_;  // all heads, places are positions
   int first_head_;
@@ -124,11 +165,15 @@ class Strip {
   int64_t raw_begin_ = 0;  // kNone: keys of [raw_begin_, size_) are held, besides the sink's
   RowStore keys_;
   RowStore values_;            // kKeysValues
-  RowStore checksums_;         // kNone
+  RowStore checksums_;         // kNone, or with low_
   RowStore positions_;         // int32, unless whole
   RowStore windows_;           // kKeysValues; by window
   std::vector<KeySums> sums_;  // [num_heads], or empty
   CodeStore codes_;
+
+  int64_t low_begin_ = 0;
+  std::vector<LowRankStore> low_;             // [num_heads], of equal sizes, or empty
+  std::vector<LowRankStore::Staged> staged_;  // beside them, from StageLow to CommitAppend
 };
 
 }  // namespace seine

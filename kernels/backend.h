@@ -88,6 +88,8 @@ class Backend {
   virtual bool codes_apart() const { return false; }
   // Whether Search follows SearchParams::recall_target. One that does not must not be given it.
   virtual bool follows_recall_target() const { return true; }
+  // Whether Search reads keys by SearchTask::reader.
+  virtual bool reads_made_rows() const { return true; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
 

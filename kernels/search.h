@@ -4,6 +4,7 @@
 #define SEINE_KERNELS_SEARCH_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/code.h"
@@ -65,7 +66,8 @@ struct SearchTask {
   int64_t zone_begin = 0;                     // position of key 0 of the zone
   const SharedCentre* shared_centre = nullptr;
   const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
-  ChunkedRows keys;                            // stored keys by position; chunks == nullptr: no refine, no kExact
+  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no reader: no refine, no kExact
+  std::shared_ptr<const RowReader> reader;  // in place of `keys`, where Backend::reads_made_rows
   std::vector<DenseRun> dense;
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;

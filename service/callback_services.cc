@@ -14,6 +14,7 @@
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
+#include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/calls.h"
 #include "service/decode_lanes.h"
 #include "service/rpc.h"
@@ -202,6 +203,18 @@ class EvictionServiceImpl final : public v1::EvictionService::CallbackService {
   Core& core_;
 };
 
+class SubspaceServiceImpl final : public v1::SubspaceService::CallbackService {
+ public:
+  explicit SubspaceServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(GetBasis, Light)
+  SEINE_UNARY(LoadBasis, Light)
+  SEINE_UNARY(CalibrateBasis, Heavy)
+  SEINE_UNARY(Reconstruct, Heavy)
+
+ private:
+  Core& core_;
+};
+
 // All by callbacks but Decode.
 template <typename Base>
 using ByCallbacks = v1::RetrievalService::WithCallbackMethod_Append<
@@ -278,6 +291,7 @@ class CallbackServices final : public Services {
         sequence_(core),
         admin_(core),
         eviction_(core),
+        subspace_(core),
         retrieval_(core),
         lanes_(core, kDecodeLanes, DecodeLanes::Wait::kSleep,
                [this](auto* context, auto* wire, auto* queue, void* tag) {
@@ -287,7 +301,7 @@ class CallbackServices final : public Services {
   void Register(grpc::ServerBuilder* builder) override {
     grpc::EnableDefaultHealthCheckService(true);
     builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
-    builder->RegisterService(&eviction_);
+    builder->RegisterService(&eviction_).RegisterService(&subspace_);
     lanes_.Register(builder);
   }
   void Start(grpc::Server* server) override {
@@ -295,7 +309,7 @@ class CallbackServices final : public Services {
     health_ = server->GetHealthCheckService();
     for (const char* name : {v1::IndexService::service_full_name(), v1::SequenceService::service_full_name(),
                              v1::AdminService::service_full_name(), v1::RetrievalService::service_full_name(),
-                             v1::EvictionService::service_full_name()}) {
+                             v1::EvictionService::service_full_name(), v1::SubspaceService::service_full_name()}) {
       health_->SetServingStatus(name, true);
     }
     heartbeat_.Start(server->InProcessChannel(grpc::ChannelArguments()));
@@ -313,6 +327,7 @@ class CallbackServices final : public Services {
   SequenceServiceImpl sequence_;
   AdminServiceImpl admin_;
   EvictionServiceImpl eviction_;
+  SubspaceServiceImpl subspace_;
   RetrievalServiceImpl retrieval_;
   DecodeLanes lanes_;
   grpc::HealthCheckServiceInterface* health_ = nullptr;

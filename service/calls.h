@@ -15,6 +15,7 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
+#include "seine/v1/subspace_service.pb.h"
 #include "service/core.h"
 #include "service/retriever.h"
 
@@ -61,6 +62,12 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
 absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreResponse* response);
 absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictResponse* response);
 absl::Status Diagnose(Core& core, const v1::DiagnoseRequest& request, v1::DiagnoseResponse* response);
+
+// SubspaceService.
+absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBasisResponse* response);
+absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::LoadBasisResponse* response);
+absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request, v1::CalibrateBasisResponse* response);
+absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::ReconstructResponse* response);
 
 // One Decode stream's steps: appends in order, then the items. Not thread-safe.
 class DecodeSession {

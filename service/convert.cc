@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "profile/profile.h"
 #include "service/eviction_convert.h"
+#include "service/subspace_convert.h"
 #include "service/validate.h"
 #include "service/wire_enum.h"
 
@@ -181,6 +182,14 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
       if (!s.ok()) return s;
     }
   }
+  if (spec.has_subspace()) {
+    config.subspace.emplace();
+    const std::string field = absl::StrCat(prefix, ".subspace");
+    if (auto s = SubspaceFrom(spec.subspace(), field, profiles, &*config.subspace); !s.ok()) return s;
+    if (config.subspace->profile != nullptr) {
+      if (auto s = TakeRope(*config.subspace->profile, field + ".profile", &config.geometry); !s.ok()) return s;
+    }
+  }
   if (auto s = Validate(config); !s.ok()) return Explain(s, prefix, kSpecNames);
   return config;
 }
@@ -226,6 +235,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
   spec->set_model(config.model);
   if (config.eviction) ToProto(*config.eviction, spec->mutable_eviction());
+  if (config.subspace) ToProto(*config.subspace, spec->mutable_subspace());
 }
 
 absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config) {
@@ -321,6 +331,7 @@ void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
   if (head.position >= 0) out->set_position(head.position);
   out->set_query_moments(head.query_moments);
   if (head.predicted_loss) out->set_predicted_loss(*head.predicted_loss);
+  if (head.subspace) ToProto(*head.subspace, out->mutable_subspace());
   if (head.lambda.empty()) return;
   SetTensor(v1::D_TYPE_FLOAT32, {static_cast<int64_t>(head.lambda.size())}, out->mutable_lambda());
   out->mutable_lambda()->set_raw(head.lambda.data(), head.lambda.size() * sizeof(float));

@@ -11,6 +11,7 @@
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
+#include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/calls.h"
 #include "service/decode_lanes.h"
 #include "service/rpc.h"
@@ -74,6 +75,18 @@ class EvictionServiceImpl final : public v1::EvictionService::Service {
   SEINE_UNARY(Score)
   SEINE_UNARY(Evict)
   SEINE_UNARY(Diagnose)
+
+ private:
+  Core& core_;
+};
+
+class SubspaceServiceImpl final : public v1::SubspaceService::Service {
+ public:
+  explicit SubspaceServiceImpl(Core& core) : core_(core) {}
+  SEINE_UNARY(GetBasis)
+  SEINE_UNARY(LoadBasis)
+  SEINE_UNARY(CalibrateBasis)
+  SEINE_UNARY(Reconstruct)
 
  private:
   Core& core_;
@@ -144,7 +157,8 @@ class HealthServiceImpl final : public grpc::Service {
     const std::string service = text.empty() ? "" : text.substr(2);
     if (!service.empty() && service != v1::IndexService::service_full_name() &&
         service != v1::SequenceService::service_full_name() && service != v1::AdminService::service_full_name() &&
-        service != v1::RetrievalService::service_full_name() && service != v1::EvictionService::service_full_name()) {
+        service != v1::RetrievalService::service_full_name() && service != v1::EvictionService::service_full_name() &&
+        service != v1::SubspaceService::service_full_name()) {
       return {grpc::StatusCode::NOT_FOUND, "service name unknown"};
     }
     const grpc::Slice status(draining_.load() ? "\x08\x02" : "\x08\x01");  // NOT_SERVING : SERVING
@@ -163,6 +177,7 @@ class PollingServices final : public Services {
         sequence_(core),
         admin_(core),
         eviction_(core),
+        subspace_(core),
         retrieval_(core),
         health_(draining_),
         lanes_(core, 1, DecodeLanes::Wait::kSpin, [this](auto* context, auto* wire, auto* queue, void* tag) {
@@ -172,7 +187,7 @@ class PollingServices final : public Services {
   void Register(grpc::ServerBuilder* builder) override {
     grpc::EnableDefaultHealthCheckService(false);
     builder->RegisterService(&index_).RegisterService(&sequence_).RegisterService(&admin_).RegisterService(&retrieval_);
-    builder->RegisterService(&eviction_);
+    builder->RegisterService(&eviction_).RegisterService(&subspace_);
     builder->RegisterService(&health_);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     // Threads stand in for the executor's queue here: beyond them gRPC answers RESOURCE_EXHAUSTED.
@@ -196,6 +211,7 @@ class PollingServices final : public Services {
   SequenceServiceImpl sequence_;
   AdminServiceImpl admin_;
   EvictionServiceImpl eviction_;
+  SubspaceServiceImpl subspace_;
   RetrievalServiceImpl retrieval_;
   HealthServiceImpl health_;
   DecodeLanes lanes_;

@@ -36,6 +36,7 @@ void AddIndexCommands(CLI::App* app, Session* session);     // index create | li
 void AddSequenceCommands(CLI::App* app, Session* session);  // seq list | get | create | fork | truncate | delete
 void AddDataCommands(CLI::App* app, Session* session);      // query, append
 void AddEvictionCommands(CLI::App* app, Session* session);  // evict, diagnose
+void AddSubspaceCommands(CLI::App* app, Session* session);  // subspace show | save | load | calibrate
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 
 }  // namespace seine::cli

@@ -60,6 +60,10 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
           {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
           {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
+          {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
+          {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
+          {"subspace_frame", spec.subspace ? Json(NameOf(kKeyFrameNames, spec.subspace->frame)) : Json()},
+          {"subspace_profile", spec.subspace ? Json(spec.subspace->profile) : Json()},
           {"evictions", info.evictions},
           {"evicted_tokens", info.evicted_tokens}};
 }
@@ -174,6 +178,70 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group(group);
 }
 
+// Each option but the rank needs it: without one everything is stored full-rank.
+void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
+  const char* group = "Subspaces (the zone's keys and values low-rank; needs --kv-store keys_values)";
+  CLI::Option* rank = create->add_option_function<int>(
+      "--subspace-rank",
+      [spec](int value) {
+        if (!spec->subspace) spec->subspace.emplace();
+        client::Subspace& s = *spec->subspace;
+        if (s.key_rank == 0) s.key_rank = value;
+        s.value_rank = value;
+      },
+      "Of values, and of keys without --subspace-key-rank");
+  rank->group(group);
+  const auto add = [=](const char* flag, auto member, const char* help) {
+    using Value = typename std::remove_reference_t<decltype(std::declval<client::Subspace>().*member)>::value_type;
+    return create
+        ->add_option_function<Value>(
+            flag,
+            [=](const Value& value) {
+              if (!spec->subspace) spec->subspace.emplace();
+              (*spec->subspace).*member = value;
+            },
+            help)
+        ->needs(rank)
+        ->group(group);
+  };
+  create
+      ->add_option_function<int>(
+          "--subspace-key-rank",
+          [spec](int value) {
+            if (!spec->subspace) spec->subspace.emplace();
+            spec->subspace->key_rank = value;
+          },
+          "Of keys")
+      ->needs(rank)
+      ->group(group);
+  create
+      ->add_option_function<int>(
+          "--subspace-frame",
+          [spec](int value) {
+            if (!spec->subspace) spec->subspace.emplace();
+            spec->subspace->frame = static_cast<client::KeyFrame>(value);
+          },
+          "post_rope (default) or pre_rope, which needs --rope-theta or --rope")
+      ->transform(Names(kKeyFrameNames))
+      ->needs(rank)
+      ->group(group);
+  create
+      ->add_option_function<std::string>(
+          "--subspace-profile",
+          [spec](const std::string& value) {
+            if (!spec->subspace) spec->subspace.emplace();
+            spec->subspace->profile = value;
+          },
+          "Model profile that bases begin with (default: a sequence's first tokens)")
+      ->needs(rank)
+      ->group(group);
+  using S = client::Subspace;
+  add("--subspace-interval", &S::interval, "Tokens between updates (32)");
+  add("--subspace-threshold", &S::error_threshold, "Update only where more of the energy is left out; 1: never (0)");
+  add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (0)");
+  add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (32768)");
+}
+
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("NAME", spec->name, "Name of the new index")->required();
   client::Geometry& geometry = spec->geometry;
@@ -201,6 +269,7 @@ void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("--window", spec->centre_window, "Tokens that share a centre")->group("Codec");
   AddBalancedOptions(create, spec);
   AddEvictionOptions(create, spec);
+  AddSubspaceOptions(create, spec);
 
   create->add_option("--top-k", spec->top_k, "Tokens of an answer")->group("Retrieval");
   create->add_option("--beta", spec->beta, "Share of the zone kept as candidates")->group("Retrieval");

@@ -43,6 +43,7 @@ int Run(int argc, char** argv) {
   AddSequenceCommands(&app, &session);
   AddDataCommands(&app, &session);
   AddEvictionCommands(&app, &session);
+  AddSubspaceCommands(&app, &session);
   AddProfileCommands(&app, &session);
   try {
     app.parse(argc, argv);

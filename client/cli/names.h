@@ -29,6 +29,8 @@ inline const NameTable<client::RopeStyle> kRopeStyleNames = {{"half_split", clie
                                                              {"interleaved", client::RopeStyle::kInterleaved}};
 inline const NameTable<client::KvStore> kKvStoreNames = {
     {"none", client::KvStore::kNone}, {"keys", client::KvStore::kKeys}, {"keys_values", client::KvStore::kKeysValues}};
+inline const NameTable<client::KeyFrame> kKeyFrameNames = {{"post_rope", client::KeyFrame::kPostRope},
+                                                           {"pre_rope", client::KeyFrame::kPreRope}};
 inline const NameTable<client::Anchor> kAnchorNames = {{"unit_mean", client::Anchor::kUnitMean},
                                                        {"mean", client::Anchor::kMean},
                                                        {"median", client::Anchor::kMedian},

@@ -31,13 +31,14 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
   return bases;
 }
 
-template <typename Turn>
-void TurnRows(const Rope& rope, int64_t first_position, int64_t count, float* rows, Turn turn) {
+// Row i by position(i).
+template <typename Turn, typename Position>
+void TurnRows(const Rope& rope, int64_t count, float* rows, Turn turn, Position position) {
   const int dim = rope.head_dim();
   std::vector<double> row(dim);
   for (int64_t i = 0; i < count; ++i, rows += dim) {
     std::copy(rows, rows + dim, row.begin());
-    turn(rope, first_position + i, row.data());
+    turn(rope, position(i), row.data());
     for (int j = 0; j < dim; ++j) rows[j] = static_cast<float>(row[j]);
   }
 }
@@ -79,11 +80,19 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
 }
 
 void UndoRopeOfRows(const Rope& rope, int64_t first_position, int64_t count, float* rows) {
-  TurnRows(rope, first_position, count, rows, UndoRope);
+  TurnRows(rope, count, rows, UndoRope, [=](int64_t i) { return first_position + i; });
 }
 
 void ApplyRopeToRows(const Rope& rope, int64_t first_position, int64_t count, float* rows) {
-  TurnRows(rope, first_position, count, rows, ApplyRope);
+  TurnRows(rope, count, rows, ApplyRope, [=](int64_t i) { return first_position + i; });
+}
+
+void UndoRopeOfRows(const Rope& rope, const int32_t* positions, int64_t count, float* rows) {
+  TurnRows(rope, count, rows, UndoRope, [=](int64_t i) { return int64_t{positions[i]}; });
+}
+
+void ApplyRopeToRows(const Rope& rope, const int32_t* positions, int64_t count, float* rows) {
+  TurnRows(rope, count, rows, ApplyRope, [=](int64_t i) { return int64_t{positions[i]}; });
 }
 
 }  // namespace seine

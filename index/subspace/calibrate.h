@@ -9,16 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/subspace/basis.h"
+#include "index/subspace/options.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 
 namespace seine {
-
-// Where the key basis lives. kPostRope is the paper's, and low-rank attention needs it; kPreRope (ours) projects keys
-// whose RoPE was undone, which fewer dimensions hold, and reads turn them back by their positions.
-enum class KeyFrame : uint8_t { kPostRope = 0, kPreRope = 1 };
-const char* Name(KeyFrame frame);  // "post_rope", "pre_rope"
-absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name);
 
 struct CalibrationOptions {
   KeyFrame frame = KeyFrame::kPostRope;
@@ -41,6 +36,9 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
 // Turns rows [count, D] at positions first_position, first_position + 1, ... back to position 0, or forth.
 void UndoRopeOfRows(const Rope& rope, int64_t first_position, int64_t count, float* rows);
 void ApplyRopeToRows(const Rope& rope, int64_t first_position, int64_t count, float* rows);
+// The same for rows at `positions` [count].
+void UndoRopeOfRows(const Rope& rope, const int32_t* positions, int64_t count, float* rows);
+void ApplyRopeToRows(const Rope& rope, const int32_t* positions, int64_t count, float* rows);
 
 // Bases of layers 0, 1, ... in a safetensors file: layers.{l}.key_basis and .value_basis, fp32 [num_kv_heads, D, r];
 // metadata format = "seine-bases-1", frame, model.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,19 +17,6 @@ namespace seine {
 namespace {
 
 constexpr float kLargestHalf = 65504;
-
-// fp32 to the index's dtype; halves saturate.
-void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out) {
-  if (dtype == DType::kFloat32) {
-    std::memcpy(out, x, count * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const uint16_t half =
-        dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(std::clamp(x[i], -kLargestHalf, kLargestHalf));
-    std::memcpy(out + i * sizeof(half), &half, sizeof(half));
-  }
-}
 
 void Widen(const uint8_t* x, int64_t count, DType dtype, float* out) {
   if (dtype == DType::kFloat32) {
@@ -64,14 +52,25 @@ std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Ei
 
 }  // namespace
 
+void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out, x, count * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const uint16_t half =
+        dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(std::clamp(x[i], -kLargestHalf, kLargestHalf));
+    std::memcpy(out + i * sizeof(half), &half, sizeof(half));
+  }
+}
+
 absl::Status Validate(const LowRankOptions& o) {
   if (o.key_rank < 1 || o.key_rank > o.head_dim) return OutOf("key_rank", o.key_rank, 1, o.head_dim);
   if (o.value_rank < 1 || o.value_rank > o.head_dim) return OutOf("value_rank", o.value_rank, 1, o.head_dim);
-  constexpr int kMaxBlock = 65536;
-  if (o.block_tokens < 1 || o.block_tokens > kMaxBlock) return OutOf("block_tokens", o.block_tokens, 1, kMaxBlock);
-  if (o.version_tokens < 1 || o.version_tokens % o.block_tokens != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("version_tokens: ", o.version_tokens, " is no multiple of ", o.block_tokens));
+  if (o.block_tokens < 1 || o.block_tokens > kMaxBlockTokens)
+    return OutOf("block_tokens", o.block_tokens, 1, kMaxBlockTokens);
+  if (o.version_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("version_tokens: ", o.version_tokens, " is not positive"));
   }
   if (!(o.full_rank >= 0 && o.full_rank < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("full_rank: ", o.full_rank, " is not in [0, 1)"));
@@ -82,129 +81,181 @@ absl::Status Validate(const LowRankOptions& o) {
   return Validate(o.oja);
 }
 
-int64_t LowRankShape::kept() const { return std::llround(options.full_rank * options.block_tokens); }
-
-LowRankStore::Offsets LowRankStore::BlockOffsets() const {
+LowRankStore::Offsets LowRankStore::OffsetsOf(int64_t tokens, int64_t kept) const {
   const LowRankOptions& o = shape_->options;
   const auto size = static_cast<int64_t>(SizeOf(o.dtype));
-  const int64_t kept = shape_->kept();
   Offsets at;
-  at.value_codes = int64_t{o.heads} * o.block_tokens * o.key_rank * size;
-  at.kept_keys = at.value_codes + int64_t{o.heads} * o.block_tokens * o.value_rank * size;
-  at.kept_values = at.kept_keys + o.heads * kept * o.head_dim * size;
-  at.places = at.kept_values + o.heads * kept * o.head_dim * size;
-  at.end = at.places + o.heads * kept * static_cast<int64_t>(sizeof(uint16_t));
+  at.value_codes = tokens * o.key_rank * size;
+  at.kept_keys = at.value_codes + tokens * o.value_rank * size;
+  at.kept_values = at.kept_keys + kept * o.head_dim * size;
+  at.places = at.kept_values + kept * o.head_dim * size;
+  at.end = at.places + kept * static_cast<int64_t>(sizeof(uint16_t));
   return at;
+}
+
+int64_t LowRankStore::KeptOf(int64_t tokens) const {
+  return std::llround(shape_->options.full_rank * static_cast<double>(tokens));
 }
 
 int64_t LowRankStore::VersionBytes() const {
   const LowRankOptions& o = shape_->options;
-  return int64_t{o.heads} * o.head_dim * (o.key_rank + o.value_rank) * static_cast<int64_t>(sizeof(uint16_t));
+  return int64_t{o.head_dim} * (o.key_rank + o.value_rank) * static_cast<int64_t>(sizeof(uint16_t));
+}
+
+int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
+  const LowRankOptions& o = shape_->options;
+  const bool rows_wait = waiting % o.oja.interval != 0;
+  return OjaTracker::Bytes(o.head_dim, o.key_rank, o.oja, rows_wait) +
+         OjaTracker::Bytes(o.head_dim, o.value_rank, o.oja, rows_wait);
+}
+
+// Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
+int64_t LowRankStore::VersionTokens(int64_t before) const {
+  constexpr int64_t kFirst = 512, kGrowth = 3;
+  return std::min(shape_->options.version_tokens, std::max(kFirst, kGrowth * before));
 }
 
 // All memory of an append, or none.
-absl::Status LowRankStore::Stage(int64_t num_blocks, Staged* staged) const {
+absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t first) const {
   const LowRankOptions& o = shape_->options;
-  const int64_t block_bytes = BlockOffsets().end;
-  std::vector<bool> fresh;
-  for (int64_t b = 0, held = version_tokens_; b < num_blocks; ++b) {
-    fresh.push_back((runs_.empty() && b == 0) || held >= o.version_tokens);
-    held = (fresh.back() ? 0 : held) + o.block_tokens;
+  Planned planned;
+  const int64_t tracker_bytes = TrackerBytes((trackers_ == nullptr ? 0 : trackers_->keys.waiting()) + count);
+  int64_t bytes = tracker_bytes, in_version = 0;
+  for (const Run& run : runs_) {
+    in_version += run.block->version == runs_.back().block->version ? run.block->tokens : 0;
   }
-  const int64_t num_versions = std::count(fresh.begin(), fresh.end(), true);
-  const int64_t tracker_bytes = int64_t{o.heads} * (OjaTracker::Bytes(o.head_dim, o.key_rank, o.oja) +
-                                                    OjaTracker::Bytes(o.head_dim, o.value_rank, o.oja));
+  int64_t before = std::max<int64_t>(0, size_ - in_version);
+  for (int64_t done = 0; done < count;) {
+    auto block = std::make_shared<Block>();
+    block->tokens = std::min<int64_t>(done == 0 ? first : o.block_tokens, count - done);
+    block->kept = KeptOf(block->tokens);
+    bytes += OffsetsOf(block->tokens, block->kept).end;
+    const bool fresh = ((runs_.empty() || bases_set_) && done == 0) || in_version >= VersionTokens(before);
+    if (fresh) before = size_ + done;
+    if (fresh) bytes += VersionBytes();
+    in_version = (fresh ? 0 : in_version) + block->tokens;
+    done += block->tokens;
+    planned.fresh.push_back(fresh ? std::make_shared<Version>() : nullptr);
+    planned.blocks.push_back(std::move(block));
+  }
   Reservation reservation(ledger_);
-  absl::Status s =
-      reservation.Reserve(MemoryKind::kStore, num_blocks * block_bytes + num_versions * VersionBytes() + tracker_bytes);
-  if (!s.ok()) return s;
-  for (int64_t b = 0; b < num_blocks; ++b) {
-    staged->blocks.push_back(std::make_shared<Block>());
-    s = reservation.Allocate(MemoryKind::kStore, block_bytes, nullptr, &staged->blocks.back()->memory);
-    if (!s.ok()) return s;
-    staged->versions.push_back(fresh[b] ? std::make_shared<Version>() : nullptr);
-    if (!fresh[b]) continue;
-    s = reservation.Allocate(MemoryKind::kStore, VersionBytes(), nullptr, &staged->versions.back()->memory);
-    if (!s.ok()) return s;
+  absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes);
+  for (size_t b = 0; b < planned.blocks.size() && s.ok(); ++b) {
+    Block& block = *planned.blocks[b];
+    s = reservation.Allocate(MemoryKind::kStore, OffsetsOf(block.tokens, block.kept).end, nullptr, &block.memory);
+    Version* fresh = planned.fresh[b].get();
+    if (s.ok() && fresh != nullptr) {
+      s = reservation.Allocate(MemoryKind::kStore, VersionBytes(), nullptr, &fresh->memory);
+    }
   }
-  staged->trackers = std::make_shared<TrackerSet>();
-  staged->trackers->charge = reservation.Charge(MemoryKind::kStore, tracker_bytes);
-  return absl::OkStatus();
+  if (!s.ok()) return s;
+  planned.trackers = reservation.Charge(MemoryKind::kStore, tracker_bytes);
+  return planned;
 }
 
-// The calibrated bases; without them, those of the first block's own moments (a head of zeros: the first axes).
-absl::Status LowRankStore::StartTrackers(absl::Span<const HeadRows> rows, std::vector<Trackers>* trackers) const {
+// Those held; before the first block the calibrated bases', without them those of its own moments (zeros: the first
+// axes).
+absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrackers(const HeadRows& rows,
+                                                                                     const int32_t* positions,
+                                                                                     int64_t first_block) const {
   const LowRankOptions& o = shape_->options;
-  const auto start = [&o](const ConstRows& view, int rank) -> absl::StatusOr<Basis> {
-    const Eigen::MatrixXd moment = MomentOfRows(view, o.block_tokens, o.head_dim);
+  if (trackers_ != nullptr) {
+    return std::make_shared<TrackerSet>(TrackerSet{trackers_->keys, trackers_->values, Memory()});
+  }
+  const auto start = [&](const ConstRows& view, int rank) -> absl::StatusOr<Basis> {
+    const Eigen::MatrixXd moment = MomentOfRows(view, first_block, o.head_dim);
     if (moment.trace() == 0) return FromEigen(Eigen::MatrixXd::Identity(o.head_dim, rank), 0);
     return BasisOfMoment(moment, rank);
   };
-  for (int h = 0; h < o.heads; ++h) {
-    if (!shape_->start.keys.empty()) {
-      trackers->push_back({OjaTracker(shape_->start.keys[h], o.oja), OjaTracker(shape_->start.values[h], o.oja)});
-      continue;
-    }
-    const std::vector<float> keys = KeysInFrame(rows[h].keys, o.block_tokens, 0);
-    const auto key_basis = start({keys.data(), o.head_dim * sizeof(float), DType::kFloat32}, o.key_rank);
-    if (!key_basis.ok()) return key_basis.status();
-    const auto value_basis = start(rows[h].values, o.value_rank);
-    if (!value_basis.ok()) return value_basis.status();
-    trackers->push_back({OjaTracker(*key_basis, o.oja), OjaTracker(*value_basis, o.oja)});
+  std::optional<Basis> key_start = shape_->key_start, value_start = shape_->value_start;
+  if (!key_start) {
+    const std::vector<float> keys = KeysInFrame(rows.keys, positions, first_block);
+    auto made = start({keys.data(), o.head_dim * sizeof(float), DType::kFloat32}, o.key_rank);
+    if (!made.ok()) return made.status();
+    key_start = *std::move(made);
   }
-  return absl::OkStatus();
+  if (!value_start) {
+    auto made = start(rows.values, o.value_rank);
+    if (!made.ok()) return made.status();
+    value_start = *std::move(made);
+  }
+  return std::make_shared<TrackerSet>(
+      TrackerSet{OjaTracker(*std::move(key_start), o.oja), OjaTracker(*std::move(value_start), o.oja), Memory()});
 }
 
-std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, int64_t count, int64_t place) const {
+std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const {
   const LowRankOptions& o = shape_->options;
   std::vector<float> rows(count * o.head_dim);
   cpu::ToFloat(keys, static_cast<int>(count), o.head_dim, rows.data());
-  if (o.frame == KeyFrame::kPreRope) UndoRopeOfRows(o.rope, o.first_position + place, count, rows.data());
+  if (o.frame == KeyFrame::kPreRope) UndoRopeOfRows(o.rope, positions, count, rows.data());
   return rows;
 }
 
-absl::Status LowRankStore::Append(absl::Span<const HeadRows> rows, int64_t count) {
-  const LowRankOptions& o = shape_->options;
-  const int64_t num_blocks = count / o.block_tokens;
-  if (num_blocks == 0) return absl::OkStatus();
+absl::StatusOr<LowRankStore::Staged> LowRankStore::Stage(const HeadRows& rows, const int32_t* positions, int64_t count,
+                                                         int64_t first) const {
   Staged staged;
-  if (absl::Status s = Stage(num_blocks, &staged); !s.ok()) return s;
-  if (trackers_ != nullptr) {
-    staged.trackers->heads = trackers_->heads;
-  } else if (absl::Status s = StartTrackers(rows, &staged.trackers->heads); !s.ok()) {
-    return s;
-  }
+  staged.trackers_ = trackers_;
+  if (count == 0) return staged;
+  absl::StatusOr<Planned> planned = Plan(count, first);
+  if (!planned.ok()) return planned.status();
+  auto trackers = NextTrackers(rows, positions, planned->blocks[0]->tokens);
+  if (!trackers.ok()) return trackers.status();
+  (*trackers)->charge = std::move(planned->trackers);
   std::shared_ptr<const Version> version = runs_.empty() ? nullptr : runs_.back().block->version;
-  for (int64_t b = 0; b < num_blocks; ++b) {
-    if (staged.versions[b] != nullptr) version = staged.versions[b];
-    staged.blocks[b]->version = version;
-    for (int h = 0; h < o.heads; ++h) {
-      const auto from = [&](const ConstRows& view) {
-        return ConstRows{view.row(b * o.block_tokens), view.stride_bytes, view.dtype};
-      };
-      absl::Status s = FillBlock({from(rows[h].keys), from(rows[h].values)}, h, size_ + b * o.block_tokens,
-                                 staged.versions[b].get(), &staged.trackers->heads[h], staged.blocks[b].get());
-      if (!s.ok()) return s;
-    }
+  int64_t done = 0;
+  for (size_t b = 0; b < planned->blocks.size(); ++b) {
+    Block& block = *planned->blocks[b];
+    if (planned->fresh[b] != nullptr) version = planned->fresh[b];
+    block.version = version;
+    const auto from = [&](const ConstRows& view) { return ConstRows{view.row(done), view.stride_bytes, view.dtype}; };
+    absl::Status s = FillBlock({from(rows.keys), from(rows.values)}, positions + done, planned->fresh[b].get(),
+                               trackers->get(), &block);
+    if (!s.ok()) return s;
+    done += block.tokens;
+    staged.blocks_.push_back(std::move(planned->blocks[b]));
   }
-  for (int64_t b = 0; b < num_blocks; ++b) {  // from here on nothing can fail
-    runs_.push_back({std::move(staged.blocks[b]), size_});
-    size_ += o.block_tokens;
-    version_tokens_ = (staged.versions[b] != nullptr ? 0 : version_tokens_) + o.block_tokens;
+  staged.trackers_ = *std::move(trackers);
+  return staged;
+}
+
+void LowRankStore::Install(Staged staged) {
+  for (std::shared_ptr<const Block>& block : staged.blocks_) {
+    const int64_t tokens = block->tokens;
+    runs_.push_back({std::move(block), size_});
+    size_ += tokens;
   }
-  trackers_ = std::move(staged.trackers);
+  bases_set_ = bases_set_ && staged.blocks_.empty();
+  trackers_ = std::move(staged.trackers_);
+}
+
+const Basis* LowRankStore::key_basis() const {
+  if (trackers_ != nullptr) return &trackers_->keys.basis();
+  return shape_->key_start ? &*shape_->key_start : nullptr;
+}
+
+const Basis* LowRankStore::value_basis() const {
+  if (trackers_ != nullptr) return &trackers_->values.basis();
+  return shape_->value_start ? &*shape_->value_start : nullptr;
+}
+
+absl::Status LowRankStore::SetBases(Basis keys, Basis values) {
+  const OjaOptions& oja = shape_->options.oja;
+  Reservation reservation(ledger_);
+  if (absl::Status s = reservation.Reserve(MemoryKind::kStore, TrackerBytes(0)); !s.ok()) return s;
+  trackers_ =
+      std::make_shared<TrackerSet>(TrackerSet{OjaTracker(std::move(keys), oja), OjaTracker(std::move(values), oja),
+                                              reservation.Charge(MemoryKind::kStore, TrackerBytes(0))});
+  bases_set_ = true;
   return absl::OkStatus();
 }
 
-// One head's part of a block. A fresh version takes what the trackers hold once they have seen the block.
-absl::Status LowRankStore::FillBlock(const HeadRows& rows, int head, int64_t place, Version* fresh, Trackers* trackers,
-                                     Block* block) const {
+// A fresh version takes what the trackers hold once they have seen the block.
+absl::Status LowRankStore::FillBlock(const HeadRows& rows, const int32_t* positions, Version* fresh,
+                                     TrackerSet* trackers, Block* block) const {
   const LowRankOptions& o = shape_->options;
-  const int64_t n = o.block_tokens, kept = shape_->kept();
+  const int64_t n = block->tokens;
   const auto size = static_cast<int64_t>(SizeOf(o.dtype));
-  const Offsets at = BlockOffsets();
-  uint8_t* const data = block->memory.data();
-  std::vector<float> keys = KeysInFrame(rows.keys, n, place), values(n * o.head_dim);
+  std::vector<float> keys = KeysInFrame(rows.keys, positions, n), values(n * o.head_dim);
   cpu::ToFloat(rows.values, static_cast<int>(n), o.head_dim, values.data());
   const auto view = [&o](const std::vector<float>& x) {
     return ConstRows{x.data(), o.head_dim * sizeof(float), DType::kFloat32};
@@ -212,14 +263,14 @@ absl::Status LowRankStore::FillBlock(const HeadRows& rows, int head, int64_t pla
   if (absl::Status s = trackers->keys.Add(view(keys), n); !s.ok()) return s;
   if (absl::Status s = trackers->values.Add(view(values), n); !s.ok()) return s;
   if (fresh != nullptr) {
-    Pack(trackers->keys.basis(), head, false, fresh);
-    Pack(trackers->values.basis(), head, true, fresh);
+    Pack(trackers->keys.basis(), false, fresh);
+    Pack(trackers->values.basis(), true, fresh);
   }
   const auto store = [&](const std::vector<float>& x, bool of_values, int64_t offset) {
-    const Basis basis = Unpack(*block->version, head, of_values);
+    const Basis basis = Unpack(*block->version, of_values);
     std::vector<float> codes(n * basis.stride()), back(x.size());
     Project(basis, x.data(), n, codes.data(), basis.stride());
-    uint8_t* const out = data + offset + head * n * basis.rank * size;
+    uint8_t* const out = block->memory.data() + offset;
     for (int64_t t = 0; t < n; ++t) {
       Narrow(&codes[t * basis.stride()], basis.rank, o.dtype, out + t * basis.rank * size);
     }
@@ -227,39 +278,43 @@ absl::Status LowRankStore::FillBlock(const HeadRows& rows, int head, int64_t pla
     return back;
   };
   std::vector<float> residuals = store(keys, false, 0);
-  store(values, true, at.value_codes);
-  if (kept == 0) return absl::OkStatus();
+  store(values, true, OffsetsOf(n, block->kept).value_codes);
   for (size_t i = 0; i < residuals.size(); ++i) residuals[i] = keys[i] - residuals[i];
-  const Eigen::MatrixXd* moment = shape_->query_moments.empty() ? nullptr : &shape_->query_moments[head];
-  const std::vector<int32_t> places = FullRankSet(Losses(residuals, o.head_dim, moment), kept);
-  const int64_t row = o.head_dim * size;
-  for (int64_t i = 0; i < kept; ++i) {
-    const auto in_block = static_cast<uint16_t>(places[i]);
-    std::memcpy(data + at.kept_keys + (head * kept + i) * row, rows.keys.row(places[i]), row);
-    std::memcpy(data + at.kept_values + (head * kept + i) * row, rows.values.row(places[i]), row);
-    std::memcpy(data + at.places + (head * kept + i) * static_cast<int64_t>(sizeof(in_block)), &in_block,
-                sizeof(in_block));
-  }
+  KeepFullRank(rows, residuals, block);
   return absl::OkStatus();
 }
 
-void LowRankStore::Pack(const Basis& basis, int head, bool of_values, Version* version) const {
+void LowRankStore::KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const {
+  if (block->kept == 0) return;
   const LowRankOptions& o = shape_->options;
-  const int64_t first = of_values ? int64_t{o.heads} * o.head_dim * o.key_rank : 0;
-  uint8_t* out = version->memory.data() + (first + int64_t{head} * o.head_dim * basis.rank) * 2;
+  const Offsets at = OffsetsOf(block->tokens, block->kept);
+  const Eigen::MatrixXd* moment = shape_->query_moment ? &*shape_->query_moment : nullptr;
+  const std::vector<int32_t> places = FullRankSet(Losses(residuals, o.head_dim, moment), block->kept);
+  uint8_t* const data = block->memory.data();
+  const auto row = o.head_dim * static_cast<int64_t>(SizeOf(o.dtype));
+  for (int64_t i = 0; i < block->kept; ++i) {
+    const auto in_block = static_cast<uint16_t>(places[i]);
+    std::memcpy(data + at.kept_keys + i * row, rows.keys.row(places[i]), row);
+    std::memcpy(data + at.kept_values + i * row, rows.values.row(places[i]), row);
+    std::memcpy(data + at.places + i * static_cast<int64_t>(sizeof(in_block)), &in_block, sizeof(in_block));
+  }
+}
+
+void LowRankStore::Pack(const Basis& basis, bool of_values, Version* version) const {
+  const LowRankOptions& o = shape_->options;
+  uint8_t* out = version->memory.data() + (of_values ? int64_t{o.head_dim} * o.key_rank * 2 : 0);
   for (int i = 0; i < o.head_dim; ++i, out += basis.rank * 2) {
     Narrow(&basis.u[static_cast<size_t>(i) * basis.stride()], basis.rank, DType::kFloat16, out);
   }
 }
 
-Basis LowRankStore::Unpack(const Version& version, int head, bool of_values) const {
+Basis LowRankStore::Unpack(const Version& version, bool of_values) const {
   const LowRankOptions& o = shape_->options;
   Basis basis;
   basis.head_dim = o.head_dim;
   basis.rank = of_values ? o.value_rank : o.key_rank;
   basis.u.assign(static_cast<size_t>(o.head_dim) * basis.stride(), 0.0f);
-  const int64_t first = of_values ? int64_t{o.heads} * o.head_dim * o.key_rank : 0;
-  const uint8_t* in = version.memory.data() + (first + int64_t{head} * o.head_dim * basis.rank) * 2;
+  const uint8_t* in = version.memory.data() + (of_values ? int64_t{o.head_dim} * o.key_rank * 2 : 0);
   for (int i = 0; i < o.head_dim; ++i, in += basis.rank * 2) {
     Widen(in, basis.rank, DType::kFloat16, &basis.u[static_cast<size_t>(i) * basis.stride()]);
   }
@@ -270,11 +325,65 @@ void LowRankStore::Truncate(int64_t size) {
   if (size >= size_) return;
   size_ = std::max<int64_t>(size, 0);
   while (!runs_.empty() && runs_.back().begin >= size_) runs_.pop_back();
-  // The next tokens make blocks and a version of their own only where the version's tokens are used up.
-  version_tokens_ = 0;
-  if (runs_.empty()) return;
-  const auto& version = runs_.back().block->version;
-  for (const Run& run : runs_) version_tokens_ += run.block->version == version ? shape_->options.block_tokens : 0;
+}
+
+absl::StatusOr<LowRankStore> LowRankStore::Keep(absl::Span<const int64_t> places) const {
+  LowRankStore kept(shape_, ledger_);
+  kept.trackers_ = trackers_;
+  kept.bases_set_ = bases_set_;
+  Reservation reservation(ledger_);
+  for (size_t begin = 0; begin < places.size();) {
+    const std::shared_ptr<const Version>& version = runs_[RunOf(places[begin])].block->version;
+    size_t end = begin;
+    while (end < places.size() && end - begin < kMaxBlockTokens && runs_[RunOf(places[end])].block->version == version)
+      ++end;
+    auto block = std::make_shared<Block>();
+    block->version = version;
+    if (absl::Status s = CopyTokens(places.subspan(begin, end - begin), &reservation, block.get()); !s.ok()) return s;
+    kept.runs_.push_back({std::move(block), kept.size_});
+    kept.size_ += static_cast<int64_t>(end - begin);
+    begin = end;
+  }
+  return kept;
+}
+
+// Makes a block of tokens that are stored in its version here.
+absl::Status LowRankStore::CopyTokens(absl::Span<const int64_t> places, Reservation* reservation, Block* block) const {
+  const LowRankOptions& o = shape_->options;
+  const auto size = static_cast<int64_t>(SizeOf(o.dtype));
+  block->tokens = static_cast<int64_t>(places.size());
+  for (const int64_t place : places) {
+    const Run& run = runs_[RunOf(place)];
+    block->kept += FullRankRow(*run.block, place - run.begin) >= 0 ? 1 : 0;
+  }
+  const Offsets to = OffsetsOf(block->tokens, block->kept);
+  if (absl::Status s = reservation->Reserve(MemoryKind::kStore, to.end); !s.ok()) return s;
+  if (absl::Status s = reservation->Allocate(MemoryKind::kStore, to.end, nullptr, &block->memory); !s.ok()) return s;
+  uint8_t* const out = block->memory.data();
+  for (int64_t i = 0, kept = 0; i < block->tokens; ++i) {
+    const Run& run = runs_[RunOf(places[i])];
+    const int64_t in_block = places[i] - run.begin, full = FullRankRow(*run.block, in_block);
+    const Offsets at = OffsetsOf(run.block->tokens, run.block->kept);
+    const uint8_t* const in = run.block->memory.data();
+    const auto copy = [&](int64_t from_plane, int64_t from, int64_t to_plane, int64_t row, int64_t bytes) {
+      std::memcpy(out + to_plane + row * bytes, in + from_plane + from * bytes, bytes);
+    };
+    copy(0, in_block, 0, i, o.key_rank * size);
+    copy(at.value_codes, in_block, to.value_codes, i, o.value_rank * size);
+    if (full < 0) continue;
+    copy(at.kept_keys, full, to.kept_keys, kept, o.head_dim * size);
+    copy(at.kept_values, full, to.kept_values, kept, o.head_dim * size);
+    const auto place = static_cast<uint16_t>(i);
+    std::memcpy(out + to.places + kept++ * static_cast<int64_t>(sizeof(place)), &place, sizeof(place));
+  }
+  return absl::OkStatus();
+}
+
+int64_t LowRankStore::FullRankRow(const Block& block, int64_t in_block) const {
+  const auto* places =
+      reinterpret_cast<const uint16_t*>(block.memory.data() + OffsetsOf(block.tokens, block.kept).places);
+  const auto* found = std::lower_bound(places, places + block.kept, in_block);
+  return found < places + block.kept && *found == in_block ? found - places : -1;
 }
 
 size_t LowRankStore::RunOf(int64_t place) const {
@@ -283,76 +392,94 @@ size_t LowRankStore::RunOf(int64_t place) const {
   return static_cast<size_t>(above - runs_.begin()) - 1;
 }
 
-Basis LowRankStore::BasisOf(int head, int64_t place, bool of_values) const {
-  return Unpack(*runs_[RunOf(place)].block->version, head, of_values);
+Basis LowRankStore::BasisOf(int64_t place, bool of_values) const {
+  return Unpack(*runs_[RunOf(place)].block->version, of_values);
 }
 
-void LowRankStore::Read(int head, int64_t begin, int64_t end, float* keys, float* values) const {
-  const int dim = shape_->options.head_dim;
-  for (size_t r = begin < end ? RunOf(begin) : runs_.size(); r < runs_.size() && begin < end; ++r) {
-    const int64_t run_end = r + 1 < runs_.size() ? runs_[r + 1].begin : size_;
-    const int64_t stop = std::min(end, run_end);
-    ReadRun(runs_[r], head, begin, stop, keys, values);
-    if (keys != nullptr) keys += (stop - begin) * dim;
-    if (values != nullptr) values += (stop - begin) * dim;
-    begin = stop;
-  }
-}
-
-void LowRankStore::ReadRun(const Run& run, int head, int64_t begin, int64_t end, float* keys, float* values) const {
+void LowRankStore::Read(absl::Span<const int64_t> places, const int32_t* positions, float* keys, float* values) const {
   const LowRankOptions& o = shape_->options;
-  const Offsets at = BlockOffsets();
-  const auto size = static_cast<int64_t>(SizeOf(o.dtype));
-  const int64_t n = o.block_tokens, kept = shape_->kept(), first = begin - run.begin, count = end - begin;
-  const uint8_t* const data = run.block->memory.data();
-  const auto rebuild = [&](bool of_values, int64_t offset, float* out) {
-    const Basis basis = Unpack(*run.block->version, head, of_values);
-    std::vector<float> codes(count * basis.stride());
-    for (int64_t t = 0; t < count; ++t) {
-      Widen(data + offset + (head * n + first + t) * basis.rank * size, basis.rank, o.dtype,
-            &codes[t * basis.stride()]);
-    }
-    Reconstruct(basis, codes.data(), basis.stride(), count, out);
-  };
   if (keys != nullptr) {
-    rebuild(false, 0, keys);
-    if (o.frame == KeyFrame::kPreRope) ApplyRopeToRows(o.rope, o.first_position + begin, count, keys);
+    ReadCodes(places, false, keys);
+    if (o.frame == KeyFrame::kPreRope) {
+      ApplyRopeToRows(o.rope, positions, static_cast<int64_t>(places.size()), keys);
+    }
+    ReadFullRank(places, false, keys);
   }
-  if (values != nullptr) rebuild(true, at.value_codes, values);
-  for (int64_t i = 0; i < kept; ++i) {
-    uint16_t place;
-    std::memcpy(&place, data + at.places + (head * kept + i) * static_cast<int64_t>(sizeof(place)), sizeof(place));
-    if (place < first || place >= first + count) continue;
-    const int64_t row = (head * kept + i) * o.head_dim * size, to = (place - first) * o.head_dim;
-    if (keys != nullptr) Widen(data + at.kept_keys + row, o.head_dim, o.dtype, keys + to);
-    if (values != nullptr) Widen(data + at.kept_values + row, o.head_dim, o.dtype, values + to);
+  if (values == nullptr) return;
+  ReadCodes(places, true, values);
+  ReadFullRank(places, true, values);
+}
+
+// Rebuilds tokens of one version together, as far as they follow each other.
+void LowRankStore::ReadCodes(absl::Span<const int64_t> places, bool of_values, float* out) const {
+  const LowRankOptions& o = shape_->options;
+  const auto size = static_cast<int64_t>(SizeOf(o.dtype));
+  std::vector<float> codes;
+  for (size_t begin = 0; begin < places.size();) {
+    const std::shared_ptr<const Version>& version = runs_[RunOf(places[begin])].block->version;
+    const Basis basis = Unpack(*version, of_values);
+    codes.assign((places.size() - begin) * basis.stride(), 0.0f);
+    size_t end = begin;
+    for (; end < places.size(); ++end) {
+      const Run& run = runs_[RunOf(places[end])];
+      if (run.block->version != version) break;
+      const int64_t plane = of_values ? OffsetsOf(run.block->tokens, run.block->kept).value_codes : 0;
+      Widen(run.block->memory.data() + plane + (places[end] - run.begin) * basis.rank * size, basis.rank, o.dtype,
+            &codes[(end - begin) * basis.stride()]);
+    }
+    Reconstruct(basis, codes.data(), basis.stride(), static_cast<int64_t>(end - begin),
+                out + static_cast<int64_t>(begin) * o.head_dim);
+    begin = end;
+  }
+}
+
+void LowRankStore::ReadFullRank(absl::Span<const int64_t> places, bool of_values, float* out) const {
+  const LowRankOptions& o = shape_->options;
+  const auto row_bytes = o.head_dim * static_cast<int64_t>(SizeOf(o.dtype));
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Run& run = runs_[RunOf(places[i])];
+    const int64_t row = FullRankRow(*run.block, places[i] - run.begin);
+    if (row < 0) continue;
+    const Offsets at = OffsetsOf(run.block->tokens, run.block->kept);
+    const int64_t plane = of_values ? at.kept_values : at.kept_keys;
+    Widen(run.block->memory.data() + plane + row * row_bytes, o.head_dim, o.dtype,
+          out + static_cast<int64_t>(i) * o.head_dim);
   }
 }
 
 LowRankBytes LowRankStore::bytes() const {
   LowRankBytes bytes;
-  const Offsets at = BlockOffsets();
   std::set<const Version*> versions;
-  for (const Run& run : runs_) versions.insert(run.block->version.get());
-  bytes.codes = static_cast<int64_t>(runs_.size()) * at.kept_keys;
-  bytes.full_rank = static_cast<int64_t>(runs_.size()) * (at.end - at.kept_keys);
+  for (const Run& run : runs_) {
+    const Offsets at = OffsetsOf(run.block->tokens, run.block->kept);
+    bytes.codes += at.kept_keys;
+    bytes.full_rank += at.end - at.kept_keys;
+    versions.insert(run.block->version.get());
+  }
   bytes.bases = static_cast<int64_t>(versions.size()) * VersionBytes();
   if (trackers_ != nullptr) bytes.bases += trackers_->charge.bytes();
   return bytes;
 }
 
-LowRankMetrics LowRankStore::metrics(int head) const {
+LowRankMetrics LowRankStore::metrics() const {
   LowRankMetrics metrics;
   if (trackers_ == nullptr) return metrics;
-  metrics.keys = key_tracker(head).stats();
-  metrics.values = value_tracker(head).stats();
+  metrics.keys = trackers_->keys.stats();
+  metrics.values = trackers_->values.stats();
   std::set<const Version*> versions;
-  for (const Run& run : runs_) versions.insert(run.block->version.get());
+  for (size_t r = 0; r < runs_.size(); ++r) {
+    const Block& block = *runs_[r].block;
+    const int64_t end = r + 1 < runs_.size() ? runs_[r + 1].begin : size_;
+    for (int64_t place = runs_[r].begin; place < end && block.kept > 0; ++place) {
+      metrics.num_full_rank += FullRankRow(block, place - runs_[r].begin) >= 0 ? 1 : 0;
+    }
+    versions.insert(block.version.get());
+  }
   metrics.num_versions = static_cast<int64_t>(versions.size());
   if (runs_.empty()) return metrics;
-  const Basis first = Unpack(*runs_[0].block->version, head, false);
-  metrics.angle = PrincipalAngle(first, key_tracker(head).basis());
-  metrics.overlap = Overlap(first, key_tracker(head).basis());
+  const Basis first = Unpack(*runs_[0].block->version, false);
+  metrics.angle = PrincipalAngle(first, trackers_->keys.basis());
+  metrics.overlap = Overlap(first, trackers_->keys.basis());
   return metrics;
 }
 

@@ -1,24 +1,26 @@
-// Keys and values of a layer's tokens as codes in bases that follow them (subspace.md; ojakv.txt, section 5).
+// One head's keys and values as codes in bases that follow them (subspace.md; ojakv.txt, section 5).
 //
-// Tokens come in whole blocks. Each head's trackers see a block's keys and values first; then the block is stored:
-//   codes       K U_k and V U_v in the index's dtype, U of the *version* that the block's run of tokens has. Blocks are
-//               written once and read with their own version, whatever the trackers have learnt since;
-//   full rank   the share of a head's tokens whose keys lose most to attention (5.1): e_t^2 = r_t^T E[q q^T] r_t / D
+// Tokens come in blocks. The head's trackers see a block's keys and values first; then the block is stored:
+//   codes       K U_k and V U_v in the index's dtype, U of the *version* that the block has. Blocks are written once
+//               and read with their own version, whatever the trackers have learnt since;
+//   full rank   the share of a block's tokens whose keys lose most to attention (5.1): e_t^2 = r_t^T E[q q^T] r_t / D
 //               with the profile's moment of queries, |r_t|^2 / D without one.
-// A version is what the trackers hold when its first block has come; it lasts `version_tokens`, for a basis takes as
-// many bytes as D tokens' codes.
+// A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones three times
+// as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
 // Forks share blocks and versions; the trackers are copied. A cut may fall anywhere: what is below it stays as it is
 // stored, and the trackers keep what they have learnt. So codes follow from the blocks and cuts alone, not from the
-// calls that brought the tokens.
+// calls that brought the tokens. Tokens are counted by place; keys that live before RoPE need their positions too.
 #ifndef SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 #define SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/memory.h"
 #include "index/subspace/basis.h"
@@ -29,31 +31,33 @@
 
 namespace seine {
 
+inline constexpr int kMaxBlockTokens = 65536;  // places in a block are uint16
+
 struct LowRankOptions {
-  int heads = 1, head_dim = 128;
+  int head_dim = 128;
   DType dtype = DType::kFloat16;
   KeyFrame frame = KeyFrame::kPostRope;
-  Rope rope;                   // kPreRope: as the keys carry it
-  int64_t first_position = 0;  // of the store's first token
+  Rope rope;  // kPreRope: as the keys carry it
   int key_rank = 96, value_rank = 96;
-  int block_tokens = 512;         // up to 65,536
-  int64_t version_tokens = 8192;  // a multiple of block_tokens
+  int block_tokens = 512;         // up to kMaxBlockTokens
+  int64_t version_tokens = 8192;  // that a version lasts at most: a new one begins with the first block behind them
   double full_rank = 0;           // share of a block's tokens, in [0, 1)
   OjaOptions oja;
 };
 // INVALID_ARGUMENT naming the field.
 absl::Status Validate(const LowRankOptions& options);
 
-// What the stores of one layer's sequences share.
+// fp32 to `dtype`; halves saturate.
+void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out);
+
+// What the stores of one layer's head share.
 struct LowRankShape {
   LowRankOptions options;
-  LayerBases start;                            // empty: from the first block's own moments
-  std::vector<Eigen::MatrixXd> query_moments;  // [heads], in the key basis's frame; empty: none
-
-  int64_t kept() const;  // tokens of a block that stay full-rank
+  std::optional<Basis> key_start, value_start;  // absent: from the first block's own moments
+  std::optional<Eigen::MatrixXd> query_moment;  // in the key basis's frame
 };
 
-// One head's rows of tokens that follow each other.
+// Rows of tokens that follow each other.
 struct HeadRows {
   ConstRows keys, values;
 };
@@ -68,47 +72,69 @@ struct LowRankMetrics {
   // Of what the keys' tracker holds now, to the first version: the principal angle in radians, and the overlap.
   double angle = 0, overlap = 1;
   int64_t num_versions = 0;  // that the tokens held are stored in
+  int64_t num_full_rank = 0;
 };
 
 // Not thread-safe; copies share blocks.
 class LowRankStore {
+ private:
+  struct Block;
+  struct TrackerSet;
+
  public:
   LowRankStore(const LowRankShape* shape, MemoryLedger* ledger) : shape_(shape), ledger_(ledger) {}
 
   int64_t size() const { return size_; }
 
-  // Appends `count` tokens, a multiple of block_tokens, finite, rows [heads]. RESOURCE_EXHAUSTED: nothing has changed.
-  absl::Status Append(absl::Span<const HeadRows> rows, int64_t count);
-  void Truncate(int64_t size);
+  // An append in two steps, so that several stores change or none does: Stage each, Install each, which cannot fail.
+  // Between the two, the store must not change. `count` tokens, finite, at `positions` [count]: a block of `first`, 1
+  // to block_tokens, then whole ones, then what is left. RESOURCE_EXHAUSTED.
+  class Staged {
+    friend class LowRankStore;
+    std::vector<std::shared_ptr<const Block>> blocks_;
+    std::shared_ptr<const TrackerSet> trackers_;
+  };
+  absl::StatusOr<Staged> Stage(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first) const;
+  void Install(Staged staged);
 
-  // Rows of one head's tokens [begin, end), fp32 [end - begin, D], as they read: rebuilt, or as they were where they
-  // are kept full-rank. Keys are turned to their positions. Either may be nullptr.
-  void Read(int head, int64_t begin, int64_t end, float* keys, float* values) const;
-  // The basis that token `place` of a head is stored in.
-  Basis BasisOf(int head, int64_t place, bool of_values) const;
-  // What is learnt so far; from the first block on.
-  const OjaTracker& key_tracker(int head) const { return trackers_->heads[head].keys; }
-  const OjaTracker& value_tracker(int head) const { return trackers_->heads[head].values; }
+  void Truncate(int64_t size);
+  // The tokens at `places`, ascending, alone: stored as they are here, nothing projected anew (A.9: eviction selects
+  // rows of the codes). RESOURCE_EXHAUSTED.
+  absl::StatusOr<LowRankStore> Keep(absl::Span<const int64_t> places) const;
+
+  // Rows of the tokens at `places`, in any order, fp32 [places, D], as they read: rebuilt, or as they were where they
+  // are kept full-rank. Keys are turned to `positions` [places]. Either may be nullptr.
+  void Read(absl::Span<const int64_t> places, const int32_t* positions, float* keys, float* values) const;
+  // The basis that a token is stored in.
+  Basis BasisOf(int64_t place, bool of_values) const;
+
+  // What is learnt so far; nullptr before the first block and SetBases.
+  const OjaTracker* key_tracker() const { return trackers_ == nullptr ? nullptr : &trackers_->keys; }
+  const OjaTracker* value_tracker() const { return trackers_ == nullptr ? nullptr : &trackers_->values; }
+  // The newest bases: those learnt, or what the first block would begin with; nullptr: its own moments.
+  const Basis* key_basis() const;
+  const Basis* value_basis() const;
+  // Others in their place, of the same ranks: learning begins anew, and the next block a new version.
+  // RESOURCE_EXHAUSTED.
+  absl::Status SetBases(Basis keys, Basis values);
 
   LowRankBytes bytes() const;  // shared blocks counted whole
-  LowRankMetrics metrics(int head) const;
+  LowRankMetrics metrics() const;
 
  private:
-  struct Trackers {
-    OjaTracker keys, values;
-  };
   struct TrackerSet {
-    std::vector<Trackers> heads;
+    OjaTracker keys, values;
     Memory charge;
   };
-  // Bases of all heads as fp16: of keys [heads][D][key_rank], then of values.
+  // Bases as fp16: of keys [D][key_rank], then of values.
   struct Version {
     Memory memory;
   };
-  // Codes of keys [heads][block_tokens][key_rank], of values; keys kept full-rank [heads][kept][D], values: all in the
-  // index's dtype. Then their places in the block, uint16 [heads][kept] ascending.
+  // Codes of keys [tokens][key_rank], of values; keys kept full-rank [kept][D], values: all in the index's dtype. Then
+  // their places in the block, uint16 [kept] ascending.
   struct Block {
     Memory memory;
+    int64_t tokens = 0, kept = 0;
     std::shared_ptr<const Version> version;
   };
   struct Run {  // a block, or what a cut has left of one
@@ -118,31 +144,39 @@ class LowRankStore {
   struct Offsets {  // in a block; codes of keys are at 0
     int64_t value_codes, kept_keys, kept_values, places, end;
   };
-  // What an append is going to install.
-  struct Staged {
+  struct Planned {  // blocks to be made, with memory
     std::vector<std::shared_ptr<Block>> blocks;
-    std::vector<std::shared_ptr<Version>> versions;  // beside blocks; nullptr: the one before goes on
-    std::shared_ptr<TrackerSet> trackers;
+    std::vector<std::shared_ptr<Version>> fresh;  // beside them; nullptr: the version before goes on
+    Memory trackers;
   };
 
-  Offsets BlockOffsets() const;
+  Offsets OffsetsOf(int64_t tokens, int64_t kept) const;
+  int64_t KeptOf(int64_t tokens) const;
   int64_t VersionBytes() const;
-  absl::Status Stage(int64_t num_blocks, Staged* staged) const;
-  absl::Status StartTrackers(absl::Span<const HeadRows> rows, std::vector<Trackers>* trackers) const;
-  std::vector<float> KeysInFrame(const ConstRows& keys, int64_t count, int64_t place) const;
-  absl::Status FillBlock(const HeadRows& rows, int head, int64_t place, Version* fresh, Trackers* trackers,
+  int64_t VersionTokens(int64_t before) const;
+  int64_t TrackerBytes(int64_t waiting) const;  // rows, since the last interval ended
+  absl::StatusOr<Planned> Plan(int64_t count, int64_t first) const;
+  absl::StatusOr<std::shared_ptr<TrackerSet>> NextTrackers(const HeadRows& rows, const int32_t* positions,
+                                                           int64_t first_block) const;
+  std::vector<float> KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const;
+  absl::Status FillBlock(const HeadRows& rows, const int32_t* positions, Version* fresh, TrackerSet* trackers,
                          Block* block) const;
-  Basis Unpack(const Version& version, int head, bool of_values) const;
-  void Pack(const Basis& basis, int head, bool of_values, Version* version) const;
+  void KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const;
+  Basis Unpack(const Version& version, bool of_values) const;
+  void Pack(const Basis& basis, bool of_values, Version* version) const;
   size_t RunOf(int64_t place) const;
-  void ReadRun(const Run& run, int head, int64_t begin, int64_t end, float* keys, float* values) const;
+  // The row of a block's token among those that it keeps full-rank; -1: it is none of them.
+  int64_t FullRankRow(const Block& block, int64_t in_block) const;
+  absl::Status CopyTokens(absl::Span<const int64_t> places, Reservation* reservation, Block* block) const;
+  void ReadCodes(absl::Span<const int64_t> places, bool of_values, float* out) const;
+  void ReadFullRank(absl::Span<const int64_t> places, bool of_values, float* out) const;
 
   const LowRankShape* shape_;
   MemoryLedger* ledger_;
   int64_t size_ = 0;
-  int64_t version_tokens_ = 0;                  // stored since the newest version began
-  std::vector<Run> runs_;                       // by begin
-  std::shared_ptr<const TrackerSet> trackers_;  // nullptr before the first block
+  std::vector<Run> runs_;   // by begin
+  bool bases_set_ = false;  // since the last block
+  std::shared_ptr<const TrackerSet> trackers_;
 };
 
 }  // namespace seine

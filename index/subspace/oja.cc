@@ -105,10 +105,7 @@ struct OjaTracker::Products {
 };
 
 OjaTracker::OjaTracker(Basis start, const OjaOptions& options)
-    : options_(options),
-      basis_(std::move(start)),
-      columns_(cpu::PaddedColumns(options.interval)),
-      rows_(static_cast<size_t>(basis_.head_dim) * columns_) {}
+    : options_(options), basis_(std::move(start)), columns_(cpu::PaddedColumns(options.interval)) {}
 
 absl::Status OjaTracker::Add(const ConstRows& rows, int64_t count) {
   const int dim = basis_.head_dim;
@@ -116,11 +113,13 @@ absl::Status OjaTracker::Add(const ConstRows& rows, int64_t count) {
     return absl::InvalidArgumentError(absl::StrCat("rows: row ", bad, " holds NaN or infinity, or its norm overflows"));
   }
   std::vector<float> row(dim);
+  rows_.resize(static_cast<size_t>(dim) * columns_);
   for (int64_t i = 0; i < count; ++i) {
     cpu::ToFloat({rows.row(i), rows.stride_bytes, rows.dtype}, 1, dim, row.data());
     for (int j = 0; j < dim; ++j) rows_[static_cast<size_t>(j) * columns_ + filled_] = row[j];
     if (++filled_ == options_.interval) EndInterval();
   }
+  if (filled_ == 0) rows_ = std::vector<float>();  // a tracker may rest for long
   return absl::OkStatus();
 }
 

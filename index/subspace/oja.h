@@ -18,21 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "index/subspace/basis.h"
+#include "index/subspace/options.h"
 #include "kernels/types.h"
 
 namespace seine {
-
-struct OjaOptions {
-  int interval = 32;           // T: rows between updates, and in one; 1 to 128
-  double learning_rate = .05;  // eta, above 0
-  bool relative = true;        // to the covariance's trace; false: the paper's own eta, unbounded
-  double max_gain = .5;        // of a relative step, above 0
-  // Above 0: of the intervals, only those update whose residual energy ratio is above it, and which end `min_spacing`
-  // rows or more after the last update.
-  double error_threshold = 0;
-  int64_t min_spacing = 0;
-};
-absl::Status Validate(const OjaOptions& options);  // INVALID_ARGUMENT naming the field
 
 struct OjaStats {
   int64_t rows = 0;       // seen in whole intervals
@@ -55,11 +44,12 @@ class OjaTracker {
   // an update, its rows in no statistics. Nothing happens where there are fewer rows than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
 
-  // What a tracker holds.
-  static int64_t Bytes(int head_dim, int rank, const OjaOptions& options) {
-    return int64_t{head_dim} * (cpu::PaddedColumns(rank) + cpu::PaddedColumns(options.interval)) *
-           static_cast<int64_t>(sizeof(float));
+  // What a tracker holds; more while rows wait for their interval's end.
+  static int64_t Bytes(int head_dim, int rank, const OjaOptions& options, bool rows_wait) {
+    const int columns = cpu::PaddedColumns(rank) + (rows_wait ? cpu::PaddedColumns(options.interval) : 0);
+    return int64_t{head_dim} * columns * static_cast<int64_t>(sizeof(float));
   }
+  int waiting() const { return filled_; }  // rows
   const Basis& basis() const { return basis_; }
   const OjaStats& stats() const { return stats_; }
 
@@ -76,7 +66,7 @@ class OjaTracker {
   Basis basis_;
   OjaStats stats_;
   int columns_;              // interval, padded
-  std::vector<float> rows_;  // [D, columns_]: the interval's rows so far as columns
+  std::vector<float> rows_;  // [D, columns_]: the interval's rows so far as columns; empty where there are none
   int filled_ = 0;
   int64_t since_update_ = 0;  // rows
 };

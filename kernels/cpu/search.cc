@@ -50,6 +50,7 @@ struct Workspace {
   std::vector<float> combined;     // [keys] the reduced score
   std::vector<float> mass;         // [keys] mean softmax mass over the zone, if mass_p
   std::vector<float> dots, estimates, scratch;
+  std::vector<float> rows;  // made by a task's reader
   std::vector<uint32_t> order;
   Candidates candidates;
 };
@@ -112,11 +113,27 @@ void Reduce(const SearchTask& task, const SearchParams& params, const float* zon
   }
 }
 
+// DotGather of rows that the task's reader makes, some at a time.
+void DotMade(const SearchTask& task, const int32_t* positions, size_t count, float* out, int64_t stride, Workspace* w) {
+  constexpr size_t kMadeRows = 512;
+  const int dim = task.codec->layout().head_dim;
+  w->rows.resize(std::min(count, kMadeRows) * dim);
+  for (size_t i = 0; i < count; i += kMadeRows) {
+    const size_t part = std::min(kMadeRows, count - i);
+    task.reader->Read(positions + i, static_cast<int>(part), w->rows.data());
+    DotRows({w->rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int64_t>(part), dim, task.queries,
+            task.group, out + i, stride);
+  }
+}
+
 // Logits of w->keys for every query into w->logits [group][keys]: exact from the store, else from the codes.
 void Score(const SearchTask& task, const QueryWork* queries, float scale, Workspace* w, SearchStats* stats) {
   const size_t n = w->keys.size();
   w->logits.resize(n * task.group);
-  if (task.keys.chunks != nullptr) {
+  if (task.reader != nullptr) {
+    DotMade(task, w->positions.data(), n, w->logits.data(), static_cast<int64_t>(n), w);
+    stats->refined += static_cast<int64_t>(n) * task.group;
+  } else if (task.keys.chunks != nullptr) {
     DotGather(task.keys, w->positions.data(), static_cast<int>(n), task.queries, task.group, w->logits.data());
     stats->refined += static_cast<int64_t>(n) * task.group;
   } else {
@@ -214,13 +231,15 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   }
 }
 
-// Every stored key of the zone, chunk by chunk, with every query. out [group][num_keys], scaled.
-void ExactLogits(const SearchTask& task, float scale, std::vector<float>* out) {
+// Every stored key of the zone, chunk by chunk, with every query. w->logits [group][num_keys], scaled.
+void ExactLogits(const SearchTask& task, float scale, Workspace* w) {
+  std::vector<float>* out = &w->logits;
   const ChunkedRows& keys = task.keys;
   const size_t stride = keys.head_dim * SizeOf(keys.dtype);
   const int64_t end = task.zone_begin + task.num_keys;
   out->resize(static_cast<size_t>(task.num_keys) * task.group);
-  for (int64_t p = task.zone_begin; p < end;) {
+  if (task.reader != nullptr) DotMade(task, w->positions.data(), task.num_keys, out->data(), task.num_keys, w);
+  for (int64_t p = task.reader != nullptr ? end : task.zone_begin; p < end;) {
     const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
     DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
             out->data() + (p - task.zone_begin), task.num_keys);
@@ -237,7 +256,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
   w->keys.resize(n);
   for (size_t i = 0; i < n; ++i) w->keys[i] = static_cast<uint32_t>(i);
   SetKeys(task, w);
-  ExactLogits(task, scale, &w->logits);
+  ExactLogits(task, scale, w);
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
   for (int g = 0; g < task.group && (joint || params.mass_p > 0); ++g) {
     w->lse[g] = LogSumExp();
@@ -277,7 +296,7 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
     return;
   }
   if (params.method == Method::kExact) {
-    assert(task.keys.chunks != nullptr);
+    assert(task.keys.chunks != nullptr || task.reader != nullptr);
     SearchExact(task, params, out, &Local());
   } else {
     SearchIndex(task, params, out, &Local());

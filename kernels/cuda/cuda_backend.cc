@@ -82,6 +82,7 @@ class CudaBackend final : public Backend {
   }
 
   bool follows_recall_target() const override { return false; }
+  bool reads_made_rows() const override { return false; }
 
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;

@@ -1,6 +1,8 @@
 // seine-bench subspace: the JSON contract, the figures' floors on the committed trace and on a drift, and wrong flags.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "bench/attention_probe.h"
@@ -53,6 +55,36 @@ TEST(SubspaceBench, TraceShowsWhatAdaptingGains) {
   EXPECT_NE(ReadFile(folder.File("plot.svg")).find("triggered"), std::string::npos);
 }
 
+TEST(SubspaceBench, StorageIsSmallerByBothAndErrsLittleMore) {
+  const ProgramRun run = RunBench(
+      kTrace + kProfile + "--layers 15 --rank 38 --evict keydiff --keep .5 --local 256 --full-rank .02 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  ASSERT_EQ(json["rows"].size(), 6u);
+  const auto row = [&](const char* frame, bool evicted) {
+    for (const Json& each : json["rows"]) {
+      const bool same = frame == nullptr ? each["frame"].is_null() : each["frame"] == frame;
+      if (same && each["evicted"] == evicted) return each;
+    }
+    ADD_FAILURE() << "no such row";
+    return json["rows"][0];
+  };
+  EXPECT_LT(row(nullptr, false)["attention_error"].get<double>(), 1e-5);
+  EXPECT_GE(row(nullptr, false)["bytes"].get<double>(), 1);
+  for (const char* frame : {"post_rope", "pre_rope"}) {
+    const Json alone = row(frame, false), both = row(frame, true);
+    EXPECT_NEAR(both["tokens"].get<double>(), .5, .001);
+    EXPECT_EQ(alone["tokens"], 1);
+    // The codes, and 8 % of all tokens' rows for sink, local and kept tokens, bases and checksums.
+    const double codes = (alone["key_rank"].get<double>() + 38) / 128;
+    EXPECT_LT(alone["bytes"].get<double>(), codes + .09) << frame;
+    EXPECT_LT(both["bytes"].get<double>(), codes / 2 + .09) << frame;
+    EXPECT_LT(both["attention_error"].get<double>(),
+              alone["attention_error"].get<double>() + row(nullptr, true)["attention_error"].get<double>());
+  }
+  EXPECT_LT(row("pre_rope", true)["bytes"].get<double>(), .32);
+}
+
 TEST(SubspaceBench, DriftIsFollowed) {
   const ProgramRun run = RunBench("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -93,6 +125,9 @@ TEST(SubspaceBench, WrongFlagsAreOneLineEach) {
                 {drift + "--num-queries 0", "--num-queries"},
                 {drift + "--learning-rate 0", "--learning_rate"},
                 {drift + "--frame pre_rope", "--frame"},
+                {drift + "--evict keydiff", "--evict"},
+                {kTrace + kProfile + "--evict keydiff --keep .05", "--keep"},
+                {kTrace + kProfile + "--evict none", "--evict"},
                 {"subspace", "--trace"}};
   for (const auto& c : kCases) {
     const ProgramRun run = RunBench(c.arguments);
@@ -126,6 +161,14 @@ TEST(AttentionProbe, LosslessRowsErrNothingAndTheTopTokensComeBack) {
   EXPECT_EQ(lost[10 * 16], 0);
   probe.RestoreTop(1, &keys, &lost);
   EXPECT_EQ(probe.Error(keys, lost), 0);
+  // Rows of some tokens alone: all of them err nothing, half of them something.
+  std::vector<int32_t> all(64), half(32);
+  std::iota(all.begin(), all.end(), 0);
+  std::iota(half.begin(), half.end(), 0);
+  EXPECT_EQ(probe.Error(all, head.keys, values), 0);
+  EXPECT_GT(
+      probe.Error(half, {head.keys.begin(), head.keys.begin() + 32 * 16}, {values.begin(), values.begin() + 32 * 16}),
+      0);
 }
 
 }  // namespace

@@ -34,6 +34,9 @@ from seine.v1 import (
     retrieval_service_pb2_grpc,
     sequence_service_pb2,
     sequence_service_pb2_grpc,
+    subspace_pb2,
+    subspace_service_pb2,
+    subspace_service_pb2_grpc,
 )
 from seine_kv import wire
 from seine_kv.messages import (  # noqa: F401, for those who import them from here
@@ -78,6 +81,7 @@ class Client:
         self._sequences = sequence_service_pb2_grpc.SequenceServiceStub(self._channel)
         self._retrieval = retrieval_service_pb2_grpc.RetrievalServiceStub(self._channel)
         self._eviction = eviction_service_pb2_grpc.EvictionServiceStub(self._channel)
+        self._subspace = subspace_service_pb2_grpc.SubspaceServiceStub(self._channel)
         self._admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self):
@@ -125,6 +129,7 @@ class Client:
         retrieval=None,
         kv_store=None,
         eviction=None,
+        subspace=None,
         memory_limit_bytes=0,
     ):
         """Creates an index and returns its full specification as a dict.
@@ -136,7 +141,10 @@ class Client:
         "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope
         ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
         "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
-        (tokens), profile. What is left out takes the server's default.
+        (tokens), profile. subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
+        of key_rank, value_rank, frame ("post_rope", "pre_rope"), profile, full_rank (share of the tokens), interval
+        (tokens), error_threshold, min_spacing, learning_rate, max_gain, version_tokens, carried_to (positions). What is
+        left out takes the server's default.
         """
         if dtype not in ("float32", "float16", "bfloat16"):
             raise ValueError(f"dtype: must be float32, float16 or bfloat16, not {dtype}")
@@ -161,6 +169,8 @@ class Client:
             rest = {k: v for k, v in eviction.items() if k not in ("scorer", "budget", "keep")}
             wire.fill(spec.eviction, rest, "eviction")
             wire.fill_eviction(spec.eviction, eviction.get("scorer"), eviction.get("budget"), eviction.get("keep"))
+        if subspace is not None:
+            wire.fill(spec.subspace, subspace, "subspace", frame=subspace_pb2.KeyFrame)
         if kv_store is not None:
             spec.kv_store = wire.enum_value(common_pb2.KvStore, kv_store, "kv_store")
         request = index_service_pb2.CreateIndexRequest(spec=spec)
@@ -308,6 +318,46 @@ class Client:
             tensors = ("overlap", "correlation", "attention_correlation")
             heads.append({n: wire.array_of(getattr(head, n)) if n in tensors else getattr(head, n) for n in names})
         return heads
+
+    # Subspaces ------------------------------------------------------------------------------------------------------
+
+    def get_basis(self, sequence, layer):
+        """The newest bases of a layer's heads: (keys [num_kv_heads, head_dim, key_rank], values, one dict of measures a
+        KV head)."""
+        request = subspace_service_pb2.GetBasisRequest(handle=wire.handle_of(sequence), layer=layer)
+        response = self._call(self._subspace.GetBasis, request)
+        return wire.array_of(response.bases.keys), wire.array_of(response.bases.values), [wire.to_dict(head) for head in response.heads]
+
+    def load_basis(self, sequence, layer, keys, values):
+        """Puts other bases in place, of the same shapes and with orthonormal columns; what is stored keeps its own."""
+        request = subspace_service_pb2.LoadBasisRequest(handle=wire.handle_of(sequence), layer=layer)
+        request.bases.keys.CopyFrom(wire.tensor_of(np.asarray(keys, np.float32), "keys"))
+        request.bases.values.CopyFrom(wire.tensor_of(np.asarray(values, np.float32), "values"))
+        self._call(self._subspace.LoadBasis, request)
+
+    def calibrate_basis(self, index, layer, profile, key_rank=0, value_rank=0, energy=0.0, carried_to=0):
+        """(keys, values) bases of a layer out of one of the server's profiles, in the index's frame; changes nothing. A rank
+        of 0 follows from energy, the share of the moment that the basis is to hold."""
+        request = subspace_service_pb2.CalibrateBasisRequest(
+            index=index,
+            layer=layer,
+            profile=profile,
+            key_rank=key_rank,
+            value_rank=value_rank,
+            energy=energy,
+            carried_to=carried_to,
+        )
+        bases = self._call(self._subspace.CalibrateBasis, request).bases
+        return wire.array_of(bases.keys), wire.array_of(bases.values)
+
+    def reconstruct(self, sequence, layer, kv_head, begin, end):
+        """(positions, keys, values) of what is retained of positions [begin, end) of one KV head, as it reads: rebuilt,
+        or full-rank where it is kept so."""
+        request = subspace_service_pb2.ReconstructRequest(
+            handle=wire.handle_of(sequence), layer=layer, kv_head=kv_head, begin=begin, end=end
+        )
+        response = self._call(self._subspace.Reconstruct, request)
+        return wire.array_of(response.positions), wire.array_of(response.keys), wire.array_of(response.values)
 
     def decode_stream(self, timeout=None):
         """A DecodeStream: append, then retrieve or attend, in one round trip for a whole batch. timeout: seconds a step."""

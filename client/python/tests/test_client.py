@@ -260,6 +260,46 @@ def test_an_index_that_evicts_by_itself(client):
     assert client.get_index("evicting")["evictions"] > 10
 
 
+def test_subspaces(client, model):
+    client.create_index(
+        "low",
+        num_layers=1,
+        num_q_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=DIM,
+        dtype="float32",
+        zones={"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64},
+        kv_store="keys_values",
+        subspace={"key_rank": 24, "value_rank": 33, "frame": "post_rope"},
+    )
+    sequence = client.create_sequence("low")
+    keys = model["keys"][:TOKENS]
+    client.append(sequence, 0, 0, keys, 2 * keys)
+    key_bases, value_bases, heads = client.get_basis(sequence, 0)
+    assert key_bases.shape == (KV_HEADS, DIM, 24) and value_bases.shape == (KV_HEADS, DIM, 33)
+    assert len(heads) == KV_HEADS and heads[0]["low_rank_tokens"] == (TOKENS - 48) // 64 * 64
+    for basis in key_bases:
+        np.testing.assert_allclose(basis.T @ basis, np.eye(24), atol=1e-4)
+    positions, got, values = client.reconstruct(sequence, 0, 1, 0, 40)
+    np.testing.assert_array_equal(positions, np.arange(40))
+    np.testing.assert_array_equal(got[:16], keys[:16, 1])  # the sink is as it came
+    assert not np.array_equal(got[16:], keys[16:40, 1])
+    gathered = client.gather(sequence, 0, 1, positions, values=True)
+    np.testing.assert_array_equal(got, gathered[0])
+    np.testing.assert_array_equal(values, gathered[1])
+    client.load_basis(sequence, 0, key_bases[::-1], value_bases)
+    np.testing.assert_array_equal(client.get_basis(sequence, 0)[0], key_bases[::-1])
+    with pytest.raises(SeineError) as error:
+        client.load_basis(sequence, 0, 2 * key_bases, value_bases)
+    assert error.value.field == "bases.keys"
+    with pytest.raises(SeineError) as error:
+        client.calibrate_basis("low", 0, "none", energy=0.9)
+    assert error.value.code == "NOT_FOUND"
+    with pytest.raises(ValueError, match="subspace: unknown setting rank"):
+        client.create_index("x", num_layers=1, num_q_heads=1, num_kv_heads=1, head_dim=64, subspace={"rank": 3})
+    client.delete_index("low")
+
+
 def test_a_step_has_a_deadline(private_server, model):
     """A server that hangs: the step ends, within its time, and says so."""
     process, address = private_server

@@ -73,7 +73,7 @@ TEST(Calibrate, PostRopeBasesFitKeysAtThePositionsThatTheyAreCarriedTo) {
   const Profile profile = MadeUpProfile();
   const MatrixXd axes = RandomAxes(kDim, 20);
   std::vector<float> keys = Stream(axes, kTokens, 5, [](int i) { return i < 4 ? 1.0 : 0.0; });
-  ApplyRopeToRows(MadeUpRope(), 0, kTokens, keys.data());
+  ApplyRopeToRows(MadeUpRope(), int64_t{0}, kTokens, keys.data());
   CalibrationOptions options;
   options.end = kTokens;
   options.key_rank = kRank;

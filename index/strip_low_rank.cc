@@ -1,0 +1,180 @@
+// A strip whose zone is stored low-rank: what becomes so, and who reads it.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "index/strip.h"
+#include "kernels/cpu/ops.h"
+
+namespace seine {
+
+// Keys of one head for a search, which must not outlive the strip or see it change.
+class Strip::RebuiltRows : public RowReader {
+ public:
+  RebuiltRows(const Strip* strip, int head) : strip_(*strip), head_(head) {}
+
+  void Read(const int32_t* positions, int count, float* rows) const override {
+    const std::vector<int64_t> places(positions, positions + count);
+    strip_.ReadRows(head_, places, rows, nullptr);
+  }
+
+  // Dense tokens [begin, end), read at once.
+  DenseRun Run(int64_t begin, int64_t end) {
+    const int dim = strip_.context_->config.geometry.head_dim;
+    std::vector<float>& rows = runs_.emplace_back((end - begin) * dim);
+    strip_.ReadRange(head_, begin, end, rows.data(), nullptr);
+    return {{rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int>(end - begin)};
+  }
+
+ private:
+  const Strip& strip_;
+  const int head_;
+  std::vector<std::vector<float>> runs_;
+};
+
+int64_t Strip::LowEndAt(int64_t size) const {
+  return context_->ZoneKeys(size) > 0 ? std::max(LowStart(), context_->ZoneEnd(size)) : LowStart();
+}
+
+// Rows of tokens that become low-rank come from the store, then from the input. Blocks end where update buffers do.
+absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
+  staged_.clear();
+  if (low_.empty()) return absl::OkStatus();
+  const int64_t begin = LowStart(), added = LowEndAt(size_ + count) - begin;
+  if (added <= 0) return absl::OkStatus();
+  const int64_t row_bytes = context_->row_bytes(), buffer = context_->config.zones.update_buffer;
+  const int64_t into = ((begin - context_->config.zones.sink) % buffer + buffer) % buffer;
+  const int64_t stored = std::clamp<int64_t>(size_ - begin, 0, added);
+  std::vector<int32_t> positions(added);
+  for (int64_t i = 0; i < added; ++i) {
+    positions[i] = i < stored ? position(begin + i) : static_cast<int32_t>(first_position + begin + i - size_);
+  }
+  std::vector<uint8_t> rows[2];
+  for (int h = 0; h < static_cast<int>(low_.size()); ++h) {
+    for (const auto& [store, input, out] :
+         {std::tuple{&keys_, keys, &rows[0]}, std::tuple{&values_, values, &rows[1]}}) {
+      out->resize(added * row_bytes);
+      for (int64_t i = 0; i < added; ++i) {
+        const uint8_t* token = input + (begin + i - size_) * context_->token_bytes() + head_offset();
+        std::copy_n(i < stored ? store->Row(h, begin + i) : token + h * row_bytes, row_bytes, &(*out)[i * row_bytes]);
+      }
+    }
+    const auto view = [&](const std::vector<uint8_t>& x) {
+      return ConstRows{x.data(), static_cast<size_t>(row_bytes), context_->config.geometry.dtype};
+    };
+    auto staged = low_[h].Stage({view(rows[0]), view(rows[1])}, positions.data(), added, buffer - into);
+    if (!staged.ok()) {
+      staged_.clear();
+      return staged.status();
+    }
+    staged_.push_back(*std::move(staged));
+  }
+  return absl::OkStatus();
+}
+
+void Strip::InstallLow() {
+  if (staged_.empty()) return;
+  low_begin_ = LowStart() - low_[0].size();
+  for (size_t h = 0; h < low_.size(); ++h) low_[h].Install(std::move(staged_[h]));
+  staged_.clear();
+  keys_.Drop(low_begin_, low_end());
+  values_.Drop(low_begin_, low_end());
+}
+
+std::pair<size_t, size_t> Strip::LowAmong(absl::Span<const uint32_t> places) const {
+  if (low_.empty()) return {0, 0};
+  const auto at = [&](int64_t place) {
+    return static_cast<size_t>(std::lower_bound(places.begin(), places.end(), place) - places.begin());
+  };
+  return {at(low_begin_), at(low_end())};
+}
+
+absl::Status Strip::KeepLow(const Strip& source, absl::Span<const uint32_t> places) {
+  if (low_.empty()) return absl::OkStatus();
+  const auto [first, last] = source.LowAmong(places);
+  std::vector<int64_t> low;
+  for (size_t i = first; i < last; ++i) low.push_back(places[i] - source.low_begin_);
+  absl::StatusOr<LowRankStore> kept = source.low_[first_head_ - source.first_head_].Keep(low);
+  if (!kept.ok()) return kept.status();
+  low_[0] = *std::move(kept);
+  low_begin_ = static_cast<int64_t>(first);
+  return absl::OkStatus();
+}
+
+void Strip::ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const {
+  const Geometry& g = context_->config.geometry;
+  std::vector<int64_t> low;
+  std::vector<int32_t> positions;
+  for (size_t begin = 0; begin < places.size();) {
+    size_t end = begin;
+    const bool is_low = IsLow(places[begin]);
+    low.clear(), positions.clear();
+    for (; end < places.size() && IsLow(places[end]) == is_low; ++end) {
+      if (!is_low) continue;
+      low.push_back(places[end] - low_begin_);
+      positions.push_back(position(places[end]));
+    }
+    const auto from = static_cast<int64_t>(begin) * g.head_dim;
+    if (is_low) {
+      low_[head].Read(low, positions.data(), keys == nullptr ? nullptr : keys + from,
+                      values == nullptr ? nullptr : values + from);
+    }
+    for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+      for (size_t i = begin; i < end && !is_low && out != nullptr; ++i) {
+        const ConstRows row = {store->Row(head, places[i]), static_cast<size_t>(context_->row_bytes()), g.dtype};
+        cpu::ToFloat(row, 1, g.head_dim, out + static_cast<int64_t>(i) * g.head_dim);
+      }
+    }
+    begin = end;
+  }
+}
+
+void Strip::ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const {
+  std::vector<int64_t> places(end - begin);
+  std::iota(places.begin(), places.end(), begin);
+  ReadRows(head, places, keys, values);
+}
+
+// All rows of a head, one chunk each of keys and values.
+void Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const {
+  const Geometry& g = context_->config.geometry;
+  storage->keys.resize(size_ * g.head_dim);
+  storage->values.resize(storage->keys.size());
+  ReadRange(head, 0, size_, storage->keys.data(), storage->values.data());
+  storage->key_chunk = reinterpret_cast<const uint8_t*>(storage->keys.data());
+  storage->value_chunk = reinterpret_cast<const uint8_t*>(storage->values.data());
+  const int chunk_tokens = std::max<int>(1, static_cast<int>(size_));
+  tokens->keys = {&storage->key_chunk, chunk_tokens, g.head_dim, DType::kFloat32};
+  tokens->values = {&storage->value_chunk, chunk_tokens, g.head_dim, DType::kFloat32};
+}
+
+void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
+  const Geometry& g = context_->config.geometry;
+  std::vector<float> rows[2];
+  if (keys != nullptr) rows[0].resize(places.size() * g.head_dim);
+  if (values != nullptr) rows[1].resize(places.size() * g.head_dim);
+  ReadRows(head, places, keys == nullptr ? nullptr : rows[0].data(), values == nullptr ? nullptr : rows[1].data());
+  for (const auto& [out, from] : {std::pair{keys, &rows[0]}, std::pair{values, &rows[1]}}) {
+    if (out == nullptr) continue;
+    out->resize(places.size() * context_->row_bytes());
+    Narrow(from->data(), static_cast<int64_t>(from->size()), g.dtype, reinterpret_cast<uint8_t*>(out->data()));
+  }
+}
+
+void Strip::FillRebuilt(int head, bool with_dense, SearchTask* task) const {
+  auto rows = std::make_shared<RebuiltRows>(this, head);
+  const int64_t zone_begin = context_->config.zones.sink, zone_end = zone_begin + codes_.visible();
+  for (const auto& [begin, end] : {std::pair{int64_t{0}, zone_begin}, std::pair{zone_end, size_}}) {
+    if (!with_dense || begin >= end) continue;
+    if (begin < low_end() && end > low_begin_) {  // after a cut, or where eviction has taken sinks
+      task->dense.push_back(rows->Run(begin, end));
+    } else {
+      AddDense(head, begin, end, &task->dense);
+    }
+  }
+  task->reader = std::move(rows);
+}
+
+}  // namespace seine

@@ -1,0 +1,93 @@
+#include "index/subspace/shapes.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "profile/profile.h"
+
+namespace seine {
+
+namespace {
+
+constexpr size_t kMaxNameLength = 128;
+
+absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("subspace.", what)); }
+
+LowRankOptions OptionsOf(const IndexConfig& config) {
+  const SubspaceConfig& s = *config.subspace;
+  LowRankOptions o;
+  o.head_dim = config.geometry.head_dim;
+  o.dtype = config.geometry.dtype;
+  o.frame = s.frame;
+  o.rope = config.geometry.rope;
+  o.key_rank = s.key_rank;
+  o.value_rank = s.value_rank;
+  o.block_tokens = config.zones.update_buffer;
+  o.version_tokens = s.version_tokens;
+  o.full_rank = s.full_rank;
+  o.oja = s.oja;
+  return o;
+}
+
+}  // namespace
+
+absl::Status CheckSubspace(const IndexConfig& config) {
+  if (!config.subspace) return absl::OkStatus();
+  const SubspaceConfig& s = *config.subspace;
+  const Geometry& g = config.geometry;
+  if (config.kv_store != KvStore::kKeysValues) {
+    return absl::InvalidArgumentError("kv_store: subspaces need keys_values");
+  }
+  if (config.zones.update_buffer > kMaxBlockTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("zones.update_buffer: ", config.zones.update_buffer,
+                                                   ", with subspaces at most ", kMaxBlockTokens));
+  }
+  if (absl::Status bad = Validate(OptionsOf(config)); !bad.ok()) return Wrong(bad.message());
+  if (s.profile_name.size() > kMaxNameLength) {
+    return Wrong(absl::StrCat("profile: ", s.profile_name.size(), " characters, at most ", kMaxNameLength));
+  }
+  if (s.carried_to < 0) return Wrong(absl::StrCat("carried_to: ", s.carried_to, " is negative"));
+  if (s.profile == nullptr) return absl::OkStatus();
+  absl::Status bad = CheckGeometry(*s.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
+  if (!bad.ok()) return Wrong(absl::StrCat("profile: ", absl::StripPrefix(bad.message(), "profile: ")));
+  for (int layer = 0; layer < g.num_layers; ++layer) {
+    for (int h = 0; h < g.num_kv_heads; ++h) {
+      const LayerProfile& moments = s.profile->layers[layer];
+      if (moments.k_moment[h].trace() > 0 && !moments.v_moment.empty() && moments.v_moment[h].trace() > 0) continue;
+      return Wrong(absl::StrCat("profile: no moments of keys or of values in layer ", layer, ", KV head ", h));
+    }
+  }
+  if (s.profile->rope_json.empty() || g.rope.stated()) return absl::OkStatus();
+  return absl::InvalidArgumentError("geometry.rope: not stated, but the profile's moments are of before RoPE");
+}
+
+absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {
+  LowRankShapes shapes;
+  if (!config.subspace) return shapes;
+  const SubspaceConfig& s = *config.subspace;
+  const Geometry& g = config.geometry;
+  CalibrationOptions calibration;
+  calibration.frame = s.frame;
+  calibration.end = static_cast<double>(s.carried_to);
+  calibration.key_rank = s.key_rank;
+  calibration.value_rank = s.value_rank;
+  for (int layer = 0; layer < g.num_layers; ++layer) {
+    std::vector<LowRankShape>& heads = shapes.emplace_back(g.num_kv_heads);
+    for (LowRankShape& head : heads) head.options = OptionsOf(config);
+    if (s.profile == nullptr) continue;
+    auto bases = CalibrateLayer(*s.profile, g.rope, layer, calibration);
+    if (!bases.ok()) return Wrong(absl::StrCat("profile: layer ", layer, ": ", bases.status().message()));
+    for (int h = 0; h < g.num_kv_heads; ++h) {
+      const Eigen::MatrixXd queries = s.profile->GroupQueryMoment(layer, h);
+      heads[h].query_moment =
+          s.frame == KeyFrame::kPreRope ? queries : CarryMoment(queries, g.rope, 0, static_cast<double>(s.carried_to));
+      heads[h].key_start = std::move(bases->keys[h]);
+      heads[h].value_start = std::move(bases->values[h]);
+    }
+  }
+  return shapes;
+}
+
+}  // namespace seine
