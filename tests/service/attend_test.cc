@@ -199,7 +199,7 @@ TEST_P(AttendCallTest, EveryFieldWrongOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BothWays, AttendCallTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Polling" : "Callback"; });
+                         [](const auto& way) { return way.param ? "Polling" : "Callback"; });
 
 }  // namespace
 }  // namespace seine::test
