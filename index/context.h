@@ -32,8 +32,8 @@ class Context {
   mutable MemoryLedger ledger;
   mutable Transforms transforms;  // thread-safe
   const EvictionPolicy eviction;
-  const LowRankShapes low_rank;                      // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
-  mutable ScoreRoom score_room;                      // thread-safe
+  const LowRankShapes low_rank;  // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
+  mutable ScoreRoom score_room;  // thread-safe
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
