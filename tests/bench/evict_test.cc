@@ -44,6 +44,13 @@ TEST(EvictCommandTest, AdaptiveKeepsTheTotalAndSyntheticSaysSo) {
   EXPECT_NE(run.out.find(" 512 "), std::string::npos) << run.out;
 }
 
+TEST(EvictCommandTest, MadeUpDataSuitsEveryScorer) {
+  const ProgramRun run =
+      RunBench("evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --budget 512 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const auto& row : nlohmann::json::parse(run.out)["rows"]) EXPECT_EQ(row["kept"], 512) << row;
+}
+
 TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
   const ProgramRun run = RunBench(kTrace + "--budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
