@@ -113,9 +113,9 @@ struct Scorer {
   }
 };
 
-// 8 KiB ahead into the second cache, as scans do: measured to come nearest to a plain read's speed.
+// 16 KiB ahead into the second cache, as scans do: measured to come nearest to a plain read's speed.
 HWY_INLINE void FetchAhead(const void* row, size_t bytes) {
-  constexpr size_t kAhead = 8192;
+  constexpr size_t kAhead = 16384;
   const uint8_t* p = static_cast<const uint8_t*>(row) + kAhead;
   for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
 }
