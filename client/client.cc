@@ -1,4 +1,5 @@
-// The calls of client.h over gRPC, all but the decode stream.
+// The calls of client.h over gRPC, but for the decode stream (decode_stream.cc) and those on what a layer keeps
+// (layer_calls.cc).
 #include "client/client.h"
 
 #include <grpcpp/generic/generic_stub.h>
@@ -11,15 +12,10 @@
 #include "client/channel.h"
 #include "client/convert.h"
 #include "client/eviction_convert.h"
+#include "client/grpc_client.h"
 #include "client/subspace_convert.h"
 #include "google/protobuf/arena.h"
 #include "profile/profile.h"
-#include "seine/v1/admin_service.grpc.pb.h"
-#include "seine/v1/eviction_service.grpc.pb.h"
-#include "seine/v1/index_service.grpc.pb.h"
-#include "seine/v1/retrieval_service.grpc.pb.h"
-#include "seine/v1/sequence_service.grpc.pb.h"
-#include "seine/v1/subspace_service.grpc.pb.h"
 
 namespace seine::client {
 namespace {
@@ -28,97 +24,10 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 constexpr int64_t kPieceOverheadBytes = 4096;  // handle, shapes and framing beside the tensors
 
-class GrpcClient final : public Client {
- public:
-  GrpcClient(std::string endpoint, const Options& options, std::shared_ptr<grpc::Channel> channel)
-      : endpoint_(std::move(endpoint)),
-        options_(options),
-        channel_(std::move(channel)),
-        indexes_(v1::IndexService::NewStub(channel_)),
-        sequences_(v1::SequenceService::NewStub(channel_)),
-        retrieval_(v1::RetrievalService::NewStub(channel_)),
-        eviction_(v1::EvictionService::NewStub(channel_)),
-        subspace_(v1::SubspaceService::NewStub(channel_)),
-        admin_(v1::AdminService::NewStub(channel_)) {}
-
-  absl::StatusOr<bool> IsServing(const std::string& service) override;
-  absl::StatusOr<ServerInfo> GetServerInfo() override;
-  absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) override;
-  absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) override;
-
-  absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) override;
-  absl::StatusOr<IndexInfo> GetIndex(const std::string& name) override;
-  absl::StatusOr<std::vector<IndexInfo>> ListIndexes() override;
-  absl::Status DeleteIndex(const std::string& name) override;
-
-  absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id) override;
-  absl::StatusOr<SequenceInfo> GetSequence(const Sequence& sequence) override;
-  absl::StatusOr<std::vector<SequenceInfo>> ListSequences(const std::string& index) override;
-  absl::Status DeleteSequence(const Sequence& sequence) override;
-  absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
-                                        std::optional<int64_t> position) override;
-  absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) override;
-
-  absl::StatusOr<int64_t> Append(const AppendItem& item) override;
-  absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
-                                            const std::function<void(int64_t)>& progress) override;
-  absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;
-  absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
-                                      const Attention& attention) override;
-  absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
-                                  bool keys, bool values) override;
-  absl::StatusOr<Evicted> Evict(const EvictRequest& request) override;
-  absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
-                                                const Given& given) override;
-  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) override;
-  absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer) override;
-  absl::Status LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) override;
-  absl::StatusOr<LayerBases> CalibrateBasis(const CalibrateRequest& request) override;
-  absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
-                                            int64_t end) override;
-  absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
-    return client::OpenDecodeStream(endpoint_, options_, transport);
-  }
-
- private:
-  void SetDeadline(grpc::ClientContext* context) const {
-    if (options_.timeout != absl::InfiniteDuration()) {
-      context->set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
-    }
-  }
-
-  // One unary call with a deadline.
-  template <typename Stub, typename Request, typename Response>
-  absl::Status Call(const std::unique_ptr<Stub>& stub,
-                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                    const Request& request, Response* response) const {
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    return FromGrpc((stub.get()->*method)(&context, request, response), endpoint_);
-  }
-
-  template <typename Result, typename Request, typename Response>
-  absl::StatusOr<Result> CallWithItems(grpc::Status (v1::RetrievalService::Stub::*method)(grpc::ClientContext*,
-                                                                                          const Request&, Response*),
-                                       absl::Span<const RetrieveItem> items, const Selector& selector,
-                                       const std::function<void(Request*)>& add) const;
-
-  absl::StatusOr<int64_t> PieceBytes();
-
-  const std::string endpoint_;
-  const Options options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::IndexService::Stub> indexes_;
-  const std::unique_ptr<v1::SequenceService::Stub> sequences_;
-  const std::unique_ptr<v1::RetrievalService::Stub> retrieval_;
-  const std::unique_ptr<v1::EvictionService::Stub> eviction_;
-  const std::unique_ptr<v1::SubspaceService::Stub> subspace_;
-  const std::unique_ptr<v1::AdminService::Stub> admin_;
-  std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
-};
-
 // Debian ships no generated code of grpc.health.v1, and its two messages are one field each, so they are written here:
 // HealthCheckRequest {string service = 1}, HealthCheckResponse {ServingStatus status = 1} where SERVING is 1.
+}  // namespace
+
 absl::StatusOr<bool> GrpcClient::IsServing(const std::string& service) {
   if (service.size() > 127) return absl::InvalidArgumentError("service: longer than 127 bytes");
   std::string request;
@@ -415,119 +324,6 @@ absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer,
   if (!status.ok()) return status;
   return out;
 }
-
-absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
-  v1::EvictRequest request;
-  ToProto(in.sequence, request.mutable_handle());
-  request.set_layer(in.layer);
-  ToProto(in.scorer, request.mutable_scorer());
-  ToProto(in.budget, request.mutable_budget());
-  ToProto(in.keep, request.mutable_keep());
-  request.set_dry_run(in.dry_run);
-  absl::Status status = ToProto(in.given, request.mutable_given());
-  v1::EvictResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Evict, request, &response);
-  Evicted out;
-  if (status.ok()) status = FromProto(response, &out);
-  if (!status.ok()) return status;
-  return out;
-}
-
-absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer, const Scorer& scorer,
-                                                          const Given& given) {
-  v1::ScoreRequest request;
-  ToProto(sequence, request.mutable_handle());
-  request.set_layer(layer);
-  ToProto(scorer, request.mutable_scorer());
-  absl::Status status = ToProto(given, request.mutable_given());
-  v1::ScoreResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Score, request, &response);
-  std::vector<HeadScores> out;
-  if (status.ok()) status = FromProto(response, &out);
-  if (!status.ok()) return status;
-  return out;
-}
-
-absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRequest& in) {
-  v1::DiagnoseRequest request;
-  ToProto(in.sequence, request.mutable_handle());
-  request.set_layer(in.layer);
-  for (const Scorer& scorer : in.scorers) ToProto(scorer, request.add_scorers());
-  ToProto(in.budget, request.mutable_budget());
-  if (in.window) request.set_window(*in.window);
-  absl::Status status = ToProto(in.given, request.mutable_given());
-  v1::DiagnoseResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Diagnose, request, &response);
-  std::vector<HeadDiagnosis> out;
-  if (status.ok()) status = FromProto(response, &out);
-  if (!status.ok()) return status;
-  return out;
-}
-
-absl::StatusOr<LayerSubspace> GrpcClient::GetBasis(const Sequence& sequence, int layer) {
-  v1::GetBasisRequest request;
-  ToProto(sequence, request.mutable_handle());
-  request.set_layer(layer);
-  v1::GetBasisResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::GetBasis, request, &response);
-  LayerSubspace out;
-  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out.bases);
-  if (!status.ok()) return status;
-  for (const v1::SubspaceMetrics& head : response.heads()) out.heads.push_back(FromProto(head));
-  return out;
-}
-
-absl::Status GrpcClient::LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) {
-  v1::LoadBasisRequest request;
-  ToProto(sequence, request.mutable_handle());
-  request.set_layer(layer);
-  request.set_frame(static_cast<v1::KeyFrame>(bases.frame));
-  absl::Status status = ToProto(bases, request.mutable_bases());
-  v1::LoadBasisResponse response;
-  if (status.ok()) status = Call(subspace_, &v1::SubspaceService::Stub::LoadBasis, request, &response);
-  return status;
-}
-
-absl::StatusOr<LayerBases> GrpcClient::CalibrateBasis(const CalibrateRequest& in) {
-  v1::CalibrateBasisRequest request;
-  request.set_index(in.index);
-  request.set_layer(in.layer);
-  request.set_profile(in.profile);
-  request.set_key_rank(in.key_rank);
-  request.set_value_rank(in.value_rank);
-  request.set_energy(in.energy);
-  request.set_carried_to(in.carried_to);
-  request.set_stack_queries(in.stack_queries);
-  v1::CalibrateBasisResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::CalibrateBasis, request, &response);
-  LayerBases out;
-  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out);
-  if (!status.ok()) return status;
-  return out;
-}
-
-absl::StatusOr<Reconstructed> GrpcClient::Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
-                                                      int64_t end) {
-  v1::ReconstructRequest request;
-  ToProto(sequence, request.mutable_handle());
-  request.set_layer(layer);
-  request.set_kv_head(kv_head);
-  request.set_begin(begin);
-  request.set_end(end);
-  v1::ReconstructResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::Reconstruct, request, &response);
-  Reconstructed out;
-  if (status.ok()) status = ReadVector(response.positions(), &out.positions);
-  if (!status.ok()) return status;
-  v1::GatherResponse rows;  // the same two tensors
-  rows.mutable_keys()->Swap(response.mutable_keys());
-  rows.mutable_values()->Swap(response.mutable_values());
-  status = FromProto(rows, static_cast<int64_t>(out.positions.size()), &out.rows);
-  if (!status.ok()) return status;
-  return out;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& endpoint, const Options& options) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);

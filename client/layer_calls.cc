@@ -1,0 +1,122 @@
+// Calls on what a layer keeps: eviction and subspaces.
+#include <utility>
+
+#include "client/convert.h"
+#include "client/eviction_convert.h"
+#include "client/grpc_client.h"
+#include "client/subspace_convert.h"
+
+namespace seine::client {
+
+absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
+  v1::EvictRequest request;
+  ToProto(in.sequence, request.mutable_handle());
+  request.set_layer(in.layer);
+  ToProto(in.scorer, request.mutable_scorer());
+  ToProto(in.budget, request.mutable_budget());
+  ToProto(in.keep, request.mutable_keep());
+  request.set_dry_run(in.dry_run);
+  absl::Status status = ToProto(in.given, request.mutable_given());
+  v1::EvictResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Evict, request, &response);
+  Evicted out;
+  if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer, const Scorer& scorer,
+                                                          const Given& given) {
+  v1::ScoreRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  ToProto(scorer, request.mutable_scorer());
+  absl::Status status = ToProto(given, request.mutable_given());
+  v1::ScoreResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Score, request, &response);
+  std::vector<HeadScores> out;
+  if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRequest& in) {
+  v1::DiagnoseRequest request;
+  ToProto(in.sequence, request.mutable_handle());
+  request.set_layer(in.layer);
+  for (const Scorer& scorer : in.scorers) ToProto(scorer, request.add_scorers());
+  ToProto(in.budget, request.mutable_budget());
+  if (in.window) request.set_window(*in.window);
+  absl::Status status = ToProto(in.given, request.mutable_given());
+  v1::DiagnoseResponse response;
+  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Diagnose, request, &response);
+  std::vector<HeadDiagnosis> out;
+  if (status.ok()) status = FromProto(response, &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<LayerSubspace> GrpcClient::GetBasis(const Sequence& sequence, int layer) {
+  v1::GetBasisRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  v1::GetBasisResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::GetBasis, request, &response);
+  LayerSubspace out;
+  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out.bases);
+  if (!status.ok()) return status;
+  for (const v1::SubspaceMetrics& head : response.heads()) out.heads.push_back(FromProto(head));
+  return out;
+}
+
+absl::Status GrpcClient::LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) {
+  v1::LoadBasisRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_frame(static_cast<v1::KeyFrame>(bases.frame));
+  absl::Status status = ToProto(bases, request.mutable_bases());
+  v1::LoadBasisResponse response;
+  if (status.ok()) status = Call(subspace_, &v1::SubspaceService::Stub::LoadBasis, request, &response);
+  return status;
+}
+
+absl::StatusOr<LayerBases> GrpcClient::CalibrateBasis(const CalibrateRequest& in) {
+  v1::CalibrateBasisRequest request;
+  request.set_index(in.index);
+  request.set_layer(in.layer);
+  request.set_profile(in.profile);
+  request.set_key_rank(in.key_rank);
+  request.set_value_rank(in.value_rank);
+  request.set_energy(in.energy);
+  request.set_carried_to(in.carried_to);
+  request.set_stack_queries(in.stack_queries);
+  v1::CalibrateBasisResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::CalibrateBasis, request, &response);
+  LayerBases out;
+  if (status.ok()) status = FromProto(response.bases(), response.frame(), &out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Reconstructed> GrpcClient::Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                                      int64_t end) {
+  v1::ReconstructRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_layer(layer);
+  request.set_kv_head(kv_head);
+  request.set_begin(begin);
+  request.set_end(end);
+  v1::ReconstructResponse response;
+  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::Reconstruct, request, &response);
+  Reconstructed out;
+  if (status.ok()) status = ReadVector(response.positions(), &out.positions);
+  if (!status.ok()) return status;
+  v1::GatherResponse rows;  // the same two tensors
+  rows.mutable_keys()->Swap(response.mutable_keys());
+  rows.mutable_values()->Swap(response.mutable_values());
+  status = FromProto(rows, static_cast<int64_t>(out.positions.size()), &out.rows);
+  if (!status.ok()) return status;
+  return out;
+}
+
+}  // namespace seine::client
