@@ -30,7 +30,9 @@ void SlabPool::Free(uint8_t* block) {
 }
 
 bool SlabPool::AddSlab() {
-  const int64_t count = std::clamp<int64_t>(blocks_, 1, std::max<int64_t>(kSlabBytes / block_bytes_, 1));
+  const int64_t most = std::max<int64_t>(kSlabBytes / block_bytes_, 1);
+  const bool small = blocks_ * block_bytes_ < kSmallBytes;
+  const int64_t count = small ? std::clamp<int64_t>(blocks_, 1, most) : most;
   Buffer buffer = backend_->Allocate(static_cast<size_t>(count * block_bytes_), place_);
   if (!buffer) return false;
   uint8_t* data = buffer.data();

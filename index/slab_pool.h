@@ -15,11 +15,13 @@
 
 namespace seine {
 
-// Slabs double from one block up to kSlabBytes, so what is held beyond the blocks in use stays below their sum, and
-// below kSlabBytes while a pool grows. A slab goes back to the backend when its last block does. Thread-safe.
+// Slabs double from one block until kSmallBytes are held and are of kSlabBytes from then on, so that a little index
+// holds little, and nearly all of a larger one lies in huge pages. What a growing pool holds beyond its blocks in use
+// stays below kSlabBytes. A slab goes back to the backend when its last block does. Thread-safe.
 class SlabPool {
  public:
   static constexpr int64_t kSlabBytes = int64_t{4} << 20;
+  static constexpr int64_t kSmallBytes = kSlabBytes / 8;
 
   SlabPool(Backend* backend, Place place, int64_t block_bytes);
   SlabPool(const SlabPool&) = delete;

@@ -20,6 +20,22 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // Below this much work a wake-up of other threads (20-50 us) costs more than it saves.
 constexpr double kWorthSharingNs = 60e3;
 
+size_t WholeHugePages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
+// Fresh pages of the kernel's: what the heap gives again lies in the small pages that it was first touched in.
+uint8_t* MapHugePages(size_t bytes) {
+  const size_t length = WholeHugePages(bytes);
+  void* mapped = mmap(nullptr, length + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  uint8_t* begin = static_cast<uint8_t*>(mapped);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (before > 0) munmap(begin, before);
+  uint8_t* data = begin + before;
+  if (before < kHugePage) munmap(data + length, kHugePage - before);
+  madvise(data, length, MADV_HUGEPAGE);  // a hint: refusal costs speed only
+  return data;
+}
+
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : pool_(threads) {}
@@ -29,14 +45,17 @@ class CpuBackend final : public Backend {
 
   Buffer Allocate(size_t bytes, Place place) override {
     if (bytes == 0) return Buffer();
-    const bool huge = bytes >= kHugePage;
-    const size_t alignment = huge ? kHugePage : 64;
-    void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    if (data == nullptr) return Buffer();
-    if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a hint: refusal costs speed only
-    return Buffer(this, place, static_cast<uint8_t*>(data), bytes);
+    uint8_t* data = bytes >= kHugePage ? MapHugePages(bytes)
+                                       : static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+    return data != nullptr ? Buffer(this, place, data, bytes) : Buffer();
   }
-  void Free(uint8_t* data, size_t, Place) override { std::free(data); }
+  void Free(uint8_t* data, size_t bytes, Place) override {
+    if (bytes >= kHugePage) {
+      munmap(data, WholeHugePages(bytes));
+    } else {
+      std::free(data);
+    }
+  }
 
   Outcome Copy(const CopyTask* tasks, int count) override {
     for (int i = 0; i < count; ++i) std::memcpy(tasks[i].to, tasks[i].from, tasks[i].bytes);

@@ -188,14 +188,20 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   pool.Free(block);
 }
 
-TEST(SlabPoolTest, SlabsStayBounded) {
+TEST(SlabPoolTest, SlabsAreWholeOnesOnceALittleIsHeld) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kCodes, 300000);  // 13 blocks in 4 MiB
+  SlabPool pool(&backend, Place::kCodes, 100000);  // 41 blocks in 4 MiB
   std::vector<uint8_t*> blocks;
-  for (int i = 0; i < 60; ++i) blocks.push_back(pool.Allocate());
-  EXPECT_EQ(backend.allocations, 9);  // 1 1 2 4 8 13 13 13 13
+  for (int i = 0; i < 100; ++i) blocks.push_back(pool.Allocate());
+  EXPECT_EQ(backend.allocations, 7);  // 1 1 2 4, then half a MiB is held: 41 41 41
   for (uint8_t* block : blocks) pool.Free(block);
-  EXPECT_EQ(backend.freed, 9);
+  EXPECT_EQ(backend.freed, 7);
+
+  SlabPool large(&backend, Place::kCodes, SlabPool::kSlabBytes + 1);  // a slab for each
+  backend.allocations = 0;
+  for (int i = 0; i < 3; ++i) blocks[i] = large.Allocate();
+  EXPECT_EQ(backend.allocations, 3);
+  for (int i = 0; i < 3; ++i) large.Free(blocks[i]);
 }
 
 }  // namespace
