@@ -201,20 +201,39 @@ HWY_INLINE void AddWide(const F16& x, Sums16* sums) {
   }
 }
 
-// Coordinates outside, rows inside: sums stay in registers, and each coordinate still sees the rows in order.
+// Sums of 16 kGroups coordinates from `j` on: they stay in registers while the rows go by, so that as many additions
+// are under way, and each coordinate still sees the rows in order. What it reads is asked for as it goes.
+template <DType kType, size_t kGroups>
+HWY_INLINE void AddColumns(const ConstRows& rows, int64_t first, int64_t count, int j, const float* scales,
+                           double* sums) {
+  const DD dd;
+  Sums16 acc[kGroups];
+  for (size_t g = 0; g < kGroups; ++g) {
+    for (size_t i = 0; i < 2 * kParts; ++i) acc[g].v[i] = hn::LoadU(dd, sums + j + g * 16 + i * kHalf);
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    const void* row = rows.row(first + r);
+    if (scales == nullptr)
+      FetchAhead(static_cast<const uint8_t*>(row) + j * SizeOf(kType), kGroups * 16 * SizeOf(kType));
+    const F16 scale = Set16(scales == nullptr ? 1.0f : scales[r]);
+    for (size_t g = 0; g < kGroups; ++g) {
+      const F16 x = Load16Typed(row, kType, j + static_cast<int>(g) * 16);
+      AddWide(scales == nullptr ? x : Mul(x, scale), &acc[g]);
+    }
+  }
+  for (size_t g = 0; g < kGroups; ++g) {
+    for (size_t i = 0; i < 2 * kParts; ++i) hn::StoreU(acc[g].v[i], dd, sums + j + g * 16 + i * kHalf);
+  }
+}
+
 template <DType kType>
 HWY_INLINE void AddBlock(const ConstRows& rows, int64_t first, int64_t count, int dim, const float* scales,
                          double* sums) {
-  const DD dd;
-  for (int j = 0; j < dim; j += 16) {
-    Sums16 acc;
-    for (size_t i = 0; i < 2 * kParts; ++i) acc.v[i] = hn::LoadU(dd, sums + j + i * kHalf);
-    for (int64_t r = 0; r < count; ++r) {
-      const F16 x = Load16Typed(rows.row(first + r), kType, j);
-      AddWide(scales == nullptr ? x : Mul(x, Set16(scales[r])), &acc);
-    }
-    for (size_t i = 0; i < 2 * kParts; ++i) hn::StoreU(acc.v[i], dd, sums + j + i * kHalf);
-  }
+  constexpr size_t kMost = kParts == 1 ? 8 : kParts == 2 ? 2 : 1;  // sixteen registers of sums, or half of sixteen
+  int j = 0;
+  for (; j + static_cast<int>(kMost) * 16 <= dim; j += kMost * 16)
+    AddColumns<kType, kMost>(rows, first, count, j, scales, sums);
+  for (; j < dim; j += 16) AddColumns<kType, 1>(rows, first, count, j, scales, sums);
 }
 
 template <DType kType>
@@ -223,7 +242,6 @@ void AddTyped(const ConstRows& rows, int64_t count, int dim, bool unit, double* 
   float scales[kBlock];
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t n = count - first < kBlock ? count - first : kBlock;
-    for (int64_t r = 0; r < n; ++r) FetchAhead(rows.row(first + r), dim * SizeOf(kType));
     if (unit) {
       const ConstRows block = {rows.row(first), rows.stride_bytes, kType};
       ScoreTyped<KeyScore::kNegNorm, kType>(block, n, dim, nullptr, scales);
