@@ -111,7 +111,7 @@ int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
 
 // Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
 int64_t LowRankStore::VersionTokens(int64_t before) const {
-  constexpr int64_t kFirst = 512, kGrowth = 3;
+  constexpr int64_t kFirst = 512, kGrowth = 7;
   return std::min(shape_->options.version_tokens, std::max(kFirst, kGrowth * before));
 }
 

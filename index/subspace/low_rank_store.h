@@ -5,7 +5,7 @@
 //               and read with their own version, whatever the trackers have learnt since;
 //   full rank   the share of a block's tokens whose keys lose most to attention (5.1): e_t^2 = r_t^T E[q q^T] r_t / D
 //               with the profile's moment of queries, |r_t|^2 / D without one.
-// A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones three times
+// A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones seven times
 // as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
 // Forks share blocks and versions; the trackers are copied. A cut may fall anywhere: what is below it stays as it is
@@ -40,7 +40,7 @@ struct LowRankOptions {
   Rope rope;  // kPreRope: as the keys carry it
   int key_rank = 96, value_rank = 96;
   int block_tokens = 512;         // up to kMaxBlockTokens
-  int64_t version_tokens = 8192;  // that a version lasts at most: a new one begins with the first block behind them
+  int64_t version_tokens = 16384;  // that a version lasts at most: a new one begins with the first block behind them
   double full_rank = 0;           // share of a block's tokens, in [0, 1)
   OjaOptions oja;
 };

@@ -65,7 +65,7 @@ TEST_P(SubspaceTest, SettingsComeBackWithTheirDefaults) {
   EXPECT_EQ(s.frame(), v1::KEY_FRAME_POST_ROPE);
   EXPECT_EQ(s.interval(), 32);
   EXPECT_EQ(s.error_threshold(), .25);
-  EXPECT_EQ(s.version_tokens(), 8192);
+  EXPECT_EQ(s.version_tokens(), 16384);
   EXPECT_EQ(s.carried_to(), 32768);
   EXPECT_EQ(s.full_rank(), 0);
 }
