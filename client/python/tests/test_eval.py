@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import sys
+import types
 import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
 
 import pytest
 import torch
 from test_hf import make_model, prompt
 
 from seine_kv.eval import __main__ as command
-from seine_kv.eval import methods, needle, quality, report, speed, texts
+from seine_kv.eval import kvpress_peer, methods, needle, quality, report, speed, texts
 
 BUDGET = methods.Budget(top_k=10, sink=16, local=32)
 CONTEXT, DECODED = 400, 12
@@ -112,6 +115,64 @@ def test_speed_adds_up(client, model):
     (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
     assert row["engine_ms"] + row["rpc_ms"] + row["index_ms"] == pytest.approx(row["seine_ms"])
     assert min(row["dense_ms"], row["rpc_ms"], row["index_ms"]) > 0
+
+
+class LastTokens:
+    """A press as kvpress's, that leaves a prompt's last tokens."""
+
+    def __init__(self, compression_ratio=0.0):
+        self.ratio = compression_ratio
+
+    @contextmanager
+    def __call__(self, model):
+        def cut(_module, _args, out):
+            cache = out.past_key_values
+            tokens = cache.get_seq_length()
+            if not self.done:
+                for layer in cache.layers:
+                    begin = tokens - int(tokens * (1 - self.ratio))
+                    layer.keys, layer.values = layer.keys[:, :, begin:], layer.values[:, :, begin:]
+            self.done = True
+
+        self.done = False
+        hook = model.register_forward_hook(cut)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+@pytest.fixture
+def fake_kvpress(monkeypatch):
+    module = types.ModuleType("kvpress")
+    module.KeyDiffPress = module.SnapKVPress = LastTokens
+    module.DecodingPress = lambda press, compression_interval, target_size: (compression_interval, target_size)
+    module.PrefillDecodingPress = lambda press, again: press
+    monkeypatch.setitem(sys.modules, "kvpress", module)
+
+
+@pytest.mark.parametrize("budget", [1, 57, 58, 386, CONTEXT - DECODED])
+def test_kvpress_keeps_its_budget_at_true_positions(fake_kvpress, model, measured, budget):
+    request = {"ids": prompt(1, CONTEXT + 1)[0].tolist(), "decoded": DECODED, "free": 4}
+    request.update({"budget": budget, "interval": 64, "presses": kvpress_peer.PRESSES})
+    rows = list(kvpress_peer.Run(model, request).rows(quiet))
+    assert [row["method"] for row in rows] == ["kvpress_keydiff", "kvpress_snapkv"]
+    for row in rows:
+        assert row["attended_tokens"] == budget + (DECODED + 1) / 2
+        if budget == CONTEXT - DECODED:  # nothing is cut
+            assert row["kl"] == pytest.approx(0, abs=1e-5) and row["greedy_tokens"] == 4
+            assert row["perplexity"] == pytest.approx(measured.dense()["perplexity"], rel=1e-4)
+        else:
+            assert row["kl"] > 1e-6
+    assert set(rows[0]) == {"method", "label"} | set(measured.dense())
+
+
+def test_a_python_without_kvpress_is_one_line(capfd):
+    with pytest.raises(RuntimeError, match="--kvpress /no/python: No such file"):
+        kvpress_peer.measure("/no/python", {})
+    with pytest.raises(RuntimeError, match="it ended with exit code 1"):
+        kvpress_peer.measure(sys.executable, {})
+    assert "pip install kvpress" in capfd.readouterr().err
 
 
 def test_report_shows_every_method():

@@ -66,6 +66,9 @@ def parse_args(argv):
     data.add_argument(
         "--decoded", type=int, metavar="N", help="of these, given one at a time (default: 512; quick: 128)"
     )
+    data.add_argument(
+        "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
+    )
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
@@ -174,7 +177,24 @@ class Evaluation:
         for method in self.methods:
             row = measured.measure(method, address, Progress(self.reporter, method.label))
             rows.append({"method": method.key, "label": method.label, **row})
+        if args.kvpress:
+            rows += self._kvpress(ids, free)
         return {"text": name, "context": args.context, "decoded": args.decoded, "greedy": free, "methods": rows}
+
+    def _kvpress(self, ids, free):
+        from seine_kv.eval import kvpress_peer, methods
+
+        args = self.args
+        budget = methods.Budget(args.top_k, args.sink, args.local)
+        chosen = {"model": self.model.source, "gguf_file": self.model.gguf}
+        chosen.update({name: getattr(args, name) for name in ("rope_scaling", "device", "dtype")})
+        request = {"model": chosen, "ids": ids[0].tolist(), "decoded": args.decoded, "free": free}
+        request.update({"budget": budget.kept, "interval": budget.buffer, "presses": kvpress_peer.PRESSES})
+        self.reporter.say("kvpress, by its own Python")
+        try:
+            return kvpress_peer.measure(args.kvpress, request)
+        except RuntimeError as error:
+            raise InputError(str(error)) from None
 
     def _needle(self, address):
         from seine_kv.eval import needle

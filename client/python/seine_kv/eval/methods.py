@@ -27,12 +27,17 @@ class Budget:
     local: int = 64
     buffer: int = 64  # until it is full, tokens stay local; eviction's interval, so that both go up and down alike
 
+    @property
+    def kept(self):
+        """Tokens that eviction leaves."""
+        return self.sink + self.top_k + self.local
+
     def zones(self):
         return {"sink": self.sink, "local": self.local, "update_buffer": self.buffer, "dense_threshold": 256}
 
     def eviction(self, scorer):
         keep = {"sinks": self.sink, "recent": self.local}
-        return hf.Eviction(self.sink + self.top_k + self.local, scorer, keep, interval=self.buffer)
+        return hf.Eviction(self.kept, scorer, keep, interval=self.buffer)
 
 
 def retrieval_methods(budget, profile, beta, refine):
