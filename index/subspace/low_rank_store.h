@@ -39,9 +39,9 @@ struct LowRankOptions {
   KeyFrame frame = KeyFrame::kPostRope;
   Rope rope;  // kPreRope: as the keys carry it
   int key_rank = 96, value_rank = 96;
-  int block_tokens = 512;         // up to kMaxBlockTokens
+  int block_tokens = 512;          // up to kMaxBlockTokens
   int64_t version_tokens = 16384;  // that a version lasts at most: a new one begins with the first block behind them
-  double full_rank = 0;           // share of a block's tokens, in [0, 1)
+  double full_rank = 0;            // share of a block's tokens, in [0, 1)
   OjaOptions oja;
 };
 // INVALID_ARGUMENT naming the field.

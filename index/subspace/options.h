@@ -39,7 +39,7 @@ struct SubspaceConfig {
   KeyFrame frame = KeyFrame::kPostRope;    // kPreRope needs geometry.rope
   OjaOptions oja;                          // error_threshold 1: the bases stay as they began
   double full_rank = 0;                    // share of the tokens that stay full-rank, in [0, 1)
-  int64_t version_tokens = 16384;           // that share a basis
+  int64_t version_tokens = 16384;          // that share a basis
   std::shared_ptr<const Profile> profile;  // what the bases begin with; nullptr: a sequence's first tokens
   std::string profile_name;                // as descriptions give it
   int64_t carried_to = 32768;              // kPostRope: positions that a profile's moments are carried to

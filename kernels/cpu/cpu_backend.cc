@@ -32,7 +32,8 @@ uint8_t* MapHugePages(size_t bytes) {
   if (before > 0) munmap(begin, before);
   uint8_t* data = begin + before;
   if (before < kHugePage) munmap(data + length, kHugePage - before);
-  // A hint: refusal costs speed only. The last page is a huge one where nearly all of it is used, for it is taken whole.
+  // A hint: refusal costs speed only. The last page is a huge one where nearly all of it is used, for it is taken
+  // whole.
   const size_t huge = (bytes + kHugePage / 16) / kHugePage * kHugePage;
   madvise(data, huge, MADV_HUGEPAGE);
   return data;
