@@ -64,7 +64,7 @@ def parse_args(argv):
     data.add_argument("--text", nargs="+", action="extend", metavar="FILE", help="(default: Python's own reference)")
     data.add_argument("--context", type=int, metavar="N", help="tokens of a text (default: 4096)")
     data.add_argument(
-        "--decoded", type=int, metavar="N", help="of these, given one at a time (default: 512; quick: 128)"
+        "--decoded", type=int, metavar="N", help="of these, given one at a time (default: 512; quick: 256)"
     )
     data.add_argument(
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
@@ -120,7 +120,7 @@ def check(args):
         if part not in ("quality", "needle", "speed"):
             raise InputError(f"--parts: unknown part {part}; there are quality, needle, speed")
     args.context = args.context or 4096
-    args.decoded = args.decoded or (128 if args.quick else 512)
+    args.decoded = args.decoded or (256 if args.quick else 512)
     if args.context < args.decoded + 1024:
         raise InputError("--context: must be at least --decoded + 1,024")
     if args.plot:
