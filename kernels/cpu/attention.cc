@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/codec_util.h"
 #include "kernels/cpu/ops.h"
@@ -13,6 +14,9 @@
 
 namespace seine::cpu {
 namespace {
+
+// Rows that are made together: a whole number of the 64 that values are summed by, so that sums do not depend on it.
+constexpr int64_t kMadeRows = 512;
 
 // Logits, then weights.
 struct Workspace {
@@ -23,6 +27,8 @@ struct Workspace {
   std::vector<float> dots;
   std::vector<int8_t> queries8;  // [group][head_dim]
   std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
+  std::vector<int32_t> places;   // of dense rows to be made
+  std::vector<float> made;       // [at most kMadeRows, head_dim]
 };
 
 Workspace& Local() {
@@ -30,19 +36,42 @@ Workspace& Local() {
   return workspace;
 }
 
-// A dense run's rows lie in chunks: use(rows, count, offset) for what lies together, `offset` from the first run's
-// begin.
+ConstRows Make(const RowReader& reader, const int32_t* places, int64_t count, int dim, Workspace* w) {
+  w->made.resize(kMadeRows * dim);
+  reader.Read(places, static_cast<int>(count), w->made.data());
+  return {w->made.data(), dim * sizeof(float), DType::kFloat32};
+}
+
+// A dense run's rows lie in chunks, or are made: use(rows, count, offset) for what lies together, `offset` from the
+// first run's begin.
 template <typename Use>
-void ForEachPart(const ChunkedRows& rows, const std::vector<PlaceRun>& runs, Use use) {
+void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, const RowReader* reader, Workspace* w, Use use) {
+  const PlaceRun made = reader == nullptr ? PlaceRun{} : task.made;
   const size_t stride = rows.head_dim * SizeOf(rows.dtype);
-  int64_t offset = 0;
-  for (const PlaceRun& run : runs) {
-    for (int64_t place = run.begin; place < run.end;) {
-      const int64_t count = std::min(rows.chunk_tokens - place % rows.chunk_tokens, run.end - place);
+  int64_t offset = 0, count = 0;
+  for (const PlaceRun& run : task.dense) {
+    for (int64_t place = run.begin; place < run.end; place += count, offset += count) {
+      if (place >= made.begin && place < made.end) {
+        count = std::min({kMadeRows, made.end - place, run.end - place});
+        w->places.resize(count);
+        std::iota(w->places.begin(), w->places.end(), static_cast<int32_t>(place));
+        use(Make(*reader, w->places.data(), count, rows.head_dim, w), count, offset);
+        continue;
+      }
+      const int64_t stop = place < made.begin ? std::min(run.end, made.begin) : run.end;
+      count = std::min(rows.chunk_tokens - place % rows.chunk_tokens, stop - place);
       use(ConstRows{rows.row(place), stride, rows.dtype}, count, offset);
-      offset += count;
-      place += count;
     }
+  }
+}
+
+// A set's rows that are made: use(rows, count, first) for those made together.
+template <typename Use>
+void ForEachMade(const RowReader& reader, const std::vector<int32_t>& set, int dim, Workspace* w, Use use) {
+  const auto size = static_cast<int64_t>(set.size());
+  for (int64_t first = 0; first < size; first += kMadeRows) {
+    const int64_t count = std::min(kMadeRows, size - first);
+    use(Make(reader, set.data() + first, count, dim, w), count, first);
   }
 }
 
@@ -54,7 +83,7 @@ int64_t Size(const std::vector<PlaceRun>& runs) {
 
 void DenseLogits(const AttentionTask& task, int64_t size, Workspace* w) {
   w->dense.resize(size * task.group);
-  ForEachPart(task.keys, task.dense, [&](const ConstRows& rows, int64_t count, int64_t offset) {
+  ForEachPart(task, task.keys, task.key_reader.get(), w, [&](const ConstRows& rows, int64_t count, int64_t offset) {
     DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size);
   });
   for (float& logit : w->dense) logit *= task.scale;
@@ -62,6 +91,19 @@ void DenseLogits(const AttentionTask& task, int64_t size, Workspace* w) {
 
 const std::vector<int32_t>& SetOf(const AttentionTask& task, int g) {
   return (*task.sets)[task.sets->size() == 1 ? 0 : g];
+}
+
+// out[i][r] = <query i, row r of the set> of `queries` [together, head_dim].
+void DotSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* queries, int together,
+            Workspace* w, float* out) {
+  const auto count = static_cast<int64_t>(set.size());
+  const int dim = task.keys.head_dim;
+  if (task.key_reader == nullptr) {
+    return DotGather(task.keys, set.data(), static_cast<int>(count), queries, together, out);
+  }
+  ForEachMade(*task.key_reader, set, dim, w, [&](const ConstRows& rows, int64_t made, int64_t first) {
+    DotRows(rows, made, dim, queries, together, out + first, count);
+  });
 }
 
 void ChosenLogits(const AttentionTask& task, Workspace* w) {
@@ -78,8 +120,7 @@ void ChosenLogits(const AttentionTask& task, Workspace* w) {
     const std::vector<int32_t>& set = SetOf(task, g);
     const auto count = static_cast<int64_t>(set.size());
     w->dots.resize(count * together);
-    DotGather(task.keys, set.data(), static_cast<int>(count), task.queries + int64_t{g} * dim, together,
-              w->dots.data());
+    DotSet(task, set, task.queries + int64_t{g} * dim, together, w, w->dots.data());
     for (float& logit : w->dots) logit *= task.scale;
     for (int i = 0; i < together; ++i) {
       w->chosen[g + i].assign(w->dots.begin() + i * count, w->dots.begin() + (i + 1) * count);
@@ -150,21 +191,29 @@ float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w
   return sum;
 }
 
+// output[i] += the sum of the set's values, weighted by weights[i], for `heads` of them.
+void AddSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* weights, int heads, Workspace* w,
+            float* output) {
+  const auto count = static_cast<int64_t>(set.size());
+  const int dim = task.values.head_dim;
+  if (task.value_reader == nullptr) {
+    return AddGathered(task.values, set.data(), count, weights, heads, count, output);
+  }
+  ForEachMade(*task.value_reader, set, dim, w, [&](const ConstRows& rows, int64_t made, int64_t first) {
+    AddRows(rows, made, dim, weights + first, heads, count, output);
+  });
+}
+
 // output += the weighted sum of the values that the sets name.
 void AddChosen(const AttentionTask& task, Workspace* w, float* output) {
   if (task.sets == nullptr) return;
-  const int dim = task.values.head_dim;
   if (task.sets->size() == 1) {  // one set: its rows are read once for all heads
-    const std::vector<int32_t>& set = SetOf(task, 0);
-    const auto count = static_cast<int64_t>(set.size());
     w->dots.clear();
     for (int g = 0; g < task.group; ++g) w->dots.insert(w->dots.end(), w->chosen[g].begin(), w->chosen[g].end());
-    return AddGathered(task.values, set.data(), count, w->dots.data(), task.group, count, output);
+    return AddSet(task, SetOf(task, 0), w->dots.data(), task.group, w, output);
   }
   for (int g = 0; g < task.group; ++g) {
-    const std::vector<int32_t>& set = SetOf(task, g);
-    const auto count = static_cast<int64_t>(set.size());
-    AddGathered(task.values, set.data(), count, w->chosen[g].data(), 1, count, output + int64_t{g} * dim);
+    AddSet(task, SetOf(task, g), w->chosen[g].data(), 1, w, output + int64_t{g} * task.values.head_dim);
   }
 }
 
@@ -199,7 +248,7 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
   std::fill_n(output, int64_t{task.group} * dim, 0.0f);
-  ForEachPart(task.values, task.dense, [&](const ConstRows& rows, int64_t count, int64_t offset) {
+  ForEachPart(task, task.values, task.value_reader.get(), w, [&](const ConstRows& rows, int64_t count, int64_t offset) {
     AddRows(rows, count, dim, w->dense.data() + offset, task.group, size, output);
   });
   AddChosen(task, w, output);

@@ -11,6 +11,7 @@
 #define SEINE_KERNELS_CPU_ATTENTION_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/types.h"
@@ -28,6 +29,10 @@ struct AttentionTask {
   int group = 1;
   float scale = 1;
   ChunkedRows keys, values;  // by place
+  // Where rows of low-rank storage are seen: both read the sets' rows wherever these lie, and of the dense rows those
+  // at places `made`; `keys` and `values` hold the other dense ones.
+  std::shared_ptr<const RowReader> key_reader, value_reader;
+  PlaceRun made;
   // Seen by every head of the group: a row is read once for up to four of them.
   std::vector<PlaceRun> dense;
   // Seen besides: one set for the group, or one a head; none of it dense. nullptr: nothing.

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 
@@ -210,6 +212,74 @@ TEST(Attention, DenseRunsAndSetsOfEveryKind) {
       task.dense = {{0, 0}, {150, 150}};
       task.sets = &shared;
       ExpectExact(task, keys, values);
+    }
+  }
+}
+
+// The rows of a store, made when they are read.
+class Reader : public RowReader {
+ public:
+  Reader(const Store& store, int dim) : store_(store), dim_(dim) {}
+  void Read(const int32_t* positions, int count, float* rows) const override {
+    most_ = std::max(most_, count);
+    for (int i = 0; i < count; ++i) std::copy_n(&store_.values[positions[i] * int64_t{dim_}], dim_, rows + i * dim_);
+  }
+  int most() const { return most_; }  // rows asked for at once
+
+ private:
+  const Store& store_;
+  const int dim_;
+  mutable int most_ = 0;
+};
+
+// Rows that are made, beside rows that are stored: the stored ones are no more read where others are made. In any
+// dtype, for what is made is fp32.
+TEST(Attention, RowsThatAreMade) {
+  for (const int dim : {64, 80}) {
+    constexpr int kRows = 1400, kGroup = 5;
+    const Store keys(kRows, dim, DType::kFloat16, 1), values(kRows, dim, DType::kFloat16, 2);
+    const std::vector<float> queries = Gaussian(kGroup * dim, 3);
+    std::vector<std::vector<int32_t>> shared(1), own = {{20}, {}, {30, 31, 62}, {1199}, {}};
+    for (int i = 13; i < 1200; ++i) shared[0].push_back(i), own[4].push_back(i);
+    for (const cpu::PlaceRun made : {cpu::PlaceRun{0, 0}, {13, 1200}, {5, 1210}, {0, kRows}, {1250, 1300}}) {
+      Store holes_of_keys = keys, holes_of_values = values;
+      const auto key_reader = std::make_shared<Reader>(keys, dim), value_reader = std::make_shared<Reader>(values, dim);
+      for (Store* store : {&holes_of_keys, &holes_of_values}) {  // an access to a chunk that is wholly made is an error
+        store->pointers.clear();
+        for (size_t c = 0; c < store->chunks.size(); ++c) {
+          const int64_t begin = static_cast<int64_t>(c) * 48;
+          const bool hole = begin >= made.begin && begin + 48 <= made.end;
+          store->pointers.push_back(hole ? nullptr : store->chunks[c].data());
+        }
+        store->rows.chunks = store->pointers.data();
+      }
+      cpu::AttentionTask task;
+      task.queries = queries.data();
+      task.group = kGroup;
+      task.scale = 0.5f / std::sqrt(static_cast<float>(dim));
+      task.keys = holes_of_keys.rows;
+      task.values = holes_of_values.rows;
+      task.key_reader = key_reader;
+      task.value_reader = value_reader;
+      task.made = made;
+      task.dense = {{0, 13}, {1200, kRows}};
+      ExpectExact(task, keys, values);
+      for (const auto* sets : {&shared, &own}) {
+        task.sets = sets;
+        ExpectExact(task, keys, values);
+      }
+      EXPECT_EQ(key_reader->most(), 512);
+      EXPECT_EQ(value_reader->most(), 512);
+      // Sets that are read where they lie give the same bits.
+      std::vector<float> output(kGroup * dim), lse(kGroup), plain(output.size()), plain_lse(kGroup);
+      task.dense.clear();
+      cpu::Attend(task, output.data(), lse.data());
+      task.key_reader = task.value_reader = nullptr;
+      task.keys = keys.rows;
+      task.values = values.rows;
+      cpu::Attend(task, plain.data(), plain_lse.data());
+      EXPECT_EQ(output, plain);
+      EXPECT_EQ(lse, plain_lse);
     }
   }
 }
