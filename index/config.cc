@@ -282,10 +282,6 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
   if (config.kv_store != KvStore::kKeysValues) {
     return absl::FailedPreconditionError("attention: kv_store keeps no values; it needs keys_values");
   }
-  if (config.subspace) {
-    return absl::FailedPreconditionError(
-        "attention: the index keeps rows low-rank (subspace), which Attend does not read; Reconstruct and Gather do");
-  }
   if (params.scale >= 0 && std::isfinite(params.scale)) return absl::OkStatus();
   return Wrong("attention", "scale", params.scale, " is not a finite number of at least 0");
 }

@@ -213,7 +213,7 @@ void Strip::PlanAppend(int64_t count, Staging* staging) {
       store->Plan(size_, new_size, staging);
     }
   }
-  if (keeps_windows()) windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
+  if (keeps_values()) windows_.Plan(WindowsAt(size_), WindowsAt(new_size), staging);
   if (keeps_checksums()) checksums_.Plan(size_, new_size, staging);
   if (!whole_) positions_.Plan(size_, new_size, staging);
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
@@ -238,7 +238,6 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
     store->Write(size_, own, gap_begin - size_, token_bytes);
     store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
   }
-  if (keeps_windows()) WriteWindows(WindowsAt(size_), WindowsAt(new_size));
   if (!low_.empty()) {
     const auto sums = RowChecksums(*context_, keys + head_offset(), values + head_offset(), count, num_heads());
     checksums_.Write(size_, Bytes(sums), count, num_heads() * sizeof(uint32_t));
@@ -265,6 +264,7 @@ void Strip::CommitAppend(int64_t count) {
   const int64_t old_size = size_;
   size_ = new_size;
   InstallLow();
+  if (keeps_values()) WriteWindows(WindowsAt(old_size), WindowsAt(new_size));
   AddToSums(old_size);
 }
 
@@ -273,7 +273,7 @@ void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
                    sizeof(int32_t));
 }
 
-// From the stored rows, so that any history of appends gives the same bits.
+// From the rows as they read, so that any history of appends gives the same bits.
 void Strip::WriteWindows(int64_t begin, int64_t end) {
   const int heads = num_heads(), dim = context_->config.geometry.head_dim;
   const size_t record = WindowMeansBytes(dim);
@@ -377,7 +377,7 @@ void Strip::PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Sta
     }
   }
   if (keeps_checksums()) checksums_.Plan(0, count, staging);
-  if (keeps_windows()) windows_.Plan(0, WindowsAt(count), staging);
+  if (keeps_values()) windows_.Plan(0, WindowsAt(count), staging);
   positions_.Plan(0, count, staging);
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
@@ -400,7 +400,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   WritePositions(0, positions);
   if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
-  if (keeps_windows()) WriteWindows(0, WindowsAt(size_));
+  if (keeps_values()) WriteWindows(0, WindowsAt(size_));
   const AppendedKeys stored(this, nullptr, size_);
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);

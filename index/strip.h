@@ -8,7 +8,8 @@
 //   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
 //            [raw_begin, m), where raw_begin stays one update buffer behind the zone's end, so that rolling back a few
 //            tokens always finds the keys it needs;
-//   windows  kKeysValues, no subspace: the means of the zone's windows of 64 (window_means.h), a function of the rows;
+//   windows  kKeysValues: the means of the zone's windows of 64 (window_means.h), of the rows as they read when the
+//            window has come into the zone;
 //   checksums  where rows are not held as they came, of every token: to tell a replay from a rewrite;
 //   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
 //
@@ -96,8 +97,8 @@ class Strip {
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them.
   void FillTask(int head, const SearchParams& params, SearchTask* task) const;
-  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept, and
-  // full-rank.
+  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
+  // What it reads must not outlive the strip or see it change.
   void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
   // A head as scorers see it.
   HeadTokens Tokens(int head, HeadStorage* storage) const;
@@ -125,7 +126,6 @@ class Strip {
 
   bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
-  bool keeps_windows() const { return keeps_values() && low_.empty(); }
   // Where the strip's first head begins in a token of the whole layer.
   int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
   absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
@@ -157,6 +157,7 @@ class Strip {
   void RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
   void FillRebuilt(int head, bool with_dense, SearchTask* task) const;
+  void FillMade(int head, cpu::AttentionTask* task) const;
 
   const Context* context_;
   bool whole_;  // all heads, places are positions

@@ -10,17 +10,18 @@
 
 namespace seine {
 
-// Keys of one head for a search, which must not outlive the strip or see it change.
+// Keys, or values, of one head for a search or attention, which must not outlive the strip or see it change.
 class Strip::RebuiltRows : public RowReader {
  public:
-  RebuiltRows(const Strip* strip, int head) : strip_(*strip), head_(head) {}
+  RebuiltRows(const Strip* strip, int head, bool of_values = false)
+      : strip_(*strip), head_(head), of_values_(of_values) {}
 
   void Read(const int32_t* positions, int count, float* rows) const override {
     const std::vector<int64_t> places(positions, positions + count);
-    strip_.ReadRows(head_, places, rows, nullptr);
+    strip_.ReadRows(head_, places, of_values_ ? nullptr : rows, of_values_ ? rows : nullptr);
   }
 
-  // Dense tokens [begin, end), read at once.
+  // Keys of dense tokens [begin, end), read at once.
   DenseRun Run(int64_t begin, int64_t end) {
     const int dim = strip_.context_->config.geometry.head_dim;
     std::vector<float>& rows = runs_.emplace_back((end - begin) * dim);
@@ -31,6 +32,7 @@ class Strip::RebuiltRows : public RowReader {
  private:
   const Strip& strip_;
   const int head_;
+  const bool of_values_;
   std::vector<std::vector<float>> runs_;
 };
 
@@ -175,6 +177,12 @@ void Strip::FillRebuilt(int head, bool with_dense, SearchTask* task) const {
     }
   }
   task->reader = std::move(rows);
+}
+
+void Strip::FillMade(int head, cpu::AttentionTask* task) const {
+  task->made = {low_begin_, low_end()};
+  task->key_reader = std::make_shared<RebuiltRows>(this, head);
+  task->value_reader = std::make_shared<RebuiltRows>(this, head, /*of_values=*/true);
 }
 
 }  // namespace seine

@@ -41,6 +41,7 @@ void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask
   const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
   const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
   task->dense = {{0, zone_begin}, {zone_end, size_}};
+  if (!low_.empty()) FillMade(head, task);
   if (!searched || !tail) return;
   task->zone_begin = zone_begin;
   task->num_windows = codes_.visible() / kWindowTokens;

@@ -1,4 +1,5 @@
-// Attend and Decode steps that attend, over a real socket in both ways of serving: the index's own answers, and errors.
+// Attend and Decode steps that attend, over a real socket in both ways of serving and from full-rank and low-rank
+// indexes: the index's own answers, and errors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,8 +16,17 @@ using grpc::StatusCode;
 
 class AttendCallTest : public ServerTest {
  protected:
-  v1::SequenceHandle Filled(int64_t tokens) {
-    const v1::SequenceHandle handle = NewSequence("both");
+  void SetUp() override {
+    ServerTest::SetUp();
+    v1::CreateIndexRequest request;
+    *request.mutable_spec() = Spec("low", v1::KV_STORE_KEYS_VALUES);
+    request.mutable_spec()->mutable_subspace()->set_key_rank(24);
+    request.mutable_spec()->mutable_subspace()->set_value_rank(33);
+    v1::CreateIndexResponse response;
+    ASSERT_TRUE(Call(*stubs_->index, &v1::IndexService::Stub::CreateIndex, request, &response).ok());
+  }
+  v1::SequenceHandle Filled(int64_t tokens, const std::string& index = "both") {
+    const v1::SequenceHandle handle = NewSequence(index);
     v1::AppendItem item = Item(handle, 0, 0, tokens);
     *item.mutable_values() = Halves({tokens, kKvHeads, kDim}, 2);
     EXPECT_TRUE(Append(item).ok());
@@ -34,7 +44,7 @@ class AttendCallTest : public ServerTest {
   }
   AttendAnswer Direct(const v1::SequenceHandle& handle, const std::vector<float>& queries, Scope scope,
                       const AttentionParams& attention) {
-    auto index = server_->core().catalog.Find("both");
+    auto index = server_->core().catalog.Find(handle.index());
     SearchParams params = index->config().search;
     params.scope = scope;
     params.top_k = 20;
@@ -63,6 +73,7 @@ class AttendCallTest : public ServerTest {
     EXPECT_EQ(Floats(wire.output()), direct.output);
     EXPECT_EQ(Floats(wire.log_sum_exp()), direct.log_sum_exp);
   }
+  void DecodeIn(const v1::SequenceHandle& handle);
   static std::vector<float> SomeQueries() {
     std::vector<float> queries(kQHeads * kDim);
     for (size_t i = 0; i < queries.size(); ++i) queries[i] = std::sin(static_cast<float>(i * i));
@@ -111,8 +122,26 @@ TEST_P(AttendCallTest, AnswersAsTheIndexDoes) {
   EXPECT_EQ(response.answers(0).selected().scores().shape(0), kKvHeads);
 }
 
+TEST_P(AttendCallTest, AnswersOfALowRankIndexToo) {
+  const v1::SequenceHandle low = Filled(400, "low"), both = Filled(400);
+  const std::vector<float> queries = SomeQueries();
+  v1::AttendRequest request;
+  for (const auto* handle : {&low, &both}) *request.add_items() = FloatQuery(*handle, queries);
+  request.mutable_selector()->set_top_k(20);
+  v1::AttendResponse response;
+  const auto status = Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Attend, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ExpectSame(response.answers(0), Direct(low, queries, Scope::kPerQHead, {}));
+  ExpectSame(response.answers(1), Direct(both, queries, Scope::kPerQHead, {}));
+  EXPECT_TRUE(response.answers(0).tail());
+  EXPECT_NE(response.answers(0).output().raw(), response.answers(1).output().raw());
+}
+
 TEST_P(AttendCallTest, DecodeStepsAttendOrRetrieve) {
-  const v1::SequenceHandle handle = Filled(400);
+  for (const char* index : {"both", "low"}) DecodeIn(Filled(400, index));
+}
+
+void AttendCallTest::DecodeIn(const v1::SequenceHandle& handle) {
   const std::vector<float> queries = SomeQueries();
   grpc::ClientContext context;
   auto stream = stubs_->retrieval->Decode(&context);
