@@ -287,6 +287,10 @@ def test_subspaces(client, model):
     gathered = client.gather(sequence, 0, 1, positions, values=True)
     np.testing.assert_array_equal(got, gathered[0])
     np.testing.assert_array_equal(values, gathered[1])
+    everything = client.attend(sequence, 0, model["queries"], top_k=TOKENS)
+    _, keys_read, values_read = client.reconstruct(sequence, 0, 0, 0, TOKENS)  # attention over the rows as they read
+    weights = np.exp(keys_read @ model["queries"][0] / np.sqrt(DIM))
+    np.testing.assert_allclose(everything.output[0], weights @ values_read / weights.sum(), atol=1e-4)
     client.load_basis(sequence, 0, key_bases[::-1], value_bases)
     np.testing.assert_array_equal(client.get_basis(sequence, 0)[0], key_bases[::-1])
     with pytest.raises(SeineError) as error:

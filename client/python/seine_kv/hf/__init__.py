@@ -5,6 +5,7 @@
     seine = hf.install(model, "unix:///run/seine.sock", profile="my-model")
     out = model.generate(**inputs, max_new_tokens=100)       # greedy, sampling, beams, batches padded on the left
     print(seine.stats())                                     # what was attended, and every step that was not
+    print(seine.memory())                                    # what the server holds, against the full cache
     hf.uninstall(model)
 
 Prompts are attended in torch, densely, while their keys and values go to the server, layer by layer. Each token after
@@ -23,6 +24,7 @@ from seine_kv.hf.cache import SeineCache  # noqa: F401
 from seine_kv.hf.eviction import Eviction  # noqa: F401
 from seine_kv.hf.index import check_model
 from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa: F401
+from seine_kv.hf.low_rank import LowRank, Memory  # noqa: F401
 from seine_kv.hf.stats import Stats  # noqa: F401
 
 _installed = weakref.WeakKeyDictionary()  # model -> Installation
@@ -44,6 +46,7 @@ def install(model, endpoint=None, **settings):
       selector    dict of beta, refine, recall_target, scope, exact, ...: as of Client.retrieve_batch. a scope
                   that is not given means "per_q_head"
       evict       an Eviction: attention over what it retains
+      low_rank    a LowRank: keys and values of the zone kept low-rank, attended as they read; with evict, those retained
     And:
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)

@@ -11,7 +11,8 @@ ALL_DENSE = 2**31 - 1  # a dense_threshold that no sequence reaches: everything 
 
 @dataclass
 class Eviction:
-    """Cuts every layer back to a budget; attention is then over what is retained, all of it unless zones say otherwise.
+    """Cuts every layer back to a budget; attention is then over what is retained: all of it, but where zones are given or
+    keys and values low-rank, for then it is searched.
 
     scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index,
     which then never holds more than budget + interval tokens a head; any other is called after each block of a prompt

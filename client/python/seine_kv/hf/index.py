@@ -43,22 +43,34 @@ def geometry_of(model):
     return geometry
 
 
-def index_settings(model, profile, zones, codec, retrieval, evict, memory_limit_bytes):
+def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes):
     """Keyword arguments of Client.create_index, but for the name."""
     source = str(getattr(model.config, "_name_or_path", "") or "")
+    geometry = geometry_of(model)
+    if not zones and evict and not low_rank:  # rows become low-rank in a zone alone
+        zones = {"dense_threshold": ALL_DENSE}
     settings = {
-        **geometry_of(model),
+        **geometry,
         "model": Path(source).name[:128],
         "codec": dict(codec or {}),
         "retrieval": dict(retrieval or {}),
-        "zones": dict(zones or ({"dense_threshold": ALL_DENSE} if evict else {})),
+        "zones": dict(zones or {}),
         "kv_store": "keys_values",
         "eviction": evict.index_settings() if evict else None,
+        "subspace": None,
         "memory_limit_bytes": memory_limit_bytes,
     }
+    if low_rank:
+        settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, "rope" in geometry)
     if profile is not None:
         settings["codec"]["profile"] = profile
     return settings
+
+
+def token_bytes(settings):
+    """Of a token's keys and values in one layer of a full cache."""
+    element = 4 if settings["dtype"] == "float32" else 2
+    return 2 * settings["num_kv_heads"] * settings["head_dim"] * element
 
 
 def default_name(settings):
@@ -89,6 +101,7 @@ def differences(spec, settings):
     shape = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "dtype")
     asked = [("geometry", {name: settings[name] for name in shape}), ("", {"kv_store": settings["kv_store"]})]
     asked += [(group, settings[group]) for group in ("zones", "codec", "retrieval")]
+    asked += [("subspace", settings["subspace"] or {"key_rank": 0})]
     for group, values in asked:
         have = spec[group] if group else spec
         for name, want in values.items():

@@ -12,7 +12,8 @@ from seine_kv.client import Attention, Client, SeineError
 from seine_kv.hf.attention import current
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.cache import SeineCache
-from seine_kv.hf.index import default_name, ensure_index, index_settings
+from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
+from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.stats import Stats
 
 
@@ -38,11 +39,14 @@ class Installation:
         tail=None,
         selector=None,
         evict=None,
+        low_rank=None,
         timeout=10.0,
         retry=5.0,
     ):
         self._endpoint, self._timeout, self._retry = endpoint, timeout, retry
-        self._settings = index_settings(model, profile, zones, codec, retrieval, evict, memory_limit_bytes)
+        self._settings = index_settings(
+            model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes
+        )
         self.index = index or default_name(self._settings)
         self.selector = dict(selector or {})
         if "mass_p" not in self.selector:
@@ -90,6 +94,18 @@ class Installation:
     def stats(self):
         """A copy of the counts since install."""
         return copy.deepcopy(self._stats)
+
+    def memory(self):
+        """What the server holds now for the caches that live and for those gone since the last forward, as Memory.
+        SeineError: the server's."""
+        memory, held = Memory(), [row.sequence for batch in self._batches for row in batch.rows]
+        for sequence in [sequence for sequence in held if sequence is not None] + list(self._buried):
+            info = self.client.get_sequence(sequence)
+            memory.tokens += sum(info.layer_tokens)
+            memory.store_bytes += info.store_bytes
+            memory.code_bytes += info.code_bytes
+        memory.full_bytes = memory.tokens * token_bytes(self._settings)
+        return memory
 
     # For Batch ------------------------------------------------------------------------------------------------------
 
