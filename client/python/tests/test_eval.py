@@ -48,18 +48,19 @@ def test_a_method_that_attends_everything_is_dense(client, measured):
 
 
 def test_every_method_attends_its_budget(client, measured):
-    every = methods.retrieval_methods(BUDGET, None, 0.02, 300) + methods.eviction_methods(
+    every = methods.retrieval_methods(BUDGET, None, 0.02, 300, 0.6) + methods.eviction_methods(
         BUDGET, methods.QUICK_SCORERS, None
     )
-    attended = {}
+    attended, held = {}, {}
     for method in methods.choose(None, every):
         row = measured.measure(method, client.address, quiet)
         assert row["kl"] > 1e-4 and row["agreement"] <= 1.0, method.key
-        attended[method.key] = row["attended_tokens"]
+        attended[method.key], held[method.key] = row["attended_tokens"], row["kv_bytes"]
     tokens = 10 + 16 + 32
     assert set(attended) == {
         "seine",
         "seine_no_tail",
+        "low_rank",
         "exact",
         "paper",
         "streaming_llm",
@@ -67,6 +68,7 @@ def test_every_method_attends_its_budget(client, measured):
         "evict_snapkv",
     }
     assert all(tokens <= count < tokens + 64 for count in attended.values()), attended
+    assert held["low_rank"] < held["seine"] == held["exact"] and held["evict_snapkv"] < held["seine"], held
 
 
 def test_methods_are_chosen_by_key():
@@ -111,7 +113,7 @@ def test_needles_are_counted():
 
 
 def test_speed_adds_up(client, model):
-    method = methods.retrieval_methods(BUDGET, None, 0.02, 300)[1]
+    method = methods.retrieval_methods(BUDGET, None, 0.02, 300, 0.6)[1]
     (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
     assert row["engine_ms"] + row["rpc_ms"] + row["index_ms"] == pytest.approx(row["seine_ms"])
     assert min(row["dense_ms"], row["rpc_ms"], row["index_ms"]) > 0
@@ -176,7 +178,7 @@ def test_a_python_without_kvpress_is_one_line(capfd):
 
 
 def test_report_shows_every_method():
-    row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "attended_tokens": 212.0}
+    row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "attended_tokens": 212.0, "kv_bytes": 0.68}
     rows = [
         {"method": "dense", "label": "dense", **row, "kl": 0.0},
         {"method": "seine", "label": "Seine & tail", **row},
@@ -189,7 +191,7 @@ def test_report_shows_every_method():
                    "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0}],
     }  # fmt: skip
     shown = report.show(json.loads(json.dumps(results)))
-    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "40.0 (25.0)"))
+    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "68%", "40.0 (25.0)"))
     svg = ElementTree.fromstring(report.plot(results))
     assert sum(element.tag.endswith("rect") for element in svg) == 1
     with pytest.raises(ValueError, match="nothing to plot"):
@@ -206,6 +208,7 @@ def test_the_default_text_is_long():
     [
         (["--parts", "beauty"], "--parts: unknown part beauty"),
         (["--context", "512"], "--context: must be at least"),
+        (["--rank", "1.5"], "--rank: must be above 0 and at most 1"),
         (["--plot", "/nowhere/x.svg"], "--plot /nowhere/x.svg"),
         (["--model", "/nowhere/model.gguf"], "no such file"),
     ],

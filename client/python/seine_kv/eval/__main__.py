@@ -18,7 +18,8 @@ EPILOG = """\
 what is measured:
   quality   A text is read densely but for its last tokens; these are given one at a time, each method attending for
             itself. Perplexity of what follows; KL divergence from dense attention's predictions; share of positions
-            with the same likeliest token; and how many first tokens of greedy decoding are dense attention's.
+            with the same likeliest token; how many first tokens of greedy decoding are dense attention's; and the bytes of
+            keys and values held, over those of the full cache.
   needle    A fact hidden in a long text is asked for at its end, alone or among three others of its kind: share of
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, and where they go: the engine (torch), the index, and
@@ -27,6 +28,7 @@ what is measured:
 methods, all through the same server and client, all at the same number of attended tokens a head
 (--sink + --top-k + --local, and up to 64 more that wait to be encoded):
   seine, seine_no_tail   balanced code if --profile is given, else sign_ip; with and without the tail
+  low_rank               seine over keys and values that are kept low-rank (--rank)
   exact                  exact top-k, no tail
   paper                  ParisKV's pipeline: collision, no centring, no exact scores, beta .05
   streaming_llm          sink and recent tokens alone
@@ -75,6 +77,9 @@ def parse_args(argv):
     search.add_argument("--local", type=int, default=64, metavar="N", help="(default: %(default)s)")
     search.add_argument("--beta", type=float, default=0.02, help="share of keys rescored (default: %(default)s)")
     search.add_argument("--refine", type=int, default=300, metavar="N", help="scored exactly (default: %(default)s)")
+    search.add_argument(
+        "--rank", type=float, default=0.6, metavar="SHARE", help="of head_dim, of low_rank (default: %(default)s)"
+    )
     add_model_arguments(parser)
     return parser.parse_args(argv)
 
@@ -123,6 +128,8 @@ def check(args):
     args.decoded = args.decoded or (256 if args.quick else 512)
     if args.context < args.decoded + 1024:
         raise InputError("--context: must be at least --decoded + 1,024")
+    if not 0 < args.rank <= 1:
+        raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
     if args.plot:
         check_output(args.plot, "--plot")
     return parts
@@ -145,7 +152,7 @@ class Evaluation:
 
     def run(self, address):
         """Measures every part; returns the results as a dict."""
-        kept = ("profile", "top_k", "sink", "local", "beta", "refine")
+        kept = ("profile", "top_k", "sink", "local", "beta", "refine", "rank")
         results = {"model": self.model.name, **{name: getattr(self.args, name) for name in kept}}
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
@@ -159,7 +166,7 @@ class Evaluation:
         budget = methods.Budget(args.top_k, args.sink, args.local)
         scorers = methods.QUICK_SCORERS if args.quick and not args.methods else methods.SCORERS
         scorers = [scorer for scorer in scorers if scorer != "qfilters" or args.profile]
-        every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine)
+        every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank)
         every += methods.eviction_methods(budget, scorers, args.profile)
         try:
             return methods.choose(args.methods.split(",") if args.methods else None, every)

@@ -40,8 +40,8 @@ class Budget:
         return hf.Eviction(self.kept, scorer, keep, interval=self.buffer)
 
 
-def retrieval_methods(budget, profile, beta, refine):
-    """Seine with and without the tail, exact top-k, and the paper's pipeline."""
+def retrieval_methods(budget, profile, beta, refine, rank=0.6):
+    """Seine with and without the tail and with low-rank keys and values, exact top-k, and the paper's pipeline."""
     seine = {
         "top_k": budget.top_k,
         "zones": budget.zones(),
@@ -62,6 +62,11 @@ def retrieval_methods(budget, profile, beta, refine):
     return [
         Method("seine", f"Seine: {code}, {share}, tail", {**seine, "tail": True}),
         Method("seine_no_tail", f"Seine: {code}, {share}, no tail", {**seine, "tail": False}),
+        Method(
+            "low_rank",
+            f"Seine: {code}, {share}, tail, rank {rank:g}",
+            {**seine, "tail": True, "low_rank": hf.LowRank(rank, rank)},
+        ),
         Method("exact", "exact top-k", {**seine, "tail": False, "selector": {"exact": True}}),
         Method("paper", "the paper's pipeline, β 0.05", paper),
     ]

@@ -27,13 +27,14 @@ class Quality:
             "kl": 0.0,
             "agreement": 1.0,
             "greedy_tokens": self.free,
+            "kv_bytes": 1.0,
             "attended_tokens": self.prompt.ids.shape[1] + len(self.inputs) / 2,
         }
 
     def measure(self, method, endpoint, progress):
         with through(self.model, method, endpoint) as seine:
             log_probabilities = teacher_forced(self.model, self.prompt, self.inputs, progress).log_softmax(-1)
-            stats = seine.stats()
+            stats, memory = seine.stats(), seine.memory()
             free = greedy(self.model, self.prompt, self.free) if self.free else []
         dense = self.dense_log_probabilities
         kl = (dense.exp() * (dense - log_probabilities)).sum(-1)
@@ -43,6 +44,7 @@ class Quality:
             "kl": kl.mean().item(),
             "agreement": same.float().mean().item(),
             "greedy_tokens": common(free, self.dense_greedy),
+            "kv_bytes": memory.share,
             "attended_tokens": stats.mean_attended_tokens,
         }
 
