@@ -216,9 +216,9 @@ class Index {
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params) const = 0;
 
-  // Retrieves, and attends what is found and what is dense, on the host's threads; low-rank rows as they read. Items and
-  // `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION: kv_store
-  // keeps no values.
+  // Retrieves, and attends what is found and what is dense, on the host's threads; low-rank rows as they read. Items
+  // and `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION:
+  // kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params,
                                                            const AttentionParams& attention) const = 0;
