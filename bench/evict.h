@@ -16,8 +16,8 @@
 #include "bench/bandwidth.h"
 #include "bench/dataset.h"
 #include "index/eviction/budget.h"
-#include "index/scorers/filters.h"
 #include "index/scorers/scorer.h"
+#include "profile/filters.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

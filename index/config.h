@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "index/eviction/budget.h"
-#include "index/scorers/filters.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/options.h"
 #include "kernels/code.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
+#include "profile/filters.h"
 #include "profile/rope.h"
 
 namespace seine {

@@ -1,4 +1,4 @@
-#include "index/scorers/filters.h"
+#include "profile/filters.h"
 
 #include <Eigen/Dense>
 

@@ -1,7 +1,7 @@
 // Q-Filters' directions: for each KV head the direction that its queries share (Q-Filters, section 3). From a model
 // profile, from queries, or from a published file. Everywhere here the sign is the scorer's: high <k, filter> is kept.
-#ifndef SEINE_INDEX_SCORERS_FILTERS_H_
-#define SEINE_INDEX_SCORERS_FILTERS_H_
+#ifndef SEINE_PROFILE_FILTERS_H_
+#define SEINE_PROFILE_FILTERS_H_
 
 #include <cstdint>
 #include <string>
@@ -32,4 +32,4 @@ absl::StatusOr<std::vector<Filters>> ReadFilters(const std::string& path, bool n
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_SCORERS_FILTERS_H_
+#endif  // SEINE_PROFILE_FILTERS_H_

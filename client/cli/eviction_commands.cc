@@ -1,4 +1,5 @@
 // seine evict and diagnose.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
+#include "profile/filters.h"
 #include "profile/tensor_file.h"
 
 namespace seine::cli {
@@ -16,7 +18,7 @@ namespace {
 struct Arguments {
   client::EvictRequest evict;
   client::DiagnoseRequest diagnose;
-  std::string budget = "25%", path, tensor;
+  std::string budget = "25%", path, tensor, filters;
   std::vector<std::string> scorers = {"keydiff", "manifoldkv", "knorm"};
 };
 
@@ -39,8 +41,13 @@ absl::Status ParseBudget(const std::string& text, client::Budget* budget) {
   return absl::OkStatus();
 }
 
-// Queries of the last positions out of a file; `storage` is what they point to.
-absl::Status ReadGiven(const Arguments& arguments, std::vector<float>* storage, client::Given* given) {
+// What the tensors of a call point to.
+struct GivenStorage {
+  std::vector<float> queries, filters;
+};
+
+// Queries of the last positions out of a file.
+absl::Status ReadQueries(const Arguments& arguments, std::vector<float>* storage, client::Given* given) {
   if (arguments.path.empty()) {
     return arguments.tensor.empty() ? absl::OkStatus() : UsageError("--tensor: needs --queries");
   }
@@ -59,11 +66,39 @@ absl::Status ReadGiven(const Arguments& arguments, std::vector<float>* storage, 
   return absl::OkStatus();
 }
 
+// A layer's directions out of a file of the whole model's, which must be of the index's geometry.
+absl::Status ReadFiltersOfLayer(const Session& session, const Arguments& arguments, const std::string& index, int layer,
+                                std::vector<float>* storage, client::Given* given) {
+  if (arguments.filters.empty()) return absl::OkStatus();
+  const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
+  if (!info.ok()) return info.status();
+  const client::Geometry& g = info->spec.geometry;
+  if (layer < 0 || layer >= g.num_layers) {
+    return UsageError(absl::StrCat("--layer: ", layer, " is none of the ", g.num_layers, " of ", index));
+  }
+  auto filters = ReadFilters(arguments.filters, /*negated=*/true, g.num_layers, g.num_kv_heads, g.head_dim);
+  if (!filters.ok()) return FileError(filters.status());
+  *storage = std::move((*filters)[layer]);
+  given->filters = {storage->data(), client::DType::kFloat32, {g.num_kv_heads, g.head_dim}};
+  return absl::OkStatus();
+}
+
+// What comes with a call on a layer that is scored by `scorers`.
+absl::Status ReadGiven(const Session& session, const Arguments& arguments, const std::string& index, int layer,
+                       const std::vector<std::string>& scorers, GivenStorage* storage, client::Given* given) {
+  const bool taken = std::find(scorers.begin(), scorers.end(), "qfilters") != scorers.end();
+  if (!arguments.filters.empty() && !taken) return UsageError("--filters: only the scorer qfilters takes them");
+  if (absl::Status s = ReadQueries(arguments, &storage->queries, given); !s.ok()) return s;
+  return ReadFiltersOfLayer(session, arguments, index, layer, &storage->filters, given);
+}
+
 absl::Status Evict(const Session& session, Arguments arguments) {
   client::EvictRequest& request = arguments.evict;
-  std::vector<float> storage;
+  GivenStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
-  if (absl::Status s = ReadGiven(arguments, &storage, &request.given); !s.ok()) return s;
+  absl::Status given = ReadGiven(session, arguments, request.sequence.index, request.layer, {request.scorer.name},
+                                 &storage, &request.given);
+  if (!given.ok()) return given;
   const absl::StatusOr<client::Evicted> evicted = session.client->Evict(request);
   if (!evicted.ok()) return evicted.status();
   const Json json = {{"index", request.sequence.index},
@@ -142,9 +177,11 @@ std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::v
 
 absl::Status Diagnose(const Session& session, Arguments arguments) {
   client::DiagnoseRequest& request = arguments.diagnose;
-  std::vector<float> storage;
+  GivenStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
-  if (absl::Status s = ReadGiven(arguments, &storage, &request.given); !s.ok()) return s;
+  absl::Status given =
+      ReadGiven(session, arguments, request.sequence.index, request.layer, arguments.scorers, &storage, &request.given);
+  if (!given.ok()) return given;
   for (const std::string& name : arguments.scorers) request.scorers.emplace_back().name = name;
   const absl::StatusOr<std::vector<client::HeadDiagnosis>> heads = session.client->Diagnose(request);
   if (!heads.ok()) return heads.status();
@@ -182,6 +219,9 @@ void AddGivenOptions(CLI::App* command, Arguments* arguments) {
   command->add_option("--queries", arguments->path,
                       "File with queries of the last positions, for scorers that need them");
   command->add_option("--tensor", arguments->tensor, "Of that file: [positions, query heads, head_dim]");
+  command->add_option("--filters", arguments->filters,
+                      "qfilters: a model's directions as published, safetensors with q_filters [layers, KV heads, "
+                      "head_dim], negated (the queries', else the profile's)");
 }
 
 }  // namespace

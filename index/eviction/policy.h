@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "index/config.h"
-#include "index/scorers/filters.h"
 #include "index/scorers/scorer.h"
+#include "profile/filters.h"
 
 namespace seine {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <memory>
 
-#include "index/scorers/filters.h"
 #include "kernels/cpu/ops.h"
+#include "profile/filters.h"
 #include "tests/index/scorers/made_up_layer.h"
 
 namespace seine {

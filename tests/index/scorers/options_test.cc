@@ -3,10 +3,7 @@
 #include <memory>
 
 #include "absl/strings/match.h"
-#include "index/scorers/filters.h"
-#include "profile/tensor_writer.h"
 #include "tests/index/scorers/made_up_layer.h"
-#include "tests/temp_folder.h"
 
 namespace seine {
 namespace {
@@ -78,36 +75,6 @@ TEST(ScorerOptions, ScoresOfTheCallerAreTakenAsTheyAre) {
   Scores scores;
   const absl::Status status = (*MakeScorer(config))->Score(input, &scores);
   EXPECT_EQ(status.message(), "scores: KV head 0, token 1 is not finite");
-}
-
-TEST(ScorerOptions, PublishedFiltersAreNegatedAndCheckedForShape) {
-  const TempFolder folder;
-  const std::string path = folder.Path("filters.safetensors");
-  const std::vector<float> values = {1, -2, 3, -4, 5, -6, 7, -8};
-  const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-  ASSERT_TRUE(WriteTensors({{"q_filters", TensorFile::Type::kF32, {2, 2, 2}, bytes}}, {}, path).ok());
-  const auto published = ReadFilters(path, /*negated=*/true, 2, 2, 2);
-  ASSERT_TRUE(published.ok()) << published.status();
-  EXPECT_EQ((*published)[1], (Filters{-5, 6, -7, 8}));
-  EXPECT_EQ((*ReadFilters(path, false, 2, 2, 2))[0], (Filters{1, -2, 3, -4}));
-  EXPECT_TRUE(absl::StrContains(ReadFilters(path, true, 2, 1, 4).status().message(), "[2 layers, 1 KV heads, 4]"));
-  EXPECT_EQ(ReadFilters(path + "x", true, 2, 2, 2).status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(ScorerOptions, FiltersOfAProfilePointWhereItsQueriesDo) {
-  Profile profile;
-  profile.num_q_heads = 2, profile.num_kv_heads = 1, profile.head_dim = 4;
-  LayerProfile& layer = profile.layers.emplace_back();
-  for (const double sign : {1.0, -1.0}) {
-    const Eigen::VectorXd axis = sign * Eigen::VectorXd::Unit(4, sign > 0 ? 1 : 2);
-    layer.q_mean.push_back(2 * axis);
-    layer.q_moment.push_back(Eigen::MatrixXd::Identity(4, 4) + 4 * axis * axis.transpose());
-  }
-  const auto filters = FiltersFromProfile(profile, 0, Rope(), 0, 100);
-  ASSERT_TRUE(filters.ok());
-  const std::vector<float> want = {0, .5f, -.5f, 0};
-  for (int j = 0; j < 4; ++j) EXPECT_NEAR((*filters)[j], want[j], 1e-6);
-  EXPECT_FALSE(FiltersFromProfile(profile, 1, Rope(), 0, 100).ok());
 }
 
 }  // namespace

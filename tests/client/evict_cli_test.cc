@@ -1,0 +1,123 @@
+// `seine evict` and `seine diagnose` with published Q-Filters: whom they keep, and files that do not fit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "profile/tensor_writer.h"
+#include "tests/client/process.h"
+
+namespace seine {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kLayers = 2, kKvHeads = 2, kDim = 64;
+constexpr int64_t kTokens = 90;
+
+class EvictCliTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = new Server;
+    folder_ = new TempFolder;
+    folder_->Write("foreign", "this is no tensor file at all");
+    const auto client = server_->Connect();
+    ASSERT_NE(client, nullptr);
+    ASSERT_EQ(Seine("index create m --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32").exit_code, 0);
+    ASSERT_TRUE(client->CreateSequence("m", "s").ok());
+    const std::vector<float> keys = Keys();
+    const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kDim}};
+    const auto length = client->Append({{"m", "s"}, 1, 0, tensor, {}});
+    ASSERT_TRUE(length.ok()) << length.status();
+    WriteFilters("filters", "q_filters", kDim);
+    WriteFilters("narrow", "q_filters", kDim / 2);
+    WriteFilters("named", "filters", kDim);
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    delete server_;
+  }
+
+  static std::vector<float> Keys() {
+    std::vector<float> keys(kTokens * kKvHeads * kDim);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
+    return keys;
+  }
+  // Of layer 1, KV head h: along coordinate 5 + h; negated, as they are published. Layer 0's are others.
+  static void WriteFilters(const std::string& file, const std::string& name, int dim) {
+    std::vector<float> filters(kLayers * kKvHeads * dim);
+    for (int h = 0; h < kKvHeads; ++h) {
+      filters[h * dim] = 1;
+      filters[(kKvHeads + h) * dim + 5 + h] = -1;
+    }
+    const std::string bytes(reinterpret_cast<const char*>(filters.data()), filters.size() * sizeof(float));
+    const auto status =
+        WriteTensors({{name, TensorFile::Type::kF32, {kLayers, kKvHeads, dim}, bytes}}, {}, folder_->Path(file));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  static Outcome Seine(const std::string& line) {
+    std::vector<std::string> arguments = {SEINE_PROGRAM};
+    const std::vector<std::string> parts = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    for (const std::string& part : parts) {
+      arguments.push_back(part[0] == '%' ? folder_->Path(part.substr(1)) : part);
+    }
+    return RunProgram(arguments, {"SEINE_SERVER=" + server_->endpoint()});
+  }
+
+  static Server* server_;
+  static TempFolder* folder_;
+};
+Server* EvictCliTest::server_ = nullptr;
+TempFolder* EvictCliTest::folder_ = nullptr;
+
+TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
+  const Outcome outcome =
+      Seine("evict m s --layer 1 --scorer qfilters --filters %filters --budget 20 --dry-run -o json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  const std::vector<float> keys = Keys();
+  for (int h = 0; h < kKvHeads; ++h) {
+    std::vector<int> kept(kTokens);
+    std::iota(kept.begin(), kept.end(), 0);
+    const auto along = [&](int token) { return keys[(token * kKvHeads + h) * kDim + 5 + h]; };
+    std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) { return along(a) > along(b); });
+    kept.resize(20);
+    std::sort(kept.begin(), kept.end());
+    EXPECT_EQ(json["kept"][h], Json(kept));
+  }
+  const Outcome diagnosed = Seine("diagnose m s --layer 1 --scorers knorm,qfilters --filters %filters -o json");
+  ASSERT_EQ(diagnosed.exit_code, 0) << diagnosed.err;
+  EXPECT_EQ(Json::parse(diagnosed.out)["heads"].size(), kKvHeads);
+}
+
+TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
+  const struct {
+    std::string line;
+    int exit_code;
+    std::string says;
+  } cases[] = {
+      {"evict m s --layer 1 --scorer qfilters", 7, "filters"},
+      {"evict m s --layer 1 --scorer knorm --filters %filters", 2, "--filters: only the scorer qfilters"},
+      {"diagnose m s --layer 1 --filters %filters", 2, "--filters: only the scorer qfilters"},
+      {"evict m s --layer 2 --scorer qfilters --filters %filters", 2, "--layer: 2 is none of the 2 of m"},
+      {"evict none s --layer 1 --scorer qfilters --filters %filters", 5, "no such index"},
+      {"evict m s --layer 1 --scorer qfilters --filters %nowhere", 3, "nowhere"},
+      {"evict m s --layer 1 --scorer qfilters --filters %foreign", 3, "foreign"},
+      {"evict m s --layer 1 --scorer qfilters --filters %named", 3, "q_filters"},
+      {"evict m s --layer 1 --scorer qfilters --filters %narrow", 3, "[2 layers, 2 KV heads, 64]"},
+  };
+  for (const auto& c : cases) {
+    const Outcome outcome = Seine(c.line);
+    EXPECT_EQ(outcome.exit_code, c.exit_code) << c.line << ": " << outcome.err;
+    EXPECT_TRUE(absl::StrContains(outcome.err, c.says)) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace seine
