@@ -161,6 +161,7 @@ def test_kvpress_keeps_its_budget_at_true_positions(fake_kvpress, model, measure
     assert [row["method"] for row in rows] == ["kvpress_keydiff", "kvpress_snapkv"]
     for row in rows:
         assert row["attended_tokens"] == budget + (DECODED + 1) / 2
+        assert row["kv_bytes"] == (budget + DECODED) / CONTEXT
         if budget == CONTEXT - DECODED:  # nothing is cut
             assert row["kl"] == pytest.approx(0, abs=1e-5) and row["greedy_tokens"] == 4
             assert row["perplexity"] == pytest.approx(measured.dense()["perplexity"], rel=1e-4)

@@ -22,11 +22,12 @@ def measured():
 
 def test_the_tail_brings_decoding_near_dense(client, measured):
     every = {m.key: m for m in methods.retrieval_methods(methods.Budget(), "smollm2-135m", beta=0.02, refine=300)}
-    rows = {key: measured.measure(every[key], client.address, None) for key in ("seine", "seine_no_tail", "exact")}
+    rows = {key: measured.measure(every[key], client.address, None) for key in ("seine", "seine_no_tail", "exact", "low_rank")}
     dense = measured.dense()
     assert rows["seine"]["perplexity"] == pytest.approx(dense["perplexity"], rel=0.03)
     assert rows["seine"]["kl"] < 0.6 * rows["exact"]["kl"]
     assert rows["seine_no_tail"]["kl"] == pytest.approx(rows["exact"]["kl"], rel=0.15)  # it finds what exact search does
+    assert rows["low_rank"]["kl"] < 0.1 and rows["low_rank"]["kv_bytes"] < 0.8 < 1 < rows["seine"]["kv_bytes"]
     assert rows["seine"]["attended_tokens"] < 0.2 * CONTEXT
 
 

@@ -65,10 +65,10 @@ class Run:
 
     def rows(self, progress):
         """A row a press."""
-        dense, _ = self._forced(None, "dense", progress)
+        dense, _, _ = self._forced(None, "dense", progress)
         greedy = self._greedy(None)
         for name in self.request["presses"]:
-            log_probabilities, attended = self._forced(name, f"kvpress: {name}", progress)
+            log_probabilities, attended, held = self._forced(name, f"kvpress: {name}", progress)
             alike = (a == b for a, b in zip(self._greedy(name), greedy))
             yield {
                 "method": f"kvpress_{name}",
@@ -77,6 +77,7 @@ class Run:
                 "kl": (dense.exp() * (dense - log_probabilities)).sum(-1).mean().item(),
                 "agreement": (dense.argmax(-1) == log_probabilities.argmax(-1)).float().mean().item(),
                 "greedy_tokens": next((i for i, same in enumerate(alike) if not same), len(greedy)),
+                "kv_bytes": held,
                 "attended_tokens": attended,
             }
 
@@ -108,14 +109,15 @@ class Run:
         return out.logits[0, -1].float()
 
     def _forced(self, name, label, progress):
-        """(log-probabilities [decoded, vocabulary], mean tokens that a step attends)."""
+        """(log-probabilities [decoded, vocabulary], mean tokens that a step attends, share of all tokens held at last)."""
         rows, attended = [], 0
         with self._begun(name) as (cache, _):
             for n, token in enumerate(self.inputs):
                 attended += cache.get_seq_length() + 1
                 rows.append(self._step(cache, token, n))
                 progress(label, n + 1, len(self.inputs))
-        return self.torch.stack(rows).log_softmax(-1), attended / len(self.inputs)
+            held = cache.get_seq_length() / (self.prompt.shape[1] + len(self.inputs))
+        return self.torch.stack(rows).log_softmax(-1), attended / len(self.inputs), held
 
     def _greedy(self, name):
         ids = []
