@@ -10,6 +10,7 @@
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/evict_calls.h"
 #include "kernels/cuda/lane.h"
+#include "kernels/cuda/low_rank_calls.h"
 #include "kernels/thread_pool.h"
 
 namespace seine::cuda {
@@ -94,6 +95,14 @@ class CudaBackend final : public Backend {
   Outcome Select(const SelectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     return OutcomeOf(SelectOnDevice(tasks, count, lanes_.Acquire().get()), "selection");
+  }
+  Outcome Project(const ProjectTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(ProjectOnDevice(tasks, count, lanes_.Acquire().get()), "projection");
+  }
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(RebuildOnDevice(tasks, count, lanes_.Acquire().get()), "reconstruction");
   }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }

@@ -18,6 +18,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_host.h"
 #include "kernels/cuda/evict_host.h"
+#include "kernels/cuda/low_rank_host.h"
 #include "kernels/cuda/search_host.h"
 
 namespace seine::cuda {
@@ -135,6 +136,12 @@ class HostDevice final : public Device {
   }
   Error Select(const SelectArgs& args, Stream) override {
     return Open([&] { RunSelectOnHost(args, ++seed_); });
+  }
+  Error Project(const ProjectArgs& args, Stream) override {
+    return Open([&] { RunProjectOnHost(args, ++seed_); });
+  }
+  Error Rebuild(const RebuildArgs& args, Stream) override {
+    return Open([&] { RunRebuildOnHost(args, ++seed_); });
   }
 
  private:

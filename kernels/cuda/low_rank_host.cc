@@ -1,0 +1,17 @@
+#include "kernels/cuda/low_rank_host.h"
+
+#include "kernels/cuda/low_rank_body.h"
+
+namespace seine::cuda {
+
+void RunProjectOnHost(const ProjectArgs& args, uint64_t seed) {
+  RunGridOnHost<ProjectShared>({LowRankBlocks(args.most_rows), args.num_items}, kLowRankLanes, seed, args,
+                               ProjectBody());
+}
+
+void RunRebuildOnHost(const RebuildArgs& args, uint64_t seed) {
+  RunGridOnHost<RebuildShared>({LowRankBlocks(args.most_rows), args.num_items}, kLowRankLanes, seed, args,
+                               RebuildBody());
+}
+
+}  // namespace seine::cuda
