@@ -14,6 +14,7 @@
 #include "kernels/code.h"
 #include "kernels/key_score.h"
 #include "kernels/low_rank.h"
+#include "kernels/oja.h"
 #include "kernels/search.h"
 
 namespace seine {
@@ -89,7 +90,7 @@ class Backend {
   virtual bool codes_apart() const { return false; }
   // Whether Search follows SearchParams::recall_target. One that does not must not be given it.
   virtual bool follows_recall_target() const { return true; }
-  // Whether Search reads keys by SearchTask::reader.
+  // Whether Search reads keys that are kept low-rank by SearchTask::reader; else by SearchTask::low_rank.
   virtual bool reads_made_rows() const { return true; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
@@ -115,6 +116,8 @@ class Backend {
   // Subspaces', in parallel too (low_rank.h).
   [[nodiscard]] virtual Outcome Project(const ProjectTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Rebuild(const RebuildTask* tasks, int count) = 0;
+  // Bases learn in place (oja.h): what they are where this does not end in kDone is of no use.
+  [[nodiscard]] virtual Outcome Learn(const LearnTask* tasks, int count) = 0;
 
   // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
   // fn must not throw or call the backend.

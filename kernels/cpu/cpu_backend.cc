@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/low_rank.h"
+#include "kernels/cpu/oja.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/search.h"
 #include "kernels/select.h"
@@ -125,6 +126,12 @@ class CpuBackend final : public Backend {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 300.0 * static_cast<double>(tasks[i].count);
     Spread(count, work, [&](int i) { cpu::Rebuild(tasks[i]); });
+    return Outcome::kDone;
+  }
+  Outcome Learn(const LearnTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 2000.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::Learn(tasks[i]); });
     return Outcome::kDone;
   }
 

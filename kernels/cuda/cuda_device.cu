@@ -60,6 +60,7 @@ class CudaDevice final : public Device {
   Error Select(const SelectArgs& args, Stream stream) override { return Result(LaunchSelect(args, Cuda(stream))); }
   Error Project(const ProjectArgs& args, Stream stream) override { return Result(LaunchProject(args, Cuda(stream))); }
   Error Rebuild(const RebuildArgs& args, Stream stream) override { return Result(LaunchRebuild(args, Cuda(stream))); }
+  Error Learn(const LearnArgs& args, Stream stream) override { return Result(LaunchLearn(args, Cuda(stream))); }
 
  private:
   const std::string name_;

@@ -51,6 +51,7 @@ class Device {
   virtual Error Select(const SelectArgs& args, Stream stream) = 0;
   virtual Error Project(const ProjectArgs& args, Stream stream) = 0;
   virtual Error Rebuild(const RebuildArgs& args, Stream stream) = 0;
+  virtual Error Learn(const LearnArgs& args, Stream stream) = 0;
 };
 
 // The machine's first CUDA device. nullptr, and *why: built without CUDA, no driver, no device, or one too old.

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/matrix.h"
 #include "kernels/cuda/low_rank_items.h"
+#include "kernels/oja_rule.h"
 
 namespace seine::cuda {
 namespace {
@@ -20,9 +21,10 @@ struct Piece {
   int64_t first, count;
 };
 
-// batch(pieces) for pieces of tasks, at most kMostRows rows of them together.
-template <typename Task, typename Batch>
-Error InPieces(const Task* tasks, int count, Batch batch) {
+// batch(pieces) for pieces of tasks, at most kMostRows rows of them together; a task comes in multiples of unit(task)
+// rows, in order, no two in one batch.
+template <typename Task, typename Unit, typename Batch>
+Error InPieces(const Task* tasks, int count, Unit unit, Batch batch) {
   std::vector<Piece> pieces;
   int64_t rows = 0;
   Error error = Device::kNoError;
@@ -33,11 +35,15 @@ Error InPieces(const Task* tasks, int count, Batch batch) {
   };
   for (int i = 0; i < count; ++i) {
     for (int64_t first = 0; first < tasks[i].count && error == Device::kNoError;) {
-      const int64_t now = std::min(kMostRows - rows, tasks[i].count - first);
+      const int64_t room = (kMostRows - rows) / unit(tasks[i]) * unit(tasks[i]);
+      if (room == 0 || pieces.size() == kMostItems) {
+        flush();
+        continue;
+      }
+      const int64_t now = std::min(room, tasks[i].count - first);
       pieces.push_back({i, first, now});
       rows += now;
       first += now;
-      if (rows == kMostRows || pieces.size() == kMostItems) flush();
     }
   }
   if (error == Device::kNoError) flush();
@@ -156,14 +162,78 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, L
   return Finish(error, lane);
 }
 
+size_t BasisBytes(const LearnTask& t) { return static_cast<size_t>(t.head_dim) * OjaColumns(t.rank) * sizeof(float); }
+size_t StateBytes(const LearnTask& t) { return ViewWriter::Room(BasisBytes(t)) + ViewWriter::Room(sizeof(OjaStats)); }
+
+// Bases and statistics come first of all that is brought to the device, change there, and are brought back.
+Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane* lane) {
+  size_t bytes = ViewWriter::Room(pieces.size() * sizeof(LearnItem)), state_bytes = 0, scratch_bytes = 0;
+  const auto scratch_of = [](const LearnTask& t) {
+    return ViewWriter::Room(OjaScratch::Floats(t.head_dim, t.rank, t.options.interval) * sizeof(float));
+  };
+  for (const Piece& p : pieces) {
+    const LearnTask& t = tasks[p.task];
+    state_bytes += StateBytes(t);
+    bytes += StateBytes(t) + ViewWriter::Room(p.count * t.head_dim * sizeof(float));
+    scratch_bytes += scratch_of(t);
+  }
+  ViewWriter views(lane);
+  Error error = views.Reserve(bytes);
+  if (error == Device::kNoError) error = lane->workspace.Reserve(scratch_bytes);
+  if (error == Device::kNoError) error = lane->answers.Reserve(state_bytes);
+  if (error != Device::kNoError) return error;
+  std::vector<LearnItem> items;
+  uint8_t* scratch = lane->workspace.data();
+  for (const Piece& p : pieces) {
+    const LearnTask& t = tasks[p.task];
+    LearnItem& item = items.emplace_back();
+    item.task = t;
+    item.task.basis = const_cast<float*>(views.Put(t.basis, BasisBytes(t) / sizeof(float)));
+    item.task.stats = const_cast<OjaStats*>(views.Put(t.stats, 1));
+    item.task.count = p.count;
+    item.scratch = reinterpret_cast<float*>(scratch);
+    scratch += scratch_of(t);
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const LearnTask& t = tasks[pieces[i].task];
+    items[i].task.rows = views.Put(t.rows + pieces[i].first * t.head_dim, pieces[i].count * t.head_dim);
+  }
+  const LearnArgs args = {views.Put(items.data(), items.size()), static_cast<int32_t>(items.size())};
+  error = views.Send();
+  if (error == Device::kNoError) error = lane->device->Learn(args, lane->stream);
+  if (error == Device::kNoError) {
+    error = lane->device->Copy(lane->answers.data(), lane->device_views.data(), state_bytes, lane->stream);
+  }
+  error = Finish(error, lane);
+  if (error != Device::kNoError) return error;
+  const uint8_t* answer = lane->answers.data();
+  for (const Piece& p : pieces) {
+    const LearnTask& t = tasks[p.task];
+    memcpy(t.basis, answer, BasisBytes(t));
+    memcpy(t.stats, answer + ViewWriter::Room(BasisBytes(t)), sizeof(OjaStats));
+    answer += StateBytes(t);
+  }
+  return Device::kNoError;
+}
+
 }  // namespace
 
 Error ProjectOnDevice(const ProjectTask* tasks, int count, Lane* lane) {
-  return InPieces(tasks, count, [&](const std::vector<Piece>& pieces) { return ProjectBatch(tasks, pieces, lane); });
+  return InPieces(
+      tasks, count, [](const ProjectTask&) { return 1; },
+      [&](const std::vector<Piece>& pieces) { return ProjectBatch(tasks, pieces, lane); });
 }
 
 Error RebuildOnDevice(const RebuildTask* tasks, int count, Lane* lane) {
-  return InPieces(tasks, count, [&](const std::vector<Piece>& pieces) { return RebuildBatch(tasks, pieces, lane); });
+  return InPieces(
+      tasks, count, [](const RebuildTask&) { return 1; },
+      [&](const std::vector<Piece>& pieces) { return RebuildBatch(tasks, pieces, lane); });
+}
+
+Error LearnOnDevice(const LearnTask* tasks, int count, Lane* lane) {
+  return InPieces(
+      tasks, count, [](const LearnTask& t) { return t.options.interval; },
+      [&](const std::vector<Piece>& pieces) { return LearnBatch(tasks, pieces, lane); });
 }
 
 }  // namespace seine::cuda

@@ -5,13 +5,15 @@
 
 #include "kernels/cuda/lane.h"
 #include "kernels/low_rank.h"
+#include "kernels/oja.h"
 
 namespace seine::cuda {
 
-// backend.h, Project and Rebuild. Both return when their answers are there, or nothing of theirs is under way any more.
-// Rows take their room in the lane, some tens of MiB at a time.
+// backend.h, Project, Rebuild and Learn. They return when their answers are there, or nothing of theirs is under way
+// any more. Rows take their room in the lane, some tens of MiB at a time.
 Device::Error ProjectOnDevice(const ProjectTask* tasks, int count, Lane* lane);
 Device::Error RebuildOnDevice(const RebuildTask* tasks, int count, Lane* lane);
+Device::Error LearnOnDevice(const LearnTask* tasks, int count, Lane* lane);
 
 }  // namespace seine::cuda
 

@@ -11,6 +11,7 @@ namespace seine::cuda {
 // Blocks and lanes run in an order drawn from `seed` (block.h). args as the launches take them, in host memory.
 void RunProjectOnHost(const ProjectArgs& args, uint64_t seed);
 void RunRebuildOnHost(const RebuildArgs& args, uint64_t seed);
+void RunLearnOnHost(const LearnArgs& args, uint64_t seed);
 
 }  // namespace seine::cuda
 

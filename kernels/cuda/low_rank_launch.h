@@ -11,6 +11,7 @@ namespace seine::cuda {
 // Enqueued on `stream`; they return at once. At most 65,535 items.
 cudaError_t LaunchProject(const ProjectArgs& args, cudaStream_t stream);
 cudaError_t LaunchRebuild(const RebuildArgs& args, cudaStream_t stream);
+cudaError_t LaunchLearn(const LearnArgs& args, cudaStream_t stream);
 
 }  // namespace seine::cuda
 

@@ -221,6 +221,64 @@ int DifferingLowRank(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   return differing;
 }
 
+// Random bases that learn from random rows; -1 for an error.
+int DifferingLearning(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(17);
+  int differing = 0;
+  for (int i = 0; i < options.items / 50; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    OjaOptions oja;
+    oja.interval = Pick(&rng, 0, 1) == 0 ? 32 : Pick(&rng, 1, 128);
+    oja.relative = Pick(&rng, 0, 3) > 0;  // else steps are large
+    oja.error_threshold = Pick(&rng, 0, 3) == 0 ? .3 : 0;
+    const int count = Pick(&rng, 1, options.small ? 3 : 40) * oja.interval;
+    const std::vector<float> start = OrthonormalBasis(dim, rank, rng()), rows = Keys(count, dim, rng());
+    std::vector<float> learnt[2];
+    OjaStats stats[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const int which = backend == gpu;
+      learnt[which] = start;
+      const LearnTask task = {oja, dim, rank, learnt[which].data(), rows.data(), count, &stats[which]};
+      if (backend->Learn(&task, 1) != Outcome::kDone) return -1;
+    }
+    differing += learnt[0] != learnt[1] || stats[0].updates != stats[1].updates ||
+                 stats[0].large_steps != stats[1].large_steps || stats[0].residual_energy != stats[1].residual_energy;
+  }
+  return differing;
+}
+
+// Searches that rebuild the keys which they score; -1 for an error.
+int DifferingLowRankSearches(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(19);
+  int differing = 0;
+  for (int i = 0; i < options.items / 50; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    const int keys = Pick(&rng, 1, options.small ? 4 : 40) * 256, group = Pick(&rng, 1, 8), dense = Pick(&rng, 0, 40);
+    const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
+    const std::vector<double> frequencies = Frequencies(dim);
+    const RopeTurns rope = {Pick(&rng, 0, 1) == 0 ? frequencies.data() : nullptr, Pick(&rng, 0, 1) == 1};
+    const auto codec = RandomCodec(&rng, dim);
+    const std::vector<float> values = Keys(keys, dim, rng()),
+                             queries = Gaussian(static_cast<size_t>(group) * dim, rng());
+    SearchParams params = RandomParams(&rng, false);
+    if (Pick(&rng, 0, 3) == 0) params.method = Method::kExact, params.with_candidates = false;
+    const uint64_t seed = rng();
+    SearchOutput outputs[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const Buffer store = StoredKeys(backend, values);
+      Zone zone(backend, codec, keys, store.data());
+      if (!store || !zone.codes || zone.Encode() != Outcome::kDone) return -1;
+      const LowRankZone low(backend, dim, rank, dtype, keys, rope, seed);
+      if (!low.head.done || !low.positions) return -1;
+      SearchTask task = zone.Task(queries.data(), group, false, dense);
+      low.AddTo(&task);
+      if (backend->Search(&task, 1, params, &outputs[backend == gpu]) != Outcome::kDone) return -1;
+    }
+    differing += !Same(outputs[0], outputs[1]);
+  }
+  return differing;
+}
+
 // More memory than there is: refused, and the backend goes on. Counts what went wrong.
 int FullDevice(Backend* gpu) {
   int wrong = 0;
@@ -245,6 +303,9 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
         [&] { return DifferingScores(options, cpu, gpu); });
   check("low-rank codes and rows equal the CPU's", options.items / 20,
         [&] { return DifferingLowRank(options, cpu, gpu); });
+  check("learnt bases equal the CPU's", options.items / 50, [&] { return DifferingLearning(options, cpu, gpu); });
+  check("searches over low-rank keys equal the CPU's", options.items / 50,
+        [&] { return DifferingLowRankSearches(options, cpu, gpu); });
   if (!options.small) check("memory that runs out is refused", 3, [&] { return FullDevice(gpu); });
   return checks;
 }

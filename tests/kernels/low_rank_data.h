@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,25 @@ inline std::vector<float> RandomBasis(int dim, int rank, uint64_t seed) {
   const int stride = cpu::PaddedColumns(rank);
   std::vector<float> u = Gaussian(static_cast<size_t>(dim) * stride, seed, 1 / std::sqrt(static_cast<float>(dim)));
   for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<int>(i % stride) < rank ? u[i] : 0.0f;
+  return u;
+}
+
+// An orthonormal one, for learning.
+inline std::vector<float> OrthonormalBasis(int dim, int rank, uint64_t seed) {
+  const int stride = cpu::PaddedColumns(rank);
+  std::vector<float> u = RandomBasis(dim, rank, seed);
+  for (int c = 0; c < rank; ++c) {
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int before = 0; before < c; ++before) {
+        double dot = 0;
+        for (int j = 0; j < dim; ++j) dot += double{u[j * stride + before]} * u[j * stride + c];
+        for (int j = 0; j < dim; ++j) u[j * stride + c] -= static_cast<float>(dot * u[j * stride + before]);
+      }
+    }
+    double square = 0;
+    for (int j = 0; j < dim; ++j) square += double{u[j * stride + c]} * u[j * stride + c];
+    for (int j = 0; j < dim; ++j) u[j * stride + c] = static_cast<float>(u[j * stride + c] / std::sqrt(square));
+  }
   return u;
 }
 
@@ -79,11 +99,15 @@ struct LowRankHead {
     cpu::Narrow(x.data(), static_cast<int64_t>(x.size()), DType::kFloat16, out.data());
     return out;
   }
-  static Buffer InCodes(Backend* backend, const std::vector<uint8_t>& bytes) {
+  static Buffer InStore(Backend* backend, const std::vector<uint8_t>& bytes) {
     Buffer store = backend->Allocate(bytes.size(), Place::kStore);
+    if (store) memcpy(store.data(), bytes.data(), bytes.size());
+    return store;
+  }
+  static Buffer InCodes(Backend* backend, const std::vector<uint8_t>& bytes) {
+    const Buffer store = InStore(backend, bytes);
     Buffer codes = backend->Allocate(bytes.size(), Place::kCodes);
     if (!store || !codes) return Buffer();
-    memcpy(store.data(), bytes.data(), bytes.size());
     const CopyTask copy = {codes.data(), store.data(), bytes.size()};
     return backend->Copy(&copy, 1) == Outcome::kDone ? std::move(codes) : Buffer();
   }
@@ -93,6 +117,54 @@ struct LowRankHead {
   std::vector<LowRankRun> runs;
   LowRankRows rows;
   int64_t end = 0;
+};
+
+// The keys of a search, in place of those stored: by a reader on the CPU, as plain views on a device. Place p has
+// position 3 p + 1.
+struct LowRankZone {
+  static constexpr int kChunk = 100;
+  class Reader : public RowReader {
+   public:
+    explicit Reader(const LowRankRows& rows) : rows_(rows) {}
+    void Read(const int32_t* places, int count, float* rows) const override {
+      std::vector<int32_t> positions(places, places + count);
+      for (int32_t& p : positions) p = 3 * p + 1;
+      cpu::Rebuild({rows_, places, positions.data(), count, rows});
+    }
+
+   private:
+    const LowRankRows rows_;
+  };
+
+  LowRankZone(Backend* owner, int dim, int rank, DType dtype, int num_keys, const RopeTurns& rope, uint64_t seed)
+      : backend(owner),
+        head(owner, dim, rank, dtype, {num_keys / 2, num_keys / 4, 1, 7, num_keys - num_keys / 2 - num_keys / 4 - 8}, 0,
+             seed) {
+    head.rows.rope = rope;
+    const int chunks = (num_keys + kChunk - 1) / kChunk;
+    positions = owner->Allocate(static_cast<size_t>(chunks) * kChunk * sizeof(int32_t), Place::kStore);
+    if (!positions) return;
+    auto* const at = reinterpret_cast<int32_t*>(positions.data());
+    for (int p = 0; p < num_keys; ++p) at[p] = 3 * p + 1;
+    for (int c = 0; c < chunks; ++c) position_chunks.push_back(positions.data() + c * kChunk * sizeof(int32_t));
+  }
+  void AddTo(SearchTask* task) const {
+    if (backend->reads_made_rows()) {
+      task->reader = std::make_shared<Reader>(head.rows);
+      return;
+    }
+    auto keys = std::make_shared<LowRankKeys>();
+    keys->runs = head.runs;
+    keys->rows = head.rows;
+    keys->position_chunks = position_chunks.data();
+    keys->position_chunk_tokens = kChunk;
+    task->low_rank = std::move(keys);
+  }
+
+  Backend* backend;
+  LowRankHead head;
+  Buffer positions;
+  std::vector<const uint8_t*> position_chunks;
 };
 
 }  // namespace seine
