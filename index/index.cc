@@ -51,9 +51,6 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.search.recall_target > 0 && !made.follows_recall_target) {
     return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
   }
-  if (made.subspace && !backend->reads_made_rows()) {
-    return absl::InvalidArgumentError("subspace: the backend of this index reads no rebuilt rows; take cpu");
-  }
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
   return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));

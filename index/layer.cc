@@ -112,9 +112,9 @@ void Layer::ShareFrom(const Layer& source) {
   for (const auto& strip : source.strips_) strips_.push_back(std::make_unique<Strip>(*strip));
 }
 
-void Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {
+absl::Status Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {
   const Strip& held = strip(kv_head);
-  held.FillTask(kv_head - held.first_head(), params, task);
+  return held.FillTask(kv_head - held.first_head(), params, task);
 }
 
 void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const {
@@ -140,7 +140,9 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputS
   storage->heads.resize(num_heads());
   for (int h = 0; h < num_heads(); ++h) {
     const Strip& held = strip(h);
-    input->heads.push_back(held.Tokens(h - held.first_head(), &storage->heads[h]));
+    absl::StatusOr<HeadTokens> tokens = held.Tokens(h - held.first_head(), &storage->heads[h]);
+    if (!tokens.ok()) return tokens.status();
+    input->heads.push_back(*tokens);
   }
   for (size_t h = 0; h < given.scores.size() && h < input->heads.size(); ++h) {
     if (static_cast<int64_t>(given.scores[h].size()) != input->heads[h].count) {
@@ -322,7 +324,7 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
 
 int64_t Layer::code_bytes() const {
   int64_t total = 0;
-  for (const auto& strip : strips_) total += strip->codes().bytes();
+  for (const auto& strip : strips_) total += strip->code_bytes();
   return total;
 }
 

@@ -46,8 +46,8 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
-  // One KV head's search over the zone, which must not be empty, in places (strip.h).
-  void FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
+  // One KV head's search over the zone, which must not be empty, in places (strip.h). RESOURCE_EXHAUSTED.
+  absl::Status FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
 
   // One KV head's stored rows and what of them is dense: all, where its zone was not searched. `tail`: and the zone's
   // windows.

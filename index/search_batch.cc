@@ -70,7 +70,10 @@ absl::Status SearchBatch::Search(const SearchParams& params) {
       if (!HasZone(context_.config, layer.strip(h))) continue;
       slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks.size());
       SearchTask& task = tasks.emplace_back();
-      layer.FillTask(h, params, &task);
+      if (absl::Status s = layer.FillTask(h, params, &task); !s.ok()) {
+        Unlock();
+        return s;
+      }
       task.group = g.group();
       task.queries = targets_[t].item->queries + int64_t{h} * g.group() * g.head_dim;
     }

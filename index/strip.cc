@@ -103,6 +103,12 @@ int64_t Strip::store_bytes() const {
   return bytes;
 }
 
+int64_t Strip::code_bytes() const {
+  int64_t bytes = codes_.bytes();
+  for (const LowRankStore& low : low_) bytes += low.bytes().device_bases;
+  return bytes;
+}
+
 Strip::Strip(const Context* context, int layer)
     : context_(context),
       whole_(true),

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/code_store.h"
 #include "index/context.h"
@@ -39,7 +40,7 @@ namespace seine {
 // What a head's view may point into.
 struct HeadStorage {
   std::vector<int32_t> positions;
-  std::vector<float> keys, values;  // rebuilt
+  Buffer keys, values;  // rebuilt
   const uint8_t* key_chunk = nullptr;
   const uint8_t* value_chunk = nullptr;
 };
@@ -95,13 +96,13 @@ class Strip {
   absl::Status CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
 
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
-  // the reduction needs them.
-  void FillTask(int head, const SearchParams& params, SearchTask* task) const;
+  // the reduction needs them. RESOURCE_EXHAUSTED.
+  absl::Status FillTask(int head, const SearchParams& params, SearchTask* task) const;
   // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
   // What it reads must not outlive the strip or see it change.
   void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
-  // A head as scorers see it.
-  HeadTokens Tokens(int head, HeadStorage* storage) const;
+  // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
+  absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
   bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
   // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this strip's zone. RESOURCE_EXHAUSTED: no
@@ -119,6 +120,7 @@ class Strip {
   LowRankStore* mutable_low_rank(int head) { return &low_[head]; }
 
   int64_t store_bytes() const;
+  int64_t code_bytes() const;  // with what bases take beside the codes
 
  private:
   class AppendedKeys;
@@ -154,9 +156,10 @@ class Strip {
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
   void ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const;
   void ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const;
-  void RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
+  LowRankRows ViewRows(int head, bool of_values, std::vector<LowRankRun>* runs) const;
+  absl::Status RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
-  void FillRebuilt(int head, bool with_dense, SearchTask* task) const;
+  absl::Status FillRebuilt(int head, bool with_dense, SearchTask* task) const;
   void FillMade(int head, cpu::AttentionTask* task) const;
 
   const Context* context_;

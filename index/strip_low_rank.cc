@@ -2,13 +2,21 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "index/strip.h"
 #include "kernels/cpu/ops.h"
 
 namespace seine {
+
+namespace {
+
+// Why a backend has given none.
+absl::Status NoBuffer(const Backend& backend) {
+  return StatusOf(backend, backend.loss().empty() ? Outcome::kNoMemory : Outcome::kLost);
+}
+
+}  // namespace
 
 // Keys, or values, of one head for a search or attention, which must not outlive the strip or see it change.
 class Strip::RebuiltRows : public RowReader {
@@ -21,19 +29,21 @@ class Strip::RebuiltRows : public RowReader {
     strip_.ReadRows(head_, places, of_values_ ? nullptr : rows, of_values_ ? rows : nullptr);
   }
 
-  // Keys of dense tokens [begin, end), read at once.
-  DenseRun Run(int64_t begin, int64_t end) {
-    const int dim = strip_.context_->config.geometry.head_dim;
-    std::vector<float>& rows = runs_.emplace_back((end - begin) * dim);
-    strip_.ReadRange(head_, begin, end, rows.data(), nullptr);
-    return {{rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int>(end - begin)};
+  // Keys of dense tokens [begin, end), read at once into memory that the backend reads. RESOURCE_EXHAUSTED.
+  absl::StatusOr<DenseRun> Run(int64_t begin, int64_t end) {
+    const int64_t dim = strip_.context_->config.geometry.head_dim;
+    runs_.push_back(strip_.context_->backend->Allocate((end - begin) * dim * sizeof(float), Place::kStore));
+    if (!runs_.back()) return NoBuffer(*strip_.context_->backend);
+    auto* const rows = reinterpret_cast<float*>(runs_.back().data());
+    strip_.ReadRange(head_, begin, end, rows, nullptr);
+    return DenseRun{{rows, dim * sizeof(float), DType::kFloat32}, static_cast<int>(end - begin)};
   }
 
  private:
   const Strip& strip_;
   const int head_;
   const bool of_values_;
-  std::vector<std::vector<float>> runs_;
+  std::vector<Buffer> runs_;
 };
 
 int64_t Strip::LowEndAt(int64_t size) const {
@@ -53,26 +63,24 @@ absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_
   for (int64_t i = 0; i < added; ++i) {
     positions[i] = i < stored ? position(begin + i) : static_cast<int32_t>(first_position + begin + i - size_);
   }
-  std::vector<uint8_t> rows[2];
+  std::vector<std::vector<uint8_t>> rows;  // keys and values of each head
+  std::vector<HeadRows> heads;
   for (int h = 0; h < static_cast<int>(low_.size()); ++h) {
-    for (const auto& [store, input, out] :
-         {std::tuple{&keys_, keys, &rows[0]}, std::tuple{&values_, values, &rows[1]}}) {
-      out->resize(added * row_bytes);
+    for (const auto& [store, input] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+      std::vector<uint8_t>& out = rows.emplace_back(added * row_bytes);
       for (int64_t i = 0; i < added; ++i) {
         const uint8_t* token = input + (begin + i - size_) * context_->token_bytes() + head_offset();
-        std::copy_n(i < stored ? store->Row(h, begin + i) : token + h * row_bytes, row_bytes, &(*out)[i * row_bytes]);
+        std::copy_n(i < stored ? store->Row(h, begin + i) : token + h * row_bytes, row_bytes, &out[i * row_bytes]);
       }
     }
     const auto view = [&](const std::vector<uint8_t>& x) {
       return ConstRows{x.data(), static_cast<size_t>(row_bytes), context_->config.geometry.dtype};
     };
-    auto staged = low_[h].Stage({view(rows[0]), view(rows[1])}, positions.data(), added, buffer - into);
-    if (!staged.ok()) {
-      staged_.clear();
-      return staged.status();
-    }
-    staged_.push_back(*std::move(staged));
+    heads.push_back({view(rows[2 * h]), view(rows[2 * h + 1])});
   }
+  auto staged = LowRankStore::StageAll(low_, heads, positions.data(), added, buffer - into);
+  if (!staged.ok()) return staged.status();
+  staged_ = *std::move(staged);
   return absl::OkStatus();
 }
 
@@ -139,17 +147,50 @@ void Strip::ReadRange(int head, int64_t begin, int64_t end, float* keys, float* 
   ReadRows(head, places, keys, values);
 }
 
-// All rows of a head, one chunk each of keys and values.
-void Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const {
+// All rows as plain views, those that lie in chunks chunk by chunk.
+LowRankRows Strip::ViewRows(int head, bool of_values, std::vector<LowRankRun>* runs) const {
+  const RowStore& store = of_values ? values_ : keys_;
+  const auto add_chunks = [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      LowRankRun& run = runs->emplace_back();
+      run.begin = begin;
+      run.full = store.Row(head, begin);
+      begin = std::min<int64_t>(end, (begin / store.chunk_tokens() + 1) * store.chunk_tokens());
+    }
+  };
+  const bool any = low_[head].size() > 0;
+  add_chunks(0, any ? low_begin_ : size_);
+  low_[head].AppendRuns(of_values, LowRankStore::Reader::kBackend, low_begin_, runs);
+  if (any) add_chunks(low_end(), size_);
+  LowRankRows rows = low_[head].RowsShape(of_values);
+  rows.runs = runs->data();
+  rows.num_runs = static_cast<int32_t>(runs->size());
+  return rows;
+}
+
+// All rows of a head, one chunk each of keys and values, in memory that the backend reads.
+absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const {
   const Geometry& g = context_->config.geometry;
-  storage->keys.resize(size_ * g.head_dim);
-  storage->values.resize(storage->keys.size());
-  ReadRange(head, 0, size_, storage->keys.data(), storage->values.data());
-  storage->key_chunk = reinterpret_cast<const uint8_t*>(storage->keys.data());
-  storage->value_chunk = reinterpret_cast<const uint8_t*>(storage->values.data());
+  Backend* const backend = context_->backend;
   const int chunk_tokens = std::max<int>(1, static_cast<int>(size_));
-  tokens->keys = {&storage->key_chunk, chunk_tokens, g.head_dim, DType::kFloat32};
-  tokens->values = {&storage->value_chunk, chunk_tokens, g.head_dim, DType::kFloat32};
+  std::vector<int32_t> places(size_), positions(size_);
+  for (int64_t place = 0; place < size_; ++place) {
+    places[place] = static_cast<int32_t>(place);
+    positions[place] = position(place);
+  }
+  std::vector<LowRankRun> runs[2];
+  std::vector<RebuildTask> tasks;
+  for (const bool of_values : {false, true}) {
+    Buffer* const out = of_values ? &storage->values : &storage->keys;
+    *out = backend->Allocate(chunk_tokens * g.head_dim * sizeof(float), Place::kStore);
+    if (!*out) return NoBuffer(*backend);
+    (of_values ? storage->value_chunk : storage->key_chunk) = out->data();
+    (of_values ? tokens->values : tokens->keys) = {of_values ? &storage->value_chunk : &storage->key_chunk,
+                                                   chunk_tokens, g.head_dim, DType::kFloat32};
+    tasks.push_back({ViewRows(head, of_values, &runs[of_values]), places.data(), positions.data(), size_,
+                     reinterpret_cast<float*>(out->data())});
+  }
+  return StatusOf(*backend, backend->Rebuild(tasks.data(), static_cast<int>(tasks.size())));
 }
 
 void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
@@ -165,18 +206,29 @@ void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::strin
   }
 }
 
-void Strip::FillRebuilt(int head, bool with_dense, SearchTask* task) const {
+absl::Status Strip::FillRebuilt(int head, bool with_dense, SearchTask* task) const {
   auto rows = std::make_shared<RebuiltRows>(this, head);
   const int64_t zone_begin = context_->config.zones.sink, zone_end = zone_begin + codes_.visible();
   for (const auto& [begin, end] : {std::pair{int64_t{0}, zone_begin}, std::pair{zone_end, size_}}) {
     if (!with_dense || begin >= end) continue;
     if (begin < low_end() && end > low_begin_) {  // after a cut, or where eviction has taken sinks
-      task->dense.push_back(rows->Run(begin, end));
+      absl::StatusOr<DenseRun> run = rows->Run(begin, end);
+      if (!run.ok()) return run.status();
+      task->dense.push_back(*run);
     } else {
       AddDense(head, begin, end, &task->dense);
     }
   }
   task->reader = std::move(rows);
+  if (context_->backend->reads_made_rows()) return absl::OkStatus();
+  auto keys = std::make_shared<LowRankKeys>();
+  keys->rows = ViewRows(head, false, &keys->runs);
+  if (!whole_) {
+    keys->position_chunks = positions_.HeadChunks(0);
+    keys->position_chunk_tokens = positions_.chunk_tokens();
+  }
+  task->low_rank = std::move(keys);
+  return absl::OkStatus();
 }
 
 void Strip::FillMade(int head, cpu::AttentionTask* task) const {

@@ -7,7 +7,7 @@
 
 namespace seine {
 
-void Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {
+absl::Status Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {
   codes_.FillTask(head, task);
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
@@ -22,6 +22,7 @@ void Strip::FillTask(int head, const SearchParams& params, SearchTask* task) con
     // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
     AddDense(head, std::max(zone_begin + codes_.visible(), raw_begin_), size_, &task->dense);
   }
+  return absl::OkStatus();
 }
 
 void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
@@ -48,7 +49,7 @@ void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask
   task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 
-HeadTokens Strip::Tokens(int head, HeadStorage* storage) const {
+absl::StatusOr<HeadTokens> Strip::Tokens(int head, HeadStorage* storage) const {
   const Geometry& g = context_->config.geometry;
   HeadTokens tokens;
   tokens.count = size_;
@@ -58,7 +59,7 @@ HeadTokens Strip::Tokens(int head, HeadStorage* storage) const {
     tokens.positions = storage->positions.data();
   }
   if (!low_.empty()) {
-    RebuildTokens(head, storage, &tokens);
+    if (absl::Status s = RebuildTokens(head, storage, &tokens); !s.ok()) return s;
     return tokens;
   }
   tokens.keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};

@@ -13,6 +13,8 @@
 
 #include "kernels/code.h"
 #include "kernels/key_score.h"
+#include "kernels/low_rank.h"
+#include "kernels/oja.h"
 #include "kernels/search.h"
 
 namespace seine {
@@ -61,7 +63,7 @@ struct EncodeTask {
   CodePlanes out;
 };
 
-// `bytes` from one buffer of Place::kCodes to another; the two do not overlap.
+// `bytes` from one buffer of the backend's to another, of any place; the two do not overlap.
 struct CopyTask {
   void* to = nullptr;
   const void* from = nullptr;
@@ -88,7 +90,7 @@ class Backend {
   virtual bool codes_apart() const { return false; }
   // Whether Search follows SearchParams::recall_target. One that does not must not be given it.
   virtual bool follows_recall_target() const { return true; }
-  // Whether Search reads keys by SearchTask::reader.
+  // Whether Search reads keys that are kept low-rank by SearchTask::reader; else by SearchTask::low_rank.
   virtual bool reads_made_rows() const { return true; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
@@ -96,7 +98,8 @@ class Backend {
   virtual Buffer Allocate(size_t bytes, Place place) = 0;  // empty Buffer if out of memory
   virtual void Free(uint8_t* data, size_t bytes, Place place) = 0;
 
-  // On memory of Place::kCodes. None of the three needs memory: each ends in kDone or kLost.
+  // Copies between the backend's buffers, and operations on memory of Place::kCodes. None of the three needs memory:
+  // each ends in kDone or kLost.
   [[nodiscard]] virtual Outcome Copy(const CopyTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Zero(uint8_t* data, size_t bytes) = 0;
   [[nodiscard]] virtual Outcome CountCodes(const CountTask* tasks, int count) = 0;
@@ -109,6 +112,12 @@ class Backend {
   // Eviction's, on the host's memory, in parallel too: keys are Place::kStore's, all else is any memory.
   [[nodiscard]] virtual Outcome Score(const ScoreTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Select(const SelectTask* tasks, int count) = 0;
+
+  // Subspaces', in parallel too (low_rank.h).
+  [[nodiscard]] virtual Outcome Project(const ProjectTask* tasks, int count) = 0;
+  [[nodiscard]] virtual Outcome Rebuild(const RebuildTask* tasks, int count) = 0;
+  // Bases learn in place (oja.h): what they are where this does not end in kDone is of no use.
+  [[nodiscard]] virtual Outcome Learn(const LearnTask* tasks, int count) = 0;
 
   // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
   // fn must not throw or call the backend.

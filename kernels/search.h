@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/code.h"
+#include "kernels/low_rank.h"
 #include "kernels/types.h"
 
 namespace seine {
@@ -57,6 +58,15 @@ struct DenseRun {
   int count = 0;
 };
 
+// A head's stored keys by place, some of them low-rank, and the positions of these places: a device rebuilds those that
+// it scores. All in Place::kStore, but for bases.
+struct LowRankKeys {
+  std::vector<LowRankRun> runs;
+  LowRankRows rows;                                 // without its runs
+  const uint8_t* const* position_chunks = nullptr;  // int32 [position_chunk_tokens] each; nullptr: places are positions
+  int position_chunk_tokens = 1;
+};
+
 // One (sequence, layer, KV head) with the queries of its group.
 struct SearchTask {
   const Codec* codec = nullptr;
@@ -67,7 +77,9 @@ struct SearchTask {
   const SharedCentre* shared_centre = nullptr;
   const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
   ChunkedRows keys;  // stored keys by position; chunks == nullptr and no reader: no refine, no kExact
-  std::shared_ptr<const RowReader> reader;  // in place of `keys`, where Backend::reads_made_rows
+  // In place of `keys`, where some are low-rank: the first where Backend::reads_made_rows, else the second.
+  std::shared_ptr<const RowReader> reader;
+  std::shared_ptr<const LowRankKeys> low_rank;
   std::vector<DenseRun> dense;
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;

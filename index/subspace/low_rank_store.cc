@@ -3,66 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "index/subspace/low_rank.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/math.h"
 
 namespace seine {
 
 namespace {
 
-constexpr float kLargestHalf = 65504;
-
-void Widen(const uint8_t* x, int64_t count, DType dtype, float* out) {
-  if (dtype == DType::kFloat32) {
-    std::memcpy(out, x, count * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t half;
-    std::memcpy(&half, x + i * sizeof(half), sizeof(half));
-    out[i] = dtype == DType::kBFloat16 ? Bf16ToFloat(half) : HalfToFloat(half);
-  }
-}
-
 absl::Status OutOf(const char* field, int64_t value, int64_t low, int64_t high) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in [", low, ", ", high, "]"));
 }
 
-// sqrt(r^T M r / D) of each residual; M = I without a moment.
-std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Eigen::MatrixXd* moment) {
-  const auto count = static_cast<int64_t>(residuals.size()) / dim;
-  std::vector<float> weighted = residuals, losses(count);
-  if (moment != nullptr) {
-    const Basis matrix = FromEigen(*moment, 0);  // x M, by the product that projects
-    Project(matrix, residuals.data(), count, weighted.data(), dim);
-  }
-  for (int64_t t = 0; t < count; ++t) {
-    double square = 0;
-    for (int j = 0; j < dim; ++j) square += double{residuals[t * dim + j]} * weighted[t * dim + j];
-    losses[t] = static_cast<float>(std::sqrt(std::max(0.0, square) / dim));
-  }
-  return losses;
-}
-
 }  // namespace
-
-void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out) {
-  if (dtype == DType::kFloat32) {
-    std::memcpy(out, x, count * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const uint16_t half =
-        dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(std::clamp(x[i], -kLargestHalf, kLargestHalf));
-    std::memcpy(out + i * sizeof(half), &half, sizeof(half));
-  }
-}
 
 absl::Status Validate(const LowRankOptions& o) {
   if (o.key_rank < 1 || o.key_rank > o.head_dim) return OutOf("key_rank", o.key_rank, 1, o.head_dim);
@@ -102,122 +56,6 @@ int64_t LowRankStore::VersionBytes() const {
   return int64_t{o.head_dim} * (o.key_rank + o.value_rank) * static_cast<int64_t>(sizeof(uint16_t));
 }
 
-int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
-  const LowRankOptions& o = shape_->options;
-  const bool rows_wait = waiting % o.oja.interval != 0;
-  return OjaTracker::Bytes(o.head_dim, o.key_rank, o.oja, rows_wait) +
-         OjaTracker::Bytes(o.head_dim, o.value_rank, o.oja, rows_wait);
-}
-
-// Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
-int64_t LowRankStore::VersionTokens(int64_t before) const {
-  constexpr int64_t kFirst = 512, kGrowth = 7;
-  return std::min(shape_->options.version_tokens, std::max(kFirst, kGrowth * before));
-}
-
-// All memory of an append, or none.
-absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t first) const {
-  const LowRankOptions& o = shape_->options;
-  Planned planned;
-  const int64_t tracker_bytes = TrackerBytes((trackers_ == nullptr ? 0 : trackers_->keys.waiting()) + count);
-  int64_t bytes = tracker_bytes, in_version = 0;
-  for (const Run& run : runs_) {
-    in_version += run.block->version == runs_.back().block->version ? run.block->tokens : 0;
-  }
-  int64_t before = std::max<int64_t>(0, size_ - in_version);
-  for (int64_t done = 0; done < count;) {
-    auto block = std::make_shared<Block>();
-    block->tokens = std::min<int64_t>(done == 0 ? first : o.block_tokens, count - done);
-    block->kept = KeptOf(block->tokens);
-    bytes += OffsetsOf(block->tokens, block->kept).end;
-    const bool fresh = ((runs_.empty() || bases_set_) && done == 0) || in_version >= VersionTokens(before);
-    if (fresh) before = size_ + done;
-    if (fresh) bytes += VersionBytes();
-    in_version = (fresh ? 0 : in_version) + block->tokens;
-    done += block->tokens;
-    planned.fresh.push_back(fresh ? std::make_shared<Version>() : nullptr);
-    planned.blocks.push_back(std::move(block));
-  }
-  Reservation reservation(ledger_);
-  absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes);
-  for (size_t b = 0; b < planned.blocks.size() && s.ok(); ++b) {
-    Block& block = *planned.blocks[b];
-    s = reservation.Allocate(MemoryKind::kStore, OffsetsOf(block.tokens, block.kept).end, nullptr, &block.memory);
-    Version* fresh = planned.fresh[b].get();
-    if (s.ok() && fresh != nullptr) {
-      s = reservation.Allocate(MemoryKind::kStore, VersionBytes(), nullptr, &fresh->memory);
-    }
-  }
-  if (!s.ok()) return s;
-  planned.trackers = reservation.Charge(MemoryKind::kStore, tracker_bytes);
-  return planned;
-}
-
-// Those held; before the first block the calibrated bases', without them those of its own moments (zeros: the first
-// axes).
-absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrackers(const HeadRows& rows,
-                                                                                     const int32_t* positions,
-                                                                                     int64_t first_block) const {
-  const LowRankOptions& o = shape_->options;
-  if (trackers_ != nullptr) {
-    return std::make_shared<TrackerSet>(TrackerSet{trackers_->keys, trackers_->values, Memory()});
-  }
-  const auto start = [&](const ConstRows& view, int rank) -> absl::StatusOr<Basis> {
-    const Eigen::MatrixXd moment = MomentOfRows(view, first_block, o.head_dim);
-    if (moment.trace() == 0) return FromEigen(Eigen::MatrixXd::Identity(o.head_dim, rank), 0);
-    return BasisOfMoment(moment, rank);
-  };
-  std::optional<Basis> key_start = shape_->key_start, value_start = shape_->value_start;
-  if (!key_start) {
-    const std::vector<float> keys = KeysInFrame(rows.keys, positions, first_block);
-    auto made = start({keys.data(), o.head_dim * sizeof(float), DType::kFloat32}, o.key_rank);
-    if (!made.ok()) return made.status();
-    key_start = *std::move(made);
-  }
-  if (!value_start) {
-    auto made = start(rows.values, o.value_rank);
-    if (!made.ok()) return made.status();
-    value_start = *std::move(made);
-  }
-  return std::make_shared<TrackerSet>(
-      TrackerSet{OjaTracker(*std::move(key_start), o.oja), OjaTracker(*std::move(value_start), o.oja), Memory()});
-}
-
-std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const {
-  const LowRankOptions& o = shape_->options;
-  std::vector<float> rows(count * o.head_dim);
-  cpu::ToFloat(keys, static_cast<int>(count), o.head_dim, rows.data());
-  if (o.frame == KeyFrame::kPreRope) UndoRopeOfRows(o.rope, positions, count, rows.data());
-  return rows;
-}
-
-absl::StatusOr<LowRankStore::Staged> LowRankStore::Stage(const HeadRows& rows, const int32_t* positions, int64_t count,
-                                                         int64_t first) const {
-  Staged staged;
-  staged.trackers_ = trackers_;
-  if (count == 0) return staged;
-  absl::StatusOr<Planned> planned = Plan(count, first);
-  if (!planned.ok()) return planned.status();
-  auto trackers = NextTrackers(rows, positions, planned->blocks[0]->tokens);
-  if (!trackers.ok()) return trackers.status();
-  (*trackers)->charge = std::move(planned->trackers);
-  std::shared_ptr<const Version> version = runs_.empty() ? nullptr : runs_.back().block->version;
-  int64_t done = 0;
-  for (size_t b = 0; b < planned->blocks.size(); ++b) {
-    Block& block = *planned->blocks[b];
-    if (planned->fresh[b] != nullptr) version = planned->fresh[b];
-    block.version = version;
-    const auto from = [&](const ConstRows& view) { return ConstRows{view.row(done), view.stride_bytes, view.dtype}; };
-    absl::Status s = FillBlock({from(rows.keys), from(rows.values)}, positions + done, planned->fresh[b].get(),
-                               trackers->get(), &block);
-    if (!s.ok()) return s;
-    done += block.tokens;
-    staged.blocks_.push_back(std::move(planned->blocks[b]));
-  }
-  staged.trackers_ = *std::move(trackers);
-  return staged;
-}
-
 void LowRankStore::Install(Staged staged) {
   for (std::shared_ptr<const Block>& block : staged.blocks_) {
     const int64_t tokens = block->tokens;
@@ -249,65 +87,6 @@ absl::Status LowRankStore::SetBases(Basis keys, Basis values) {
   return absl::OkStatus();
 }
 
-// A fresh version takes what the trackers hold once they have seen the block.
-absl::Status LowRankStore::FillBlock(const HeadRows& rows, const int32_t* positions, Version* fresh,
-                                     TrackerSet* trackers, Block* block) const {
-  const LowRankOptions& o = shape_->options;
-  const int64_t n = block->tokens;
-  const auto size = static_cast<int64_t>(SizeOf(o.dtype));
-  std::vector<float> keys = KeysInFrame(rows.keys, positions, n), values(n * o.head_dim);
-  cpu::ToFloat(rows.values, static_cast<int>(n), o.head_dim, values.data());
-  const auto view = [&o](const std::vector<float>& x) {
-    return ConstRows{x.data(), o.head_dim * sizeof(float), DType::kFloat32};
-  };
-  if (absl::Status s = trackers->keys.Add(view(keys), n); !s.ok()) return s;
-  if (absl::Status s = trackers->values.Add(view(values), n); !s.ok()) return s;
-  if (fresh != nullptr) {
-    Pack(trackers->keys.basis(), false, fresh);
-    Pack(trackers->values.basis(), true, fresh);
-  }
-  const auto store = [&](const std::vector<float>& x, bool of_values, int64_t offset) {
-    const Basis basis = Unpack(*block->version, of_values);
-    std::vector<float> codes(n * basis.stride()), back(x.size());
-    Project(basis, x.data(), n, codes.data(), basis.stride());
-    uint8_t* const out = block->memory.data() + offset;
-    for (int64_t t = 0; t < n; ++t) {
-      Narrow(&codes[t * basis.stride()], basis.rank, o.dtype, out + t * basis.rank * size);
-    }
-    Reconstruct(basis, codes.data(), basis.stride(), n, back.data());
-    return back;
-  };
-  std::vector<float> residuals = store(keys, false, 0);
-  store(values, true, OffsetsOf(n, block->kept).value_codes);
-  for (size_t i = 0; i < residuals.size(); ++i) residuals[i] = keys[i] - residuals[i];
-  KeepFullRank(rows, residuals, block);
-  return absl::OkStatus();
-}
-
-void LowRankStore::KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const {
-  if (block->kept == 0) return;
-  const LowRankOptions& o = shape_->options;
-  const Offsets at = OffsetsOf(block->tokens, block->kept);
-  const Eigen::MatrixXd* moment = shape_->query_moment ? &*shape_->query_moment : nullptr;
-  const std::vector<int32_t> places = FullRankSet(Losses(residuals, o.head_dim, moment), block->kept);
-  uint8_t* const data = block->memory.data();
-  const auto row = o.head_dim * static_cast<int64_t>(SizeOf(o.dtype));
-  for (int64_t i = 0; i < block->kept; ++i) {
-    const auto in_block = static_cast<uint16_t>(places[i]);
-    std::memcpy(data + at.kept_keys + i * row, rows.keys.row(places[i]), row);
-    std::memcpy(data + at.kept_values + i * row, rows.values.row(places[i]), row);
-    std::memcpy(data + at.places + i * static_cast<int64_t>(sizeof(in_block)), &in_block, sizeof(in_block));
-  }
-}
-
-void LowRankStore::Pack(const Basis& basis, bool of_values, Version* version) const {
-  const LowRankOptions& o = shape_->options;
-  uint8_t* out = version->memory.data() + (of_values ? int64_t{o.head_dim} * o.key_rank * 2 : 0);
-  for (int i = 0; i < o.head_dim; ++i, out += basis.rank * 2) {
-    Narrow(&basis.u[static_cast<size_t>(i) * basis.stride()], basis.rank, DType::kFloat16, out);
-  }
-}
-
 Basis LowRankStore::Unpack(const Version& version, bool of_values) const {
   const LowRankOptions& o = shape_->options;
   Basis basis;
@@ -315,8 +94,10 @@ Basis LowRankStore::Unpack(const Version& version, bool of_values) const {
   basis.rank = of_values ? o.value_rank : o.key_rank;
   basis.u.assign(static_cast<size_t>(o.head_dim) * basis.stride(), 0.0f);
   const uint8_t* in = version.memory.data() + (of_values ? int64_t{o.head_dim} * o.key_rank * 2 : 0);
-  for (int i = 0; i < o.head_dim; ++i, in += basis.rank * 2) {
-    Widen(in, basis.rank, DType::kFloat16, &basis.u[static_cast<size_t>(i) * basis.stride()]);
+  std::vector<float> row(o.head_dim);
+  for (int i = 0; i < basis.rank; ++i, in += o.head_dim * 2) {
+    cpu::Widen(in, o.head_dim, DType::kFloat16, row.data());
+    for (int j = 0; j < o.head_dim; ++j) basis.u[static_cast<size_t>(j) * basis.stride() + i] = row[j];
   }
   return basis;
 }
@@ -396,54 +177,49 @@ Basis LowRankStore::BasisOf(int64_t place, bool of_values) const {
   return Unpack(*runs_[RunOf(place)].block->version, of_values);
 }
 
+LowRankRows LowRankStore::RowsShape(bool of_values) const {
+  const LowRankOptions& o = shape_->options;
+  LowRankRows rows;
+  rows.head_dim = o.head_dim;
+  rows.rank = of_values ? o.value_rank : o.key_rank;
+  rows.dtype = o.dtype;
+  if (!of_values && o.frame == KeyFrame::kPreRope) {
+    rows.rope = {o.rope.inv_freq.data(), o.rope.style == Rope::Style::kInterleaved};
+  }
+  return rows;
+}
+
+void LowRankStore::AppendRuns(bool of_values, Reader reader, int64_t begin, std::vector<LowRankRun>* runs) const {
+  const LowRankOptions& o = shape_->options;
+  for (const Run& run : runs_) {
+    const Block& block = *run.block;
+    const Offsets at = OffsetsOf(block.tokens, block.kept);
+    const uint8_t* const data = block.memory.data();
+    const bool on_device = reader == Reader::kBackend && ledger_->backend()->codes_apart();
+    const uint8_t* bases = (on_device ? block.version->device : block.version->memory).data();
+    if (of_values) bases += int64_t{o.head_dim} * o.key_rank * 2;
+    LowRankRun& made = runs->emplace_back();
+    made.begin = begin + run.begin;
+    made.codes = data + (of_values ? at.value_codes : 0);
+    made.basis = reinterpret_cast<const uint16_t*>(bases);
+    made.full = data + (of_values ? at.kept_values : at.kept_keys);
+    made.full_places = reinterpret_cast<const uint16_t*>(data + at.places);
+    made.num_full = static_cast<int32_t>(block.kept);
+  }
+}
+
 void LowRankStore::Read(absl::Span<const int64_t> places, const int32_t* positions, float* keys, float* values) const {
-  const LowRankOptions& o = shape_->options;
-  if (keys != nullptr) {
-    ReadCodes(places, false, keys);
-    if (o.frame == KeyFrame::kPreRope) {
-      ApplyRopeToRows(o.rope, positions, static_cast<int64_t>(places.size()), keys);
-    }
-    ReadFullRank(places, false, keys);
-  }
-  if (values == nullptr) return;
-  ReadCodes(places, true, values);
-  ReadFullRank(places, true, values);
-}
-
-// Rebuilds tokens of one version together, as far as they follow each other.
-void LowRankStore::ReadCodes(absl::Span<const int64_t> places, bool of_values, float* out) const {
-  const LowRankOptions& o = shape_->options;
-  const auto size = static_cast<int64_t>(SizeOf(o.dtype));
-  std::vector<float> codes;
-  for (size_t begin = 0; begin < places.size();) {
-    const std::shared_ptr<const Version>& version = runs_[RunOf(places[begin])].block->version;
-    const Basis basis = Unpack(*version, of_values);
-    codes.assign((places.size() - begin) * basis.stride(), 0.0f);
-    size_t end = begin;
-    for (; end < places.size(); ++end) {
-      const Run& run = runs_[RunOf(places[end])];
-      if (run.block->version != version) break;
-      const int64_t plane = of_values ? OffsetsOf(run.block->tokens, run.block->kept).value_codes : 0;
-      Widen(run.block->memory.data() + plane + (places[end] - run.begin) * basis.rank * size, basis.rank, o.dtype,
-            &codes[(end - begin) * basis.stride()]);
-    }
-    Reconstruct(basis, codes.data(), basis.stride(), static_cast<int64_t>(end - begin),
-                out + static_cast<int64_t>(begin) * o.head_dim);
-    begin = end;
-  }
-}
-
-void LowRankStore::ReadFullRank(absl::Span<const int64_t> places, bool of_values, float* out) const {
-  const LowRankOptions& o = shape_->options;
-  const auto row_bytes = o.head_dim * static_cast<int64_t>(SizeOf(o.dtype));
-  for (size_t i = 0; i < places.size(); ++i) {
-    const Run& run = runs_[RunOf(places[i])];
-    const int64_t row = FullRankRow(*run.block, places[i] - run.begin);
-    if (row < 0) continue;
-    const Offsets at = OffsetsOf(run.block->tokens, run.block->kept);
-    const int64_t plane = of_values ? at.kept_values : at.kept_keys;
-    Widen(run.block->memory.data() + plane + row * row_bytes, o.head_dim, o.dtype,
-          out + static_cast<int64_t>(i) * o.head_dim);
+  const std::vector<int32_t> wanted(places.begin(), places.end());
+  std::vector<LowRankRun> runs;
+  for (const bool of_values : {false, true}) {
+    float* const out = of_values ? values : keys;
+    if (out == nullptr) continue;
+    runs.clear();
+    AppendRuns(of_values, Reader::kHost, 0, &runs);
+    LowRankRows rows = RowsShape(of_values);
+    rows.runs = runs.data();
+    rows.num_runs = static_cast<int32_t>(runs.size());
+    cpu::Rebuild({rows, wanted.data(), positions, static_cast<int64_t>(wanted.size()), out});
   }
 }
 
@@ -457,6 +233,7 @@ LowRankBytes LowRankStore::bytes() const {
     versions.insert(run.block->version.get());
   }
   bytes.bases = static_cast<int64_t>(versions.size()) * VersionBytes();
+  for (const Version* version : versions) bytes.device_bases += version->device.bytes();
   if (trackers_ != nullptr) bytes.bases += trackers_->charge.bytes();
   return bytes;
 }

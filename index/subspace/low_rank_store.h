@@ -26,6 +26,7 @@
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
+#include "kernels/cpu/low_rank.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
 
@@ -47,8 +48,7 @@ struct LowRankOptions {
 // INVALID_ARGUMENT naming the field.
 absl::Status Validate(const LowRankOptions& options);
 
-// fp32 to `dtype`; halves saturate.
-void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out);
+using cpu::Narrow;
 
 // What the stores of one layer's head share.
 struct LowRankShape {
@@ -64,6 +64,7 @@ struct HeadRows {
 
 struct LowRankBytes {
   int64_t codes = 0, full_rank = 0, bases = 0;  // bases: versions and trackers
+  int64_t device_bases = 0;                     // of versions, where codes have a memory of their own
   int64_t total() const { return codes + full_rank + bases; }
 };
 
@@ -95,6 +96,11 @@ class LowRankStore {
     std::shared_ptr<const TrackerSet> trackers_;
   };
   absl::StatusOr<Staged> Stage(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first) const;
+  // The same for several stores, which hold equally many tokens: [stores] rows. The ledger's backend learns and
+  // projects for all of them together; UNAVAILABLE where its device is lost.
+  static absl::StatusOr<std::vector<Staged>> StageAll(absl::Span<const LowRankStore> stores,
+                                                      absl::Span<const HeadRows> rows, const int32_t* positions,
+                                                      int64_t count, int64_t first);
   void Install(Staged staged);
 
   void Truncate(int64_t size);
@@ -105,6 +111,11 @@ class LowRankStore {
   // Rows of the tokens at `places`, in any order, fp32 [places, D], as they read: rebuilt, or as they were where they
   // are kept full-rank. Keys are turned to `positions` [places]. Either may be nullptr.
   void Read(absl::Span<const int64_t> places, const int32_t* positions, float* keys, float* values) const;
+  // The same as plain views, for a backend to read: appends the runs of all tokens, the first of which has place
+  // `begin` there. The settings of these runs are RowsShape's. Both last as long as the store does not change.
+  enum class Reader : uint8_t { kHost, kBackend };  // who reads the bases
+  void AppendRuns(bool of_values, Reader reader, int64_t begin, std::vector<LowRankRun>* runs) const;
+  LowRankRows RowsShape(bool of_values) const;  // without runs
   // The basis that a token is stored in.
   Basis BasisOf(int64_t place, bool of_values) const;
 
@@ -126,9 +137,10 @@ class LowRankStore {
     OjaTracker keys, values;
     Memory charge;
   };
-  // Bases as fp16: of keys [D][key_rank], then of values.
+  // U^T as fp16: of keys [key_rank][D], then of values.
   struct Version {
     Memory memory;
+    Memory device;  // the same in Place::kCodes, where that is apart
   };
   // Codes of keys [tokens][key_rank], of values; keys kept full-rank [kept][D], values: all in the index's dtype. Then
   // their places in the block, uint16 [kept] ascending.
@@ -158,18 +170,22 @@ class LowRankStore {
   absl::StatusOr<Planned> Plan(int64_t count, int64_t first) const;
   absl::StatusOr<std::shared_ptr<TrackerSet>> NextTrackers(const HeadRows& rows, const int32_t* positions,
                                                            int64_t first_block) const;
+  // An append under way (low_rank_append.cc).
+  struct Appending;
+  absl::StatusOr<Appending> Begin(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first) const;
   std::vector<float> KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const;
-  absl::Status FillBlock(const HeadRows& rows, const int32_t* positions, Version* fresh, TrackerSet* trackers,
-                         Block* block) const;
+  static absl::Status FillBlocks(std::vector<Appending>* heads, size_t b, const int32_t* positions, int64_t done);
+  absl::Status TakeRows(const HeadRows& rows, const int32_t* positions, int64_t count, Appending* head) const;
+  absl::Status ChooseVersion(size_t b, Appending* head) const;
+  void PlanProjection(size_t b, Appending* head, std::vector<ProjectTask>* tasks) const;
   void KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const;
-  Basis Unpack(const Version& version, bool of_values) const;
+  absl::Status PackVersion(const TrackerSet& trackers, Version* version) const;
   void Pack(const Basis& basis, bool of_values, Version* version) const;
+  Basis Unpack(const Version& version, bool of_values) const;
   size_t RunOf(int64_t place) const;
   // The row of a block's token among those that it keeps full-rank; -1: it is none of them.
   int64_t FullRankRow(const Block& block, int64_t in_block) const;
   absl::Status CopyTokens(absl::Span<const int64_t> places, Reservation* reservation, Block* block) const;
-  void ReadCodes(absl::Span<const int64_t> places, bool of_values, float* out) const;
-  void ReadFullRank(absl::Span<const int64_t> places, bool of_values, float* out) const;
 
   const LowRankShape* shape_;
   MemoryLedger* ledger_;

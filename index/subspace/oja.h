@@ -19,29 +19,25 @@
 #include "absl/status/statusor.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/options.h"
+#include "kernels/oja.h"
 #include "kernels/types.h"
 
 namespace seine {
 
-struct OjaStats {
-  int64_t rows = 0;       // seen in whole intervals
-  int64_t intervals = 0;  // whole ones
-  int64_t updates = 0;
-  int64_t large_steps = 0;                 // updates that turned the basis so far that a QR made it orthonormal
-  double energy = 0, residual_energy = 0;  // of those rows, as each interval met the basis of its time
-  double last_ratio = 0;                   // residual over energy of the last interval
-};
-
-// Not thread-safe. The same rows in the same order give the same bases, whatever the calls that they come in and
-// whatever the SIMD target, as long as no step is large: Eigen's QR is the same on every machine of one build only.
+// Not thread-safe. The same rows in the same order give the same bases, whatever the calls that they come in, the SIMD
+// target and the backend.
 class OjaTracker {
  public:
   OjaTracker(Basis start, const OjaOptions& options);  // valid ones
 
   // Rows [count, D], in order. INVALID_ARGUMENT naming the first row that is not finite: then none is taken.
   absl::Status Add(const ConstRows& rows, int64_t count);
+  // The same of finite rows [count, D] in two steps, so that several trackers learn in one call: Begin each,
+  // Backend::Learn of what they return, which nothing may come between, End each.
+  LearnTask Begin(const float* rows, int64_t count);
+  void End();
   // The paper's prefill: one step with the moment of all rows, averaged over `pool` (>= 1) neighbours first. Counts as
-  // an update, its rows in no statistics. Nothing happens where there are fewer rows than `pool`.
+  // an update, and as a large step; its rows are in no statistics. Nothing happens where there are fewer than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
 
   // What a tracker holds; more while rows wait for their interval's end.
@@ -49,26 +45,16 @@ class OjaTracker {
     const int columns = cpu::PaddedColumns(rank) + (rows_wait ? cpu::PaddedColumns(options.interval) : 0);
     return int64_t{head_dim} * columns * static_cast<int64_t>(sizeof(float));
   }
-  int waiting() const { return filled_; }  // rows
+  int waiting() const { return static_cast<int>(rows_.size()) / basis_.head_dim; }  // rows
   const Basis& basis() const { return basis_; }
   const OjaStats& stats() const { return stats_; }
 
  private:
-  struct Products;
-
-  void EndInterval();
-  double StepSize(double trace, double gain, int64_t count) const;
-  void Step(float a, Products* p);
-  void CountUpdate();
-  double Polish();
-
   OjaOptions options_;
   Basis basis_;
   OjaStats stats_;
-  int columns_;              // interval, padded
-  std::vector<float> rows_;  // [D, columns_]: the interval's rows so far as columns; empty where there are none
-  int filled_ = 0;
-  int64_t since_update_ = 0;  // rows
+  std::vector<float> rows_;       // [waiting, D]: of an interval that is not whole, and between Begin and End
+  int64_t updates_of_basis_ = 0;  // as its version counts them
 };
 
 }  // namespace seine

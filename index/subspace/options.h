@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/oja.h"
 
 namespace seine {
 
@@ -20,16 +21,6 @@ enum class KeyFrame : uint8_t { kPostRope = 0, kPreRope = 1 };
 const char* Name(KeyFrame frame);  // "post_rope", "pre_rope"
 absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name);
 
-struct OjaOptions {
-  int interval = 32;           // T: rows between updates, and in one; 1 to 128
-  double learning_rate = .05;  // eta, above 0
-  bool relative = true;        // to the covariance's trace; false: the paper's own eta, unbounded
-  double max_gain = .5;        // of a relative step, above 0
-  // Above 0: of the intervals, only those update whose residual energy ratio is above it, and which end `min_spacing`
-  // rows or more after the last update.
-  double error_threshold = 0;
-  int64_t min_spacing = 0;
-};
 absl::Status Validate(const OjaOptions& options);  // INVALID_ARGUMENT naming the field
 
 // Of an index that keeps its zone low-rank (low_rank_store.h): tokens are stored so once the zone's end has passed

@@ -8,6 +8,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/key_scores.h"
+#include "kernels/cpu/low_rank.h"
+#include "kernels/cpu/oja.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/search.h"
 #include "kernels/select.h"
@@ -111,6 +113,25 @@ class CpuBackend final : public Backend {
       const SelectTask& t = tasks[i];
       SelectLargest(t.scores, static_cast<size_t>(t.count), static_cast<size_t>(t.kept), &scratch, t.places);
     });
+    return Outcome::kDone;
+  }
+
+  Outcome Project(const ProjectTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 600.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::Project(tasks[i]); });
+    return Outcome::kDone;
+  }
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 300.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::Rebuild(tasks[i]); });
+    return Outcome::kDone;
+  }
+  Outcome Learn(const LearnTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 2000.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::Learn(tasks[i]); });
     return Outcome::kDone;
   }
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/evict_calls.h"
 #include "kernels/cuda/lane.h"
+#include "kernels/cuda/low_rank_calls.h"
 #include "kernels/thread_pool.h"
 
 namespace seine::cuda {
@@ -94,6 +95,18 @@ class CudaBackend final : public Backend {
   Outcome Select(const SelectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     return OutcomeOf(SelectOnDevice(tasks, count, lanes_.Acquire().get()), "selection");
+  }
+  Outcome Project(const ProjectTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(ProjectOnDevice(tasks, count, lanes_.Acquire().get()), "projection");
+  }
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(RebuildOnDevice(tasks, count, lanes_.Acquire().get()), "reconstruction");
+  }
+  Outcome Learn(const LearnTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(LearnOnDevice(tasks, count, lanes_.Acquire().get()), "learning");
   }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
@@ -245,14 +258,21 @@ struct TaskSizes {
         chunks(t.keys.chunks == nullptr
                    ? 0
                    : static_cast<size_t>((t.zone_begin + t.num_keys + t.keys.chunk_tokens - 1) / t.keys.chunk_tokens)),
+        runs(t.low_rank == nullptr ? 0 : t.low_rank->runs.size()),
+        frequencies(runs == 0 || t.low_rank->rows.rope.inv_freq == nullptr ? 0 : t.low_rank->rows.head_dim / 2),
+        position_chunks(runs == 0 || t.low_rank->position_chunks == nullptr
+                            ? 0
+                            : static_cast<size_t>((t.zone_begin + t.num_keys - 1) / t.low_rank->position_chunk_tokens) +
+                                  1),
         centre(t.shared_centre == nullptr ? 0 : t.shared_centre->values.size()),
         queries(static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
   size_t Bytes(const SearchTask& t) const {
     return ViewWriter::Room(segments * sizeof(ConstCodePlanes)) + ViewWriter::Room(chunks * sizeof(uint8_t*)) +
-           ViewWriter::Room(centre) + ViewWriter::Room(queries * sizeof(float)) +
-           ViewWriter::Room(t.dense.size() * sizeof(DenseRows));
+           ViewWriter::Room(runs * sizeof(LowRankRun)) + ViewWriter::Room(frequencies * sizeof(double)) +
+           ViewWriter::Room(position_chunks * sizeof(uint8_t*)) + ViewWriter::Room(centre) +
+           ViewWriter::Room(queries * sizeof(float)) + ViewWriter::Room(t.dense.size() * sizeof(DenseRows));
   }
-  const size_t segments, chunks, centre, queries;
+  const size_t segments, chunks, runs, frequencies, position_chunks, centre, queries;
 };
 
 SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* views) {
@@ -274,6 +294,18 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
     item.chunks = views->Put(t.keys.chunks, sizes.chunks);
     item.chunk_tokens = t.keys.chunk_tokens;
     item.key_dtype = t.keys.dtype;
+  }
+  if (sizes.runs > 0) {
+    item.low_rank = t.low_rank->rows;
+    item.low_rank.runs = views->Put(t.low_rank->runs.data(), sizes.runs);
+    item.low_rank.num_runs = static_cast<int32_t>(sizes.runs);
+    if (sizes.frequencies > 0) {
+      item.low_rank.rope.inv_freq = views->Put(t.low_rank->rows.rope.inv_freq, sizes.frequencies);
+    }
+    if (sizes.position_chunks > 0) {
+      item.position_chunks = views->Put(t.low_rank->position_chunks, sizes.position_chunks);
+      item.position_chunk_tokens = t.low_rank->position_chunk_tokens;
+    }
   }
   std::vector<DenseRows> dense;
   for (const DenseRun& run : t.dense) {

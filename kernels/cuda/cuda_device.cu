@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_launch.h"
 #include "kernels/cuda/evict_launch.h"
+#include "kernels/cuda/low_rank_launch.h"
 #include "kernels/cuda/search_launch.h"
 
 namespace seine::cuda {
@@ -57,6 +58,9 @@ class CudaDevice final : public Device {
   Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
   Error Score(const ScoreArgs& args, Stream stream) override { return Result(LaunchScore(args, Cuda(stream))); }
   Error Select(const SelectArgs& args, Stream stream) override { return Result(LaunchSelect(args, Cuda(stream))); }
+  Error Project(const ProjectArgs& args, Stream stream) override { return Result(LaunchProject(args, Cuda(stream))); }
+  Error Rebuild(const RebuildArgs& args, Stream stream) override { return Result(LaunchRebuild(args, Cuda(stream))); }
+  Error Learn(const LearnArgs& args, Stream stream) override { return Result(LaunchLearn(args, Cuda(stream))); }
 
  private:
   const std::string name_;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/data_items.h"
 #include "kernels/cuda/encode_items.h"
 #include "kernels/cuda/evict_items.h"
+#include "kernels/cuda/low_rank_items.h"
 #include "kernels/cuda/search_items.h"
 
 namespace seine::cuda {
@@ -48,6 +49,9 @@ class Device {
   virtual Error Gather(const GatherArgs& args, Stream stream) = 0;
   virtual Error Score(const ScoreArgs& args, Stream stream) = 0;
   virtual Error Select(const SelectArgs& args, Stream stream) = 0;
+  virtual Error Project(const ProjectArgs& args, Stream stream) = 0;
+  virtual Error Rebuild(const RebuildArgs& args, Stream stream) = 0;
+  virtual Error Learn(const LearnArgs& args, Stream stream) = 0;
 };
 
 // The machine's first CUDA device. nullptr, and *why: built without CUDA, no driver, no device, or one too old.

@@ -1,5 +1,6 @@
 // Seventh step: exact dot products of the set's keys, and of the dense runs, with its queries. Rows lie in page-locked
-// host memory or on the device; both are read in place, 16 bytes a lane. A row is read once for all queries.
+// host memory or on the device; both are read in place, 16 bytes a lane. A row is read once for all queries. Keys that
+// are kept low-rank are rebuilt in shared memory by the same block: only their codes come over the link.
 #ifndef SEINE_KERNELS_CUDA_DOTS_H_
 #define SEINE_KERNELS_CUDA_DOTS_H_
 
@@ -7,6 +8,7 @@
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/code_reader.h"
+#include "kernels/cuda/low_rank_body.h"
 #include "kernels/cuda/search_items.h"
 #include "kernels/math.h"
 
@@ -17,11 +19,17 @@ inline constexpr int kDotRows = kDotLanes / 16;  // a half-warp a row
 inline constexpr int kDotQueries = 4;            // at a time
 
 struct DotShared {
-  const uint8_t* rows[kDotRows];
+  bool wanted[kDotRows];
+  const uint8_t* rows[kDotRows];  // nullptr: not wanted, or rebuilt
   DType types[kDotRows];
   float values[kDotRows][kMaxHeadDim];
   float lanes[kDotQueries][kDotRows][17];  // a column more, so that the tree's readers meet no bank twice
 };
+
+struct LowRankDotShared : DotShared {
+  RebuildShared rebuild;
+};
+static_assert(kDotRows == kLowRankTile && kDotLanes == kLowRankLanes);
 
 // 16 bytes of a row, as floats to `out`. Rows are multiples of 32 bytes, but may begin at any multiple of 4.
 SEINE_BODY inline void LoadPiece(const uint8_t* row, DType dtype, int piece, float* out) {
@@ -68,9 +76,16 @@ SEINE_BODY inline const uint8_t* RowOf(const SearchItem& item, const SetPlan& se
   return nullptr;
 }
 
-// Grid: (blocks of 16 rows, sets).
+SEINE_BODY inline int32_t PositionOf(const SearchItem& item, int64_t place) {
+  if (item.position_chunks == nullptr) return static_cast<int32_t>(place);
+  const uint8_t* chunk = item.position_chunks[place / item.position_chunk_tokens];
+  return reinterpret_cast<const int32_t*>(chunk)[place % item.position_chunk_tokens];
+}
+
+// Grid: (blocks of 16 rows, sets). kLowRank: for batches of which some item keeps keys low-rank.
+template <bool kLowRank>
 struct DotBody {
-  using Shared = DotShared;
+  using Shared = std::conditional_t<kLowRank, LowRankDotShared, DotShared>;
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     const SetPlan& set = args.sets[block.index().y];
@@ -83,8 +98,14 @@ struct DotBody {
     block.Lanes([&](int lane) {
       if (lane >= kDotRows) return;
       const uint32_t r = first + lane;
-      const bool wanted = r < total && (r >= keys || item.chunks != nullptr);
-      s.rows[lane] = wanted ? RowOf(item, set, keys, r, &s.types[lane]) : nullptr;
+      const bool wanted = r < total && (r >= keys || item.stored());
+      const bool rebuilt = kLowRank && wanted && r < keys && item.low_rank.num_runs > 0;
+      s.wanted[lane] = wanted;
+      s.rows[lane] = wanted && !rebuilt ? RowOf(item, set, keys, r, &s.types[lane]) : nullptr;
+      if constexpr (kLowRank) {
+        const int64_t place = rebuilt ? item.zone_begin + (set.keys != nullptr ? set.keys[r] : r) : 0;
+        AimAt(item.low_rank, rebuilt, place, rebuilt ? PositionOf(item, place) : 0, lane, &s.rebuild);
+      }
     });
     block.Lanes([&](int lane) {
       const int row = lane / 16;
@@ -93,11 +114,12 @@ struct DotBody {
       for (int piece = lane % 16; piece < pieces; piece += 16)
         LoadPiece(s.rows[row], s.types[row], piece, s.values[row]);
     });
+    if constexpr (kLowRank) RebuildTile(block, s.rebuild, item.low_rank, [&](int r) { return s.values[r]; });
     for (int g = 0; g < set.count; g += kDotQueries) {
       const int count = Least(kDotQueries, set.count - g);
       block.Lanes([&](int lane) {
         const int row = lane / 16, l = lane % 16;
-        if (s.rows[row] == nullptr) return;
+        if (!s.wanted[row]) return;
         for (int i = 0; i < count; ++i) {
           const float* query = item.queries + static_cast<size_t>(set.first + g + i) * dim;
           float sum = 0;
@@ -107,7 +129,7 @@ struct DotBody {
       });
       block.Lanes([&](int lane) {
         const int row = lane % kDotRows, i = lane / kDotRows;
-        if (i >= count || s.rows[row] == nullptr) return;
+        if (i >= count || !s.wanted[row]) return;
         float* lanes = s.lanes[i][row];
         for (int h = 8; h >= 1; h /= 2) {
           for (int l = 0; l < h; ++l) lanes[l] = lanes[l] + lanes[l + h];

@@ -198,7 +198,7 @@ struct RescoreBody {
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     const SetPlan& set = args.sets[block.index().y];
     const SearchItem& item = args.items[set.item];
-    if (item.chunks != nullptr || item.num_keys == 0) return;
+    if (item.stored() || item.num_keys == 0) return;
     const int place = block.index().x % set.count;
     const uint32_t first = block.index().x / set.count * kRerankKeys, n = *set.num_keys;
     if (first >= n) return;

@@ -41,9 +41,14 @@ struct SearchItem {
   const uint8_t* const* chunks = nullptr;      // stored keys by position (types.h, ChunkedRows); nullptr: none
   int32_t chunk_tokens = 1;
   DType key_dtype = DType::kFloat32;
+  // In place of chunks: keys of which some are low-rank, and the positions of places, by chunk (search.h, LowRankKeys).
+  LowRankRows low_rank;
+  const uint8_t* const* position_chunks = nullptr;
+  int32_t position_chunk_tokens = 1;
   const DenseRows* dense = nullptr;  // [num_dense]
   int32_t num_dense = 0;
-  int32_t dense_tokens = 0;        // of all runs together
+  int32_t dense_tokens = 0;  // of all runs together
+  SEINE_HD bool stored() const { return chunks != nullptr || low_rank.num_runs > 0; }
   const float* queries = nullptr;  // [group, head_dim]
   int32_t group = 1;
 
@@ -133,6 +138,7 @@ struct SearchArgs {
 // may find nothing to do.
 struct SearchGrids {
   BlockIndex queries, scan, rerank, sets, dots, rescore;
+  bool low_rank = false;       // some item's keys are
   uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
 };
 

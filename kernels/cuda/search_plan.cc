@@ -45,7 +45,7 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
   for (size_t i = 0; i < items_.size(); ++i) {
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
-    assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.chunks != nullptr));
+    assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
     const int64_t n = item.num_keys, floor = std::max(4 * params_.top_k, 256);
     item.wanted = static_cast<int32_t>(
         std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(params_.beta * static_cast<double>(n))))));
@@ -86,11 +86,12 @@ void SearchPlan::SizeGrids() {
     grids_.queries.x = std::max(grids_.queries.x, item.group);
     grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
     grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.wanted, kRerankKeys) * item.group);
+    grids_.low_rank = grids_.low_rank || item.low_rank.num_runs > 0;
     grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
   }
   for (const SetPlan& set : sets_) {
     const SearchItem& item = items_[set.item];
-    const bool stored = item.chunks != nullptr;
+    const bool stored = item.stored();
     const int64_t rows = (stored ? set.capacity : 0) + (set.with_dense ? item.dense_tokens : 0);
     // Without stored keys the dense rows still come after the set's.
     grids_.dots.x = std::max(grids_.dots.x, rows > 0 ? Blocks(rows + (stored ? 0 : set.capacity), kDotRows) : 0);
@@ -163,7 +164,7 @@ void SearchPlan::Read(int i, SearchOutput* out) const {
     const SetPlan& set = sets_[item.first_set + s];
     out->positions[s].assign(set.positions, set.positions + set.answer->count);
     out->scores[s].assign(set.scores, set.scores + set.answer->count);
-    if (item.chunks != nullptr) out->stats.refined += int64_t{set.answer->scored} * set.count;
+    if (item.stored()) out->stats.refined += int64_t{set.answer->scored} * set.count;
     out->stats.rescans += set.answer->rescans;
     out->stats.scanned_keys += set.answer->rescans * item.num_keys;
   }

@@ -45,7 +45,11 @@ void RunSteps(const SearchPlan& plan, Run run) {
     if (plan.params().scope == Scope::kPerKvHead) run(UnionBody(), grids.sets, Lanes<kSurvivorLanes>());
     run(RescoreBody(), grids.rescore, Lanes<kRerankLanes>());
   }
-  run(DotBody(), grids.dots, Lanes<kDotLanes>());
+  if (grids.low_rank) {
+    run(DotBody<true>(), grids.dots, Lanes<kDotLanes>());
+  } else {
+    run(DotBody<false>(), grids.dots, Lanes<kDotLanes>());
+  }
   run(CombineBody(), grids.sets, Lanes<kCombineLanes>());
 }
 

@@ -54,7 +54,11 @@ std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
     const double keys = set.capacity, dense = set.with_dense ? item.dense_tokens : 0;
     const double row = static_cast<double>(item.layout.head_dim) * static_cast<double>(SizeOf(item.key_dtype));
     steps[kUnion].device_bytes += 2 * keys * sizeof(uint32_t);
-    steps[kDots].link_bytes += ((item.chunks != nullptr ? keys : 0) + dense) * row;
+    const double key_bytes = item.low_rank.num_runs > 0 ? static_cast<double>(item.low_rank.rank) *
+                                                              static_cast<double>(SizeOf(item.low_rank.dtype))
+                             : item.chunks != nullptr ? row
+                                                      : 0.0;
+    steps[kDots].link_bytes += keys * key_bytes + dense * row;
     steps[kDots].device_bytes += (keys + dense) * set.count * sizeof(float);
     steps[kCombine].device_bytes += (keys + dense) * set.count * sizeof(float) + 2 * keys * sizeof(float);
   }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "tests/device/suite.h"
 #include "tests/device/zone.h"
+#include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/random_data.h"
 
 namespace seine::device {
@@ -179,6 +180,105 @@ int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   return differing;
 }
 
+// Random heads kept low-rank: codes, residuals and rebuilt rows that differ; -1 for an error.
+int DifferingLowRank(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(13);
+  int differing = 0;
+  for (int i = 0; i < options.items / 20; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim),
+              count = Pick(&rng, 1, options.small ? 90 : 900);
+    const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
+    const std::vector<double> frequencies = Frequencies(dim);
+    const RopeTurns rope = {Pick(&rng, 0, 2) > 0 ? frequencies.data() : nullptr, Pick(&rng, 0, 1) == 1};
+    const std::vector<float> basis = RandomBasis(dim, rank, rng());
+    const std::vector<float> rows = Gaussian(static_cast<size_t>(count) * dim, rng());
+    const std::vector<int> lengths = {count, Pick(&rng, 1, 40), Pick(&rng, 1, 40)};
+    std::vector<int32_t> places, positions;
+    for (int p = 0; p < count; ++p) {
+      places.push_back(Pick(&rng, 0, count + lengths[1] + lengths[2] - 1));
+      positions.push_back(Pick(&rng, 0, 1 << 20));
+    }
+    const uint64_t seed = rng();
+    std::vector<uint8_t> codes[2];
+    std::vector<float> residuals[2], rebuilt[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const int which = backend == gpu;
+      LowRankHead head(backend, dim, rank, dtype, lengths, 0, seed);
+      head.rows.rope = rope;
+      codes[which].resize(static_cast<size_t>(count) * rank * SizeOf(dtype));
+      residuals[which].resize(rows.size());
+      const Buffer out = backend->Allocate(rows.size() * sizeof(float), Place::kStore);
+      if (!head.done || !out) return -1;
+      auto* const to = reinterpret_cast<float*>(out.data());
+      const ProjectTask project = {basis.data(),           dim, rank, rows.data(), count, dtype, codes[which].data(),
+                                   residuals[which].data()};
+      const RebuildTask rebuild = {head.rows, places.data(), positions.data(), count, to};
+      if (backend->Project(&project, 1) != Outcome::kDone || backend->Rebuild(&rebuild, 1) != Outcome::kDone) return -1;
+      rebuilt[which].assign(to, to + rows.size());
+    }
+    differing += codes[0] != codes[1] || residuals[0] != residuals[1] || rebuilt[0] != rebuilt[1];
+  }
+  return differing;
+}
+
+// Random bases that learn from random rows; -1 for an error.
+int DifferingLearning(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(17);
+  int differing = 0;
+  for (int i = 0; i < options.items / 50; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    OjaOptions oja;
+    oja.interval = Pick(&rng, 0, 1) == 0 ? 32 : Pick(&rng, 1, 128);
+    oja.relative = Pick(&rng, 0, 3) > 0;  // else steps are large
+    oja.error_threshold = Pick(&rng, 0, 3) == 0 ? .3 : 0;
+    const int count = Pick(&rng, 1, options.small ? 3 : 40) * oja.interval;
+    const std::vector<float> start = OrthonormalBasis(dim, rank, rng()), rows = Keys(count, dim, rng());
+    std::vector<float> learnt[2];
+    OjaStats stats[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const int which = backend == gpu;
+      learnt[which] = start;
+      const LearnTask task = {oja, dim, rank, learnt[which].data(), rows.data(), count, &stats[which]};
+      if (backend->Learn(&task, 1) != Outcome::kDone) return -1;
+    }
+    differing += learnt[0] != learnt[1] || stats[0].updates != stats[1].updates ||
+                 stats[0].large_steps != stats[1].large_steps || stats[0].residual_energy != stats[1].residual_energy;
+  }
+  return differing;
+}
+
+// Searches that rebuild the keys which they score; -1 for an error.
+int DifferingLowRankSearches(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(19);
+  int differing = 0;
+  for (int i = 0; i < options.items / 50; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    const int keys = Pick(&rng, 1, options.small ? 4 : 40) * 256, group = Pick(&rng, 1, 8), dense = Pick(&rng, 0, 40);
+    const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
+    const std::vector<double> frequencies = Frequencies(dim);
+    const RopeTurns rope = {Pick(&rng, 0, 1) == 0 ? frequencies.data() : nullptr, Pick(&rng, 0, 1) == 1};
+    const auto codec = RandomCodec(&rng, dim);
+    const std::vector<float> values = Keys(keys, dim, rng()),
+                             queries = Gaussian(static_cast<size_t>(group) * dim, rng());
+    SearchParams params = RandomParams(&rng, false);
+    if (Pick(&rng, 0, 3) == 0) params.method = Method::kExact, params.with_candidates = false;
+    const uint64_t seed = rng();
+    SearchOutput outputs[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const Buffer store = StoredKeys(backend, values);
+      Zone zone(backend, codec, keys, store.data());
+      if (!store || !zone.codes || zone.Encode() != Outcome::kDone) return -1;
+      const LowRankZone low(backend, dim, rank, dtype, keys, rope, seed);
+      if (!low.head.done || !low.positions) return -1;
+      SearchTask task = zone.Task(queries.data(), group, false, dense);
+      low.AddTo(&task);
+      if (backend->Search(&task, 1, params, &outputs[backend == gpu]) != Outcome::kDone) return -1;
+    }
+    differing += !Same(outputs[0], outputs[1]);
+  }
+  return differing;
+}
+
 // More memory than there is: refused, and the backend goes on. Counts what went wrong.
 int FullDevice(Backend* gpu) {
   int wrong = 0;
@@ -201,6 +301,11 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
   check("random ragged items equal the CPU's", options.items, [&] { return DifferingItems(options, cpu, gpu); });
   check("scores and retained places equal the CPU's", options.items / 20,
         [&] { return DifferingScores(options, cpu, gpu); });
+  check("low-rank codes and rows equal the CPU's", options.items / 20,
+        [&] { return DifferingLowRank(options, cpu, gpu); });
+  check("learnt bases equal the CPU's", options.items / 50, [&] { return DifferingLearning(options, cpu, gpu); });
+  check("searches over low-rank keys equal the CPU's", options.items / 50,
+        [&] { return DifferingLowRankSearches(options, cpu, gpu); });
   if (!options.small) check("memory that runs out is refused", 3, [&] { return FullDevice(gpu); });
   return checks;
 }

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "index/subspace/calibrate.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/index/made_up_model.h"
 #include "tests/index/test_util.h"
@@ -210,6 +211,142 @@ TEST(DeviceIndexTest, EvictsAsTheCpuDoes) {
   }
 }
 
+IndexConfig LowRankConfig(double full_rank, KeyFrame frame) {
+  IndexConfig config = SmallConfig(KvStore::kKeysValues);
+  config.geometry.num_layers = 1;
+  config.geometry.rope = ParseRope(R"({"rope_theta": 10000})", 64, Rope::Style::kHalfSplit, 4096).value();
+  SubspaceConfig subspace;
+  subspace.key_rank = 24;
+  subspace.value_rank = 33;
+  subspace.frame = frame;
+  subspace.full_rank = full_rank;
+  subspace.version_tokens = 128;
+  config.subspace = subspace;
+  return config;
+}
+
+struct LowRankVariant {
+  const char* name;
+  double full_rank;
+  KeyFrame frame;
+};
+void PrintTo(const LowRankVariant& variant, std::ostream* out) { *out << variant.name; }
+
+// An index on the CPU and one on a device, which are told the same.
+class DeviceSubspaceTest : public ::testing::TestWithParam<LowRankVariant> {
+ protected:
+  void SetUp() override {
+    const IndexConfig config = LowRankConfig(GetParam().full_rank, GetParam().frame);
+    for (Backend* backend : {cpu_.get(), device_.get()}) {
+      indexes_.push_back(MakeIndex(config, backend));
+      ASSERT_TRUE(indexes_.back()->CreateSequence("s").ok());
+    }
+  }
+  template <typename Fn>
+  void OnBoth(Fn fn) {
+    for (const auto& index : indexes_) {
+      const absl::Status status = fn(index.get());
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+  void Append(uint64_t first, int64_t count) {
+    const int64_t n = indexes_[0]->GetSequence(s_)->layer_tokens[0];
+    OnBoth([&](Index* index) { return AppendNames(index, s_, 0, n, Names(first, count)).status(); });
+  }
+
+  // What is searched, rebuilt and learnt.
+  void ExpectSame(const SequenceHandle& s) {
+    ASSERT_TRUE(SameAnswers(Probe(*indexes_[0], s, 0), Probe(*indexes_[1], s, 0)));
+    const std::vector<float> queries = testing::Queries(indexes_[0]->config().geometry, 3);
+    std::vector<ItemAnswer> joint[2];
+    LayerBases bases[2];
+    std::string rows[2];
+    for (const int i : {0, 1}) {
+      for (const Method method : {Method::kIndex, Method::kExact}) {
+        SearchParams params;  // a KV head's set, whose dense tokens' mass counts
+        params.top_k = 30;
+        params.method = method;
+        auto found = indexes_[i]->Retrieve({{s, 0, queries.data()}}, params);
+        ASSERT_TRUE(found.ok()) << found.status();
+        joint[i].push_back((*found)[0]);
+      }
+      for (int h = 0; h < 2; ++h) {
+        std::vector<int32_t> positions;
+        std::string keys, values;
+        const int64_t n = indexes_[i]->GetSequence(s)->layer_tokens[0];
+        ASSERT_TRUE(indexes_[i]->Reconstruct(s, 0, h, 0, n, &positions, &keys, &values).ok());
+        rows[i] += keys + values;
+      }
+      bases[i] = *indexes_[i]->GetBases(s, 0);
+    }
+    EXPECT_TRUE(SameAnswers(joint[0], joint[1]));
+    EXPECT_EQ(rows[0], rows[1]);
+    for (int h = 0; h < 2; ++h) {
+      EXPECT_EQ(bases[0].keys[h].u, bases[1].keys[h].u);
+      EXPECT_EQ(bases[0].values[h].u, bases[1].values[h].u);
+    }
+  }
+
+  const SequenceHandle s_ = {"s", 0};
+  std::unique_ptr<Backend> cpu_ = MakeCpuBackend(1);
+  std::unique_ptr<Backend> device_ = OnHost(std::make_shared<HostDeviceControl>());
+  std::vector<std::unique_ptr<Index>> indexes_;
+};
+
+TEST_P(DeviceSubspaceTest, EqualsTheCpuThroughAppendsEvictionsForksAndCuts) {
+  for (const int64_t count : {10, 150, 1, 300}) Append(1 + static_cast<uint64_t>(count), count);
+  ExpectSame(s_);
+  OnBoth([&](Index* index) { return index->Fork(s_, "f", -1).status(); });
+  EvictParams params;
+  params.scorer.name = "keydiff";
+  params.budget.tokens = 230;
+  for (const bool again : {false, true}) {
+    std::vector<std::vector<std::vector<int32_t>>> kept;
+    OnBoth([&](Index* index) {
+      auto answer = index->Evict(s_, 0, params, {});
+      if (answer.ok()) kept.push_back(answer->kept);
+      return answer.status();
+    });
+    ASSERT_EQ(kept[0], kept[1]);
+    ExpectSame(s_);
+    Append(again ? 3000 : 2000, 150);
+    ExpectSame(s_);
+  }
+  for (const int64_t position : {700, 330, 130}) {
+    OnBoth([&](Index* index) { return index->Truncate(s_, position); });
+    ExpectSame(s_);
+    Append(5000 + static_cast<uint64_t>(position), 90);
+    ExpectSame(s_);
+  }
+  ExpectSame({"f", 0});
+}
+
+// Replaced bases make a new version, which goes to the device too; what all of it takes there is counted and given
+// back.
+TEST_P(DeviceSubspaceTest, BasesLieOnTheDevice) {
+  Append(1, 400);
+  OnBoth([&](Index* index) {
+    LayerBases bases = *index->GetBases(s_, 0);
+    std::swap(bases.keys[0], bases.keys[1]);
+    return index->SetBases(s_, 0, bases);
+  });
+  Append(401, 200);
+  ExpectSame(s_);
+  const auto codes = [&](int i) { return indexes_[i]->stats().code_bytes; };
+  const int64_t versions = indexes_[1]->DescribeHead(s_, 0, 0)->subspace->versions;
+  EXPECT_GE(versions, 2);
+  EXPECT_EQ(codes(1) - codes(0), 2 * versions * 64 * (24 + 33) * 2);
+  EXPECT_EQ(indexes_[1]->GetSequence(s_)->code_bytes, codes(1));
+  ASSERT_TRUE(indexes_[1]->DeleteSequence(s_).ok());
+  EXPECT_EQ(codes(1), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, DeviceSubspaceTest,
+                         ::testing::Values(LowRankVariant{"Plain", 0, KeyFrame::kPostRope},
+                                           LowRankVariant{"Hybrid", .1, KeyFrame::kPostRope},
+                                           LowRankVariant{"PreRope", .1, KeyFrame::kPreRope}),
+                         [](const auto& variant) { return std::string(variant.param.name); });
+
 // Everything that a sequence goes through, with the call of number `fail` failing; statuses by step.
 class Life {
  public:
@@ -249,10 +386,7 @@ class Life {
   std::vector<ItemAnswer>& answers_;
 };
 
-TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
-  IndexConfig config = SmallConfig(KvStore::kKeysValues);
-  config.geometry.num_layers = 1;
-  config.search.coarse = Coarse::kCollision;
+void ExpectNothingLostAtAnyCall(const IndexConfig& config) {
   std::vector<ItemAnswer> expected;
   {
     const auto cpu = MakeCpuBackend(1);
@@ -299,6 +433,20 @@ TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
     }
     EXPECT_GE(error == Device::kOutOfMemory ? refused : lost, 12);
   }
+}
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
+  IndexConfig config = SmallConfig(KvStore::kKeysValues);
+  config.geometry.num_layers = 1;
+  config.search.coarse = Coarse::kCollision;
+  ExpectNothingLostAtAnyCall(config);
+}
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnceWithSubspaces) {
+  IndexConfig config = LowRankConfig(.1, KeyFrame::kPreRope);
+  config.subspace->key_rank = config.subspace->value_rank = 8;
+  config.subspace->oja.error_threshold = 1;  // nothing is learnt, which takes long here, but all calls are made
+  ExpectNothingLostAtAnyCall(config);
 }
 
 }  // namespace

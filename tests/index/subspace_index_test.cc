@@ -258,11 +258,6 @@ TEST(SubspaceBasesTest, AreReadAndReplaced) {
   EXPECT_FALSE(plain->DescribeHead(other, 0, 0)->subspace);
 }
 
-class NoReader : public TestBackend {
- public:
-  bool reads_made_rows() const override { return false; }
-};
-
 TEST(SubspaceSettingsTest, AreRefusedByField) {
   const auto message = [](auto change) {
     TestBackend backend;
@@ -283,8 +278,6 @@ TEST(SubspaceSettingsTest, AreRefusedByField) {
   EXPECT_TRUE(absl::StartsWith(message([](C* c) { c->zones.update_buffer = 1 << 20; }), "zones.update_buffer"));
   const auto pre_rope = [](C* c) { c->subspace->frame = KeyFrame::kPreRope, c->geometry.rope = Rope(); };
   EXPECT_TRUE(absl::StartsWith(message(pre_rope), "subspace.frame"));
-  NoReader device;
-  EXPECT_TRUE(absl::StartsWith(Index::Create(LowRankConfig(), &device).status().message(), "subspace: the backend"));
 
   TestBackend backend;
   const auto index = MakeIndex(LowRankConfig(), &backend);

@@ -66,6 +66,18 @@ class TestBackend : public Backend {
     const Outcome outcome = Next();
     return outcome == Outcome::kDone ? inner_->Select(tasks, count) : outcome;
   }
+  Outcome Project(const ProjectTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Project(tasks, count) : outcome;
+  }
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Rebuild(tasks, count) : outcome;
+  }
+  Outcome Learn(const LearnTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Learn(tasks, count) : outcome;
+  }
   void Run(int count, const std::function<void(int)>& fn) override { inner_->Run(count, fn); }
 
   std::atomic<int> allocations{0}, freed{0};

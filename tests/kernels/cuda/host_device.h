@@ -1,13 +1,16 @@
 // A device without a GPU: the kernels' bodies run on the host in shuffled orders, and the device's memory cannot be
-// read or written but while one of the device's own calls is under way. Each call can be made to fail.
+// read or written but while one of the device's own calls is under way; rows that kernels are pointed to must lie in
+// page-locked memory or on the device. Each call can be made to fail.
 #ifndef SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
 #define SEINE_TESTS_KERNELS_CUDA_HOST_DEVICE_H_
 
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +21,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_host.h"
 #include "kernels/cuda/evict_host.h"
+#include "kernels/cuda/low_rank_host.h"
 #include "kernels/cuda/search_host.h"
 
 namespace seine::cuda {
@@ -122,7 +126,10 @@ class HostDevice final : public Device {
     return Open([&] { RunEncodeOnHost(args, ++seed_); });
   }
   Error Search(const SearchPlan& plan, const SearchArgs& args, Stream) override {
-    return Open([&] { RunSearchOnHost(plan, args, ++seed_); });
+    return Open([&] {
+      for (size_t i = 0; i < plan.items().size(); ++i) CheckRows(args.items[i]);
+      RunSearchOnHost(plan, args, ++seed_);
+    });
   }
   Error Count(const CountArgs& args, Stream) override {
     return Open([&] { RunCountOnHost(args, ++seed_); });
@@ -131,15 +138,68 @@ class HostDevice final : public Device {
     return Open([&] { RunGatherOnHost(args, ++seed_); });
   }
   Error Score(const ScoreArgs& args, Stream) override {
-    return Open([&] { RunScoreOnHost(args, ++seed_); });
+    return Open([&] {
+      for (int i = 0; i < args.num_items; ++i) {
+        const ScoreItem& item = args.items[i];
+        for (int key = 0; key < item.count; key += item.chunk_tokens) MustReach(item.chunks[key / item.chunk_tokens]);
+      }
+      RunScoreOnHost(args, ++seed_);
+    });
   }
   Error Select(const SelectArgs& args, Stream) override {
     return Open([&] { RunSelectOnHost(args, ++seed_); });
+  }
+  Error Project(const ProjectArgs& args, Stream) override {
+    return Open([&] { RunProjectOnHost(args, ++seed_); });
+  }
+  Error Rebuild(const RebuildArgs& args, Stream) override {
+    return Open([&] {
+      for (int i = 0; i < args.num_items; ++i) CheckRuns(args.items[i].rows);
+      RunRebuildOnHost(args, ++seed_);
+    });
+  }
+  Error Learn(const LearnArgs& args, Stream) override {
+    return Open([&] { RunLearnOnHost(args, ++seed_); });
   }
 
  private:
   static constexpr size_t kArenaBytes = size_t{2} << 30;
   static size_t Rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  // A kernel that reads any other memory would fail.
+  void MustReach(const void* at) {
+    const auto* byte = static_cast<const uint8_t*>(at);
+    if (byte >= arena_ && byte < arena_ + kArenaBytes) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto after = host_.upper_bound(const_cast<size_t*>(reinterpret_cast<const size_t*>(byte)));
+    if (after != host_.begin()) {
+      const size_t* memory = *std::prev(after);
+      if (byte < reinterpret_cast<const uint8_t*>(memory + 32) + memory[0]) return;
+    }
+    fprintf(stderr, "a kernel was pointed to memory that a device cannot reach\n");
+    abort();
+  }
+  void CheckRuns(const LowRankRows& rows) {
+    for (int r = 0; r < rows.num_runs; ++r) {
+      const LowRankRun& run = rows.runs[r];
+      if (run.basis == nullptr || run.num_full > 0) MustReach(run.full);
+      if (run.basis == nullptr) continue;
+      MustReach(run.codes);
+      MustReach(run.basis);
+    }
+  }
+  void CheckRows(const SearchItem& item) {
+    for (int i = 0; i < item.num_dense; ++i) MustReach(item.dense[i].data);
+    CheckRuns(item.low_rank);
+    const int64_t end = item.zone_begin + item.num_keys;
+    for (int64_t place = item.zone_begin; place < end && item.chunks != nullptr; place += item.chunk_tokens) {
+      MustReach(item.chunks[place / item.chunk_tokens]);
+    }
+    for (int64_t place = item.zone_begin; place < end && item.position_chunks != nullptr;
+         place += item.position_chunk_tokens) {
+      MustReach(item.position_chunks[place / item.position_chunk_tokens]);
+    }
+  }
 
   Error Next() {
     const int call = control_->calls++;
