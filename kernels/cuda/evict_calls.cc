@@ -31,12 +31,6 @@ Error InBatches(const Task* tasks, int count, Batch batch) {
   return Device::kNoError;
 }
 
-// Waits also behind a call that failed: what was enqueued before it may still be reading the lane.
-Error Finish(Error error, Lane* lane) {
-  const Error ended = lane->device->Finish(lane->stream);
-  return error != Device::kNoError ? error : ended;
-}
-
 // What a task's views take in the lane.
 struct ScoreSizes {
   explicit ScoreSizes(const ScoreTask& t)
@@ -96,7 +90,7 @@ Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, Lane* lane) {
   if (error == Device::kNoError) {
     error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), out_bytes, lane->stream);
   }
-  error = Finish(error, lane);
+  error = lane->Finish(error);
   if (error != Device::kNoError) return error;
   const auto* answer = reinterpret_cast<const float*>(lane->answers.data());
   for (int i = 0; i < count; answer += tasks[i++].count) {
@@ -139,7 +133,7 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
   if (error == Device::kNoError) {
     error = lane->device->Copy(lane->answers.data(), places, kept * sizeof(uint32_t), lane->stream);
   }
-  error = Finish(error, lane);
+  error = lane->Finish(error);
   if (error != Device::kNoError) return error;
   const auto* answer = reinterpret_cast<const uint32_t*>(lane->answers.data());
   for (int i = 0; i < count; ++i) {

@@ -30,6 +30,11 @@ Lane::~Lane() {
   if (stream != nullptr) device->DropStream(stream);
 }
 
+Device::Error Lane::Finish(Device::Error error) {
+  const Device::Error ended = device->Finish(stream);
+  return error != Device::kNoError ? error : ended;
+}
+
 Device::Error Lane::Open() {
   Device::Error error = device->MakeStream(&stream);
   if (error != Device::kNoError) stream = nullptr;

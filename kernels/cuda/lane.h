@@ -52,6 +52,9 @@ class Lane {
         rows(owner, Area::Where::kHost) {}
   ~Lane();
   Device::Error Open();
+  // Waits for what was enqueued, also where enqueuing ended in `error`, for it may still be reading the lane; `error`,
+  // or what the waiting gives.
+  Device::Error Finish(Device::Error error);
 
   Device* const device;
   Device::Stream stream = nullptr;

@@ -50,12 +50,6 @@ Error InPieces(const Task* tasks, int count, Unit unit, Batch batch) {
   return error;
 }
 
-// Waits also behind a call that failed: what was enqueued before it may still be reading the lane.
-Error Finish(Error error, Lane* lane) {
-  const Error ended = lane->device->Finish(lane->stream);
-  return error != Device::kNoError ? error : ended;
-}
-
 size_t BasisFloats(const ProjectTask& t) { return static_cast<size_t>(t.head_dim) * cpu::PaddedColumns(t.rank); }
 size_t CodeBytes(const ProjectTask& t, int64_t rows) { return rows * t.rank * SizeOf(t.dtype); }
 size_t ResidualBytes(const ProjectTask& t, int64_t rows) {
@@ -99,7 +93,7 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, L
   if (error == Device::kNoError) {
     error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), out_bytes, lane->stream);
   }
-  error = Finish(error, lane);
+  error = lane->Finish(error);
   if (error != Device::kNoError) return error;
   const uint8_t* answer = lane->answers.data();
   for (const Piece& p : pieces) {
@@ -159,7 +153,7 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, L
     error = lane->device->Copy(t.out + pieces[i].first * t.rows.head_dim, items[i].out, pieces[i].count * row,
                                lane->stream);
   }
-  return Finish(error, lane);
+  return lane->Finish(error);
 }
 
 size_t BasisBytes(const LearnTask& t) { return static_cast<size_t>(t.head_dim) * OjaColumns(t.rank) * sizeof(float); }
@@ -204,7 +198,7 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane*
   if (error == Device::kNoError) {
     error = lane->device->Copy(lane->answers.data(), lane->device_views.data(), state_bytes, lane->stream);
   }
-  error = Finish(error, lane);
+  error = lane->Finish(error);
   if (error != Device::kNoError) return error;
   const uint8_t* answer = lane->answers.data();
   for (const Piece& p : pieces) {

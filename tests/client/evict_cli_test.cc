@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLayers = 2, kKvHeads = 2, kDim = 64;
+constexpr int kLayers = 2, kKvHeads = 2, kFilterDim = 64;
 constexpr int64_t kTokens = 90;
 
 class EvictCliTest : public ::testing::Test {
@@ -30,12 +30,12 @@ class EvictCliTest : public ::testing::Test {
     ASSERT_EQ(Seine("index create m --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32").exit_code, 0);
     ASSERT_TRUE(client->CreateSequence("m", "s").ok());
     const std::vector<float> keys = Keys();
-    const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kDim}};
+    const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kFilterDim}};
     const auto length = client->Append({{"m", "s"}, 1, 0, tensor, {}});
     ASSERT_TRUE(length.ok()) << length.status();
-    WriteFilters("filters", "q_filters", kDim);
-    WriteFilters("narrow", "q_filters", kDim / 2);
-    WriteFilters("named", "filters", kDim);
+    WriteFilters("filters", "q_filters", kFilterDim);
+    WriteFilters("narrow", "q_filters", kFilterDim / 2);
+    WriteFilters("named", "filters", kFilterDim);
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -43,7 +43,7 @@ class EvictCliTest : public ::testing::Test {
   }
 
   static std::vector<float> Keys() {
-    std::vector<float> keys(kTokens * kKvHeads * kDim);
+    std::vector<float> keys(kTokens * kKvHeads * kFilterDim);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
     return keys;
   }
@@ -83,7 +83,7 @@ TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
   for (int h = 0; h < kKvHeads; ++h) {
     std::vector<int> kept(kTokens);
     std::iota(kept.begin(), kept.end(), 0);
-    const auto along = [&](int token) { return keys[(token * kKvHeads + h) * kDim + 5 + h]; };
+    const auto along = [&](int token) { return keys[(token * kKvHeads + h) * kFilterDim + 5 + h]; };
     std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) { return along(a) > along(b); });
     kept.resize(20);
     std::sort(kept.begin(), kept.end());

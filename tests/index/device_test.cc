@@ -26,11 +26,6 @@ using testing::SmallConfig;
 
 using absl::StatusCode;
 
-std::unique_ptr<Backend> OnHost(std::shared_ptr<HostDeviceControl> control) {
-  std::string why;
-  return cuda::MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), 1, &why);
-}
-
 struct Variant {
   const char* name;
   KvStore store;
@@ -52,7 +47,7 @@ class DeviceHistoryTest : public ::testing::TestWithParam<Variant> {
 
 // Appends of any size, forks and truncations, alike on both.
 TEST_P(DeviceHistoryTest, EqualsTheCpu) {
-  const auto cpu = MakeCpuBackend(1), device = OnHost(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   auto a = MakeIndex(Config(), cpu.get()), b = MakeIndex(Config(), device.get());
   std::mt19937 random(7);
   int64_t n = 0;
@@ -104,7 +99,7 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
   const std::string rows = model.KeyRows(0, 1500);
   std::vector<ItemAnswer> answers[2];
   for (const bool device : {false, true}) {
-    const auto backend = device ? OnHost(std::make_shared<HostDeviceControl>()) : MakeCpuBackend(1);
+    const auto backend = device ? cuda::BackendOn(std::make_shared<HostDeviceControl>()) : MakeCpuBackend(1);
     auto index = MakeIndex(config, backend.get());
     const SequenceHandle s = *index->CreateSequence("s");
     const int64_t token_bytes = static_cast<int64_t>(rows.size()) / 1500;
@@ -127,7 +122,7 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
 
 // Predicting how many candidates reach a recall is the CPU's alone: said before anything is done.
 TEST(DeviceIndexTest, ARecallTargetIsRefused) {
-  const auto device = OnHost(std::make_shared<HostDeviceControl>());
+  const auto device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   IndexConfig config = SmallConfig();
   const MadeUpModel model(config.geometry);
   config.geometry = model.geometry();
@@ -146,7 +141,7 @@ TEST(DeviceIndexTest, ARecallTargetIsRefused) {
 
 TEST(DeviceIndexTest, BudgetsOfDeviceAndHostAreApart) {
   auto control = std::make_shared<HostDeviceControl>();
-  const auto backend = OnHost(control);
+  const auto backend = cuda::BackendOn(control);
   IndexConfig config = SmallConfig();
   config.device_memory_limit_bytes = 60000;
   auto index = MakeIndex(config, backend.get());
@@ -168,7 +163,7 @@ TEST(DeviceIndexTest, BudgetsOfDeviceAndHostAreApart) {
 TEST(DeviceIndexTest, AFullDeviceRefusesAndGoesOn) {
   auto control = std::make_shared<HostDeviceControl>();
   control->device_limit = 1 << 20;
-  const auto backend = OnHost(control);
+  const auto backend = cuda::BackendOn(control);
   auto index = MakeIndex(SmallConfig(), backend.get());
   const SequenceHandle s = *index->CreateSequence("s");
   ASSERT_TRUE(AppendNames(index.get(), s, 0, 0, Names(1, 500)).ok());
@@ -181,7 +176,7 @@ TEST(DeviceIndexTest, AFullDeviceRefusesAndGoesOn) {
 
 // Scores that the device computes, and what they make a layer keep.
 TEST(DeviceIndexTest, EvictsAsTheCpuDoes) {
-  const auto cpu = MakeCpuBackend(1), device = OnHost(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   for (const char* name :
        {"keydiff", "manifoldkv", "windowed_manifoldkv", "hybrid", "normalized", "qfilters", "knorm"}) {
     SCOPED_TRACE(name);
@@ -289,7 +284,7 @@ class DeviceSubspaceTest : public ::testing::TestWithParam<LowRankVariant> {
 
   const SequenceHandle s_ = {"s", 0};
   std::unique_ptr<Backend> cpu_ = MakeCpuBackend(1);
-  std::unique_ptr<Backend> device_ = OnHost(std::make_shared<HostDeviceControl>());
+  std::unique_ptr<Backend> device_ = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   std::vector<std::unique_ptr<Index>> indexes_;
 };
 
@@ -399,7 +394,7 @@ void ExpectNothingLostAtAnyCall(const IndexConfig& config) {
       SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
       auto control = std::make_shared<HostDeviceControl>();
       control->error = error;
-      const auto backend = OnHost(control);
+      const auto backend = cuda::BackendOn(control);
       ASSERT_NE(backend, nullptr);
       control->fail_call = fail;
       auto index = MakeIndex(config, backend.get());

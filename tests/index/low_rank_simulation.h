@@ -14,6 +14,13 @@
 
 namespace seine::testing {
 
+// Of tests that hold for every kind of subspace.
+struct SubspaceCase {
+  const char* name;
+  double full_rank;
+  KeyFrame frame;
+};
+
 inline IndexConfig LowRankConfig(double full_rank = 0, KeyFrame frame = KeyFrame::kPostRope) {
   IndexConfig config = SmallConfig(KvStore::kKeysValues);
   config.geometry.rope = ParseRope(R"({"rope_theta": 10000})", 64, Rope::Style::kHalfSplit, 4096).value();

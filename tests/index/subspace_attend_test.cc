@@ -20,18 +20,13 @@ using testing::Names;
 using testing::Queries;
 using testing::Seen;
 using testing::Simulation;
+using testing::SubspaceCase;
 using testing::TestBackend;
 
 constexpr AttentionParams kNoTail = {.tail = false, .with_positions = true};
 constexpr AttentionParams kWithTail = {.tail = true, .with_positions = true};
 
-struct Case {
-  const char* name;
-  double full_rank;
-  KeyFrame frame;
-};
-
-class SubspaceAttendTest : public ::testing::TestWithParam<Case> {
+class SubspaceAttendTest : public ::testing::TestWithParam<SubspaceCase> {
  protected:
   SubspaceAttendTest() : config(LowRankConfig(GetParam().full_rank, GetParam().frame)) {
     config.geometry.num_q_heads = 6;
@@ -244,8 +239,8 @@ TEST_P(SubspaceAttendTest, OfTheWholeRankIsNearToFullRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, SubspaceAttendTest,
-                         ::testing::Values(Case{"plain", 0, KeyFrame::kPostRope},
-                                           Case{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
+                         ::testing::Values(SubspaceCase{"plain", 0, KeyFrame::kPostRope},
+                                           SubspaceCase{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -20,15 +20,10 @@ using testing::Queries;
 using testing::Rows;
 using testing::Simulation;
 using testing::SmallConfig;
+using testing::SubspaceCase;
 using testing::TestBackend;
 
-struct Case {
-  const char* name;
-  double full_rank;
-  KeyFrame frame;
-};
-
-class SubspaceIndexTest : public ::testing::TestWithParam<Case> {
+class SubspaceIndexTest : public ::testing::TestWithParam<SubspaceCase> {
  protected:
   SubspaceIndexTest() : config(LowRankConfig(GetParam().full_rank, GetParam().frame)) {
     index = MakeIndex(config, &backend);
@@ -188,10 +183,10 @@ TEST_P(SubspaceIndexTest, NoMemoryChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, SubspaceIndexTest,
-                         ::testing::Values(Case{"plain", 0, KeyFrame::kPostRope},
-                                           Case{"hybrid", .1, KeyFrame::kPostRope},
-                                           Case{"pre_rope", 0, KeyFrame::kPreRope},
-                                           Case{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
+                         ::testing::Values(SubspaceCase{"plain", 0, KeyFrame::kPostRope},
+                                           SubspaceCase{"hybrid", .1, KeyFrame::kPostRope},
+                                           SubspaceCase{"pre_rope", 0, KeyFrame::kPreRope},
+                                           SubspaceCase{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(SubspaceBytesTest, AreReallyLess) {

@@ -17,11 +17,9 @@
 namespace seine {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
 TEST(WeightedRows, OnEveryTargetAndNearFloat64) {
   for (const int dim : kHeadDims) {
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kDTypes) {
       for (const int n : {1, 63, 64, 65, 200}) {
         constexpr int kGroup = 7;  // four, then three
         const Typed typed(Keys(n, dim, dim), dim, dtype);
@@ -191,7 +189,7 @@ void ExpectExact(const cpu::AttentionTask& task, const Store& keys, const Store&
 
 TEST(Attention, DenseRunsAndSetsOfEveryKind) {
   for (const int dim : kHeadDims) {
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kDTypes) {
       constexpr int kRows = 150, kGroup = 5;
       const Store keys(kRows, dim, dtype, 1), values(kRows, dim, dtype, 2);
       const std::vector<float> queries = Gaussian(kGroup * dim, 3);

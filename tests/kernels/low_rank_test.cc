@@ -15,8 +15,6 @@
 namespace seine {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
 struct Projected {
   Projected(int dim, int rank, int64_t count, DType dtype)
       : basis(RandomBasis(dim, rank, 1)),
@@ -40,7 +38,7 @@ struct Projected {
 TEST(LowRank, ProjectsAndSaysWhatIsLeftOut) {
   for (const int dim : kHeadDims) {
     for (const int rank : {1, 31, 33, dim}) {
-      for (const DType dtype : kTypes) {
+      for (const DType dtype : kDTypes) {
         SCOPED_TRACE(testing::Message() << dim << " " << rank << " " << static_cast<int>(dtype));
         constexpr int64_t kCount = 300;  // more than a block of rows
         const Projected p(dim, rank, kCount, dtype);
@@ -112,7 +110,7 @@ TEST(LowRank, RebuildsRowsOfAnyRun) {
   for (const int dim : {64, 80, 256}) {
     const std::vector<double> frequencies = Frequencies(dim);
     for (const int rank : {1, 33, dim}) {
-      for (const DType dtype : kTypes) {
+      for (const DType dtype : kDTypes) {
         for (const int turns : {0, 1, 2}) {  // not at all, halves, pairs side by side
           LowRankHead head(backend.get(), dim, rank, dtype, {3, 70, 40, 6, 9}, 7, dim + rank);
           if (turns > 0) head.rows.rope = {frequencies.data(), turns == 2};

@@ -11,6 +11,7 @@
 
 namespace seine {
 
+inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 inline const int kHeadDims[] = {64, 80, 96, 128, 192, 256};
 
 inline std::vector<float> Gaussian(size_t n, uint64_t seed, float scale = 1, float mean = 0) {

@@ -17,13 +17,6 @@ using cuda::Device;
 using cuda::HostDevice;
 using cuda::HostDeviceControl;
 
-std::unique_ptr<Backend> MakeBackendOn(std::shared_ptr<HostDeviceControl> control) {
-  std::string why;
-  auto backend = cuda::MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), 2, &why);
-  EXPECT_NE(backend, nullptr) << why;
-  return backend;
-}
-
 // A head's zone as an index keeps it: segments and counts in memory of the backend's, keys in its store.
 struct BackendZone {
   static constexpr int kSegmentKeys = 256;
@@ -106,7 +99,7 @@ void ExpectSame(const SearchOutput& a, const SearchOutput& b) {
 TEST(CudaBackend, AnswersAsTheCpuDoes) {
   auto control = std::make_shared<HostDeviceControl>();
   {
-    const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+    const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control, 2);
     EXPECT_EQ(gpu->name(), "cuda");
     EXPECT_TRUE(gpu->codes_apart());
     for (const Centre centre : {Centre::kNone, Centre::kGlobal, Centre::kWindow}) {
@@ -143,7 +136,7 @@ TEST(CudaBackend, AnswersAsTheCpuDoes) {
 
 // More keys than the lane's rows hold at once, and more queries than one launch takes.
 TEST(CudaBackend, LargeCallsAreCutInPieces) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>(), 2);
   constexpr int kDim = 256;
   const auto codec = MakeRsqCodec({.head_dim = kDim});
   const std::vector<float> keys = Keys(9216, kDim, 3), queries = Gaussian(kMaxGroup * kDim, 4);
@@ -168,7 +161,7 @@ TEST(CudaBackend, LargeCallsAreCutInPieces) {
 }
 
 TEST(CudaBackend, CopiesWithinTheDevice) {
-  const auto gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>(), 2);
   const auto codec = MakeRsqCodec({.head_dim = 64});
   const std::vector<float> keys = Keys(256, 64, 5), queries = Gaussian(64, 6);
   BackendZone zone(gpu.get(), codec, keys);
@@ -191,7 +184,7 @@ TEST(CudaBackend, CopiesWithinTheDevice) {
 // What a codec leaves on the device goes with it, also where another comes to lie at its address.
 TEST(CudaBackend, TablesOfCodecsThatAreGoneAreDropped) {
   auto control = std::make_shared<HostDeviceControl>();
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control, 2);
   int64_t held = 0;
   for (int i = 0; i < 20; ++i) {
     const std::vector<float> keys = Keys(128, 64, 5), queries = Gaussian(64, 6);
@@ -210,7 +203,7 @@ TEST(CudaBackend, TablesOfCodecsThatAreGoneAreDropped) {
 }
 
 TEST(CudaBackend, CallersHaveLanesOfTheirOwn) {
-  const auto gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>(), 2);
   const auto codec = MakeRsqCodec({.head_dim = 64});
   const BackendZone zone(gpu.get(), codec, Keys(512, 64, 5));
   SearchParams params;

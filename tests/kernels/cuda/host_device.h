@@ -16,7 +16,9 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/data_host.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_host.h"
@@ -232,6 +234,12 @@ class HostDevice final : public Device {
   int open_ = 0;  // calls under way; guarded by open_mutex_
   std::atomic<uint64_t> seed_{0};
 };
+
+// nullptr where a call that `control` lets fail keeps the backend from being made.
+inline std::unique_ptr<Backend> BackendOn(std::shared_ptr<HostDeviceControl> control, int threads = 1) {
+  std::string why;
+  return MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), threads, &why);
+}
 
 }  // namespace seine::cuda
 

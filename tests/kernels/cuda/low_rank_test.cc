@@ -20,13 +20,6 @@ using cuda::Device;
 using cuda::HostDevice;
 using cuda::HostDeviceControl;
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
-std::unique_ptr<Backend> MakeBackendOn(std::shared_ptr<HostDeviceControl> control) {
-  std::string why;
-  return cuda::MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), 1, &why);
-}
-
 // What one backend makes of heads of several lengths and ranks, one call for all.
 struct Projections {
   Projections(Backend* backend, int dim, DType dtype) {
@@ -63,9 +56,9 @@ bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::v
 TEST(CudaLowRank, ProjectionsAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
-    const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+    const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
     for (const int dim : kHeadDims) {
-      for (const DType dtype : kTypes) {
+      for (const DType dtype : kDTypes) {
         const Projections want(cpu.get(), dim, dtype), got(gpu.get(), dim, dtype);
         ASSERT_EQ(want.outcome, Outcome::kDone);
         ASSERT_EQ(got.outcome, Outcome::kDone);
@@ -105,10 +98,10 @@ std::vector<std::vector<float>> RowsOn(Backend* backend, int dim, int rank, DTyp
 TEST(CudaLowRank, RebuiltRowsAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
-    const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+    const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
     for (const int dim : kHeadDims) {
       for (const int rank : {1, 33, dim}) {
-        for (const DType dtype : kTypes) {
+        for (const DType dtype : kDTypes) {
           for (const int turns : {0, 1, 2}) {
             EXPECT_TRUE(
                 SameBits(RowsOn(gpu.get(), dim, rank, dtype, turns), RowsOn(cpu.get(), dim, rank, dtype, turns)))
@@ -157,7 +150,7 @@ void ExpectSameLearnt(const std::vector<Learnt>& got, const std::vector<Learnt>&
 TEST(CudaLowRank, LearntBasesAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
-    const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+    const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
     for (const int dim : {64, 80, 128}) {
       const std::vector<float> rows = Keys(140, dim, 5);
       for (const int interval : {1, 9, 32, 33}) {
@@ -182,7 +175,7 @@ TEST(CudaLowRank, LearntBasesAreTheCpus) {
 }
 
 TEST(CudaLowRank, LargeStepsAreTheCpus) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   constexpr int kDim = 64;
   OjaOptions options;
   options.relative = false;
@@ -202,7 +195,7 @@ TEST(CudaLowRank, LargeStepsAreTheCpus) {
 
 // More rows than are brought to the device at once.
 TEST(CudaLowRank, LongTasksGoInPieces) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   constexpr int kDim = 16, kCount = (1 << 15) + 100;
   std::vector<std::vector<float>> rows;
   std::vector<uint8_t> codes[2];
@@ -233,7 +226,7 @@ TEST(CudaLowRank, LongTasksGoInPieces) {
 
 // Searches that rebuild the keys which they score, some items with keys as they came beside them in the batch.
 TEST(CudaLowRank, SearchesScoreRebuiltKeysAsTheCpuDoes) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   constexpr int kKeys = 1024;
   for (const int dim : {64, 80, 128}) {
     const std::vector<double> frequencies = Frequencies(dim);
@@ -276,7 +269,7 @@ TEST(CudaLowRank, EveryCallOfTheDeviceFailsOnce) {
     for (int fail = 0;; ++fail) {
       SCOPED_TRACE(testing::Message() << "error " << error << " at call " << fail);
       auto control = std::make_shared<HostDeviceControl>();
-      auto gpu = MakeBackendOn(control);
+      auto gpu = cuda::BackendOn(control);
       constexpr int kDim = 64, kCount = 2000;  // more than a lane holds at first
       {
         LowRankHead head(gpu.get(), kDim, 33, DType::kFloat16, {1500, 500}, 0, 1);
