@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "bench/evict.h"
 #include "bench/evict_stream.h"
+#include "bench/invalid_flag.h"
 #include "bench/progress.h"
 #include "bench/svg_plot.h"
 #include "bench/table.h"
@@ -23,7 +24,7 @@
 namespace seine::bench {
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kEvictDescription[] =
     "How much of later queries' attention each eviction scorer keeps, and how fast it is.\n"
     "\n"
     "Of a trace whose last Q positions have queries, all but the last Q / 2 tokens are scored; scorers that look at\n"
@@ -33,7 +34,7 @@ constexpr char kDescription[] =
     "  seine-bench evict --trace bench/data/smollm2-135m-kjv-8k.safetensors --budget 10%,25%,50%\n"
     "  seine-bench evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --scorer keydiff,manifoldkv";
 
-struct Flags {
+struct EvictFlags {
   DatasetOptions data;
   int kv_heads = 1;
   std::string profile, heads = "uniform", output = "table", plot;
@@ -46,7 +47,7 @@ struct Flags {
   int threads = 1;
 };
 
-void AddFlags(CLI::App* app, Flags* f) {
+void AddFlags(CLI::App* app, EvictFlags* f) {
   using CLI::IsMember;
   const char* data = "Data";
   app->add_option("--trace", f->data.trace, "safetensors file of a recorded model (bench/data)")->group(data);
@@ -99,12 +100,8 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--plot", f->plot, "writes retained attention against the budget as SVG")->group(run);
 }
 
-absl::Status Invalid(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
-}
-
 // "25%": the share kept; else tokens a head.
-absl::StatusOr<BudgetConfig> ParseBudget(const Flags& f, const std::string& text) {
+absl::StatusOr<BudgetConfig> ParseBudget(const EvictFlags& f, const std::string& text) {
   BudgetConfig budget;
   budget.safeguard = f.safeguard;
   budget.heads = f.heads == "adaptive"  ? HeadBudget::kAdaptive
@@ -114,17 +111,17 @@ absl::StatusOr<BudgetConfig> ParseBudget(const Flags& f, const std::string& text
   double share = 0;
   if (absl::ConsumeSuffix(&number, "%")) {
     if (!absl::SimpleAtod(number, &share) || !(share > 0 && share < 100)) {
-      return Invalid("budget", absl::StrCat(text, " is no share between 0% and 100%"));
+      return InvalidFlag("budget", absl::StrCat(text, " is no share between 0% and 100%"));
     }
     budget.ratio = 1 - share / 100;
   } else if (!absl::SimpleAtoi(number, &budget.tokens) || budget.tokens < 1) {
-    return Invalid("budget", absl::StrCat(text, " is neither a number of tokens nor a share such as 25%"));
+    return InvalidFlag("budget", absl::StrCat(text, " is neither a number of tokens nor a share such as 25%"));
   }
   if (absl::Status s = Validate(budget); !s.ok()) return s;
   return budget;
 }
 
-absl::StatusOr<std::vector<EvictSetting>> Settings(const Flags& f, bool has_values) {
+absl::StatusOr<std::vector<EvictSetting>> Settings(const EvictFlags& f, bool has_values) {
   std::vector<std::string> names = f.scorers;
   if (names == std::vector<std::string>{"all"}) {
     names = ScorerNames();
@@ -135,12 +132,12 @@ absl::StatusOr<std::vector<EvictSetting>> Settings(const Flags& f, bool has_valu
   for (const std::string& name : names) {
     ScorerConfig scorer;
     scorer.name = name;
-    if (name == "client") return Invalid("scorer", "client scores come with a call; the bench has none");
+    if (name == "client") return InvalidFlag("scorer", "client scores come with a call; the bench has none");
     // With several scorers, an option goes to the one that has it.
     if (name == "windowed_manifoldkv") scorer.window = f.options.window;
     if (name == "hybrid") scorer.lambda = f.options.lambda;
     if (name == "expected_attention") scorer.value_norms = has_values;
-    if (auto made = MakeScorer(scorer); !made.ok()) return Invalid("scorer", made.status().message());
+    if (auto made = MakeScorer(scorer); !made.ok()) return InvalidFlag("scorer", made.status().message());
     for (const std::string& text : f.budgets) {
       auto budget = ParseBudget(f, text);
       if (!budget.ok()) return budget.status();
@@ -149,9 +146,9 @@ absl::StatusOr<std::vector<EvictSetting>> Settings(const Flags& f, bool has_valu
   }
   const auto owns = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
   if (f.options.window != plain.window && !owns("windowed_manifoldkv")) {
-    return Invalid("window", "only windowed_manifoldkv has one");
+    return InvalidFlag("window", "only windowed_manifoldkv has one");
   }
-  if (f.options.lambda != plain.lambda && !owns("hybrid")) return Invalid("lambda", "only hybrid has one");
+  if (f.options.lambda != plain.lambda && !owns("hybrid")) return InvalidFlag("lambda", "only hybrid has one");
   return settings;
 }
 
@@ -260,7 +257,7 @@ Plot MakePlot(const Report& report) {
   return plot;
 }
 
-absl::Status Print(const Flags& f, const Report& report) {
+absl::Status Print(const EvictFlags& f, const Report& report) {
   std::cout << (f.output == "json" ? ToJson(report).dump(2) + "\n" : RenderText(report)) << std::flush;
   if (!std::cout) return absl::UnavailableError("cannot write to standard output");
   return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(report), f.plot);
@@ -274,11 +271,11 @@ absl::StatusOr<std::optional<Profile>> MaybeProfile(const std::string& path) {
   return std::optional<Profile>(*std::move(profile));
 }
 
-absl::Status Run(Flags f) {
-  if (f.threads < 0) return Invalid("threads", "at least 0 (one a core)");
-  if (f.interval < 0) return Invalid("interval", "at least 0 (not measured)");
-  if (f.kv_heads < 1) return Invalid("kv-heads", "at least 1");
-  if (f.kv_heads > 1 && !f.data.trace.empty()) return Invalid("kv-heads", "a trace has its own");
+absl::Status Run(EvictFlags f) {
+  if (f.threads < 0) return InvalidFlag("threads", "at least 0 (one a core)");
+  if (f.interval < 0) return InvalidFlag("interval", "at least 0 (not measured)");
+  if (f.kv_heads < 1) return InvalidFlag("kv-heads", "at least 1");
+  if (f.kv_heads > 1 && !f.data.trace.empty()) return InvalidFlag("kv-heads", "a trace has its own");
   if (absl::Status s = Validate(f.keep); !s.ok()) return s;
   f.data.values = !f.data.trace.empty();
   f.data.sink = 0;
@@ -332,8 +329,8 @@ absl::Status Run(Flags f) {
 }  // namespace
 
 void AddEvictCommand(CLI::App* app, std::function<absl::Status()>* run) {
-  CLI::App* command = app->add_subcommand("evict", kDescription);
-  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app->add_subcommand("evict", kEvictDescription);
+  auto flags = std::make_shared<EvictFlags>();
   AddFlags(command, flags.get());
   command->callback([flags, run] { *run = [flags] { return Run(*flags); }; });
 }

@@ -16,11 +16,11 @@ namespace seine::bench {
 
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kKernelsDescription[] =
     "Bytes that each kernel of a search on a CUDA device must move, counted from its shapes, and the least time that\n"
     "takes at the bandwidths given. A prediction: `./dev device` measures where there is a device.";
 
-struct Flags {
+struct KernelsFlags {
   std::vector<int64_t> num_keys = {131072, 1048576};
   std::vector<int> batches = {1, 8};
   int layers = 32, kv_heads = 8, group = 4, head_dim = 128, top_k = 100, refine = 200, dense = 0;
@@ -29,7 +29,7 @@ struct Flags {
 };
 
 // Shapes alone: nothing is read, only `chunks` says that keys are stored.
-cuda::SearchItem ItemOf(const Flags& f, int64_t num_keys) {
+cuda::SearchItem ItemOf(const KernelsFlags& f, int64_t num_keys) {
   static const uint8_t* const kStored = nullptr;
   cuda::SearchItem item;
   item.kind = f.codec == "balanced" ? CodecKind::kBalanced : CodecKind::kRsq;
@@ -47,7 +47,7 @@ cuda::SearchItem ItemOf(const Flags& f, int64_t num_keys) {
   return item;
 }
 
-nlohmann::ordered_json Predict(const Flags& f, int64_t num_keys, int batch) {
+nlohmann::ordered_json Predict(const KernelsFlags& f, int64_t num_keys, int batch) {
   SearchParams params;
   params.top_k = f.top_k;
   params.beta = f.beta;
@@ -88,7 +88,7 @@ void PrintTable(const nlohmann::ordered_json& shape) {
                shape["link_gb_s"].get<double>(), RenderTable(rows));
 }
 
-absl::Status Run(const Flags& f) {
+absl::Status Run(const KernelsFlags& f) {
   nlohmann::ordered_json shapes = nlohmann::ordered_json::array();
   for (const int64_t n : f.num_keys) {
     if (n % kWindowTokens != 0) {
@@ -107,8 +107,8 @@ absl::Status Run(const Flags& f) {
 }  // namespace
 
 void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
-  auto f = std::make_shared<Flags>();
-  CLI::App* command = app->add_subcommand("kernels", kDescription);
+  auto f = std::make_shared<KernelsFlags>();
+  CLI::App* command = app->add_subcommand("kernels", kKernelsDescription);
   const auto positive = CLI::PositiveNumber;
   command->add_option("--num-keys", f->num_keys, "Keys of a head, multiples of 64")->delimiter(',')->check(positive);
   command->add_option("--batch", f->batches, "Sequences at once")->delimiter(',')->check(CLI::Range(1, 512));

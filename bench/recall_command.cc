@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "bench/invalid_flag.h"
 #include "bench/method.h"
 #include "bench/peers.h"
 #include "bench/recall.h"
@@ -24,7 +25,7 @@
 namespace seine::bench {
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kRecallDescription[] =
     "Recall and speed of retrieval against exact attention, on a recorded trace or made-up keys.\n"
     "\n"
     "Keys are the tokens [sink, n - local) of a trace, cut to a multiple of 64 (or of --window); queries are those of "
@@ -38,7 +39,7 @@ constexpr char kDescription[] =
     "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --beta .02 --peers \"python3 "
     "bench/peers.py\"";
 
-struct Flags {
+struct RecallFlags {
   DatasetOptions data;
   int top_k = 100;
   std::string codec, profile, coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
@@ -55,7 +56,7 @@ struct Flags {
   bool compare = false;
 };
 
-void AddFlags(CLI::App* app, Flags* f) {
+void AddFlags(CLI::App* app, RecallFlags* f) {
   using CLI::IsMember;
   const char* data = "Data";
   app->add_option("--trace", f->data.trace, "safetensors file of a recorded model (bench/data)")->group(data);
@@ -146,40 +147,37 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--plot", f->plot, "writes recall against time as SVG")->group(run);
 }
 
-absl::Status Invalid(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
-}
-
 // What the data set and the index do not check themselves, under the names of the flags.
-absl::Status Check(const Flags& f) {
-  if (f.top_k < 1) return Invalid("top-k", "at least 1");
+absl::Status Check(const RecallFlags& f) {
+  if (f.top_k < 1) return InvalidFlag("top-k", "at least 1");
   for (double beta : f.betas) {
-    if (!(beta > 0 && beta <= 1)) return Invalid("beta", absl::StrCat(beta, " is not in (0, 1]"));
+    if (!(beta > 0 && beta <= 1)) return InvalidFlag("beta", absl::StrCat(beta, " is not in (0, 1]"));
   }
   for (double target : f.recall_targets) {
-    if (!(target > 0 && target < 1)) return Invalid("recall-target", absl::StrCat(target, " is not in (0, 1)"));
-    if (f.codec != "balanced") return Invalid("recall-target", "only the balanced code predicts its noise");
+    if (!(target > 0 && target < 1)) return InvalidFlag("recall-target", absl::StrCat(target, " is not in (0, 1)"));
+    if (f.codec != "balanced") return InvalidFlag("recall-target", "only the balanced code predicts its noise");
   }
-  if (!(f.rho > 0 && f.rho <= 1)) return Invalid("rho", absl::StrCat(f.rho, " is not in (0, 1]"));
-  if (f.refine < 0) return Invalid("refine", "at least 0");
+  if (!(f.rho > 0 && f.rho <= 1)) return InvalidFlag("rho", absl::StrCat(f.rho, " is not in (0, 1]"));
+  if (f.refine < 0) return InvalidFlag("refine", "at least 0");
   constexpr int kWidestWindow = 2048;  // index/config.h
   if (f.window < kWindowTokens || f.window > kWidestWindow || f.window % kWindowTokens != 0) {
-    return Invalid("window", absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));
+    return InvalidFlag("window",
+                       absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));
   }
   if (f.codec == "balanced" && f.coarse == "collision")
-    return Invalid("coarse", "the balanced code is scanned by sign_ip");
+    return InvalidFlag("coarse", "the balanced code is scanned by sign_ip");
   if (f.codec == "balanced" && f.centre != "window")
-    return Invalid("centre", "the balanced code has a centre a window");
+    return InvalidFlag("centre", "the balanced code has a centre a window");
   if (f.codec == "rsq" && !f.profile.empty())
-    return Invalid("profile", "rsq needs none; leave it out, or --codec balanced");
-  if (f.threads < 0) return Invalid("threads", "at least 0 (one a core)");
+    return InvalidFlag("profile", "rsq needs none; leave it out, or --codec balanced");
+  if (f.threads < 0) return InvalidFlag("threads", "at least 0 (one a core)");
   if (f.scope == "kv_head" && (f.compare || !f.baselines.empty() || !f.peers.empty())) {
-    return Invalid("scope", "peers answer per q_head only");
+    return InvalidFlag("scope", "peers answer per q_head only");
   }
   return absl::OkStatus();
 }
 
-SearchParams Search(const Flags& f) {
+SearchParams Search(const RecallFlags& f) {
   SearchParams p;
   p.top_k = f.top_k;
   p.beta = f.betas.front();
@@ -205,7 +203,7 @@ std::string NameOf(const SeineOptions& o) {
                       std::max(o.search.refine, o.search.top_k));
 }
 
-absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
+absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& info) {
   SeineOptions o;
   o.data = info;
   if (!f.profile.empty()) {
@@ -221,8 +219,8 @@ absl::StatusOr<SeineOptions> Primary(const Flags& f, const DatasetInfo& info) {
     o.rope = *std::move(rope);
   }
   if (f.horizon && !o.rope.stated()) {
-    return Invalid("horizon",
-                   f.codec == "balanced" ? "the data state no RoPE, so it would have no effect" : "rsq has none");
+    return InvalidFlag("horizon",
+                       f.codec == "balanced" ? "the data state no RoPE, so it would have no effect" : "rsq has none");
   }
   o.horizon = f.horizon.value_or(kDefaultHorizon);
   o.coarse_bits = f.coarse_bits;
@@ -260,7 +258,7 @@ SeineOptions Paper(const SeineOptions& primary) {
   return o;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f, const DatasetInfo& info,
+absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const RecallFlags& f, const DatasetInfo& info,
                                                                  Backend* backend) {
   const auto made_primary = Primary(f, info);
   if (!made_primary.ok()) return made_primary.status();
@@ -295,7 +293,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const Flags& f,
   return methods;
 }
 
-RecallOptions Options(const Flags& f, const DatasetInfo& info) {
+RecallOptions Options(const RecallFlags& f, const DatasetInfo& info) {
   RecallOptions o;
   o.truth.head_dim = info.head_dim;
   o.truth.group = f.scope == "kv_head" ? info.group : 1;
@@ -307,7 +305,7 @@ RecallOptions Options(const Flags& f, const DatasetInfo& info) {
   return o;
 }
 
-absl::Status Print(const Flags& f, const RecallReport& report) {
+absl::Status Print(const RecallFlags& f, const RecallReport& report) {
   if (f.output == "json") {
     std::cout << ToJson(report).dump(2) << std::endl;
   } else {
@@ -317,7 +315,7 @@ absl::Status Print(const Flags& f, const RecallReport& report) {
   return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(report), f.plot);
 }
 
-absl::Status Run(Flags f) {
+absl::Status Run(RecallFlags f) {
   if (f.codec.empty()) f.codec = f.profile.empty() ? "rsq" : "balanced";
   if (absl::Status s = Check(f); !s.ok()) return s;
   f.data.granule = f.window;
@@ -326,7 +324,7 @@ absl::Status Run(Flags f) {
   if (!dataset.ok()) return dataset.status();
   const DatasetInfo& info = (*dataset)->info();
   if (f.top_k > info.num_keys()) {
-    return Invalid("top-k", absl::StrCat(f.top_k, " is more than the ", info.num_keys(), " keys of a head"));
+    return InvalidFlag("top-k", absl::StrCat(f.top_k, " is more than the ", info.num_keys(), " keys of a head"));
   }
   std::string why;
   const auto host = MakeCpuBackend(f.threads), backend = MakeBackend(f.backend, f.threads, &why);
@@ -378,8 +376,8 @@ absl::Status Run(Flags f) {
 }  // namespace
 
 void AddRecallCommand(CLI::App* app, std::function<absl::Status()>* run) {
-  CLI::App* command = app->add_subcommand("recall", kDescription);
-  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app->add_subcommand("recall", kRecallDescription);
+  auto flags = std::make_shared<RecallFlags>();
   AddFlags(command, flags.get());
   command->callback([flags, run] { *run = [flags] { return Run(*flags); }; });
 }

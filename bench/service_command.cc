@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/invalid_flag.h"
 #include "bench/server_process.h"
 #include "bench/service_bench.h"
 #include "bench/svg_plot.h"
@@ -20,7 +21,7 @@
 namespace seine::bench {
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kServiceDescription[] =
     "Latency of a decode step (append a token, retrieve for every KV head) against a running server, beside the same\n"
     "steps in process: the difference is what the wire costs. Also prefill over the wire and append in process.\n"
     "\n"
@@ -28,14 +29,14 @@ constexpr char kDescription[] =
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream --polling\n"
     "  seine-bench service --endpoint unix:///run/user/1000/seine.sock --steps 500 -o json";
 
-struct Flags {
+struct ServiceFlags {
   ServiceOptions bench;
   std::string spawn, transport = "stream", output = "table", plot;
   int threads = 1;
   bool polling = false;
 };
 
-void AddFlags(CLI::App* app, Flags* f) {
+void AddFlags(CLI::App* app, ServiceFlags* f) {
   using CLI::IsMember;
   ServiceOptions& b = f->bench;
   app->add_option("--endpoint", b.endpoint, "of a running server: unix:///path or host:port");
@@ -58,33 +59,29 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--plot", f->plot, "writes the distribution of latencies as SVG");
 }
 
-absl::Status Invalid(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
-}
-
-absl::Status Check(const Flags& f) {
+absl::Status Check(const ServiceFlags& f) {
   constexpr int64_t kMostTokens = 1 << 22;
   if (f.bench.endpoint.empty() == f.spawn.empty()) {
     return absl::InvalidArgumentError("give exactly one of --endpoint ADDRESS and --spawn PROGRAM");
   }
   if (f.bench.steps < 1 || f.bench.steps > kMostTokens)
-    return Invalid("steps", absl::StrCat("not in [1, ", kMostTokens, "]"));
+    return InvalidFlag("steps", absl::StrCat("not in [1, ", kMostTokens, "]"));
   if (f.bench.num_keys < 1 || f.bench.num_keys > kMostTokens) {
-    return Invalid("num-keys", absl::StrCat("not in [1, ", kMostTokens, "]"));
+    return InvalidFlag("num-keys", absl::StrCat("not in [1, ", kMostTokens, "]"));
   }
-  if (f.bench.num_kv_heads < 1 || f.bench.num_kv_heads > 256) return Invalid("num-kv-heads", "not in [1, 256]");
+  if (f.bench.num_kv_heads < 1 || f.bench.num_kv_heads > 256) return InvalidFlag("num-kv-heads", "not in [1, 256]");
   if (f.bench.group < 1 || f.bench.group > kMaxGroup)
-    return Invalid("group", absl::StrCat("not in [1, ", kMaxGroup, "]"));
+    return InvalidFlag("group", absl::StrCat("not in [1, ", kMaxGroup, "]"));
   if (f.bench.head_dim < 16 || f.bench.head_dim > kMaxHeadDim || f.bench.head_dim % 16 != 0) {
-    return Invalid("head-dim", absl::StrCat("no multiple of 16 in [16, ", kMaxHeadDim, "]"));
+    return InvalidFlag("head-dim", absl::StrCat("no multiple of 16 in [16, ", kMaxHeadDim, "]"));
   }
-  if (f.polling && f.transport == "unary") return Invalid("polling", "only --transport stream can spin");
+  if (f.polling && f.transport == "unary") return InvalidFlag("polling", "only --transport stream can spin");
   return absl::OkStatus();
 }
 
 using Json = nlohmann::ordered_json;
 
-Json ToJson(const Flags& f, const ServiceResult& r) {
+Json ToJson(const ServiceFlags& f, const ServiceResult& r) {
   Json j;
   j["p50_us"] = Percentile(r.remote_us, 50);
   j["p99_us"] = Percentile(r.remote_us, 99);
@@ -114,7 +111,7 @@ Json ToJson(const Flags& f, const ServiceResult& r) {
   return j;
 }
 
-std::string ToText(const Flags& f, const ServiceResult& r) {
+std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
   const auto us = [](double v) { return absl::StrFormat("%.1f", v); };
   const double remote = Percentile(r.remote_us, 50), local = Percentile(r.local_us, 50);
   std::string text = absl::StrFormat(
@@ -150,7 +147,7 @@ Series Distribution(const std::string& name, std::vector<double> us) {
   return series;
 }
 
-absl::Status WritePlot(const Flags& f, const ServiceResult& r) {
+absl::Status WritePlot(const ServiceFlags& f, const ServiceResult& r) {
   Plot plot;
   plot.title = "Decode step latency";
   plot.subtitle = absl::StrCat(f.bench.num_kv_heads, " KV heads x ", f.bench.head_dim, ", ", f.bench.num_keys,
@@ -163,7 +160,7 @@ absl::Status WritePlot(const Flags& f, const ServiceResult& r) {
   return WriteSvg(plot, f.plot);
 }
 
-absl::Status Run(Flags f) {
+absl::Status Run(ServiceFlags f) {
   if (absl::Status s = Check(f); !s.ok()) return s;
   f.bench.unary = f.transport == "unary";
   f.bench.transport = f.polling ? client::Transport::kPolling : client::Transport::kBlocking;
@@ -195,8 +192,8 @@ absl::Status Run(Flags f) {
 }  // namespace
 
 void AddServiceCommand(CLI::App* app, std::function<absl::Status()>* run) {
-  CLI::App* command = app->add_subcommand("service", kDescription);
-  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app->add_subcommand("service", kServiceDescription);
+  auto flags = std::make_shared<ServiceFlags>();
   AddFlags(command, flags.get());
   command->callback([flags, run] { *run = [flags] { return Run(*flags); }; });
 }

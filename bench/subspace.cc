@@ -31,7 +31,7 @@ constexpr MethodSpec kMethods[] = {{"static", 0},  {"pca_prefill", 0}, {"oja_bat
                                    {"oja_64", 64}, {"oja_128", 128},   {"triggered", -1}, {"oracle", 0}};
 
 // Rows of one head, and what the bases begin with.
-struct Stream {
+struct KeyStream {
   std::string name;
   int rank = 0;
   int head_dim = 0;
@@ -51,13 +51,13 @@ struct Outcome {
   double updates = 0, us = 0;
 };
 
-void Rebuild(const Basis& basis, const Stream& stream, int64_t begin, int64_t end, std::vector<float>* out) {
+void Rebuild(const Basis& basis, const KeyStream& stream, int64_t begin, int64_t end, std::vector<float>* out) {
   std::vector<float> codes((end - begin) * basis.stride());
   Project(basis, stream.rows.data() + begin * stream.head_dim, end - begin, codes.data(), basis.stride());
   Reconstruct(basis, codes.data(), basis.stride(), end - begin, out->data() + begin * stream.head_dim);
 }
 
-Outcome RunFixed(const Basis& basis, const Stream& stream) {
+Outcome RunFixed(const Basis& basis, const KeyStream& stream) {
   Outcome out;
   out.rebuilt.resize(stream.rows.size());
   Rebuild(basis, stream, 0, stream.num_tokens(), &out.rebuilt);
@@ -65,12 +65,12 @@ Outcome RunFixed(const Basis& basis, const Stream& stream) {
   return out;
 }
 
-double RatioUnder(const Basis& basis, const Stream& stream, int64_t begin, int64_t end) {
+double RatioUnder(const Basis& basis, const KeyStream& stream, int64_t begin, int64_t end) {
   return 1 - CapturedEnergy(basis, MomentOfRows(stream.View(begin), end - begin, stream.head_dim));
 }
 
 // Prefill by Oja's rule in intervals, then decode steps: an interval is stored in the basis that it found.
-absl::StatusOr<Outcome> RunOja(const Basis& start, const Stream& stream, const SubspaceOptions& o, OjaOptions oja,
+absl::StatusOr<Outcome> RunOja(const Basis& start, const KeyStream& stream, const SubspaceOptions& o, OjaOptions oja,
                                bool triggered) {
   OjaOptions prefill_oja = oja;
   prefill_oja.interval = std::min(kPrefillInterval, oja.interval);
@@ -97,7 +97,7 @@ absl::StatusOr<Outcome> RunOja(const Basis& start, const Stream& stream, const S
   return out;
 }
 
-absl::StatusOr<Outcome> RunMethod(const MethodSpec& method, const Stream& stream, const SubspaceOptions& o) {
+absl::StatusOr<Outcome> RunMethod(const MethodSpec& method, const KeyStream& stream, const SubspaceOptions& o) {
   const absl::StatusOr<Basis> start = BasisOfMoment(stream.calibration, stream.rank);
   if (!start.ok()) return absl::Status(start.status().code(), absl::StrCat("--rank: ", start.status().message()));
   const std::string name = method.name;
@@ -120,7 +120,7 @@ absl::StatusOr<Outcome> RunMethod(const MethodSpec& method, const Stream& stream
 }
 
 // Residual and whole energy of tokens [begin, end).
-std::pair<double, double> Energies(const Stream& stream, const std::vector<float>& rebuilt, int64_t begin,
+std::pair<double, double> Energies(const KeyStream& stream, const std::vector<float>& rebuilt, int64_t begin,
                                    int64_t end) {
   double residual = 0, energy = 0;
   for (int64_t i = begin * stream.head_dim; i < end * stream.head_dim; ++i) {
@@ -130,7 +130,7 @@ std::pair<double, double> Energies(const Stream& stream, const std::vector<float
   return {residual, energy};
 }
 
-SubspaceRow RowOf(const Stream& stream, const char* method, const Outcome& outcome, const Basis& oracle,
+SubspaceRow RowOf(const KeyStream& stream, const char* method, const Outcome& outcome, const Basis& oracle,
                   int64_t prefill) {
   SubspaceRow row;
   row.stream = stream.name;
@@ -165,7 +165,7 @@ class HeadMeasure {
     if (!values->empty()) probe.emplace(dataset_.info(), *head, *values, options_.queries);
     for (const MethodSpec& method : kMethods) {
       std::map<std::string, Outcome> outcomes;
-      for (const Stream& stream : *streams) {
+      for (const KeyStream& stream : *streams) {
         auto outcome = RunMethod(method, stream, options_);
         if (!outcome.ok()) return outcome.status();
         const auto oracle =
@@ -190,15 +190,15 @@ class HeadMeasure {
 
  private:
   // Keys after RoPE, before it where it is stated, then values where there are some.
-  absl::StatusOr<std::vector<Stream>> Streams(const Head& head, const std::vector<float>& values) const {
+  absl::StatusOr<std::vector<KeyStream>> Streams(const Head& head, const std::vector<float>& values) const {
     const DatasetInfo& info = dataset_.info();
-    std::vector<Stream> streams = {{"keys_post_rope", options_.rank, info.head_dim, head.keys, {}}};
+    std::vector<KeyStream> streams = {{"keys_post_rope", options_.rank, info.head_dim, head.keys, {}}};
     if (options_.rope.stated()) {
       streams.push_back({"keys_pre_rope", options_.pre_rope_rank, info.head_dim, head.keys, {}});
       UndoRopeOfRows(options_.rope, int64_t{0}, head.num_tokens, streams.back().rows.data());
     }
     if (!values.empty()) streams.push_back({"values", options_.rank, info.head_dim, values, {}});
-    for (Stream& stream : streams) {
+    for (KeyStream& stream : streams) {
       if (options_.profile != nullptr) {
         const LayerProfile& moments = options_.profile->layers[head.layer];
         stream.calibration = stream.name == "values" ? moments.v_moment[head.kv_head]

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/invalid_flag.h"
 #include "bench/projection.h"
 #include "bench/subspace.h"
 #include "bench/subspace_storage.h"
@@ -24,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kDescription[] =
+constexpr char kSubspaceDescription[] =
     "Low-rank bases that follow the stream (OjaKV) beside ones that do not.\n"
     "\n"
     "The first half of the tokens is prefill, the second decode steps. static: calibrated by the profile (made-up "
@@ -41,7 +42,7 @@ constexpr char kDescription[] =
     "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76\n"
     "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5   # bytes in an index";
 
-struct Flags {
+struct SubspaceFlags {
   DatasetOptions data;
   SubspaceOptions subspace;
   std::string profile, frame = "post_rope", output = "table", plot;
@@ -52,7 +53,7 @@ struct Flags {
   double keep = .5;
 };
 
-void AddFlags(CLI::App* app, Flags* f) {
+void AddFlags(CLI::App* app, SubspaceFlags* f) {
   using CLI::IsMember;
   const char* data = "Data";
   app->add_option("--trace", f->data.trace, "safetensors file of a recorded model (bench/data)")->group(data);
@@ -114,36 +115,33 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--plot", f->plot, "writes the residual energy ratio over time as SVG")->group(run);
 }
 
-absl::Status Invalid(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
-}
-
-absl::Status Check(const Flags& f, const DatasetInfo& info) {
+absl::Status Check(const SubspaceFlags& f, const DatasetInfo& info) {
   const SubspaceOptions& o = f.subspace;
   for (const auto& [flag, rank] : {std::pair{"rank", o.rank}, std::pair{"pre-rope-rank", o.pre_rope_rank}}) {
     if (rank < 1 || rank > info.head_dim) {
-      return Invalid(flag, absl::StrCat(rank, " is not in [1, ", info.head_dim, "]"));
+      return InvalidFlag(flag, absl::StrCat(rank, " is not in [1, ", info.head_dim, "]"));
     }
   }
   if (o.prefill < 1 || o.prefill >= info.num_tokens) {
-    return Invalid("prefill", absl::StrCat(o.prefill, " leaves no decode part of the ", info.num_tokens, " tokens"));
+    return InvalidFlag("prefill",
+                       absl::StrCat(o.prefill, " leaves no decode part of the ", info.num_tokens, " tokens"));
   }
-  if (!(o.carried_to >= 0)) return Invalid("carried-to", "at least 0");
-  if (!(o.trigger > 0)) return Invalid("trigger", "above 0");
-  if (!(o.full_rank >= 0 && o.full_rank <= 1)) return Invalid("full-rank", "not in [0, 1]");
-  if (o.queries < 1) return Invalid("num-queries", "at least 1");
+  if (!(o.carried_to >= 0)) return InvalidFlag("carried-to", "at least 0");
+  if (!(o.trigger > 0)) return InvalidFlag("trigger", "above 0");
+  if (!(o.full_rank >= 0 && o.full_rank <= 1)) return InvalidFlag("full-rank", "not in [0, 1]");
+  if (o.queries < 1) return InvalidFlag("num-queries", "at least 1");
   if (absl::Status s = Validate(o.oja); !s.ok()) return absl::InvalidArgumentError(absl::StrCat("--", s.message()));
-  if (!f.evict.empty() && info.synthetic) return Invalid("evict", "needs a trace: made-up keys have no values");
+  if (!f.evict.empty() && info.synthetic) return InvalidFlag("evict", "needs a trace: made-up keys have no values");
   const double least = static_cast<double>(info.num_positions) / static_cast<double>(info.num_tokens);
   if (!f.evict.empty() && !(f.keep > least && f.keep < 1)) {
-    return Invalid("keep", absl::StrCat(f.keep, " is not in (", least, ", 1): the tokens that bring queries stay"));
+    return InvalidFlag("keep", absl::StrCat(f.keep, " is not in (", least, ", 1): the tokens that bring queries stay"));
   }
-  if (f.frame == "pre_rope" && !o.rope.stated()) return Invalid("frame", "the data state no RoPE");
+  if (f.frame == "pre_rope" && !o.rope.stated()) return InvalidFlag("frame", "the data state no RoPE");
   return absl::OkStatus();
 }
 
 // Fills in what follows from the data.
-absl::Status Complete(const DatasetInfo& info, Flags* f) {
+absl::Status Complete(const DatasetInfo& info, SubspaceFlags* f) {
   SubspaceOptions& o = f->subspace;
   if (!info.rope_json.empty()) {
     auto rope = ParseRope(info.rope_json, info.head_dim, info.rope_style, info.num_tokens);
@@ -156,7 +154,7 @@ absl::Status Complete(const DatasetInfo& info, Flags* f) {
   o.prefill = f->prefill.value_or(info.num_tokens / 2);
   o.carried_to = f->carried_to.value_or(static_cast<double>(o.prefill));
   if (info.synthetic != f->profile.empty()) {
-    return Invalid("profile", info.synthetic ? "made-up keys bring their own" : "a trace needs its model's");
+    return InvalidFlag("profile", info.synthetic ? "made-up keys bring their own" : "a trace needs its model's");
   }
   if (info.synthetic) return absl::OkStatus();
   auto profile = ReadProfile(f->profile);
@@ -166,9 +164,10 @@ absl::Status Complete(const DatasetInfo& info, Flags* f) {
   const int layers = info.layers.back() + 1;
   if (static_cast<int>(profile->layers.size()) < layers || profile->num_kv_heads != info.num_kv_heads ||
       profile->head_dim != info.head_dim) {
-    return Invalid("profile", absl::StrCat("of ", profile->layers.size(), " layers of ", profile->num_kv_heads,
-                                           " KV heads, head_dim ", profile->head_dim, "; the trace has layer ",
-                                           layers - 1, ", ", info.num_kv_heads, " KV heads, head_dim ", info.head_dim));
+    return InvalidFlag(
+        "profile", absl::StrCat("of ", profile->layers.size(), " layers of ", profile->num_kv_heads,
+                                " KV heads, head_dim ", profile->head_dim, "; the trace has layer ", layers - 1, ", ",
+                                info.num_kv_heads, " KV heads, head_dim ", info.head_dim));
   }
   o.profile = std::make_shared<const Profile>(*std::move(profile));
   return absl::OkStatus();
@@ -181,7 +180,7 @@ std::string Number(std::optional<double> v, const char* format) {
   return text;
 }
 
-std::string Render(const Flags& f, const DatasetInfo& info, const SubspaceResult& result) {
+std::string Render(const SubspaceFlags& f, const DatasetInfo& info, const SubspaceResult& result) {
   std::string text = absl::StrFormat("%s%s: %d tokens, %d of them prefill; %d heads, head_dim %d; %s, one thread\n\n",
                                      info.synthetic ? "synthetic: " : "trace: ", info.source, info.num_tokens,
                                      f.subspace.prefill, info.num_heads(), info.head_dim, cpu::TargetName());
@@ -216,7 +215,7 @@ Json ToJson(const SubspaceRow& row) {
   return j;
 }
 
-Json ToJson(const Flags& f, const DatasetInfo& info, const SubspaceResult& result) {
+Json ToJson(const SubspaceFlags& f, const DatasetInfo& info, const SubspaceResult& result) {
   const std::string stream = "keys_" + f.frame;
   const SubspaceRow &fixed = *result.Find(stream, "static"), &oja = *result.Find(stream, "oja_32");
   Json j;
@@ -249,7 +248,7 @@ Json ToJson(const Flags& f, const DatasetInfo& info, const SubspaceResult& resul
   return j;
 }
 
-std::string Render(const Flags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
+std::string Render(const SubspaceFlags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
   std::string text = absl::StrFormat(
       "trace: %s: %d tokens, %d heads, head_dim %d; %s keeps %.0f%%, full-rank %.0f%%\n\n", info.source,
       info.num_tokens, info.num_heads(), info.head_dim, f.evict, 100 * f.keep, 100 * f.subspace.full_rank);
@@ -264,7 +263,7 @@ std::string Render(const Flags& f, const DatasetInfo& info, const std::vector<St
   return text + RenderTable(table);
 }
 
-Json ToJson(const Flags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
+Json ToJson(const SubspaceFlags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {
   Json j;
   j["source"] = info.source;
   j["num_tokens"] = info.num_tokens;
@@ -286,7 +285,7 @@ Json ToJson(const Flags& f, const DatasetInfo& info, const std::vector<StorageRo
   return j;
 }
 
-Plot MakePlot(const Flags& f, const DatasetInfo& info, const SubspaceResult& result) {
+Plot MakePlot(const SubspaceFlags& f, const DatasetInfo& info, const SubspaceResult& result) {
   const std::string stream = "keys_" + f.frame;
   Plot plot;
   plot.title = "What the bases leave out, over time";
@@ -305,7 +304,7 @@ Plot MakePlot(const Flags& f, const DatasetInfo& info, const SubspaceResult& res
   return plot;
 }
 
-absl::Status RunStorage(const Flags& f, const Dataset& dataset) {
+absl::Status RunStorage(const SubspaceFlags& f, const Dataset& dataset) {
   const auto backend = MakeCpuBackend(/*threads=*/0);
   const auto rows = MeasureStorage(dataset, f.subspace, f.evict, f.keep, backend.get());
   if (!rows.ok()) return absl::Status(rows.status().code(), absl::StrCat("--evict: ", rows.status().message()));
@@ -317,7 +316,7 @@ absl::Status RunStorage(const Flags& f, const Dataset& dataset) {
   return std::cout ? absl::OkStatus() : absl::UnavailableError("cannot write to standard output");
 }
 
-absl::Status Run(Flags f) {
+absl::Status Run(SubspaceFlags f) {
   f.data.granule = 1;
   auto dataset = Dataset::Open(f.data);
   if (!dataset.ok()) return dataset.status();
@@ -339,8 +338,8 @@ absl::Status Run(Flags f) {
 }  // namespace
 
 void AddSubspaceCommand(CLI::App* app, std::function<absl::Status()>* run) {
-  CLI::App* command = app->add_subcommand("subspace", kDescription);
-  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app->add_subcommand("subspace", kSubspaceDescription);
+  auto flags = std::make_shared<SubspaceFlags>();
   AddFlags(command, flags.get());
   command->callback([flags, run] { *run = [flags] { return Run(*flags); }; });
 }

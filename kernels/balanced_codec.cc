@@ -20,16 +20,16 @@ constexpr float kLargestLevel8 = 127.0f;
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
 
 // Bits of one coordinate's index: `bits` of them from the index's bit `from` on, at bit `at` of the row or record.
-struct Place {
+struct BitPlace {
   int coordinate, from, bits, at;
 };
 
 // Nibbles of whole coordinates. Widest first, each completed by the widest that still fits; ascending coordinates
 // within a width, so that neighbours in importance share a table.
-std::vector<Place> PlaceCoarse(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
+std::vector<BitPlace> PlaceCoarse(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
   std::vector<std::vector<int>> by_width(5);
   for (size_t i = coarse.size(); i-- > 0;) by_width[coarse[i]].push_back(static_cast<int>(i));
-  std::vector<Place> places;
+  std::vector<BitPlace> places;
   const auto take = [&](int width, int at) {
     if (by_width[width].empty()) return false;
     const int i = by_width[width].back();
@@ -47,8 +47,8 @@ std::vector<Place> PlaceCoarse(const std::vector<uint8_t>& coarse, const std::ve
 }
 
 // The bits that the coarse plane lacks, one coordinate after another.
-std::vector<Place> PlaceFine(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
-  std::vector<Place> places;
+std::vector<BitPlace> PlaceFine(const std::vector<uint8_t>& coarse, const std::vector<uint8_t>& total) {
+  std::vector<BitPlace> places;
   int at = 0;
   for (size_t i = 0; i < total.size(); ++i) {
     const int rest = total[i] - coarse[i];
@@ -60,10 +60,10 @@ std::vector<Place> PlaceFine(const std::vector<uint8_t>& coarse, const std::vect
 }
 
 // Packs 64 keys' cells [dim][64] into byte planes [num_bytes rounded up to 4][64]: eight keys an operation.
-void PackPlanes(const uint8_t* cells, const std::vector<Place>& places, int num_bytes, uint8_t* planes) {
+void PackPlanes(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint8_t* planes) {
   constexpr uint64_t kEach = 0x0101010101010101;
   memset(planes, 0, static_cast<size_t>(RoundUp4(num_bytes)) * kWindowTokens);
-  for (const Place& p : places) {
+  for (const BitPlace& p : places) {
     const uint8_t* from = cells + static_cast<size_t>(p.coordinate) * kWindowTokens;
     uint8_t* to = planes + static_cast<size_t>(p.at / 8) * kWindowTokens;
     const int shift = p.at % 8, spill = shift + p.bits - 8;  // bits that reach into the next byte
@@ -174,7 +174,7 @@ class BalancedCodec final : public Codec {
     out->fine8.assign(static_cast<size_t>(reader_.groups) * 64, 0);
     out->fine8_step = Quantise8(weights, dim, out->fine8.data());
     float sums[kMaxHeadDim / 4 * 16] = {0};
-    for (const Place& p : coarse_places_) {
+    for (const BitPlace& p : coarse_places_) {
       const GaussianQuantiser& q = GaussianQuantiserOf(tables_.total[p.coordinate]);
       const int half = 1 << (p.bits - 1);
       for (int v = 0; v < 16; ++v) {
@@ -255,7 +255,7 @@ class BalancedCodec final : public Codec {
       reader_.steps[i / 64] = std::max<uint8_t>(reader_.steps[i / 64], static_cast<uint8_t>(total));
       if (total > 0) reader_.flip[i] = static_cast<uint8_t>((1 << (total - 1)) - 1);
     }
-    const auto put = [&](const Place& p, int first_byte) {
+    const auto put = [&](const BitPlace& p, int first_byte) {
       const int total = tables_.total[p.coordinate];
       for (int b = 0; b < p.bits; ++b) {  // bit from + b of the index is number total - 1 - from - b from the top
         const int step = total - 1 - p.from - b;
@@ -265,8 +265,8 @@ class BalancedCodec final : public Codec {
         reader_.value[at] = static_cast<uint8_t>(step == 0 ? 0 : 1 << (total - 1 - step));
       }
     };
-    for (const Place& p : coarse_places_) put(p, 0);
-    for (const Place& p : fine_places_) put(p, layout_.coarse_bytes);
+    for (const BitPlace& p : coarse_places_) put(p, 0);
+    for (const BitPlace& p : fine_places_) put(p, layout_.coarse_bytes);
     largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
     std::copy_n(AllGaussianTables().levels8, 64, reader_.levels);
   }
@@ -277,11 +277,11 @@ class BalancedCodec final : public Codec {
       cells_[i].coarse_bits = tables_.coarse[i];
       cells_[i].total_bits = tables_.total[i];
     }
-    for (const Place& p : coarse_places_) {
+    for (const BitPlace& p : coarse_places_) {
       cells_[p.coordinate].coarse_at = static_cast<uint16_t>(p.at);
       coarse_order_.push_back(static_cast<uint16_t>(p.coordinate));
     }
-    for (const Place& p : fine_places_) cells_[p.coordinate].fine_at = static_cast<uint16_t>(p.at);
+    for (const BitPlace& p : fine_places_) cells_[p.coordinate].fine_at = static_cast<uint16_t>(p.at);
     fine_steps_ = MakeFineSteps(cells_);
   }
 
@@ -320,7 +320,7 @@ class BalancedCodec final : public Codec {
   CodeLayout layout_;
   int nibbles_ = 0;
   const std::vector<float> query_map_;
-  const std::vector<Place> coarse_places_, fine_places_;
+  const std::vector<BitPlace> coarse_places_, fine_places_;
   std::vector<float> deviation_;        // sqrt(lambda)
   std::vector<BalancedCell> cells_;     // the places by coordinate
   std::vector<uint16_t> coarse_order_;  // coordinates of coarse_places_

@@ -15,7 +15,7 @@ struct Cursor {
   }
 };
 
-size_t Place(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* p) {
+size_t PlacePart(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* p) {
   const size_t n = num_keys, windows = n / kWindowTokens;
   const size_t centres = layout.centre_tokens > 0 ? n / layout.centre_tokens : 0;
   Cursor cursor{buffer};
@@ -36,7 +36,7 @@ size_t Place(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buf
 
 size_t CodeBytes(const CodeLayout& layout, int num_keys, CodePart part) {
   CodePlanes unused;
-  return Place(layout, num_keys, part, nullptr, &unused);
+  return PlacePart(layout, num_keys, part, nullptr, &unused);
 }
 
 CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first) {
@@ -53,7 +53,7 @@ CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first
 }
 
 void PlacePlanes(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* planes) {
-  Place(layout, num_keys, part, buffer, planes);
+  PlacePart(layout, num_keys, part, buffer, planes);
 }
 
 }  // namespace seine

@@ -29,7 +29,7 @@ constexpr std::pair<Rope::Style, const char*> kStyleNames[] = {{Rope::Style::kHa
                                                                {Rope::Style::kInterleaved, "interleaved"}};
 
 template <typename... Parts>
-absl::Status Bad(const std::string& path, const Parts&... parts) {
+absl::Status BadProfile(const std::string& path, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
 }
 
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ToJson(const std::vector<std::string>& texts) {
 absl::StatusOr<std::string> FormatOf(const TensorFile& file) {
   const auto format = file.metadata().find("format");
   if (format != file.metadata().end() && absl::StartsWith(format->second, kFormatPrefix)) return format->second;
-  return Bad(file.path(), "not a profile: metadata's format is not ", kFormat);
+  return BadProfile(file.path(), "not a profile: metadata's format is not ", kFormat);
 }
 
 // Off by what rounding to the stored type may have moved an eigenvalue: 2^-11 (fp16) of the trace, and its subnormals'
@@ -121,7 +121,7 @@ class Reader {
 
   absl::StatusOr<std::string> Metadata(const char* key) const {
     const auto it = file_.metadata().find(key);
-    if (it == file_.metadata().end()) return Bad(path(), "metadata has no ", key);
+    if (it == file_.metadata().end()) return BadProfile(path(), "metadata has no ", key);
     return it->second;
   }
 
@@ -129,7 +129,7 @@ class Reader {
     const absl::StatusOr<std::string> text = Metadata(key);
     if (!text.ok()) return text.status();
     if (!absl::SimpleAtoi(*text, out) || *out < 1 || *out > most) {
-      return Bad(path(), key, ": must be a number from 1 to ", most, ", not '", *text, "'");
+      return BadProfile(path(), key, ": must be a number from 1 to ", most, ", not '", *text, "'");
     }
     return absl::OkStatus();
   }
@@ -138,7 +138,7 @@ class Reader {
     const absl::StatusOr<std::string> format = FormatOf(file_);
     if (!format.ok()) return format.status();
     if (*format != kFormat) {
-      return Bad(path(), "format ", *format, " is another version; this program reads ", kFormat);
+      return BadProfile(path(), "format ", *format, " is another version; this program reads ", kFormat);
     }
     int64_t q_heads = 0, kv_heads = 0, dim = 0;
     constexpr int64_t kMostTokens = int64_t{1} << 53;
@@ -152,7 +152,7 @@ class Reader {
       if (!status.ok()) return status;
     }
     if (q_heads % kv_heads != 0) {
-      return Bad(path(), "num_q_heads: ", q_heads, " is no multiple of num_kv_heads, ", kv_heads);
+      return BadProfile(path(), "num_q_heads: ", q_heads, " is no multiple of num_kv_heads, ", kv_heads);
     }
     profile_.num_q_heads = static_cast<int>(q_heads);
     profile_.num_kv_heads = static_cast<int>(kv_heads);
@@ -172,37 +172,37 @@ class Reader {
       *out = *std::move(value);
     }
     const Json list = Json::parse(texts, nullptr, false);
-    if (!list.is_array()) return Bad(path(), "texts: must be a JSON list of strings");
+    if (!list.is_array()) return BadProfile(path(), "texts: must be a JSON list of strings");
     for (const Json& text : list) {
-      if (!text.is_string()) return Bad(path(), "texts: must be a JSON list of strings");
+      if (!text.is_string()) return BadProfile(path(), "texts: must be a JSON list of strings");
       profile_.texts.push_back(text.get<std::string>());
     }
     const auto named = std::find_if(std::begin(kStyleNames), std::end(kStyleNames),
                                     [&](const auto& row) { return style == row.second; });
     if (named == std::end(kStyleNames)) {
-      return Bad(path(), "rope_style: must be half_split or interleaved, not '", style, "'");
+      return BadProfile(path(), "rope_style: must be half_split or interleaved, not '", style, "'");
     }
     profile_.rope_style = named->first;
     absl::Status rope = ParseRope(profile_.rope_json, profile_.head_dim, profile_.rope_style, 1).status();
-    return rope.ok() ? rope : Bad(path(), rope.message());
+    return rope.ok() ? rope : BadProfile(path(), rope.message());
   }
 
   // Values of a tensor [heads, width], all finite.
   absl::StatusOr<std::vector<float>> Values(const std::string& name, int heads, int64_t width, bool* half) const {
     const absl::StatusOr<TensorFile::Tensor> tensor = file_.Get(name);
-    if (!tensor.ok()) return Bad(path(), "tensor ", name, " is missing");
+    if (!tensor.ok()) return BadProfile(path(), "tensor ", name, " is missing");
     *half = tensor->type == TensorFile::Type::kF16;
     if (!*half && tensor->type != TensorFile::Type::kF32) {
-      return Bad(path(), "tensor ", name, ": must be F16 or F32, not ", TensorFile::NameOf(tensor->type));
+      return BadProfile(path(), "tensor ", name, ": must be F16 or F32, not ", TensorFile::NameOf(tensor->type));
     }
     if (tensor->shape != std::vector<int64_t>{heads, width}) {
-      return Bad(path(), "tensor ", name, ": must be [", heads, ", ", width, "], not [",
-                 absl::StrJoin(tensor->shape, ", "), "]");
+      return BadProfile(path(), "tensor ", name, ": must be [", heads, ", ", width, "], not [",
+                        absl::StrJoin(tensor->shape, ", "), "]");
     }
     absl::StatusOr<std::vector<float>> values = TensorFile::ToFloat32(*tensor);
     if (!values.ok()) return values.status();
     if (!std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); })) {
-      return Bad(path(), "tensor ", name, ": holds a value that is not finite");
+      return BadProfile(path(), "tensor ", name, ": holds a value that is not finite");
     }
     return values;
   }
@@ -224,7 +224,7 @@ class Reader {
     *out = MomentsOf(*values, heads, dim);
     for (int head = 0; head < heads; ++head) {
       if (!PositiveToRounding((*out)[head], half)) {
-        return Bad(path(), "tensor ", name, ": head ", head, " is not positive semi-definite");
+        return BadProfile(path(), "tensor ", name, ": head ", head, " is not positive semi-definite");
       }
     }
     return absl::OkStatus();

@@ -20,7 +20,7 @@ using Complex = std::complex<double>;
 constexpr double kPi = 3.14159265358979323846;
 
 template <typename... Parts>
-absl::Status Bad(absl::string_view field, const Parts&... parts) {
+absl::Status Wrong(absl::string_view field, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("rope.", field, ": ", parts...));
 }
 
@@ -43,11 +43,11 @@ class Fields {
   double Number(const char* name, double least, std::optional<double> otherwise = std::nullopt) {
     const Json* value = Find(name);
     if (value == nullptr) {
-      if (!otherwise) Fail(Bad(name, "is missing"));
+      if (!otherwise) Fail(Wrong(name, "is missing"));
       return otherwise.value_or(least);
     }
     if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() < least) {
-      Fail(Bad(name, "must be a number of at least ", least, ", not ", Shown(*value)));
+      Fail(Wrong(name, "must be a number of at least ", least, ", not ", Shown(*value)));
       return least;
     }
     return value->get<double>();
@@ -62,7 +62,7 @@ class Fields {
         out.push_back(entry.get<double>());
       }
     }
-    if (out.size() != count || value->size() != count) Fail(Bad(name, "must be ", count, " frequencies"));
+    if (out.size() != count || value->size() != count) Fail(Wrong(name, "must be ", count, " frequencies"));
     return out;
   }
 
@@ -70,7 +70,7 @@ class Fields {
     const Json* value = Find(name);
     if (value == nullptr) return otherwise;
     if (!value->is_boolean()) {
-      Fail(Bad(name, "must be true or false, not ", Shown(*value)));
+      Fail(Wrong(name, "must be true or false, not ", Shown(*value)));
       return otherwise;
     }
     return value->get<bool>();
@@ -122,7 +122,7 @@ std::vector<double> Yarn(Fields* fields, double theta, int head_dim) {
   double fast = fields->Number("beta_fast", 0, 32), slow = fields->Number("beta_slow", 0, 1);
   if (fast == 0) fast = 32;  // 0 means unset, as transformers reads it
   if (slow == 0) slow = 1;
-  if (fast < slow) fields->Fail(Bad("beta_fast", "must be at least beta_slow, ", slow, ", not ", fast));
+  if (fast < slow) fields->Fail(Wrong("beta_fast", "must be at least beta_slow, ", slow, ", not ", fast));
   const auto pair_of = [&](double turns) {
     return head_dim * std::log(context / (turns * 2 * kPi)) / (2 * std::log(theta));
   };
@@ -147,7 +147,7 @@ std::vector<double> Yarn(Fields* fields, double theta, int head_dim) {
 std::vector<double> Llama3(Fields* fields, double theta, int head_dim) {
   const double factor = fields->Number("factor", 1), context = fields->OriginalContext();
   const double low = fields->Number("low_freq_factor", 0), high = fields->Number("high_freq_factor", 0);
-  if (high <= low) fields->Fail(Bad("high_freq_factor", "must be above low_freq_factor, ", low, ", not ", high));
+  if (high <= low) fields->Fail(Wrong("high_freq_factor", "must be above low_freq_factor, ", low, ", not ", high));
   std::vector<double> out = Plain(theta, head_dim);
   for (double& w : out) {
     const double turns = context * w / (2 * kPi);
@@ -190,16 +190,16 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     const auto it = object.find(name);
     if (it == object.end() || it->is_null()) continue;
-    if (!it->is_object()) return Bad(name, "must be an object or null");
+    if (!it->is_object()) return Wrong(name, "must be an object or null");
     inner = &*it;
   }
 
   Fields fields(*inner, object);
   if (fields.Number("partial_rotary_factor", 0, 1) != 1) {
-    fields.Fail(Bad("partial_rotary_factor", "only 1 is known: every pair of coordinates turns"));
+    fields.Fail(Wrong("partial_rotary_factor", "only 1 is known: every pair of coordinates turns"));
   }
   if (fields.Find("mrope_section") != nullptr)
-    fields.Fail(Bad("mrope_section", "positions of several axes are not known"));
+    fields.Fail(Wrong("mrope_section", "positions of several axes are not known"));
 
   const Json* named = fields.Find("rope_type");
   if (named == nullptr) named = fields.Find("type");
@@ -220,7 +220,7 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
     rope.inv_freq = Llama3(&fields, theta, head_dim);
   } else {
     fields.Fail(
-        Bad("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", Fields::Shown(*named)));
+        Wrong("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", Fields::Shown(*named)));
   }
   if (!fields.status().ok()) return fields.status();
   return rope;

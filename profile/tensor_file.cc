@@ -52,11 +52,11 @@ absl::Status Torn(const std::string& path, const Parts&... parts) {
 }
 
 template <typename... Parts>
-absl::Status Bad(const std::string& path, const Parts&... parts) {
+absl::Status BadFile(const std::string& path, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
 }
 
-absl::Status FromErrno(const std::string& path, int error) {
+absl::Status ReadError(const std::string& path, int error) {
   const std::string text = absl::StrCat(path, ": ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
   if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
@@ -76,7 +76,7 @@ bool ByteSize(const std::vector<int64_t>& shape, size_t element, size_t* bytes) 
 // One tensor's entry of a safetensors header; `data_size` bytes follow the header.
 absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, const std::string& name,
                                                        const Json& entry, const uint8_t* data, uint64_t data_size) {
-  const auto bad = [&](const auto&... parts) { return Bad(path, "tensor ", name, ": ", parts...); };
+  const auto bad = [&](const auto&... parts) { return BadFile(path, "tensor ", name, ": ", parts...); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
     return bad("header needs dtype, shape and data_offsets");
   }
@@ -119,10 +119,10 @@ absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, 
 absl::StatusOr<absl::string_view> NpyValue(const std::string& path, absl::string_view header, absl::string_view key) {
   const std::string quoted = absl::StrCat("'", key, "':");
   const size_t at = header.find(quoted);
-  if (at == absl::string_view::npos) return Bad(path, ".npy header has no ", key);
+  if (at == absl::string_view::npos) return BadFile(path, ".npy header has no ", key);
   absl::string_view rest = absl::StripLeadingAsciiWhitespace(header.substr(at + quoted.size()));
   const size_t end = absl::StartsWith(rest, "(") ? rest.find(')') : rest.find_first_of(",}");
-  if (end == absl::string_view::npos) return Bad(path, ".npy header: ", key, " does not end");
+  if (end == absl::string_view::npos) return BadFile(path, ".npy header: ", key, " does not end");
   return absl::StripTrailingAsciiWhitespace(rest.substr(0, absl::StartsWith(rest, "(") ? end + 1 : end));
 }
 
@@ -147,7 +147,7 @@ class TensorFile::Mapping {
  public:
   static absl::StatusOr<std::shared_ptr<const Mapping>> Map(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return FromErrno(path, errno);
+    if (fd < 0) return ReadError(path, errno);
     struct stat info;
     const int stat_error = fstat(fd, &info) < 0 ? errno : 0;
     const bool regular = stat_error == 0 && S_ISREG(info.st_mode);
@@ -155,9 +155,9 @@ class TensorFile::Mapping {
     void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
     const int map_error = data == MAP_FAILED ? errno : 0;
     close(fd);
-    if (stat_error != 0) return FromErrno(path, stat_error);
-    if (!regular) return Bad(path, "not a regular file");
-    if (map_error != 0) return FromErrno(path, map_error);
+    if (stat_error != 0) return ReadError(path, stat_error);
+    if (!regular) return BadFile(path, "not a regular file");
+    if (map_error != 0) return ReadError(path, map_error);
     if (size == 0) return Torn(path, "the file is empty");
     return std::shared_ptr<const Mapping>(new Mapping(static_cast<const uint8_t*>(data), size));
   }
@@ -197,19 +197,19 @@ absl::Status TensorFile::ReadSafetensors() {
   if (size < sizeof(header_size) + 1) return Torn(path_, "only ", size, " bytes; neither safetensors nor .npy");
   std::memcpy(&header_size, mapping_->data(), sizeof(header_size));
   if (mapping_->data()[8] != '{' || header_size > kMaxHeaderBytes) {
-    return Bad(path_, "neither a safetensors nor a .npy file");
+    return BadFile(path_, "neither a safetensors nor a .npy file");
   }
   if (header_size > size - 8) return Torn(path_, "the header has ", header_size, " bytes and the file ", size);
   const Json header = Json::parse(mapping_->data() + 8, mapping_->data() + 8 + header_size, nullptr, false);
-  if (!header.is_object()) return Bad(path_, "the safetensors header is not JSON");
+  if (!header.is_object()) return BadFile(path_, "the safetensors header is not JSON");
 
   const uint64_t data_size = size - 8 - header_size;
   std::vector<std::pair<uint64_t, std::string>> order;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
-      if (!entry.is_object()) return Bad(path_, "__metadata__ must be an object of strings");
+      if (!entry.is_object()) return BadFile(path_, "__metadata__ must be an object of strings");
       for (const auto& [key, value] : entry.items()) {
-        if (!value.is_string()) return Bad(path_, "__metadata__.", key, " must be a string");
+        if (!value.is_string()) return BadFile(path_, "__metadata__.", key, " must be a string");
         metadata_[key] = value.get<std::string>();
       }
       continue;
@@ -227,11 +227,11 @@ absl::Status TensorFile::ReadSafetensors() {
   uint64_t expected = 0;
   for (const auto& entry : order) {
     if (entry.first != expected)
-      return Bad(path_, "tensor ", entry.second, " overlaps another, or bytes before it are unused");
+      return BadFile(path_, "tensor ", entry.second, " overlaps another, or bytes before it are unused");
     expected = end_of(entry);
     names_.push_back(entry.second);
   }
-  if (expected != data_size) return Bad(path_, data_size - expected, " bytes after the last tensor");
+  if (expected != data_size) return BadFile(path_, data_size - expected, " bytes after the last tensor");
   return absl::OkStatus();
 }
 
@@ -240,7 +240,7 @@ absl::Status TensorFile::ReadNpy() {
   if (size < 10) return Torn(path_, "only ", size, " bytes of a .npy file");
   const uint8_t* data = mapping_->data();
   const int version = data[6];
-  if (version < 1 || version > 3) return Bad(path_, ".npy version ", version, " is unknown");
+  if (version < 1 || version > 3) return BadFile(path_, ".npy version ", version, " is unknown");
   const size_t prefix = version == 1 ? 10 : 12;
   if (size < prefix) return Torn(path_, "only ", size, " bytes of a .npy file");
   uint32_t header_size = 0;
@@ -258,22 +258,22 @@ absl::Status TensorFile::ReadNpy() {
            (*descr == absl::StrCat("'<", candidate.npy_name, "'") ||
             (candidate.size == 1 && *descr == absl::StrCat("'|", candidate.npy_name, "'")));
   });
-  if (row == std::end(kTypes)) return Bad(path_, "dtype ", *descr, " is not a little-endian number");
-  if (*order != "False") return Bad(path_, "the array is in Fortran order; save numpy.ascontiguousarray of it");
+  if (row == std::end(kTypes)) return BadFile(path_, "dtype ", *descr, " is not a little-endian number");
+  if (*order != "False") return BadFile(path_, "the array is in Fortran order; save numpy.ascontiguousarray of it");
   Tensor tensor;
   tensor.type = row->type;
   absl::string_view dims = *shape;
   if (!absl::ConsumePrefix(&dims, "(") || !absl::ConsumeSuffix(&dims, ")"))
-    return Bad(path_, "shape ", *shape, " is no tuple");
+    return BadFile(path_, "shape ", *shape, " is no tuple");
   for (absl::string_view dim : absl::StrSplit(dims, ',', absl::SkipWhitespace())) {
     if (!absl::SimpleAtoi(dim, &tensor.shape.emplace_back()))
-      return Bad(path_, "shape ", *shape, " holds something that is no size");
+      return BadFile(path_, "shape ", *shape, " holds something that is no size");
   }
-  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return Bad(path_, "shape ", *shape, " is too large");
+  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return BadFile(path_, "shape ", *shape, " is too large");
   const size_t data_size = size - prefix - header_size;
   if (data_size < tensor.bytes)
     return Torn(path_, "the array has ", tensor.bytes, " bytes and the file holds ", data_size);
-  if (data_size > tensor.bytes) return Bad(path_, data_size - tensor.bytes, " bytes after the array");
+  if (data_size > tensor.bytes) return BadFile(path_, data_size - tensor.bytes, " bytes after the array");
   tensor.data = data + prefix + header_size;
   names_.push_back(kNpyName);
   tensors_.emplace(kNpyName, std::move(tensor));

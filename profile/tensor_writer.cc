@@ -17,9 +17,9 @@
 namespace seine {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-absl::Status FromErrno(const std::string& path, int error) {
+absl::Status WriteError(const std::string& path, int error) {
   const std::string text = absl::StrCat(path, ": ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
   if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(text);
@@ -31,7 +31,7 @@ absl::Status FromErrno(const std::string& path, int error) {
 absl::StatusOr<std::string> MakeHeader(const std::vector<OutputTensor>& tensors,
                                        const std::vector<std::pair<std::string, std::string>>& metadata,
                                        const std::string& path) {
-  Json header;
+  OrderedJson header;
   for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   uint64_t begin = 0;
   for (const OutputTensor& tensor : tensors) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> MakeHeader(const std::vector<OutputTensor>& tensors,
   std::string text;
   try {
     text = header.dump();
-  } catch (const Json::type_error&) {
+  } catch (const OrderedJson::type_error&) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": metadata that is not UTF-8 cannot be written"));
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -72,7 +72,7 @@ absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,
   static std::atomic<int> serial{0};  // two threads may write to one path
   const std::string partial = absl::StrCat(path, ".partial.", getpid(), ".", serial++);
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return FromErrno(path, errno);
+  if (fd < 0) return WriteError(path, errno);
   int error = WriteAll(fd, *header);
   for (const OutputTensor& tensor : tensors) {
     assert(tensor.bytes.size() % TensorFile::SizeOf(tensor.type) == 0);
@@ -83,7 +83,7 @@ absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,
   if (error == 0 && rename(partial.c_str(), path.c_str()) < 0) error = errno;
   if (error == 0) return absl::OkStatus();
   unlink(partial.c_str());
-  return FromErrno(path, error);
+  return WriteError(path, error);
 }
 
 }  // namespace seine

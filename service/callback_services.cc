@@ -155,9 +155,9 @@ class Refusal final : public grpc::ServerReadReactor<v1::AppendStreamRequest> {
     return weight(core_, context, &seine::method, request, response);                            \
   }
 
-class IndexServiceImpl final : public v1::IndexService::CallbackService {
+class CallbackIndexService final : public v1::IndexService::CallbackService {
  public:
-  explicit IndexServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackIndexService(Core& core) : core_(core) {}
   SEINE_UNARY(CreateIndex, Heavy)  // may read a profile
   SEINE_UNARY(GetIndex, Light)
   SEINE_UNARY(ListIndexes, Light)
@@ -167,9 +167,9 @@ class IndexServiceImpl final : public v1::IndexService::CallbackService {
   Core& core_;
 };
 
-class SequenceServiceImpl final : public v1::SequenceService::CallbackService {
+class CallbackSequenceService final : public v1::SequenceService::CallbackService {
  public:
-  explicit SequenceServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackSequenceService(Core& core) : core_(core) {}
   SEINE_UNARY(CreateSequence, Light)
   SEINE_UNARY(GetSequence, Light)
   SEINE_UNARY(ListSequences, Heavy)
@@ -181,9 +181,9 @@ class SequenceServiceImpl final : public v1::SequenceService::CallbackService {
   Core& core_;
 };
 
-class AdminServiceImpl final : public v1::AdminService::CallbackService {
+class CallbackAdminService final : public v1::AdminService::CallbackService {
  public:
-  explicit AdminServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackAdminService(Core& core) : core_(core) {}
   SEINE_UNARY(GetServerInfo, Light)
   SEINE_UNARY(DescribeHead, Light)
   SEINE_UNARY(MeasureProfile, Heavy)
@@ -192,9 +192,9 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
   Core& core_;
 };
 
-class EvictionServiceImpl final : public v1::EvictionService::CallbackService {
+class CallbackEvictionService final : public v1::EvictionService::CallbackService {
  public:
-  explicit EvictionServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackEvictionService(Core& core) : core_(core) {}
   SEINE_UNARY(Score, Heavy)
   SEINE_UNARY(Evict, Heavy)
   SEINE_UNARY(Diagnose, Heavy)
@@ -203,9 +203,9 @@ class EvictionServiceImpl final : public v1::EvictionService::CallbackService {
   Core& core_;
 };
 
-class SubspaceServiceImpl final : public v1::SubspaceService::CallbackService {
+class CallbackSubspaceService final : public v1::SubspaceService::CallbackService {
  public:
-  explicit SubspaceServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackSubspaceService(Core& core) : core_(core) {}
   SEINE_UNARY(GetBasis, Light)
   SEINE_UNARY(LoadBasis, Light)
   SEINE_UNARY(CalibrateBasis, Heavy)
@@ -221,10 +221,10 @@ using ByCallbacks = v1::RetrievalService::WithCallbackMethod_Append<
     v1::RetrievalService::WithCallbackMethod_AppendStream<v1::RetrievalService::WithCallbackMethod_Retrieve<
         v1::RetrievalService::WithCallbackMethod_Attend<v1::RetrievalService::WithCallbackMethod_Gather<Base>>>>>;
 
-class RetrievalServiceImpl final
+class CallbackRetrievalService final
     : public v1::RetrievalService::WithAsyncMethod_Decode<ByCallbacks<v1::RetrievalService::Service>> {
  public:
-  explicit RetrievalServiceImpl(Core& core) : core_(core) {}
+  explicit CallbackRetrievalService(Core& core) : core_(core) {}
   SEINE_UNARY(Append, Heavy)
   SEINE_UNARY(Retrieve, Heavy)
   SEINE_UNARY(Attend, Heavy)
@@ -323,12 +323,12 @@ class CallbackServices final : public Services {
   void Stop() override { lanes_.Stop(); }
 
  private:
-  IndexServiceImpl index_;
-  SequenceServiceImpl sequence_;
-  AdminServiceImpl admin_;
-  EvictionServiceImpl eviction_;
-  SubspaceServiceImpl subspace_;
-  RetrievalServiceImpl retrieval_;
+  CallbackIndexService index_;
+  CallbackSequenceService sequence_;
+  CallbackAdminService admin_;
+  CallbackEvictionService eviction_;
+  CallbackSubspaceService subspace_;
+  CallbackRetrievalService retrieval_;
   DecodeLanes lanes_;
   grpc::HealthCheckServiceInterface* health_ = nullptr;
   Heartbeat heartbeat_;

@@ -9,7 +9,7 @@
 namespace seine {
 namespace {
 
-constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
+constexpr std::pair<absl::string_view, absl::string_view> kEvictionNames[] = {
     {"sequence: ", "handle: "},
     {"queries: ", "given.queries: "},
     {"filters: ", "given.filters: "},
@@ -40,7 +40,7 @@ absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreRespons
   ScorerConfig scorer;
   if (auto s = ScorerFrom(request.scorer(), "scorer", &scorer); !s.ok()) return s;
   auto scores = target.index->Score(target.handle, request.layer(), scorer, target.given);
-  if (!scores.ok()) return Explain(scores.status(), "", kNames);
+  if (!scores.ok()) return Explain(scores.status(), "", kEvictionNames);
   for (size_t h = 0; h < scores->scores.size(); ++h) {
     v1::HeadScores* head = response->add_heads();
     SetVector(scores->positions[h], head->mutable_positions());
@@ -58,7 +58,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = KeepFrom(request.keep(), "keep", &params.keep); !s.ok()) return s;
   params.dry_run = request.dry_run();
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
-  if (!answer.ok()) return Explain(answer.status(), "", kNames);
+  if (!answer.ok()) return Explain(answer.status(), "", kEvictionNames);
   for (const std::vector<int32_t>& head : answer->kept) SetVector(head, response->add_kept());
   response->set_tokens_evicted(answer->tokens_evicted);
   response->set_bytes_freed(answer->bytes_freed);
@@ -76,7 +76,7 @@ absl::Status Diagnose(Core& core, const v1::DiagnoseRequest& request, v1::Diagno
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;
   if (request.has_window()) params.window = request.window();
   auto heads = target.index->Diagnose(target.handle, request.layer(), params, target.given);
-  if (!heads.ok()) return Explain(heads.status(), "", kNames);
+  if (!heads.ok()) return Explain(heads.status(), "", kEvictionNames);
   for (const HeadDiagnosis& head : *heads) ToProto(head, request.scorers_size(), response->add_heads());
   return absl::OkStatus();
 }

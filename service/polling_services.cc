@@ -32,9 +32,9 @@ using grpc::ServerContext;
     return Finished(core_, status);                                                                               \
   }
 
-class IndexServiceImpl final : public v1::IndexService::Service {
+class PollingIndexService final : public v1::IndexService::Service {
  public:
-  explicit IndexServiceImpl(Core& core) : core_(core) {}
+  explicit PollingIndexService(Core& core) : core_(core) {}
   SEINE_UNARY(CreateIndex)
   SEINE_UNARY(GetIndex)
   SEINE_UNARY(ListIndexes)
@@ -44,9 +44,9 @@ class IndexServiceImpl final : public v1::IndexService::Service {
   Core& core_;
 };
 
-class SequenceServiceImpl final : public v1::SequenceService::Service {
+class PollingSequenceService final : public v1::SequenceService::Service {
  public:
-  explicit SequenceServiceImpl(Core& core) : core_(core) {}
+  explicit PollingSequenceService(Core& core) : core_(core) {}
   SEINE_UNARY(CreateSequence)
   SEINE_UNARY(GetSequence)
   SEINE_UNARY(ListSequences)
@@ -58,9 +58,9 @@ class SequenceServiceImpl final : public v1::SequenceService::Service {
   Core& core_;
 };
 
-class AdminServiceImpl final : public v1::AdminService::Service {
+class PollingAdminService final : public v1::AdminService::Service {
  public:
-  explicit AdminServiceImpl(Core& core) : core_(core) {}
+  explicit PollingAdminService(Core& core) : core_(core) {}
   SEINE_UNARY(GetServerInfo)
   SEINE_UNARY(DescribeHead)
   SEINE_UNARY(MeasureProfile)
@@ -69,9 +69,9 @@ class AdminServiceImpl final : public v1::AdminService::Service {
   Core& core_;
 };
 
-class EvictionServiceImpl final : public v1::EvictionService::Service {
+class PollingEvictionService final : public v1::EvictionService::Service {
  public:
-  explicit EvictionServiceImpl(Core& core) : core_(core) {}
+  explicit PollingEvictionService(Core& core) : core_(core) {}
   SEINE_UNARY(Score)
   SEINE_UNARY(Evict)
   SEINE_UNARY(Diagnose)
@@ -80,9 +80,9 @@ class EvictionServiceImpl final : public v1::EvictionService::Service {
   Core& core_;
 };
 
-class SubspaceServiceImpl final : public v1::SubspaceService::Service {
+class PollingSubspaceService final : public v1::SubspaceService::Service {
  public:
-  explicit SubspaceServiceImpl(Core& core) : core_(core) {}
+  explicit PollingSubspaceService(Core& core) : core_(core) {}
   SEINE_UNARY(GetBasis)
   SEINE_UNARY(LoadBasis)
   SEINE_UNARY(CalibrateBasis)
@@ -106,9 +106,10 @@ class CancelledByDrain final : public Stream {
   ServerContext* const context_;
 };
 
-class RetrievalServiceImpl final : public v1::RetrievalService::WithAsyncMethod_Decode<v1::RetrievalService::Service> {
+class PollingRetrievalService final
+    : public v1::RetrievalService::WithAsyncMethod_Decode<v1::RetrievalService::Service> {
  public:
-  explicit RetrievalServiceImpl(Core& core) : core_(core) {}
+  explicit PollingRetrievalService(Core& core) : core_(core) {}
   SEINE_UNARY(Append)
   SEINE_UNARY(Retrieve)
   SEINE_UNARY(Attend)
@@ -135,13 +136,13 @@ class RetrievalServiceImpl final : public v1::RetrievalService::WithAsyncMethod_
 
 // grpc.health.v1.Health/Check. The library's own health service uses the callback API, whose threads poll; this one is
 // synchronous, and its two messages are read and written as the bytes they are: {1: service} and {1: status}.
-class HealthServiceImpl final : public grpc::Service {
+class PollingHealthService final : public grpc::Service {
  public:
-  explicit HealthServiceImpl(const std::atomic<bool>& draining) : draining_(draining) {
-    using Handler = grpc::internal::RpcMethodHandler<HealthServiceImpl, grpc::ByteBuffer, grpc::ByteBuffer>;
+  explicit PollingHealthService(const std::atomic<bool>& draining) : draining_(draining) {
+    using Handler = grpc::internal::RpcMethodHandler<PollingHealthService, grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(
         "/grpc.health.v1.Health/Check", grpc::internal::RpcMethod::NORMAL_RPC,
-        new Handler([](HealthServiceImpl* self, ServerContext*, const grpc::ByteBuffer* request,
+        new Handler([](PollingHealthService* self, ServerContext*, const grpc::ByteBuffer* request,
                        grpc::ByteBuffer* response) { return self->Check(*request, response); },
                     this)));
   }
@@ -207,13 +208,13 @@ class PollingServices final : public Services {
 
   Core& core_;
   std::atomic<bool> draining_{false};
-  IndexServiceImpl index_;
-  SequenceServiceImpl sequence_;
-  AdminServiceImpl admin_;
-  EvictionServiceImpl eviction_;
-  SubspaceServiceImpl subspace_;
-  RetrievalServiceImpl retrieval_;
-  HealthServiceImpl health_;
+  PollingIndexService index_;
+  PollingSequenceService sequence_;
+  PollingAdminService admin_;
+  PollingEvictionService eviction_;
+  PollingSubspaceService subspace_;
+  PollingRetrievalService retrieval_;
+  PollingHealthService health_;
   DecodeLanes lanes_;
 };
 

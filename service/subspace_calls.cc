@@ -11,7 +11,7 @@
 namespace seine {
 namespace {
 
-constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
+constexpr std::pair<absl::string_view, absl::string_view> kSubspaceNames[] = {
     {"sequence: ", "handle: "},
     {"keys: ", "bases.keys: "},
     {"values: ", "bases.values: "},
@@ -24,12 +24,12 @@ absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBas
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
   auto bases = (*index)->GetBases(handle, request.layer());
-  if (!bases.ok()) return Explain(bases.status(), "", kNames);
+  if (!bases.ok()) return Explain(bases.status(), "", kSubspaceNames);
   ToProto(*bases, response->mutable_bases());
   response->set_frame(ToProto((*index)->config().subspace->frame));
   for (int h = 0; h < (*index)->config().geometry.num_kv_heads; ++h) {
     auto head = (*index)->DescribeHead(handle, request.layer(), h);
-    if (!head.ok()) return Explain(head.status(), "", kNames);  // somebody deleted the sequence in between
+    if (!head.ok()) return Explain(head.status(), "", kSubspaceNames);  // somebody deleted the sequence in between
     ToProto(*head->subspace, response->add_heads());
   }
   return absl::OkStatus();
@@ -46,7 +46,7 @@ absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::Load
   }
   auto bases = BasesFrom(request.bases(), config.geometry, "bases");
   if (!bases.ok()) return bases.status();
-  return Explain((*index)->SetBases(handle, request.layer(), *bases), "", kNames);
+  return Explain((*index)->SetBases(handle, request.layer(), *bases), "", kSubspaceNames);
 }
 
 absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request,
@@ -92,7 +92,7 @@ absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::
   absl::Status s =
       (*index)->Reconstruct(handle, request.layer(), request.kv_head(), request.begin(), request.end(), &positions,
                             response->mutable_keys()->mutable_raw(), response->mutable_values()->mutable_raw());
-  if (!s.ok()) return Explain(s, "", kNames);
+  if (!s.ok()) return Explain(s, "", kSubspaceNames);
   for (v1::Tensor* tensor : {response->mutable_keys(), response->mutable_values()}) {
     tensor->set_dtype(ToProto(g.dtype));
     tensor->add_shape(static_cast<int64_t>(positions.size()));

@@ -15,7 +15,7 @@
 namespace seine::cli {
 namespace {
 
-struct Arguments {
+struct EvictionArguments {
   client::EvictRequest evict;
   client::DiagnoseRequest diagnose;
   std::string budget = "25%", path, tensor, filters;
@@ -47,7 +47,7 @@ struct GivenStorage {
 };
 
 // Queries of the last positions out of a file.
-absl::Status ReadQueries(const Arguments& arguments, std::vector<float>* storage, client::Given* given) {
+absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>* storage, client::Given* given) {
   if (arguments.path.empty()) {
     return arguments.tensor.empty() ? absl::OkStatus() : UsageError("--tensor: needs --queries");
   }
@@ -67,8 +67,8 @@ absl::Status ReadQueries(const Arguments& arguments, std::vector<float>* storage
 }
 
 // A layer's directions out of a file of the whole model's, which must be of the index's geometry.
-absl::Status ReadFiltersOfLayer(const Session& session, const Arguments& arguments, const std::string& index, int layer,
-                                std::vector<float>* storage, client::Given* given) {
+absl::Status ReadFiltersOfLayer(const Session& session, const EvictionArguments& arguments, const std::string& index,
+                                int layer, std::vector<float>* storage, client::Given* given) {
   if (arguments.filters.empty()) return absl::OkStatus();
   const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
   if (!info.ok()) return info.status();
@@ -84,7 +84,7 @@ absl::Status ReadFiltersOfLayer(const Session& session, const Arguments& argumen
 }
 
 // What comes with a call on a layer that is scored by `scorers`.
-absl::Status ReadGiven(const Session& session, const Arguments& arguments, const std::string& index, int layer,
+absl::Status ReadGiven(const Session& session, const EvictionArguments& arguments, const std::string& index, int layer,
                        const std::vector<std::string>& scorers, GivenStorage* storage, client::Given* given) {
   const bool taken = std::find(scorers.begin(), scorers.end(), "qfilters") != scorers.end();
   if (!arguments.filters.empty() && !taken) return UsageError("--filters: only the scorer qfilters takes them");
@@ -92,7 +92,7 @@ absl::Status ReadGiven(const Session& session, const Arguments& arguments, const
   return ReadFiltersOfLayer(session, arguments, index, layer, &storage->filters, given);
 }
 
-absl::Status Evict(const Session& session, Arguments arguments) {
+absl::Status Evict(const Session& session, EvictionArguments arguments) {
   client::EvictRequest& request = arguments.evict;
   GivenStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
@@ -175,7 +175,7 @@ std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::v
                       observed ? "\n" + attention.ToString() : "");
 }
 
-absl::Status Diagnose(const Session& session, Arguments arguments) {
+absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
   client::DiagnoseRequest& request = arguments.diagnose;
   GivenStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
@@ -214,7 +214,7 @@ void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
       ->group(group);
 }
 
-void AddGivenOptions(CLI::App* command, Arguments* arguments) {
+void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
   command->add_option("--budget", arguments->budget, "Tokens a head, or the share kept: 2048 or 25% (25%)");
   command->add_option("--queries", arguments->path,
                       "File with queries of the last positions, for scorers that need them");
@@ -227,7 +227,7 @@ void AddGivenOptions(CLI::App* command, Arguments* arguments) {
 }  // namespace
 
 void AddEvictionCommands(CLI::App* app, Session* session) {
-  auto arguments = std::make_shared<Arguments>();  // one of them runs, so they share
+  auto arguments = std::make_shared<EvictionArguments>();  // one of them runs, so they share
   client::EvictRequest& request = arguments->evict;
   CLI::App* evict = app->add_subcommand("evict", "Cut a layer back to a budget, or say what would be kept");
   AddSequenceArguments(evict, &request.sequence);

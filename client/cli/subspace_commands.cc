@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kFormat[] = "seine-bases-1";
 
-struct Arguments {
+struct SubspaceArguments {
   client::Sequence sequence;
   client::CalibrateRequest calibrate;
   int layer = 0;
@@ -61,7 +61,7 @@ std::string ToText(const client::LayerSubspace& layer) {
                       "; of ", b.head_dim, "\n\n", table.ToString());
 }
 
-absl::Status Show(const Session& session, const Arguments& arguments) {
+absl::Status Show(const Session& session, const SubspaceArguments& arguments) {
   const auto layer = session.client->GetBasis(arguments.sequence, arguments.layer);
   if (!layer.ok()) return layer.status();
   const client::LayerBases& b = layer->bases;
@@ -106,7 +106,7 @@ absl::Status WriteLayers(const Session& session, const std::string& index, const
   return absl::OkStatus();
 }
 
-absl::Status Save(const Session& session, const Arguments& arguments) {
+absl::Status Save(const Session& session, const SubspaceArguments& arguments) {
   return WriteLayers(session, arguments.sequence.index, arguments.path,
                      [&](int l) -> absl::StatusOr<client::LayerBases> {
                        auto layer = session.client->GetBasis(arguments.sequence, l);
@@ -115,7 +115,7 @@ absl::Status Save(const Session& session, const Arguments& arguments) {
                      });
 }
 
-absl::Status Calibrate(const Session& session, const Arguments& arguments) {
+absl::Status Calibrate(const Session& session, const SubspaceArguments& arguments) {
   return WriteLayers(session, arguments.calibrate.index, arguments.path, [&](int l) {
     client::CalibrateRequest request = arguments.calibrate;
     request.layer = l;
@@ -144,7 +144,7 @@ absl::StatusOr<client::LayerBases> ReadLayer(const TensorFile& file, int layer) 
 }
 
 // All layers are read before the first is sent.
-absl::Status Load(const Session& session, const Arguments& arguments) {
+absl::Status Load(const Session& session, const SubspaceArguments& arguments) {
   const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
   if (!file.ok()) return FileError(file.status());
   const auto value = [&](const char* key) {
@@ -174,7 +174,7 @@ absl::Status Load(const Session& session, const Arguments& arguments) {
 }  // namespace
 
 void AddSubspaceCommands(CLI::App* app, Session* session) {
-  auto arguments = std::make_shared<Arguments>();  // one of them runs, so they share
+  auto arguments = std::make_shared<SubspaceArguments>();  // one of them runs, so they share
   CLI::App* subspace = app->add_subcommand("subspace", "Bases that a sequence's zone is kept low-rank in");
   subspace->require_subcommand(1);
   CLI::App* show = subspace->add_subcommand("show", "What a layer's bases take and leave out, by KV head");

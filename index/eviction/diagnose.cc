@@ -133,7 +133,7 @@ absl::StatusOr<Scores> ScoresOf(const ScorerConfig& config, const ScoreInput& in
   return scores;
 }
 
-absl::Status Geometry(const DiagnoseParams& params, const ScoreInput& input, std::vector<HeadDiagnosis>* heads) {
+absl::Status MeasureGeometry(const DiagnoseParams& params, const ScoreInput& input, std::vector<HeadDiagnosis>* heads) {
   ScorerConfig windowed, whole, norms, cosines;
   windowed.name = "windowed_manifoldkv";
   windowed.window = params.window;
@@ -179,7 +179,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   std::vector<HeadDiagnosis> heads(input.heads.size());
   ScoreInput keys = input;
   for (HeadTokens& head : keys.heads) head.sums = nullptr;
-  if (absl::Status s = Geometry(params, keys, &heads); !s.ok()) return s;
+  if (absl::Status s = MeasureGeometry(params, keys, &heads); !s.ok()) return s;
 
   std::vector<Scores> scores;
   std::vector<std::vector<std::vector<uint32_t>>> kept;

@@ -11,7 +11,7 @@ namespace seine {
 
 namespace {
 
-constexpr size_t kMaxNameLength = 128;
+constexpr size_t kMaxProfileNameLength = 128;
 
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("subspace.", what)); }
 
@@ -45,8 +45,8 @@ absl::Status CheckSubspace(const IndexConfig& config) {
                                                    ", with subspaces at most ", kMaxBlockTokens));
   }
   if (absl::Status bad = Validate(OptionsOf(config)); !bad.ok()) return Wrong(bad.message());
-  if (s.profile_name.size() > kMaxNameLength) {
-    return Wrong(absl::StrCat("profile: ", s.profile_name.size(), " characters, at most ", kMaxNameLength));
+  if (s.profile_name.size() > kMaxProfileNameLength) {
+    return Wrong(absl::StrCat("profile: ", s.profile_name.size(), " characters, at most ", kMaxProfileNameLength));
   }
   if (s.carried_to < 0) return Wrong(absl::StrCat("carried_to: ", s.carried_to, " is negative"));
   if (s.profile == nullptr) return absl::OkStatus();

@@ -2,16 +2,11 @@
 #include <cmath>
 
 #include "kernels/cpu/key_scores.h"
+#include "kernels/cpu/scalar.h"
 
 namespace seine::cpu {
 namespace scalar {
 namespace {
-
-float At(const void* row, DType dtype, int j) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
-  const uint16_t bits = static_cast<const uint16_t*>(row)[j];
-  return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
-}
 
 // Sixteen lanes and one tree (simd-inl.h); term(j) is what coordinate j adds.
 template <typename Term, typename Op>

@@ -12,12 +12,6 @@
 namespace seine::cpu::scalar {
 namespace {
 
-float At(const void* row, DType dtype, int j) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
-  const uint16_t bits = static_cast<const uint16_t*>(row)[j];
-  return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
-}
-
 float Tree(float* lanes, int n) {
   for (int h = n / 2; h >= 1; h /= 2) {
     for (int i = 0; i < h; ++i) lanes[i] = lanes[i] + lanes[i + h];

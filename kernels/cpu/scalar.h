@@ -4,12 +4,20 @@
 #define SEINE_KERNELS_CPU_SCALAR_H_
 
 #include "kernels/cpu/ops.h"
+#include "kernels/math.h"
 
 namespace seine::cpu {
 
 bool ScalarForced();  // true while the target is SCALAR
 
 namespace scalar {
+
+// Coordinate j of a row of any type.
+inline float At(const void* row, DType dtype, int j) {
+  if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
+  const uint16_t bits = static_cast<const uint16_t*>(row)[j];
+  return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
+}
 
 void ToFloat(const ConstRows& rows, int count, int dim, float* out);
 int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim);

@@ -40,7 +40,7 @@ class LogSumExp {
   float lanes_[16] = {0};
 };
 
-struct Workspace {
+struct SearchWorkspace {
   QueryWork query[kMaxGroup];
   LogSumExp lse[kMaxGroup];
   std::vector<uint32_t> keys;  // zone keys scored exactly, ascending
@@ -55,8 +55,8 @@ struct Workspace {
   Candidates candidates;
 };
 
-Workspace& Local() {
-  static thread_local Workspace workspace;
+SearchWorkspace& LocalWorkspace() {
+  static thread_local SearchWorkspace workspace;
   return workspace;
 }
 
@@ -67,7 +67,7 @@ float Scale(const SearchTask& task, const SearchParams& params) {
 
 // The set of one row: the best top_k (or fewer, by mass_p) of `scores`, ascending by position.
 void Emit(const SearchParams& params, const std::vector<int32_t>& positions, const float* scores, const float* mass,
-          Workspace* w, std::vector<int32_t>* out_positions, std::vector<float>* out_scores) {
+          SearchWorkspace* w, std::vector<int32_t>* out_positions, std::vector<float>* out_scores) {
   SelectLargest(scores, positions.size(), params.top_k, &w->scratch, &w->order);
   if (mass != nullptr) {
     std::sort(w->order.begin(), w->order.end(),
@@ -89,7 +89,7 @@ void Emit(const SearchParams& params, const std::vector<int32_t>& positions, con
 }
 
 // Adds the dense zones' logits to each head's log-sum-exp.
-void AddDense(const SearchTask& task, float scale, Workspace* w) {
+void AddDense(const SearchTask& task, float scale, SearchWorkspace* w) {
   for (const DenseRun& run : task.dense) {
     w->dots.resize(static_cast<size_t>(run.count) * task.group);
     DotRows(run.keys, run.count, task.codec->layout().head_dim, task.queries, task.group, w->dots.data(), run.count);
@@ -99,7 +99,8 @@ void AddDense(const SearchTask& task, float scale, Workspace* w) {
 
 // Reduces w->logits [group][keys] to one score a key, given each head's log-sum-exp over the zone (zone) and in all
 // (full).
-void Reduce(const SearchTask& task, const SearchParams& params, const float* zone, const float* full, Workspace* w) {
+void Reduce(const SearchTask& task, const SearchParams& params, const float* zone, const float* full,
+            SearchWorkspace* w) {
   const size_t n = w->keys.size();
   w->combined.assign(n, params.reduce == GqaReduce::kMax ? -INFINITY : 0.0f);
   w->mass.assign(params.mass_p > 0 ? n : 0, 0.0f);
@@ -114,12 +115,13 @@ void Reduce(const SearchTask& task, const SearchParams& params, const float* zon
 }
 
 // DotGather of rows that the task's reader makes, some at a time.
-void DotMade(const SearchTask& task, const int32_t* positions, size_t count, float* out, int64_t stride, Workspace* w) {
-  constexpr size_t kMadeRows = 512;
+void DotMade(const SearchTask& task, const int32_t* positions, size_t count, float* out, int64_t stride,
+             SearchWorkspace* w) {
+  constexpr size_t kRowsAtOnce = 512;
   const int dim = task.codec->layout().head_dim;
-  w->rows.resize(std::min(count, kMadeRows) * dim);
-  for (size_t i = 0; i < count; i += kMadeRows) {
-    const size_t part = std::min(kMadeRows, count - i);
+  w->rows.resize(std::min(count, kRowsAtOnce) * dim);
+  for (size_t i = 0; i < count; i += kRowsAtOnce) {
+    const size_t part = std::min(kRowsAtOnce, count - i);
     task.reader->Read(positions + i, static_cast<int>(part), w->rows.data());
     DotRows({w->rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int64_t>(part), dim, task.queries,
             task.group, out + i, stride);
@@ -127,7 +129,7 @@ void DotMade(const SearchTask& task, const int32_t* positions, size_t count, flo
 }
 
 // Logits of w->keys for every query into w->logits [group][keys]: exact from the store, else from the codes.
-void Score(const SearchTask& task, const QueryWork* queries, float scale, Workspace* w, SearchStats* stats) {
+void Score(const SearchTask& task, const QueryWork* queries, float scale, SearchWorkspace* w, SearchStats* stats) {
   const size_t n = w->keys.size();
   w->logits.resize(n * task.group);
   if (task.reader != nullptr) {
@@ -148,7 +150,7 @@ void Score(const SearchTask& task, const QueryWork* queries, float scale, Worksp
   for (float& logit : w->logits) logit *= scale;
 }
 
-void SetKeys(const SearchTask& task, Workspace* w) {
+void SetKeys(const SearchTask& task, SearchWorkspace* w) {
   w->positions.resize(w->keys.size());
   for (size_t i = 0; i < w->keys.size(); ++i) w->positions[i] = static_cast<int32_t>(task.zone_begin + w->keys[i]);
 }
@@ -162,7 +164,7 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
 }
 
 // Adds the keys of q's survivors, ascending, to `keys`, which stay ascending and without doubles.
-void AddSurvivors(const QueryWork& q, Workspace* w) {
+void AddSurvivors(const QueryWork& q, SearchWorkspace* w) {
   w->survivors.clear();
   for (const uint32_t s : q.survivors) w->survivors.push_back(q.found.index[q.chosen[s]]);
   w->merged.clear();
@@ -171,7 +173,7 @@ void AddSurvivors(const QueryWork& q, Workspace* w) {
   std::swap(w->keys, w->merged);
 }
 
-void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, Workspace* w) {
+void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
   const size_t floor = std::max<size_t>(4 * k, 256);
   const double beta = params.recall_target > 0 ? 0.0 : params.beta;
@@ -232,7 +234,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
 }
 
 // Every stored key of the zone, chunk by chunk, with every query. w->logits [group][num_keys], scaled.
-void ExactLogits(const SearchTask& task, float scale, Workspace* w) {
+void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   std::vector<float>* out = &w->logits;
   const ChunkedRows& keys = task.keys;
   const size_t stride = keys.head_dim * SizeOf(keys.dtype);
@@ -248,7 +250,7 @@ void ExactLogits(const SearchTask& task, float scale, Workspace* w) {
   for (float& logit : *out) logit *= scale;
 }
 
-void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, Workspace* w) {
+void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
   const int64_t start = NowNs();
   const size_t n = task.num_keys;
   const float scale = Scale(task, params);
@@ -297,9 +299,9 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
   }
   if (params.method == Method::kExact) {
     assert(task.keys.chunks != nullptr || task.reader != nullptr);
-    SearchExact(task, params, out, &Local());
+    SearchExact(task, params, out, &LocalWorkspace());
   } else {
-    SearchIndex(task, params, out, &Local());
+    SearchIndex(task, params, out, &LocalWorkspace());
   }
 }
 

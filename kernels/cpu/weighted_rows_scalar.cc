@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // rows that are summed from zero
 
-float At(const void* row, DType dtype, int j) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
-  const uint16_t bits = static_cast<const uint16_t*>(row)[j];
-  return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
-}
-
 // at(i, j): coordinate j of row i.
 template <typename Element>
 void AddEach(Element at, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out) {

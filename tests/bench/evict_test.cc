@@ -8,11 +8,11 @@
 namespace seine::bench {
 namespace {
 
-const std::string kTrace = std::string("evict --trace ") + SEINE_TRACE + " --layers 26 ";
+const std::string kEvictTrace = std::string("evict --trace ") + SEINE_TRACE + " --layers 26 ";
 
 TEST(EvictCommandTest, EveryScorerRunsAndKeptIsExact) {
   const TestFolder folder;
-  const ProgramRun run = RunBench(kTrace + "--budget 25%,100 -o json --plot " + folder.File("plot.svg"));
+  const ProgramRun run = RunBench(kEvictTrace + "--budget 25%,100 -o json --plot " + folder.File("plot.svg"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
   for (const char* key : {"retained_attention_mass", "overlap_with_attention_top", "us_per_token", "kept"}) {
@@ -52,7 +52,7 @@ TEST(EvictCommandTest, MadeUpDataSuitsEveryScorer) {
 }
 
 TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
-  const ProgramRun run = RunBench(kTrace + "--budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
+  const ProgramRun run = RunBench(kEvictTrace + "--budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto rows = nlohmann::json::parse(run.out)["rows"];
   for (const int i : {0, 1}) {
@@ -67,7 +67,7 @@ TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABloc
   EXPECT_TRUE(rows[2]["stream"].is_null());  // looks at queries
   EXPECT_FALSE(rows[3].contains("stream"));  // the oracle
 
-  const ProgramRun table = RunBench(kTrace + "--budget 512 --scorer knorm --interval 128");
+  const ProgramRun table = RunBench(kEvictTrace + "--budget 512 --scorer knorm --interval 128");
   EXPECT_NE(table.out.find("us an eviction"), std::string::npos) << table.out << table.err;
 }
 
@@ -85,7 +85,7 @@ TEST(EvictCommandTest, WrongFlagsAreOneLine) {
       {"--profile nowhere", "--profile: "},
   };
   for (const auto& [flags, error] : kCases) {
-    const ProgramRun run = RunBench(kTrace + flags);
+    const ProgramRun run = RunBench(kEvictTrace + flags);
     EXPECT_EQ(run.exit_code, 2) << flags;
     EXPECT_NE(run.err.find(error), std::string::npos) << run.err;
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;

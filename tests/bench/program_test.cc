@@ -10,24 +10,25 @@ namespace seine::bench {
 namespace {
 
 // DESIGN.md, "Numbers that the tools print".
-constexpr const char* kContract[] = {"recall_at_k",         "recall_at_k_worst_head",
-                                     "attention_mass",      "coarse_recall",
-                                     "bytes_per_key",       "us_per_query",
-                                     "encode_keys_per_s",   "exact_us_per_query",
-                                     "scan_ns_per_key",     "num_keys",
-                                     "num_queries",         "backend",
-                                     "simd_target",         "scan_bandwidth_share",
-                                     "read_bandwidth_gb_s", "speedup_over_exact"};
+constexpr const char* kRecallContract[] = {"recall_at_k",         "recall_at_k_worst_head",
+                                           "attention_mass",      "coarse_recall",
+                                           "bytes_per_key",       "us_per_query",
+                                           "encode_keys_per_s",   "exact_us_per_query",
+                                           "scan_ns_per_key",     "num_keys",
+                                           "num_queries",         "backend",
+                                           "simd_target",         "scan_bandwidth_share",
+                                           "read_bandwidth_gb_s", "speedup_over_exact"};
 
-const std::string kTrace = std::string("recall --trace ") + SEINE_TRACE + " --layers 26 --num-queries 2 --cache warm ";
+const std::string kRecallTrace =
+    std::string("recall --trace ") + SEINE_TRACE + " --layers 26 --num-queries 2 --cache warm ";
 const std::string kSynthetic = "recall --synthetic rope --num-keys 2048 --head-dim 64 --num-queries 4 --cache warm ";
 
 TEST(ProgramTest, RecallJsonHoldsTheContract) {
   const TestFolder folder;
-  const ProgramRun run = RunBench(kTrace + "--beta .10,.25 -o json --plot " + folder.File("plot.svg"));
+  const ProgramRun run = RunBench(kRecallTrace + "--beta .10,.25 -o json --plot " + folder.File("plot.svg"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
-  for (const char* key : kContract) {
+  for (const char* key : kRecallContract) {
     ASSERT_TRUE(json.contains(key)) << key;
     EXPECT_FALSE(json[key].is_null()) << key;
   }
@@ -70,7 +71,7 @@ TEST(ProgramTest, BalancedByAModelsProfileOrTheHeadsOwn) {
   for (const bool own : {false, true}) {
     SCOPED_TRACE(own);
     const ProgramRun run =
-        RunBench(kTrace + "--horizon 4096 --refine 300 " + "--codec balanced --recall-target .9 -o json" +
+        RunBench(kRecallTrace + "--horizon 4096 --refine 300 " + "--codec balanced --recall-target .9 -o json" +
                  (own ? "" : " --profile " + profile));
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const auto json = nlohmann::json::parse(run.out);
@@ -115,9 +116,9 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {"recall --trace a --synthetic rope", "exactly one of --trace FILE and --synthetic KIND"},
       {"recall --trace /nowhere/at/all", "--trace: /nowhere/at/all"},
       {"recall --synthetic wave", "--synthetic: \"wave\" is none of"},
-      {kTrace + "--layers 4,7", "--layers: 7 is not in the trace, which holds 4, 15, 26"},
-      {kTrace + "--top-k 8000", "--top-k: 8000 is more than the 7616 keys of a head"},
-      {kTrace + "--local 8192", "--local 8192 leave 0 keys"},
+      {kRecallTrace + "--layers 4,7", "--layers: 7 is not in the trace, which holds 4, 15, 26"},
+      {kRecallTrace + "--top-k 8000", "--top-k: 8000 is more than the 7616 keys of a head"},
+      {kRecallTrace + "--local 8192", "--local 8192 leave 0 keys"},
       {kSynthetic + "--top-k 0", "--top-k: at least 1"},
       {kSynthetic + "--beta 0", "--beta: 0 is not in (0, 1]"},
       {kSynthetic + "--beta .1,2", "--beta: 2 is not in (0, 1]"},

@@ -14,10 +14,10 @@ namespace {
 using Json = nlohmann::json;
 
 // DESIGN.md, "Numbers that the tools print".
-constexpr const char* kContract[] = {"rer_static",  "rer_oja", "rer_oracle",   "overlap_static",
-                                     "overlap_oja", "updates", "us_per_update"};
+constexpr const char* kSubspaceContract[] = {"rer_static",  "rer_oja", "rer_oracle",   "overlap_static",
+                                             "overlap_oja", "updates", "us_per_update"};
 
-const std::string kTrace = std::string("subspace --trace ") + SEINE_TRACE + " --num-queries 1 ";
+const std::string kSubspaceTrace = std::string("subspace --trace ") + SEINE_TRACE + " --num-queries 1 ";
 const std::string kProfile = std::string("--profile ") + SEINE_TEST_PROFILE + " ";
 
 const Json& Find(const Json& json, const std::string& stream, const std::string& method) {
@@ -31,10 +31,10 @@ const Json& Find(const Json& json, const std::string& stream, const std::string&
 TEST(SubspaceBench, TraceShowsWhatAdaptingGains) {
   const TestFolder folder;
   const ProgramRun run =
-      RunBench(kTrace + kProfile + "--layers 15 --rank 38 -o json --plot " + folder.File("plot.svg"));
+      RunBench(kSubspaceTrace + kProfile + "--layers 15 --rank 38 -o json --plot " + folder.File("plot.svg"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json json = Json::parse(run.out);
-  for (const char* key : kContract) ASSERT_TRUE(json.contains(key) && json[key].is_number()) << key;
+  for (const char* key : kSubspaceContract) ASSERT_TRUE(json.contains(key) && json[key].is_number()) << key;
   const auto rer = [&](const char* stream, const char* method) {
     return Find(json, stream, method)["rer"].get<double>();
   };
@@ -56,8 +56,9 @@ TEST(SubspaceBench, TraceShowsWhatAdaptingGains) {
 }
 
 TEST(SubspaceBench, StorageIsSmallerByBothAndErrsLittleMore) {
-  const ProgramRun run = RunBench(
-      kTrace + kProfile + "--layers 15 --rank 38 --evict keydiff --keep .5 --local 256 --full-rank .02 -o json");
+  const ProgramRun run =
+      RunBench(kSubspaceTrace + kProfile +
+               "--layers 15 --rank 38 --evict keydiff --keep .5 --local 256 --full-rank .02 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json json = Json::parse(run.out);
   ASSERT_EQ(json["rows"].size(), 6u);
@@ -112,7 +113,7 @@ TEST(SubspaceBench, WrongFlagsAreOneLineEach) {
   const struct {
     std::string arguments;
     const char* named;
-  } kCases[] = {{kTrace, "--profile"},
+  } kCases[] = {{kSubspaceTrace, "--profile"},
                 {drift + kProfile, "--profile"},
                 {drift + "--rank 0", "--rank"},
                 {drift + "--rank 65", "--rank"},
@@ -126,8 +127,8 @@ TEST(SubspaceBench, WrongFlagsAreOneLineEach) {
                 {drift + "--learning-rate 0", "--learning_rate"},
                 {drift + "--frame pre_rope", "--frame"},
                 {drift + "--evict keydiff", "--evict"},
-                {kTrace + kProfile + "--evict keydiff --keep .05", "--keep"},
-                {kTrace + kProfile + "--evict none", "--evict"},
+                {kSubspaceTrace + kProfile + "--evict keydiff --keep .05", "--keep"},
+                {kSubspaceTrace + kProfile + "--evict none", "--evict"},
                 {"subspace", "--trace"}};
   for (const auto& c : kCases) {
     const ProgramRun run = RunBench(c.arguments);

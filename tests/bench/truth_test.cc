@@ -12,13 +12,13 @@
 namespace seine::bench {
 namespace {
 
-constexpr int kDim = 64, kGroup = 3;
-constexpr int64_t kTokens = 400, kPositions = 5;
+constexpr int kTruthDim = 64, kGroup = 3;
+constexpr int64_t kTruthTokens = 400, kPositions = 5;
 
 Head MakeHead() {
-  SyntheticHead made = MakeSynthetic({SyntheticKind::kRope, kTokens, kPositions * kGroup, kDim, 3});
+  SyntheticHead made = MakeSynthetic({SyntheticKind::kRope, kTruthTokens, kPositions * kGroup, kTruthDim, 3});
   Head head;
-  head.num_tokens = kTokens;
+  head.num_tokens = kTruthTokens;
   head.zone_begin = 8;
   head.zone_end = 8 + 320;
   head.keys = std::move(made.keys);
@@ -27,13 +27,14 @@ Head MakeHead() {
 }
 
 TruthOptions Options(Scope scope, GqaReduce reduce) {
-  return {kDim, scope == Scope::kPerQHead ? 1 : kGroup, 20, scope, reduce, 1 / std::sqrt(static_cast<float>(kDim))};
+  return {kTruthDim, scope == Scope::kPerQHead ? 1 : kGroup,      20, scope,
+          reduce,    1 / std::sqrt(static_cast<float>(kTruthDim))};
 }
 
 double Logit(const float* query, const Head& head, int64_t p) {
   double sum = 0;
-  for (int i = 0; i < kDim; ++i) sum += static_cast<double>(query[i]) * head.keys[p * kDim + i];
-  return sum / std::sqrt(static_cast<double>(kDim));
+  for (int i = 0; i < kTruthDim; ++i) sum += static_cast<double>(query[i]) * head.keys[p * kTruthDim + i];
+  return sum / std::sqrt(static_cast<double>(kTruthDim));
 }
 
 // Reduced logit of every zone key, straight from retrieval.md.
@@ -41,12 +42,12 @@ std::vector<double> Scores(const Head& head, const float* queries, int group, Gq
   std::vector<double> totals, scores;
   for (int g = 0; g < group; ++g) {
     totals.push_back(0);
-    for (int64_t t = 0; t < head.num_tokens; ++t) totals[g] += std::exp(Logit(queries + g * kDim, head, t));
+    for (int64_t t = 0; t < head.num_tokens; ++t) totals[g] += std::exp(Logit(queries + g * kTruthDim, head, t));
   }
   for (int64_t p = head.zone_begin; p < head.zone_end; ++p) {
     double sum = 0, largest = -INFINITY, softmax = 0;
     for (int g = 0; g < group; ++g) {
-      const double logit = Logit(queries + g * kDim, head, p);
+      const double logit = Logit(queries + g * kTruthDim, head, p);
       sum += logit / group;
       largest = std::max(largest, logit);
       softmax += std::exp(logit) / totals[g];

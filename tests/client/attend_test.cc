@@ -15,7 +15,7 @@ namespace {
 using client::Attended;
 using client::Attention;
 
-constexpr int kTokens = 700;
+constexpr int kAttended = 700;
 
 // Softmax attention of a query head over all of the first `tokens` tokens, in double. Returns the log-sum-exp.
 double Dense(const RandomModel& model, int layer, int head, int64_t tokens, std::vector<double>* output) {
@@ -59,7 +59,7 @@ class ClientAttendTest : public testing::Test {
   }
   Server server_;
   std::unique_ptr<client::Client> client_ = server_.Connect();
-  RandomModel model_{kTokens};
+  RandomModel model_{kAttended};
   client::Sequence sequence_;
 };
 

@@ -22,7 +22,7 @@ using client::Client;
 using client::KvStore;
 using client::Sequence;
 
-constexpr int kTokens = 600;
+constexpr int kAppended = 600;
 
 class ClientTest : public testing::Test {
  protected:
@@ -56,8 +56,8 @@ Server* ClientTest::server_ = nullptr;
 Client* ClientTest::client_ = nullptr;
 
 TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
-  const RandomModel model(kTokens);
-  const Sequence sequence = Filled(model, kTokens);
+  const RandomModel model(kAppended);
+  const Sequence sequence = Filled(model, kAppended);
   client::EvictRequest request;
   request.sequence = sequence;
   request.scorer.name = "streaming_llm";
@@ -66,7 +66,7 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   auto evicted = client_->Evict(request);
   ASSERT_TRUE(evicted.ok()) << evicted.status();
   EXPECT_EQ(evicted->kept[0].size(), 200u);
-  EXPECT_EQ(evicted->kept[0][4], kTokens - 196);
+  EXPECT_EQ(evicted->kept[0][4], kAppended - 196);
   EXPECT_EQ(evicted->bytes_freed, 0);
   request.dry_run = false;
   evicted = client_->Evict(request);
@@ -74,7 +74,7 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   EXPECT_GT(evicted->bytes_freed, 0);
   const auto head = client_->DescribeHead(sequence, 0, 0);
   ASSERT_TRUE(head.ok()) << head.status();
-  EXPECT_EQ(head->num_tokens, kTokens);
+  EXPECT_EQ(head->num_tokens, kAppended);
   EXPECT_EQ(head->num_retained, 200);
   client::Scorer knorm;
   knorm.name = "knorm";
@@ -136,18 +136,18 @@ TEST_F(ClientTest, ShowsServerAndIndexes) {
 }
 
 TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
-  const RandomModel model(kTokens);
-  const Sequence sequence = Filled(model, kTokens);
+  const RandomModel model(kAppended);
+  const Sequence sequence = Filled(model, kAppended);
   const auto info = client_->GetSequence(sequence);
   ASSERT_TRUE(info.ok()) << info.status();
-  EXPECT_EQ(info->layer_tokens, (std::vector<int64_t>{kTokens, kTokens}));
+  EXPECT_EQ(info->layer_tokens, (std::vector<int64_t>{kAppended, kAppended}));
   EXPECT_GT(info->code_bytes, 0);
   EXPECT_EQ(info->handle.id, sequence.id);
 
   const auto fork = client_->ForkSequence(sequence, "copy", 300);
   ASSERT_TRUE(fork.ok()) << fork.status();
   EXPECT_EQ(client_->GetSequence(*fork)->layer_tokens, (std::vector<int64_t>{300, 300}));
-  EXPECT_EQ(client_->GetSequence(*client_->ForkSequence(sequence, "", std::nullopt))->layer_tokens[0], kTokens);
+  EXPECT_EQ(client_->GetSequence(*client_->ForkSequence(sequence, "", std::nullopt))->layer_tokens[0], kAppended);
   const auto cut = client_->TruncateSequence(*fork, 200);
   ASSERT_TRUE(cut.ok()) << cut.status();
   EXPECT_EQ(cut->layer_tokens, (std::vector<int64_t>{200, 200}));
@@ -155,9 +155,9 @@ TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
 
   const auto head = client_->DescribeHead(sequence, 1, 1);
   ASSERT_TRUE(head.ok()) << head.status();
-  EXPECT_EQ(head->num_tokens, kTokens);
+  EXPECT_EQ(head->num_tokens, kAppended);
   EXPECT_EQ(head->zone_begin, 16);
-  EXPECT_EQ(head->zone_end, 16 + (kTokens - 16 - 64) / 64 * 64);
+  EXPECT_EQ(head->zone_end, 16 + (kAppended - 16 - 64) / 64 * 64);
   EXPECT_GT(head->bytes_per_key, 0);
 
   ASSERT_TRUE(client_->DeleteSequence(*fork).ok());
@@ -167,8 +167,8 @@ TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
 }
 
 TEST_F(ClientTest, RetrievesAndGathers) {
-  const RandomModel model(kTokens);
-  const Sequence sequence = Filled(model, kTokens);
+  const RandomModel model(kAppended);
+  const Sequence sequence = Filled(model, kAppended);
   client::Selector selector;
   selector.top_k = 20;
   selector.exact = true;
@@ -181,7 +181,7 @@ TEST_F(ClientTest, RetrievesAndGathers) {
     const client::Answer& answer = result->answers[layer];
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     EXPECT_EQ(answer.path, client::Path::kExact);
-    EXPECT_EQ(answer.num_tokens, kTokens);
+    EXPECT_EQ(answer.num_tokens, kAppended);
     ASSERT_EQ(answer.num_sets, RandomModel::kQHeads);
     ASSERT_EQ(answer.scores.size(), answer.positions.size());
     for (int head = 0; head < RandomModel::kQHeads; ++head) {
@@ -208,8 +208,8 @@ TEST_F(ClientTest, RetrievesAndGathers) {
 }
 
 TEST_F(ClientTest, SharesOfTheMassAreSelected) {
-  const RandomModel model(kTokens);
-  const Sequence sequence = Filled(model, kTokens);
+  const RandomModel model(kAppended);
+  const Sequence sequence = Filled(model, kAppended);
   client::Selector selector;
   selector.mass_p = client::MassP{0.5f, 3, 50};
   const auto result = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
@@ -246,7 +246,7 @@ TEST_F(ClientTest, AppendStreamCutsItemsBelowTheMessageLimit) {
 }
 
 TEST_F(ClientTest, AFailingPieceLeavesThoseBeforeIt) {
-  const RandomModel model(kTokens);
+  const RandomModel model(kAppended);
   const Sequence sequence = *client_->CreateSequence("m", "");
   const std::vector<client::AppendItem> gap = {{sequence, 0, 0, model.Keys(0, 0, 100), model.Values(0, 0, 100)},
                                                {sequence, 0, 101, model.Keys(0, 101, 9), model.Values(0, 101, 9)},
@@ -266,7 +266,7 @@ TEST_F(ClientTest, AFailingPieceLeavesThoseBeforeIt) {
 }
 
 TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
-  const RandomModel model(kTokens);
+  const RandomModel model(kAppended);
   const Sequence sequence = Filled(model, 100);
   const auto keys = model.Keys(0, 100, 1), values = model.Values(0, 100, 1);
   auto append = [&](int layer, client::ConstTensor k) {

@@ -20,9 +20,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLayers[] = {4, 15, 26};  // of the model; 0 to 2 of the index
-constexpr int kQ = 9, kKv = 3, kDim = 64;
-constexpr int64_t kTokens = 8192, kFirstQuery = 7680, kSink = 16;
+constexpr int kTraceLayers[] = {4, 15, 26};  // of the model; 0 to 2 of the index
+constexpr int kTraceQHeads = 9, kTraceKvHeads = 3, kTraceDim = 64;
+constexpr int64_t kTraceTokens = 8192, kFirstQuery = 7680, kSink = 16;
 constexpr int64_t kLearnt = 256;  // decode steps that the profile is measured after; the others are asked for recall
 
 class LiveProfileTest : public testing::Test {
@@ -46,7 +46,7 @@ class LiveProfileTest : public testing::Test {
   void CreateIndex(const std::string& name, const std::string& profile, client::KvStore store) const {
     client::IndexSpec spec;
     spec.name = name;
-    spec.geometry = {3, kQ, kKv, kDim, client::DType::kFloat16};
+    spec.geometry = {3, kTraceQHeads, kTraceKvHeads, kTraceDim, client::DType::kFloat16};
     spec.rope.config_json = trace_.metadata().at("rope");
     spec.sink = kSink;
     spec.local = 512;
@@ -65,13 +65,15 @@ class LiveProfileTest : public testing::Test {
   }
 
   client::ConstTensor Tokens(int layer, const char* kind, int64_t first, int64_t count) const {
-    const TensorFile::Tensor tensor = *trace_.Get(absl::StrCat("layers.", kLayers[layer], ".", kind));
-    return {tensor.data + first * kKv * kDim * 2, client::DType::kFloat16, {count, kKv, kDim}};
+    const TensorFile::Tensor tensor = *trace_.Get(absl::StrCat("layers.", kTraceLayers[layer], ".", kind));
+    return {tensor.data + first * kTraceKvHeads * kTraceDim * 2,
+            client::DType::kFloat16,
+            {count, kTraceKvHeads, kTraceDim}};
   }
   // [9, 64], of the decode step at position kFirstQuery + step.
   client::ConstTensor Query(int layer, int64_t step) const {
-    const TensorFile::Tensor tensor = *trace_.Get(absl::StrCat("layers.", kLayers[layer], ".q"));
-    return {tensor.data + step * kQ * kDim * 2, client::DType::kFloat16, {kQ, kDim}};
+    const TensorFile::Tensor tensor = *trace_.Get(absl::StrCat("layers.", kTraceLayers[layer], ".q"));
+    return {tensor.data + step * kTraceQHeads * kTraceDim * 2, client::DType::kFloat16, {kTraceQHeads, kTraceDim}};
   }
 
   void Append(const std::string& index, int64_t first, int64_t count, bool with_values) const {
@@ -132,15 +134,16 @@ TEST_F(LiveProfileTest, IsAsGoodAsOneOfTheRecording) {
   EXPECT_EQ(json["query_tokens"], 128);
 
   // The recording's: all that the server has seen, in full.
-  const Rope rope = *ParseRope(trace_.metadata().at("rope"), kDim, Rope::Style::kHalfSplit, kTokens);
-  ProfileBuilder builder(3, kQ, kKv, kDim);
+  const Rope rope = *ParseRope(trace_.metadata().at("rope"), kTraceDim, Rope::Style::kHalfSplit, kTraceTokens);
+  ProfileBuilder builder(3, kTraceQHeads, kTraceKvHeads, kTraceDim);
   for (int layer = 0; layer < 3; ++layer) {
-    const std::string name = absl::StrCat("layers.", kLayers[layer]);
-    const int64_t row = kKv * kDim, count = kFirstQuery + kLearnt - kSink;
+    const std::string name = absl::StrCat("layers.", kTraceLayers[layer]);
+    const int64_t row = kTraceKvHeads * kTraceDim, count = kFirstQuery + kLearnt - kSink;
     builder.AddKeys(layer, TensorFile::ToFloat32(*trace_.Get(name + ".k"), kSink * row, count * row)->data(), count,
                     kSink, rope);
-    builder.AddQueries(layer, TensorFile::ToFloat32(*trace_.Get(name + ".q"), 0, kLearnt * kQ * kDim)->data(), kLearnt,
-                       kFirstQuery, rope);
+    builder.AddQueries(layer,
+                       TensorFile::ToFloat32(*trace_.Get(name + ".q"), 0, kLearnt * kTraceQHeads * kTraceDim)->data(),
+                       kLearnt, kFirstQuery, rope);
   }
   Profile recorded = *builder.Finish();
   recorded.rope_json = trace_.metadata().at("rope");
@@ -150,7 +153,7 @@ TEST_F(LiveProfileTest, IsAsGoodAsOneOfTheRecording) {
   for (const bool live : {false, true}) {
     const std::string name = live ? "live" : "recorded";
     CreateIndex(name, name, client::KvStore::kKeys);
-    Append(name, 0, kTokens, false);
+    Append(name, 0, kTraceTokens, false);
     recall[live] = Recall(name);
   }
   RecordProperty("recorded", std::to_string(recall[0]));

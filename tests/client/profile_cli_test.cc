@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-constexpr int kQ = 4, kKv = 2, kDim = 16;
+constexpr int kQ = 4, kKv = 2, kHeadDim = 16;
 constexpr char kRope[] = R"({"rope_theta": 10000.0, "rope_type": "default"})";
 
 struct TraceSpec {
@@ -50,12 +50,12 @@ class ProfileCliTest : public testing::Test {
     for (const int layer : spec.layers) {
       for (const char kind : {'q', 'k', 'v'}) {
         const int64_t count = kind == 'q' ? spec.queries : spec.tokens, heads = kind == 'q' ? kQ : kKv;
-        const std::vector<float> rows = Rows(count * heads * kDim, SeedOf(spec, layer, kind), spec.scale);
+        const std::vector<float> rows = Rows(count * heads * kHeadDim, SeedOf(spec, layer, kind), spec.scale);
         const std::string tensor = absl::StrCat("layers.", layer, ".", std::string(1, kind));
         if (tensor == spec.without) continue;
         tensors.push_back({tensor,
                            TensorFile::Type::kF32,
-                           {count, heads, kDim},
+                           {count, heads, kHeadDim},
                            std::string(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float))});
       }
     }
@@ -115,22 +115,22 @@ TEST_F(ProfileCliTest, CalibrateMeasuresWhatTheBuilderDoes) {
   EXPECT_EQ(json["query_tokens"], 80);
   EXPECT_EQ(json["dtype"], "fp32");
 
-  ProfileBuilder builder(2, kQ, kKv, kDim);
+  ProfileBuilder builder(2, kQ, kKv, kHeadDim);
   for (const TraceSpec* spec : {&two, &one}) {
     const std::string rope_json = spec == &one ? kRope : spec->metadata[2].second;
-    const Rope rope = ParseRope(rope_json, kDim, Rope::Style::kHalfSplit, 1).value();
+    const Rope rope = ParseRope(rope_json, kHeadDim, Rope::Style::kHalfSplit, 1).value();
     for (const int layer : {0, 1}) {
       const auto rows = [&](char kind, int64_t count) { return Rows(count, SeedOf(*spec, layer, kind), 1); };
-      const std::vector<float> keys = rows('k', spec->tokens * kKv * kDim), values = rows('v', keys.size());
-      builder.AddKeys(layer, keys.data() + 20 * kKv * kDim, spec->tokens - 20, 20, rope);
-      builder.AddValues(layer, values.data() + 20 * kKv * kDim, spec->tokens - 20);
-      builder.AddQueries(layer, rows('q', 40 * kQ * kDim).data(), 40, spec == &one ? 260 : 100, rope);
+      const std::vector<float> keys = rows('k', spec->tokens * kKv * kHeadDim), values = rows('v', keys.size());
+      builder.AddKeys(layer, keys.data() + 20 * kKv * kHeadDim, spec->tokens - 20, 20, rope);
+      builder.AddValues(layer, values.data() + 20 * kKv * kHeadDim, spec->tokens - 20);
+      builder.AddQueries(layer, rows('q', 40 * kQ * kHeadDim).data(), 40, spec == &one ? 260 : 100, rope);
     }
   }
   const Profile expected = builder.Finish().value();
   const absl::StatusOr<Profile> profile = ReadProfile(folder_.Path("p"));
   ASSERT_TRUE(profile.ok()) << profile.status();
-  ASSERT_TRUE(CheckGeometry(*profile, 2, kQ, kKv, kDim).ok());
+  ASSERT_TRUE(CheckGeometry(*profile, 2, kQ, kKv, kHeadDim).ok());
   const LayerProfile &got = profile->layers[1], &wanted = expected.layers[1];
   EXPECT_LT((got.q_moment[3] - wanted.q_moment[3]).norm(), 1e-5);
   EXPECT_LT((got.k_mean[1] - wanted.k_mean[1]).norm(), 1e-5);
@@ -156,13 +156,13 @@ TEST_F(ProfileCliTest, ShowsAProfile) {
   ASSERT_EQ(json["heads"].size(), 3u * kKv);
   for (const Json& head : json["heads"]) {
     const auto coarse = head["coarse_bits"].get<std::vector<int>>(), total = head["total_bits"].get<std::vector<int>>();
-    ASSERT_EQ(coarse.size(), size_t{kDim});
-    EXPECT_EQ(std::accumulate(coarse.begin(), coarse.end(), 0), kDim / 2);
-    EXPECT_EQ(std::accumulate(total.begin(), total.end(), 0), 2 * kDim);
+    ASSERT_EQ(coarse.size(), size_t{kHeadDim});
+    EXPECT_EQ(std::accumulate(coarse.begin(), coarse.end(), 0), kHeadDim / 2);
+    EXPECT_EQ(std::accumulate(total.begin(), total.end(), 0), 2 * kHeadDim);
     EXPECT_LE(head["top_1"], head["top_4"]);
     EXPECT_NEAR(head["top_16"].get<double>(), 1, 1e-9);
     EXPECT_GT(head["effective_rank"], 1);
-    EXPECT_LE(head["effective_rank"], kDim);
+    EXPECT_LE(head["effective_rank"], kHeadDim);
   }
   EXPECT_EQ(SeineJson("profile show %p --layer 2")["heads"][1]["layer"], 2);
   const Outcome text = Seine("profile show %p --layer 1");

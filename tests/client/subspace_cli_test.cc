@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLayers = 30, kKvHeads = 3, kDim = 64;
-constexpr int64_t kTokens = 300;
+constexpr int kModelLayers = 30, kModelKvHeads = 3, kModelDim = 64;
+constexpr int64_t kStreamed = 300;
 
 class SubspaceCliTest : public ::testing::Test {
  protected:
@@ -37,9 +37,9 @@ class SubspaceCliTest : public ::testing::Test {
     SeineJson("index create plain --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64");
     ASSERT_TRUE(client->CreateSequence("m", "s").ok());
     ASSERT_TRUE(client->CreateSequence("plain", "s").ok());
-    std::vector<float> rows(kTokens * kKvHeads * kDim);
+    std::vector<float> rows(kStreamed * kModelKvHeads * kModelDim);
     for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * i % 97) / 50 - .8f;
-    const client::ConstTensor tensor = {rows.data(), client::DType::kFloat32, {kTokens, kKvHeads, kDim}};
+    const client::ConstTensor tensor = {rows.data(), client::DType::kFloat32, {kStreamed, kModelKvHeads, kModelDim}};
     const auto length = client->Append({{"m", "s"}, 0, 0, tensor, tensor});
     ASSERT_TRUE(length.ok()) << length.status();
   }
@@ -74,7 +74,7 @@ TEST_F(SubspaceCliTest, ShowsWhatBasesTakeAndLeaveOut) {
   const Json json = SeineJson("subspace show m s --layer 0");
   EXPECT_EQ(json["frame"], "pre_rope");
   EXPECT_EQ(json["key_rank"], 20);
-  ASSERT_EQ(json["heads"].size(), kKvHeads);
+  ASSERT_EQ(json["heads"].size(), kModelKvHeads);
   const Json& head = json["heads"][2];
   EXPECT_EQ(head["low_rank_tokens"], 192);
   EXPECT_EQ(head["full_rank_tokens"], 9);  // .05 of each 64
@@ -88,7 +88,7 @@ TEST_F(SubspaceCliTest, ShowsWhatBasesTakeAndLeaveOut) {
 }
 
 TEST_F(SubspaceCliTest, SavesLoadsAndCalibrates) {
-  EXPECT_EQ(SeineJson("subspace save m s %own")["layers"], kLayers);
+  EXPECT_EQ(SeineJson("subspace save m s %own")["layers"], kModelLayers);
   EXPECT_EQ(SeineJson("subspace calibrate m %profile --profile smollm2-135m --key-rank 20 --value-rank 38")["frame"],
             "pre_rope");
   const auto own = TensorFile::Open(folder_->Path("own")), profile = TensorFile::Open(folder_->Path("profile"));
@@ -110,7 +110,7 @@ TEST_F(SubspaceCliTest, SavesLoadsAndCalibrates) {
   SeineJson("subspace calibrate m %energy --profile smollm2-135m --energy .9");
   const auto energy = TensorFile::Open(folder_->Path("energy"));
   ASSERT_TRUE(energy.ok());
-  EXPECT_LT(energy->Get("layers.0.key_basis")->shape[2], kDim);
+  EXPECT_LT(energy->Get("layers.0.key_basis")->shape[2], kModelDim);
 }
 
 TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
@@ -152,7 +152,7 @@ TEST_F(SubspaceCliTest, TheClientReadsRanges) {
   ASSERT_TRUE(rows.ok());
   EXPECT_EQ(range->rows.keys, rows->keys);
   EXPECT_EQ(range->rows.values, rows->values);
-  EXPECT_EQ(client->Reconstruct({"m", "s"}, 0, 1, 0, kTokens + 1).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(client->Reconstruct({"m", "s"}, 0, 1, 0, kStreamed + 1).status().code(), absl::StatusCode::kOutOfRange);
   auto layer = client->GetBasis({"m", "s"}, 0);
   ASSERT_TRUE(layer.ok());
   layer->bases.keys.pop_back();

@@ -22,16 +22,16 @@ using testing::Seen;
 using testing::Simulation;
 using testing::TestBackend;
 
-constexpr AttentionParams kNoTail = {.tail = false, .with_positions = true};
-constexpr AttentionParams kWithTail = {.tail = true, .with_positions = true};
+constexpr AttentionParams kLowRankNoTail = {.tail = false, .with_positions = true};
+constexpr AttentionParams kLowRankWithTail = {.tail = true, .with_positions = true};
 
-struct Case {
+struct AttendCase {
   const char* name;
   double full_rank;
   KeyFrame frame;
 };
 
-class SubspaceAttendTest : public ::testing::TestWithParam<Case> {
+class SubspaceAttendTest : public ::testing::TestWithParam<AttendCase> {
  protected:
   SubspaceAttendTest() : config(LowRankConfig(GetParam().full_rank, GetParam().frame)) {
     config.geometry.num_q_heads = 6;
@@ -135,7 +135,7 @@ class SubspaceAttendTest : public ::testing::TestWithParam<Case> {
         SearchParams params;
         params.scope = scope;
         params.top_k = top_k;
-        const AttendAnswer answer = Attend(of, params, kNoTail), tail = Attend(of, params, kWithTail);
+        const AttendAnswer answer = Attend(of, params, kLowRankNoTail), tail = Attend(of, params, kLowRankWithTail);
         EXPECT_EQ(tail.tail, windows > 0);
         EXPECT_FALSE(answer.tail);
         for (int q = 0; q < config.geometry.num_q_heads; ++q) {
@@ -191,10 +191,10 @@ TEST_P(SubspaceAttendTest, AppendsAfterAnEviction) {
   Append(400, 150);
   SearchParams params;
   params.scope = Scope::kPerQHead;
-  const AttendAnswer answer = Attend(sequence, params, kNoTail);
+  const AttendAnswer answer = Attend(sequence, params, kLowRankNoTail);
   const std::vector<Head> heads = Read(*simulation);
   for (int q = 0; q < config.geometry.num_q_heads; ++q) Expect(answer, q, SumOf(heads, answer, q), 1e-5);
-  EXPECT_TRUE(Attend(sequence, params, kWithTail).tail);
+  EXPECT_TRUE(Attend(sequence, params, kLowRankWithTail).tail);
 }
 
 TEST_P(SubspaceAttendTest, BelowTheThresholdAllIsAttendedAsItReads) {
@@ -204,7 +204,7 @@ TEST_P(SubspaceAttendTest, BelowTheThresholdAllIsAttendedAsItReads) {
   ASSERT_TRUE(index->Truncate(sequence, 290).ok());
   simulation->Truncate(290);
   SearchParams params;
-  const AttendAnswer answer = Attend(sequence, params, kWithTail);
+  const AttendAnswer answer = Attend(sequence, params, kLowRankWithTail);
   EXPECT_EQ(answer.path, Path::kDense);
   EXPECT_FALSE(answer.tail);
   EXPECT_EQ(answer.attended_tokens, 6 * 290);
@@ -222,7 +222,7 @@ TEST_P(SubspaceAttendTest, TheSameBitsHoweverTheTokensCame) {
   ASSERT_TRUE(index->Truncate(other, 600).ok());
   SearchParams params;
   params.scope = Scope::kPerQHead;
-  const AttendAnswer a = Attend(sequence, params, kWithTail), b = Attend(other, params, kWithTail);
+  const AttendAnswer a = Attend(sequence, params, kLowRankWithTail), b = Attend(other, params, kLowRankWithTail);
   EXPECT_EQ(a.output, b.output);
   EXPECT_EQ(a.log_sum_exp, b.log_sum_exp);
 }
@@ -234,18 +234,18 @@ TEST_P(SubspaceAttendTest, OfTheWholeRankIsNearToFullRank) {
   SearchParams params;
   params.scope = Scope::kPerQHead;
   params.method = Method::kExact;
-  const AttendAnswer low = Attend(sequence, params, kWithTail);
+  const AttendAnswer low = Attend(sequence, params, kLowRankWithTail);
   config.subspace.reset();
   index = MakeIndex(config, &backend);
   sequence = *index->CreateSequence("");
   ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, 600)).ok());
-  const AttendAnswer full = Attend(sequence, params, kWithTail);
+  const AttendAnswer full = Attend(sequence, params, kLowRankWithTail);
   for (size_t i = 0; i < full.output.size(); ++i) ASSERT_NEAR(low.output[i], full.output[i], 1e-2) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, SubspaceAttendTest,
-                         ::testing::Values(Case{"plain", 0, KeyFrame::kPostRope},
-                                           Case{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
+                         ::testing::Values(AttendCase{"plain", 0, KeyFrame::kPostRope},
+                                           AttendCase{"hybrid_pre_rope", .1, KeyFrame::kPreRope}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr KeyScore kKinds[] = {KeyScore::kNegNorm, KeyScore::kDot,  KeyScore::kNegCosine, KeyScore::kL2,
                                KeyScore::kL1,      KeyScore::kLinf, KeyScore::kUnitL2};
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kKeyTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 double Exact(KeyScore kind, const float* k, const float* a, int dim) {
   const double norm = std::sqrt(Dot64(k, k, dim));
@@ -62,7 +62,7 @@ std::vector<float> Anchor(int dim) {
 TEST(KeyScores, EveryKindOnEveryTarget) {
   for (const int dim : kHeadDims) {
     const std::vector<float> anchor = Anchor(dim);
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kKeyTypes) {
       for (const int n : {1, 15, 16, 17, 37}) {
         const Typed typed(WithAZero(n, dim), dim, dtype);
         for (const KeyScore kind : kKinds) {
@@ -109,7 +109,7 @@ TEST(KeyScores, FiniteForEveryKeyThatAnIndexTakes) {
 
 TEST(KeyScores, SumsOnEveryTargetAndInAnySplit) {
   for (const int dim : kHeadDims) {
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kKeyTypes) {
       for (const bool unit : {false, true}) {
         const int n = 131;
         const Typed typed(WithAZero(n, dim), dim, dtype);

@@ -80,7 +80,7 @@ class Process {
   pid_t pid_ = -1;
 };
 
-class SeinedTest : public testing::Test {
+class SeinedTest : public ::testing::Test {
  protected:
   std::string socket() const { return "unix:" + dir_.path + "/seine.sock"; }
   TempDir dir_;
@@ -288,7 +288,7 @@ void AppendUntilTheEnd(const Stubs& stubs, v1::SequenceHandle handle, Load* load
   load->Ended(status);
 }
 
-class SeinedLoadTest : public SeinedTest, public testing::WithParamInterface<bool> {};
+class SeinedLoadTest : public SeinedTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(SeinedLoadTest, SigtermUnderLoadEndsWithZero) {
   std::vector<std::string> flags = {"--listen", socket(), "--threads", "1"};
@@ -322,7 +322,7 @@ TEST_P(SeinedLoadTest, SigtermUnderLoadEndsWithZero) {
   EXPECT_NE(seined.err().find("ended after"), std::string::npos) << seined.err();
 }
 
-INSTANTIATE_TEST_SUITE_P(Serving, SeinedLoadTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Serving, SeinedLoadTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
 
 }  // namespace

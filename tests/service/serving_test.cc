@@ -177,7 +177,7 @@ TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
   for (auto& o : open) o->context.TryCancel();
 }
 
-INSTANTIATE_TEST_SUITE_P(Serving, ServingTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Serving, ServingTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
 
 // One worker and one place in the queue: what overload and deadlines do. The executor serves the callback way only.
@@ -254,7 +254,7 @@ TEST_P(OverloadTest, OversizedMessageIsRefusedAndTheRestLivesOn) {
   EXPECT_TRUE(Append(Item(handle, 0, 0, 200)).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Serving, OverloadTest, testing::Values(false), [](const auto&) { return "Callback"; });
+INSTANTIATE_TEST_SUITE_P(Serving, OverloadTest, ::testing::Values(false), [](const auto&) { return "Callback"; });
 
 }  // namespace
 }  // namespace seine::test

@@ -16,7 +16,7 @@
 namespace seine {
 namespace {
 
-constexpr int kTokens = 160, kHeads = 2, kGroup = 2, kDim = 64;
+constexpr int kGoldenTokens = 160, kGoldenHeads = 2, kGoldenGroup = 2, kGoldenDim = 64;
 constexpr const char* kRatios[] = {"0.5", "0.75", "0.9"};
 
 class Kvpress : public ::testing::Test {
@@ -29,25 +29,25 @@ class Kvpress : public ::testing::Test {
     keys_ = Heads("keys");
     values_ = Heads("values");
     input_.backend = backend_.get();
-    input_.head_dim = kDim;
-    input_.group = kGroup;
-    input_.softmax_scale = 1 / std::sqrt(static_cast<float>(kDim));
-    input_.length = kTokens;
+    input_.head_dim = kGoldenDim;
+    input_.group = kGoldenGroup;
+    input_.softmax_scale = 1 / std::sqrt(static_cast<float>(kGoldenDim));
+    input_.length = kGoldenTokens;
     input_.queries = queries_.data();
-    input_.num_queries = kTokens;
+    input_.num_queries = kGoldenTokens;
     input_.filters = filters_.data();
     input_.rope = &rope_;
-    for (int h = 0; h < kHeads; ++h) {
+    for (int h = 0; h < kGoldenHeads; ++h) {
       HeadTokens& head = input_.heads.emplace_back();
-      head.count = kTokens;
-      head.keys = {&keys_[h], kTokens, kDim, DType::kFloat16};
-      head.values = {&values_[h], kTokens, kDim, DType::kFloat16};
+      head.count = kGoldenTokens;
+      head.keys = {&keys_[h], kGoldenTokens, kGoldenDim, DType::kFloat16};
+      head.values = {&values_[h], kGoldenTokens, kGoldenDim, DType::kFloat16};
     }
   }
 
   std::vector<const uint8_t*> Heads(const char* name) {
     const TensorFile::Tensor tensor = *file_.Get(name);
-    return {tensor.data, tensor.data + size_t{kTokens} * kDim * 2};
+    return {tensor.data, tensor.data + size_t{kGoldenTokens} * kGoldenDim * 2};
   }
 
   std::vector<std::vector<uint32_t>> Kept(const std::string& name, const std::string& ratio, HeadBudget heads) {
@@ -79,7 +79,7 @@ TEST_F(Kvpress, RetainedSetsAreEqual) {
     for (const char* ratio : kRatios) {
       const TensorFile::Tensor golden = *file_.Get(std::string(name) + "." + ratio);
       const auto kept = Kept(name, ratio, HeadBudget::kUniform);
-      for (int h = 0; h < kHeads; ++h) {
+      for (int h = 0; h < kGoldenHeads; ++h) {
         ASSERT_EQ(static_cast<int64_t>(kept[h].size()), golden.shape[1]) << name << " " << ratio;
         std::vector<uint32_t> want(kept[h].size());
         std::memcpy(want.data(), golden.data + h * want.size() * sizeof(uint32_t), want.size() * sizeof(uint32_t));
@@ -94,10 +94,10 @@ TEST_F(Kvpress, AdaKvKeepsTheSameOfEachHead) {
     for (const char* ratio : kRatios) {
       const TensorFile::Tensor golden = *file_.Get(std::string("adakv.") + name + "." + ratio);
       const auto kept = Kept(name, ratio, HeadBudget::kAdaptive);
-      for (int h = 0; h < kHeads; ++h) {
+      for (int h = 0; h < kGoldenHeads; ++h) {
         std::vector<uint32_t> want;
-        for (uint32_t i = 0; i < kTokens; ++i) {
-          if (golden.data[h * kTokens + i] != 0) want.push_back(i);
+        for (uint32_t i = 0; i < kGoldenTokens; ++i) {
+          if (golden.data[h * kGoldenTokens + i] != 0) want.push_back(i);
         }
         EXPECT_EQ(kept[h], want) << name << " at " << ratio << ", head " << h;
       }

@@ -16,22 +16,22 @@ namespace {
 
 using Eigen::MatrixXd;
 
-constexpr int kDim = 64, kHeads = 2;
+constexpr int kCalibratedDim = 64, kCalibratedHeads = 2;
 
 // Two KV heads of one query head each; keys of rank 4 and 6 before RoPE, values of rank 3.
 Profile MadeUpProfile() {
   Profile profile;
-  profile.num_q_heads = profile.num_kv_heads = kHeads;
-  profile.head_dim = kDim;
+  profile.num_q_heads = profile.num_kv_heads = kCalibratedHeads;
+  profile.head_dim = kCalibratedDim;
   LayerProfile layer;
   const auto moment = [](int rank, uint64_t seed) {
-    const MatrixXd u = RandomAxes(kDim, seed).leftCols(rank);
+    const MatrixXd u = RandomAxes(kCalibratedDim, seed).leftCols(rank);
     return MatrixXd(u * u.transpose());
   };
-  for (int h = 0; h < kHeads; ++h) {
-    layer.q_mean.push_back(Eigen::VectorXd::Zero(kDim));
-    layer.k_mean.push_back(Eigen::VectorXd::Zero(kDim));
-    layer.v_mean.push_back(Eigen::VectorXd::Zero(kDim));
+  for (int h = 0; h < kCalibratedHeads; ++h) {
+    layer.q_mean.push_back(Eigen::VectorXd::Zero(kCalibratedDim));
+    layer.k_mean.push_back(Eigen::VectorXd::Zero(kCalibratedDim));
+    layer.v_mean.push_back(Eigen::VectorXd::Zero(kCalibratedDim));
     layer.q_moment.push_back(moment(2, 10 + h));
     layer.k_moment.push_back(moment(4 + 2 * h, 20 + h));
     layer.k_residual.push_back(layer.k_moment.back());
@@ -41,7 +41,9 @@ Profile MadeUpProfile() {
   return profile;
 }
 
-Rope MadeUpRope() { return ParseRope(R"({"rope_theta": 10000})", kDim, Rope::Style::kHalfSplit, 1024).value(); }
+Rope MadeUpRope() {
+  return ParseRope(R"({"rope_theta": 10000})", kCalibratedDim, Rope::Style::kHalfSplit, 1024).value();
+}
 
 CalibrationOptions PreRope(double energy) {
   CalibrationOptions options;
@@ -52,7 +54,7 @@ CalibrationOptions PreRope(double energy) {
 
 TEST(Calibrate, RankIsTheLargestOfTheLayer) {
   const LayerBases bases = CalibrateLayer(MadeUpProfile(), MadeUpRope(), 0, PreRope(.999)).value();
-  ASSERT_EQ(bases.keys.size(), kHeads);
+  ASSERT_EQ(bases.keys.size(), kCalibratedHeads);
   EXPECT_EQ(bases.keys[0].rank, 6);
   EXPECT_EQ(bases.keys[1].rank, 6);
   EXPECT_EQ(bases.values[1].rank, 3);
@@ -71,7 +73,7 @@ TEST(Calibrate, StackedQueriesShareTheBasis) {
 TEST(Calibrate, PostRopeBasesFitKeysAtThePositionsThatTheyAreCarriedTo) {
   constexpr int kTokens = 2000, kRank = 40;
   const Profile profile = MadeUpProfile();
-  const MatrixXd axes = RandomAxes(kDim, 20);
+  const MatrixXd axes = RandomAxes(kCalibratedDim, 20);
   std::vector<float> keys = Stream(axes, kTokens, 5, [](int i) { return i < 4 ? 1.0 : 0.0; });
   ApplyRopeToRows(MadeUpRope(), int64_t{0}, kTokens, keys.data());
   CalibrationOptions options;
@@ -81,14 +83,14 @@ TEST(Calibrate, PostRopeBasesFitKeysAtThePositionsThatTheyAreCarriedTo) {
   const Basis carried = CalibrateLayer(profile, MadeUpRope(), 0, options)->keys[0];
   options.end = 0;  // as if all keys stood at position 0
   const Basis at_zero = CalibrateLayer(profile, MadeUpRope(), 0, options)->keys[0];
-  const double oracle =
-      ResidualRatio(BasisOfMoment(MomentOfRows(RowsOf(keys, kDim), kTokens, kDim), kRank).value(), keys);
+  const double oracle = ResidualRatio(
+      BasisOfMoment(MomentOfRows(RowsOf(keys, kCalibratedDim), kTokens, kCalibratedDim), kRank).value(), keys);
   EXPECT_LT(ResidualRatio(carried, keys), oracle + .02);
   EXPECT_GT(ResidualRatio(at_zero, keys), oracle + .1);
 }
 
 TEST(Calibrate, RopeIsUndoneAndApplied) {
-  std::vector<float> rows = Stream(RandomAxes(kDim, 1), 50, 2, [](int) { return 1; });
+  std::vector<float> rows = Stream(RandomAxes(kCalibratedDim, 1), 50, 2, [](int) { return 1; });
   const std::vector<float> before = rows;
   UndoRopeOfRows(MadeUpRope(), 1000, 50, rows.data());
   EXPECT_GT(std::abs(rows[0] - before[0]), 1e-3);
@@ -124,7 +126,7 @@ TEST(BasesFile, ComesBackAsItWas) {
   EXPECT_EQ(back.frame, file.frame);
   EXPECT_EQ(back.model, file.model);
   ASSERT_EQ(back.layers.size(), 2u);
-  for (int h = 0; h < kHeads; ++h) {
+  for (int h = 0; h < kCalibratedHeads; ++h) {
     EXPECT_EQ(back.layers[1].keys[h].u, file.layers[1].keys[h].u);
     EXPECT_EQ(back.layers[1].values[h].u, file.layers[1].values[h].u);
   }

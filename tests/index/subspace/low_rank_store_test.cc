@@ -18,7 +18,7 @@
 namespace seine {
 namespace {
 
-constexpr int kDim = 64, kBlock = 64;
+constexpr int kRowDim = 64, kBlock = 64;
 
 double Fading(int i) { return std::pow(i + 1, -.7); }
 
@@ -27,9 +27,9 @@ struct Tokens {
   explicit Tokens(int64_t count, uint64_t seed = 1) {
     for (auto* rows : {&keys, &values}) {
       for (int64_t b = 0; b * kBlock < count; ++b) {
-        const auto deviation = [b](int i) { return Fading((i + static_cast<int>(b)) % kDim); };
+        const auto deviation = [b](int i) { return Fading((i + static_cast<int>(b)) % kRowDim); };
         const uint64_t own = seed * 1000 + (rows == &keys ? 100 : 500) + b;
-        const std::vector<float> part = Stream(RandomAxes(kDim, 10), kBlock, own, deviation);
+        const std::vector<float> part = Stream(RandomAxes(kRowDim, 10), kBlock, own, deviation);
         rows->insert(rows->end(), part.begin(), part.end());
       }
       for (float& x : *rows) x = HalfToFloat(FloatToHalf(x));  // as fp16 holds it
@@ -48,8 +48,8 @@ std::vector<int32_t> PositionsFrom(int64_t place, int64_t count) {
 
 // Appends tokens [first, first + count) of `tokens`, a block of `block` first.
 absl::Status Append(LowRankStore* store, const Tokens& tokens, int64_t first, int64_t count, int64_t block = kBlock) {
-  const HeadRows rows = {{tokens.keys.data() + first * kDim, kDim * 4, DType::kFloat32},
-                         {tokens.values.data() + first * kDim, kDim * 4, DType::kFloat32}};
+  const HeadRows rows = {{tokens.keys.data() + first * kRowDim, kRowDim * 4, DType::kFloat32},
+                         {tokens.values.data() + first * kRowDim, kRowDim * 4, DType::kFloat32}};
   auto staged = store->Stage(rows, PositionsFrom(store->size(), count).data(), count, block);
   if (!staged.ok()) return staged.status();
   store->Install(*std::move(staged));
@@ -59,7 +59,7 @@ absl::Status Append(LowRankStore* store, const Tokens& tokens, int64_t first, in
 std::vector<float> Read(const LowRankStore& store, bool of_values, int64_t begin, int64_t end) {
   std::vector<int64_t> places(end - begin);
   std::iota(places.begin(), places.end(), begin);
-  std::vector<float> out((end - begin) * kDim);
+  std::vector<float> out((end - begin) * kRowDim);
   const std::vector<int32_t> positions = PositionsFrom(begin, end - begin);
   store.Read(places, positions.data(), of_values ? nullptr : out.data(), of_values ? out.data() : nullptr);
   return out;
@@ -68,10 +68,10 @@ std::vector<float> Read(const LowRankStore& store, bool of_values, int64_t begin
 LowRankShape Shape(double full_rank = 0, KeyFrame frame = KeyFrame::kPostRope) {
   LowRankShape shape;
   LowRankOptions& o = shape.options;
-  o.head_dim = kDim;
+  o.head_dim = kRowDim;
   o.dtype = DType::kFloat32;
   o.frame = frame;
-  o.rope = ParseRope(R"({"rope_theta": 10000})", kDim, Rope::Style::kHalfSplit, 4096).value();
+  o.rope = ParseRope(R"({"rope_theta": 10000})", kRowDim, Rope::Style::kHalfSplit, 4096).value();
   o.key_rank = 20;
   o.value_rank = 33;
   o.block_tokens = kBlock;
@@ -110,10 +110,10 @@ TEST_F(LowRankStoreTest, ReadsTheProjectionOnTheVersionsBasis) {
   EXPECT_EQ(store.metrics().num_versions, 3);
   for (int64_t place : {0, 63, 64, 300, 639}) {
     const Eigen::MatrixXd u = ToEigen(store.BasisOf(place, false));
-    const Eigen::VectorXd k = Eigen::Map<const Eigen::VectorXf>(&tokens.keys[place * kDim], kDim).cast<double>();
+    const Eigen::VectorXd k = Eigen::Map<const Eigen::VectorXf>(&tokens.keys[place * kRowDim], kRowDim).cast<double>();
     const Eigen::VectorXd want = u * (u.transpose() * k);
     const std::vector<float> got = Keys(store, place, place + 1);
-    for (int j = 0; j < kDim; ++j) ASSERT_NEAR(got[j], want(j), 1e-5) << place;
+    for (int j = 0; j < kRowDim; ++j) ASSERT_NEAR(got[j], want(j), 1e-5) << place;
   }
   EXPECT_LT(OrthonormalityError(store.BasisOf(0, true)), 2e-3);  // as fp16 keeps it
   EXPECT_EQ(store.BasisOf(0, true).rank, 33);
@@ -152,13 +152,13 @@ TEST_F(LowRankStoreTest, PreRopeKeysComeBackAtTheirPositions) {
   EXPECT_LT(pre, Error(Keys(after, 0, 4 * kBlock), tokens.keys.data()));
   // A part that begins inside a block is turned by its own positions.
   const std::vector<float> whole = Keys(before, 0, 4 * kBlock), part = Keys(before, 70, 200);
-  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 70 * kDim));
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 70 * kRowDim));
 }
 
 TEST_F(LowRankStoreTest, FullRankTokensAreThoseThatLoseMostAndComeBackExactly) {
   for (const bool with_queries : {false, true}) {
     LowRankShape shape = Shape(.125);
-    const Eigen::MatrixXd axes = RandomAxes(kDim, 77);
+    const Eigen::MatrixXd axes = RandomAxes(kRowDim, 77);
     if (with_queries) shape.query_moment = axes.leftCols(3) * axes.leftCols(3).transpose();
     const LowRankShape bare = Shape();
     const Tokens tokens(2 * kBlock);
@@ -169,18 +169,19 @@ TEST_F(LowRankStoreTest, FullRankTokensAreThoseThatLoseMostAndComeBackExactly) {
       const std::vector<float> lost = Keys(plain, b * kBlock, (b + 1) * kBlock);
       std::vector<float> losses(kBlock);
       for (int64_t t = 0; t < kBlock; ++t) {
-        Eigen::VectorXd r(kDim);
-        for (int j = 0; j < kDim; ++j) r(j) = tokens.keys[(b * kBlock + t) * kDim + j] - lost[t * kDim + j];
+        Eigen::VectorXd r(kRowDim);
+        for (int j = 0; j < kRowDim; ++j) r(j) = tokens.keys[(b * kBlock + t) * kRowDim + j] - lost[t * kRowDim + j];
         losses[t] = static_cast<float>(with_queries ? (axes.leftCols(3).transpose() * r).norm() : r.norm());
       }
       const std::vector<int32_t> kept = FullRankSet(losses, 8);
       const std::vector<float> keys = Keys(store, b * kBlock, (b + 1) * kBlock);
       const std::vector<float> values = Values(store, b * kBlock, (b + 1) * kBlock);
       for (int64_t t = 0; t < kBlock; ++t) {
-        const bool exact = std::equal(&keys[t * kDim], &keys[t * kDim] + kDim, &tokens.keys[(b * kBlock + t) * kDim]);
+        const bool exact =
+            std::equal(&keys[t * kRowDim], &keys[t * kRowDim] + kRowDim, &tokens.keys[(b * kBlock + t) * kRowDim]);
         EXPECT_EQ(exact, std::binary_search(kept.begin(), kept.end(), t)) << with_queries << " " << b << " " << t;
-        EXPECT_EQ(exact,
-                  std::equal(&values[t * kDim], &values[t * kDim] + kDim, &tokens.values[(b * kBlock + t) * kDim]));
+        EXPECT_EQ(exact, std::equal(&values[t * kRowDim], &values[t * kRowDim] + kRowDim,
+                                    &tokens.values[(b * kBlock + t) * kRowDim]));
       }
     }
   }
@@ -213,7 +214,7 @@ TEST_F(LowRankStoreTest, CutsMayFallAnywhereAndForksGoTheirOwnWay) {
   const std::vector<float> kept = Keys(fork, 0, 100);
   EXPECT_TRUE(std::equal(kept.begin(), kept.end(), before.begin()));
   EXPECT_LT(Error(Keys(fork, 100, 100 + 2 * kBlock), others.keys.data()), .6);
-  EXPECT_GT(Error(Keys(fork, 100, 100 + 2 * kBlock), &tokens.keys[100 * kDim]), .9);
+  EXPECT_GT(Error(Keys(fork, 100, 100 + 2 * kBlock), &tokens.keys[100 * kRowDim]), .9);
   fork.Truncate(0);
   EXPECT_EQ(fork.size(), 0);
   EXPECT_EQ(fork.bytes().codes, 0);
@@ -236,7 +237,7 @@ TEST_F(LowRankStoreTest, KeptTokensReadAsBefore) {
       positions.push_back(static_cast<int32_t>(kFirstPosition + place));
     }
     const auto count = static_cast<int64_t>(places.size());
-    std::vector<float> keys(count * kDim), values(keys.size()), kept_keys(keys.size()), kept_values(keys.size());
+    std::vector<float> keys(count * kRowDim), values(keys.size()), kept_keys(keys.size()), kept_values(keys.size());
     store.Read(places, positions.data(), keys.data(), values.data());
     auto kept = store.Keep(places);
     ASSERT_TRUE(kept.ok());
@@ -248,7 +249,7 @@ TEST_F(LowRankStoreTest, KeptTokensReadAsBefore) {
     EXPECT_EQ(kept_values, values);
     EXPECT_EQ(kept->metrics().num_versions, 3);
     EXPECT_EQ(kept->bytes().codes, count * (20 + 33) * 4);
-    EXPECT_EQ(kept->bytes().full_rank, kept->metrics().num_full_rank * (2 * kDim * 4 + 2));
+    EXPECT_EQ(kept->bytes().full_rank, kept->metrics().num_full_rank * (2 * kRowDim * 4 + 2));
     // What is learnt goes on from where it was.
     ASSERT_TRUE(Append(&*kept, tokens, 0, kBlock).ok());
     EXPECT_EQ(kept->key_tracker()->stats().rows, 10 * kBlock + kBlock);
@@ -267,8 +268,8 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
   LowRankOptions& o = shape.options;
   o.dtype = DType::kFloat16;
   o.key_rank = o.value_rank = 38;
-  o.version_tokens = 128 * kDim;
-  constexpr int64_t kTokens = 64 * kDim * 2;
+  o.version_tokens = 128 * kRowDim;
+  constexpr int64_t kTokens = 64 * kRowDim * 2;
   const Tokens tokens(kTokens);
   {
     LowRankStore store(&shape, &ledger_);
@@ -278,7 +279,7 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
     EXPECT_EQ(bytes.codes, formula);
     EXPECT_EQ(bytes.full_rank, 0);
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));
-    const int64_t trackers = 2 * OjaTracker::Bytes(kDim, 38, o.oja, false);
+    const int64_t trackers = 2 * OjaTracker::Bytes(kRowDim, 38, o.oja, false);
     EXPECT_LT(bytes.total() - trackers, 1.03 * static_cast<double>(formula));
     LowRankStore fork = store;
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));  // shared
@@ -302,8 +303,8 @@ TEST_F(LowRankStoreTest, NoMemoryChangesNothing) {
 
 TEST_F(LowRankStoreTest, StartsFromTheProfilesBasesOrTheFirstBlock) {
   LowRankShape calibrated = Shape();
-  calibrated.key_start = FromEigen(RandomAxes(kDim, 5).leftCols(20), 0);
-  calibrated.value_start = FromEigen(RandomAxes(kDim, 6).leftCols(33), 0);
+  calibrated.key_start = FromEigen(RandomAxes(kRowDim, 5).leftCols(20), 0);
+  calibrated.value_start = FromEigen(RandomAxes(kRowDim, 6).leftCols(33), 0);
   const LowRankShape own = Shape();
   const Tokens tokens(kBlock);
   LowRankStore a(&calibrated, &ledger_), b(&own, &ledger_);
@@ -315,9 +316,9 @@ TEST_F(LowRankStoreTest, StartsFromTheProfilesBasesOrTheFirstBlock) {
   EXPECT_EQ(b.metrics().angle < .1, true);
 
   LowRankStore zeros(&own, &ledger_);  // nothing to learn from
-  const std::vector<float> nothing(kBlock * kDim);
-  auto staged =
-      zeros.Stage({RowsOf(nothing, kDim), RowsOf(nothing, kDim)}, PositionsFrom(0, kBlock).data(), kBlock, kBlock);
+  const std::vector<float> nothing(kBlock * kRowDim);
+  auto staged = zeros.Stage({RowsOf(nothing, kRowDim), RowsOf(nothing, kRowDim)}, PositionsFrom(0, kBlock).data(),
+                            kBlock, kBlock);
   ASSERT_TRUE(staged.ok());
   zeros.Install(*std::move(staged));
   EXPECT_EQ(Keys(zeros, 0, kBlock), nothing);

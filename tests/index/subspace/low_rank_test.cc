@@ -14,25 +14,25 @@ namespace {
 
 using Eigen::MatrixXd;
 
-constexpr int kTokens = 200;
+constexpr int kRows = 200;
 
-double Fading(int i) { return std::pow(i + 1, -.7) * 2; }
+double FadingFromTwo(int i) { return std::pow(i + 1, -.7) * 2; }
 
 TEST(LowRank, BothReadPathsGiveTheSameAttention) {
   for (int dim : {64, 80, 128}) {
     for (int rank : {1, 20, dim}) {
-      const std::vector<float> keys = Stream(RandomAxes(dim, 1), kTokens, 2, Fading);
-      const std::vector<float> values = Stream(RandomAxes(dim, 3), kTokens, 4, Fading);
-      const std::vector<float> query = Stream(RandomAxes(dim, 5), 1, 6, Fading);
-      const Basis bk = BasisOfMoment(MomentOfRows(RowsOf(keys, dim), kTokens, dim), rank).value();
-      const Basis bv = BasisOfMoment(MomentOfRows(RowsOf(values, dim), kTokens, dim), rank).value();
-      std::vector<float> ck(kTokens * bk.stride()), cv(ck.size()), rk(keys.size()), rv(keys.size());
-      Project(bk, keys.data(), kTokens, ck.data(), bk.stride());
-      Project(bv, values.data(), kTokens, cv.data(), bv.stride());
-      Reconstruct(bk, ck.data(), bk.stride(), kTokens, rk.data());
-      Reconstruct(bv, cv.data(), bv.stride(), kTokens, rv.data());
-      const AttentionOutput rebuilt = FullAttention(RowsOf(rk, dim), RowsOf(rv, dim), kTokens, dim, query.data());
-      const AttentionOutput low = LowRankAttention(bk, ck.data(), bv, cv.data(), kTokens, query.data());
+      const std::vector<float> keys = Stream(RandomAxes(dim, 1), kRows, 2, FadingFromTwo);
+      const std::vector<float> values = Stream(RandomAxes(dim, 3), kRows, 4, FadingFromTwo);
+      const std::vector<float> query = Stream(RandomAxes(dim, 5), 1, 6, FadingFromTwo);
+      const Basis bk = BasisOfMoment(MomentOfRows(RowsOf(keys, dim), kRows, dim), rank).value();
+      const Basis bv = BasisOfMoment(MomentOfRows(RowsOf(values, dim), kRows, dim), rank).value();
+      std::vector<float> ck(kRows * bk.stride()), cv(ck.size()), rk(keys.size()), rv(keys.size());
+      Project(bk, keys.data(), kRows, ck.data(), bk.stride());
+      Project(bv, values.data(), kRows, cv.data(), bv.stride());
+      Reconstruct(bk, ck.data(), bk.stride(), kRows, rk.data());
+      Reconstruct(bv, cv.data(), bv.stride(), kRows, rv.data());
+      const AttentionOutput rebuilt = FullAttention(RowsOf(rk, dim), RowsOf(rv, dim), kRows, dim, query.data());
+      const AttentionOutput low = LowRankAttention(bk, ck.data(), bv, cv.data(), kRows, query.data());
       EXPECT_NEAR(low.log_sum_exp, rebuilt.log_sum_exp, 1e-5);
       for (int j = 0; j < dim; ++j) EXPECT_NEAR(low.output[j], rebuilt.output[j], 1e-5) << dim << " " << rank;
     }
@@ -41,15 +41,15 @@ TEST(LowRank, BothReadPathsGiveTheSameAttention) {
 
 TEST(LowRank, FullAttentionIsTheDefinition) {
   constexpr int kDim = 64;
-  const std::vector<float> keys = Stream(RandomAxes(kDim, 1), kTokens, 2, Fading);
-  const std::vector<float> values = Stream(RandomAxes(kDim, 3), kTokens, 4, Fading);
-  const std::vector<float> query = Stream(RandomAxes(kDim, 5), 1, 6, Fading);
-  const MatrixXd k = Eigen::Map<const Eigen::MatrixXf>(keys.data(), kDim, kTokens).cast<double>();
-  const MatrixXd v = Eigen::Map<const Eigen::MatrixXf>(values.data(), kDim, kTokens).cast<double>();
+  const std::vector<float> keys = Stream(RandomAxes(kDim, 1), kRows, 2, FadingFromTwo);
+  const std::vector<float> values = Stream(RandomAxes(kDim, 3), kRows, 4, FadingFromTwo);
+  const std::vector<float> query = Stream(RandomAxes(kDim, 5), 1, 6, FadingFromTwo);
+  const MatrixXd k = Eigen::Map<const Eigen::MatrixXf>(keys.data(), kDim, kRows).cast<double>();
+  const MatrixXd v = Eigen::Map<const Eigen::MatrixXf>(values.data(), kDim, kRows).cast<double>();
   const Eigen::VectorXd q = Eigen::Map<const Eigen::VectorXf>(query.data(), kDim).cast<double>();
   const Eigen::VectorXd weights = (k.transpose() * q / std::sqrt(64.)).array().exp();
   const Eigen::VectorXd want = v * weights / weights.sum();
-  const AttentionOutput got = FullAttention(RowsOf(keys, kDim), RowsOf(values, kDim), kTokens, kDim, query.data());
+  const AttentionOutput got = FullAttention(RowsOf(keys, kDim), RowsOf(values, kDim), kRows, kDim, query.data());
   EXPECT_NEAR(got.log_sum_exp, std::log(weights.sum()), 1e-5);
   for (int j = 0; j < kDim; ++j) EXPECT_NEAR(got.output[j], want(j), 1e-5);
   const AttentionOutput none = FullAttention(RowsOf(keys, kDim), RowsOf(values, kDim), 0, kDim, query.data());
@@ -58,17 +58,17 @@ TEST(LowRank, FullAttentionIsTheDefinition) {
 
 TEST(LowRank, FullRankSetIsThatOfADirectComputation) {
   constexpr int kDim = 64, kQueries = 32, kKept = 20;
-  const std::vector<float> keys = Stream(RandomAxes(kDim, 1), kTokens, 2, Fading);
-  const std::vector<float> queries = Stream(RandomAxes(kDim, 5), kQueries, 6, Fading);
-  const Basis basis = BasisOfMoment(MomentOfRows(RowsOf(keys, kDim), kTokens, kDim), 12).value();
+  const std::vector<float> keys = Stream(RandomAxes(kDim, 1), kRows, 2, FadingFromTwo);
+  const std::vector<float> queries = Stream(RandomAxes(kDim, 5), kQueries, 6, FadingFromTwo);
+  const Basis basis = BasisOfMoment(MomentOfRows(RowsOf(keys, kDim), kRows, kDim), 12).value();
   const MatrixXd u = ToEigen(basis);
-  const MatrixXd k = Eigen::Map<const Eigen::MatrixXf>(keys.data(), kDim, kTokens).cast<double>();
+  const MatrixXd k = Eigen::Map<const Eigen::MatrixXf>(keys.data(), kDim, kRows).cast<double>();
   const MatrixXd q = Eigen::Map<const Eigen::MatrixXf>(queries.data(), kDim, kQueries).cast<double>();
   const Eigen::VectorXd want =
       (q.transpose() * (k - u * (u.transpose() * k)) / 8.0).cwiseAbs().colwise().mean().transpose();
-  const std::vector<float> errors = QueryWeightedErrors(basis, RowsOf(keys, kDim), kTokens, queries.data(), kQueries);
-  for (int t = 0; t < kTokens; ++t) EXPECT_NEAR(errors[t], want(t), 1e-5);
-  const std::vector<float> exact(want.data(), want.data() + kTokens);
+  const std::vector<float> errors = QueryWeightedErrors(basis, RowsOf(keys, kDim), kRows, queries.data(), kQueries);
+  for (int t = 0; t < kRows; ++t) EXPECT_NEAR(errors[t], want(t), 1e-5);
+  const std::vector<float> exact(want.data(), want.data() + kRows);
   EXPECT_EQ(FullRankSet(errors, kKept), FullRankSet(exact, kKept));
   float smallest_kept = 1e9f;
   for (int32_t t : FullRankSet(errors, kKept)) smallest_kept = std::min(smallest_kept, errors[t]);
@@ -91,7 +91,7 @@ TEST(LowRank, PoolingTakesTheNeighboursThatExist) {
 }
 
 TEST(LowRank, NoQueriesNoErrors) {
-  const std::vector<float> keys = Stream(RandomAxes(64, 1), 3, 2, Fading);
+  const std::vector<float> keys = Stream(RandomAxes(64, 1), 3, 2, FadingFromTwo);
   const Basis basis = BasisOfMoment(MomentOfRows(RowsOf(keys, 64), 3, 64), 2).value();
   EXPECT_EQ(QueryWeightedErrors(basis, RowsOf(keys, 64), 3, nullptr, 0), (std::vector<float>{0, 0, 0}));
 }

@@ -17,10 +17,10 @@ using cuda::Device;
 using cuda::HostDevice;
 using cuda::HostDeviceControl;
 
-constexpr KeyScore kKinds[] = {KeyScore::kNegNorm, KeyScore::kDot,  KeyScore::kNegCosine, KeyScore::kL2,
-                               KeyScore::kL1,      KeyScore::kLinf, KeyScore::kUnitL2};
+constexpr KeyScore kEveryKeyScore[] = {KeyScore::kNegNorm, KeyScore::kDot,  KeyScore::kNegCosine, KeyScore::kL2,
+                                       KeyScore::kL1,      KeyScore::kLinf, KeyScore::kUnitL2};
 
-std::unique_ptr<Backend> MakeBackendOn(std::shared_ptr<HostDeviceControl> control) {
+std::unique_ptr<Backend> OneThreadBackendOn(std::shared_ptr<HostDeviceControl> control) {
   std::string why;
   return cuda::MakeCudaBackend(std::make_unique<HostDevice>(std::move(control)), 1, &why);
 }
@@ -67,10 +67,10 @@ std::vector<std::vector<float>> ScoresOn(Backend* backend, KeyScore kind, int di
 TEST(CudaEvict, ScoresAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
-    const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(control);
+    const auto cpu = MakeCpuBackend(1), gpu = OneThreadBackendOn(control);
     for (const int dim : kHeadDims) {
       for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-        for (const KeyScore kind : kKinds) {
+        for (const KeyScore kind : kEveryKeyScore) {
           for (const int64_t window : {0, 64, 77}) {
             SCOPED_TRACE(testing::Message()
                          << "dim " << dim << " type " << int(dtype) << " kind " << int(kind) << " window " << window);
@@ -103,7 +103,7 @@ std::vector<std::vector<uint32_t>> PlacesOn(Backend* backend, const std::vector<
 
 // Against a stable sort, ties and all: scores of few values, of all, all equal, and some that tower over the rest.
 TEST(CudaEvict, PlacesAreThoseOfAStableSort) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = OneThreadBackendOn(std::make_shared<HostDeviceControl>());
   std::mt19937 rng(3);
   for (const int distinct : {1, 2, 40, 1 << 30}) {
     std::vector<std::vector<float>> scores;
@@ -132,7 +132,7 @@ TEST(CudaEvict, PlacesAreThoseOfAStableSort) {
 
 // Zeros of both signs are equal: the lowest place of them stays.
 TEST(CudaEvict, ZerosTie) {
-  const auto cpu = MakeCpuBackend(1), gpu = MakeBackendOn(std::make_shared<HostDeviceControl>());
+  const auto cpu = MakeCpuBackend(1), gpu = OneThreadBackendOn(std::make_shared<HostDeviceControl>());
   const std::vector<std::vector<float>> scores = {{-1.0f, -0.0f, 0.0f, -0.0f, 0.0f, 2.0f}};
   for (Backend* backend : {cpu.get(), gpu.get()}) {
     EXPECT_EQ(PlacesOn(backend, scores, {3})[0], (std::vector<uint32_t>{1, 2, 5})) << backend->name();
@@ -145,7 +145,7 @@ TEST(CudaEvict, EveryCallOfTheDeviceFailsOnce) {
     for (int fail = 0;; ++fail) {
       SCOPED_TRACE(testing::Message() << "error " << error << " at call " << fail);
       auto control = std::make_shared<HostDeviceControl>();
-      auto gpu = MakeBackendOn(control);
+      auto gpu = OneThreadBackendOn(control);
       const int dim = 64, count = 5000;  // more than a lane holds at first
       {
         const StoredHead head(gpu.get(), count, dim, DType::kFloat32);
