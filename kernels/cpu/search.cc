@@ -117,11 +117,11 @@ void Reduce(const SearchTask& task, const SearchParams& params, const float* zon
 // DotGather of rows that the task's reader makes, some at a time.
 void DotMade(const SearchTask& task, const int32_t* positions, size_t count, float* out, int64_t stride,
              SearchWorkspace* w) {
-  constexpr size_t kMadeRows = 512;
+  constexpr size_t kRowsAtOnce = 512;
   const int dim = task.codec->layout().head_dim;
-  w->rows.resize(std::min(count, kMadeRows) * dim);
-  for (size_t i = 0; i < count; i += kMadeRows) {
-    const size_t part = std::min(kMadeRows, count - i);
+  w->rows.resize(std::min(count, kRowsAtOnce) * dim);
+  for (size_t i = 0; i < count; i += kRowsAtOnce) {
+    const size_t part = std::min(kRowsAtOnce, count - i);
     task.reader->Read(positions + i, static_cast<int>(part), w->rows.data());
     DotRows({w->rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int64_t>(part), dim, task.queries,
             task.group, out + i, stride);
