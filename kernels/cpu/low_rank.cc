@@ -34,7 +34,7 @@ void RebuildPart(const RebuildTask& task, const uint16_t* basis, int64_t begin, 
 
 void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out) {
   if (dtype == DType::kFloat32) {
-    std::memcpy(out, x, count * sizeof(float));
+    if (count > 0) std::memcpy(out, x, count * sizeof(float));
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
@@ -45,7 +45,7 @@ void Narrow(const float* x, int64_t count, DType dtype, uint8_t* out) {
 
 void Widen(const uint8_t* x, int64_t count, DType dtype, float* out) {
   if (dtype == DType::kFloat32) {
-    std::memcpy(out, x, count * sizeof(float));
+    if (count > 0) std::memcpy(out, x, count * sizeof(float));
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
