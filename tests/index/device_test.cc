@@ -6,6 +6,7 @@
 
 #include "index/subspace/calibrate.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/index/low_rank_simulation.h"
 #include "tests/index/made_up_model.h"
 #include "tests/index/test_util.h"
 #include "tests/kernels/cuda/host_device.h"
@@ -17,6 +18,7 @@ using cuda::Device;
 using cuda::HostDevice;
 using cuda::HostDeviceControl;
 using testing::AppendNames;
+using testing::LowRankConfig;
 using testing::MadeUpModel;
 using testing::MakeIndex;
 using testing::Names;
@@ -204,20 +206,6 @@ TEST(DeviceIndexTest, EvictsAsTheCpuDoes) {
     EXPECT_EQ(answers[1].tokens_evicted, 2 * 900);
     EXPECT_TRUE(SameAnswers(probes[0], probes[1]));
   }
-}
-
-IndexConfig LowRankConfig(double full_rank, KeyFrame frame) {
-  IndexConfig config = SmallConfig(KvStore::kKeysValues);
-  config.geometry.num_layers = 1;
-  config.geometry.rope = ParseRope(R"({"rope_theta": 10000})", 64, Rope::Style::kHalfSplit, 4096).value();
-  SubspaceConfig subspace;
-  subspace.key_rank = 24;
-  subspace.value_rank = 33;
-  subspace.frame = frame;
-  subspace.full_rank = full_rank;
-  subspace.version_tokens = 128;
-  config.subspace = subspace;
-  return config;
 }
 
 struct LowRankVariant {

@@ -212,6 +212,7 @@ def test_the_default_text_is_long():
         (["--rank", "1.5"], "--rank: must be above 0 and at most 1"),
         (["--plot", "/nowhere/x.svg"], "--plot /nowhere/x.svg"),
         (["--model", "/nowhere/model.gguf"], "no such file"),
+        (["--spawn", "/nowhere/seined"], "--spawn /nowhere/seined: no such program"),
     ],
 )
 def test_mistakes_are_one_line(capsys, flags, message):

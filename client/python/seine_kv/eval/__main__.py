@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,8 @@ def check(args):
         raise InputError("--context: must be at least --decoded + 1,024")
     if not 0 < args.rank <= 1:
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
+    if args.spawn and not shutil.which(args.spawn):
+        raise InputError(f"--spawn {args.spawn}: no such program")
     if args.plot:
         check_output(args.plot, "--plot")
     return parts
