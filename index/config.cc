@@ -269,9 +269,6 @@ absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
   if (params.recall_target > 0 && config.codec.name != "balanced") {
     return Wrong("", "recall_target", "only the balanced code predicts its noise; give beta");
   }
-  if (params.recall_target > 0 && !config.follows_recall_target) {
-    return Wrong("", "recall_target", "not followed by the backend of this index; give beta");
-  }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
   }

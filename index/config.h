@@ -92,8 +92,6 @@ struct IndexConfig {
   int64_t memory_limit_bytes = 0;  // 0: none. Codes + stores of all sequences.
   // 0: none. Codes where they lie in a device's own memory; they do not count against memory_limit_bytes there.
   int64_t device_memory_limit_bytes = 0;
-  // Set by Index::Create: what its backend can do (Backend::follows_recall_target).
-  bool follows_recall_target = true;
 };
 
 // How Attend attends what is found.

@@ -46,14 +46,9 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
                                                      std::shared_ptr<MemoryBudget> budget) {
   if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  IndexConfig made = config;
-  made.follows_recall_target = backend->follows_recall_target();
-  if (made.search.recall_target > 0 && !made.follows_recall_target) {
-    return absl::InvalidArgumentError("search.recall_target: not followed by the backend of this index; give beta");
-  }
-  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
+  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(config);
   if (!low_rank.ok()) return low_rank.status();
-  return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
+  return std::make_unique<IndexImpl>(config, *std::move(low_rank), backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/gaussian_quantiser.h"
 #include "kernels/math.h"
+#include "kernels/recall_target.h"
 
 namespace seine {
 namespace {
@@ -190,13 +191,13 @@ class BalancedCodec final : public Codec {
   // factor stands for the key's own scale, of which it is a little more.
   float CoarseNoise(const PreparedQuery& query) const override {
     if (!(query.coarse_step > 0)) return 0;
-    float sum = 0;
+    float lanes[16] = {0};
     for (int i = 0; i < layout_.head_dim; ++i) {
-      const float weight = query.transformed[i] * deviation_[i];
       const int total = tables_.total[i];
-      sum += weight * weight * (total > 0 ? GaussianQuantiserOf(total).distortion[tables_.coarse[i]] : 1.0f);
+      const float distortion = total > 0 ? GaussianQuantiserOf(total).distortion[tables_.coarse[i]] : 1.0f;
+      lanes[i % 16] = lanes[i % 16] + NoiseTerm(query.transformed[i], deviation_[i], distortion);
     }
-    return std::sqrt(sum) / query.coarse_step;
+    return std::sqrt(TreeOf(lanes)) / query.coarse_step;
   }
 
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,

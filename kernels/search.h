@@ -26,7 +26,7 @@ struct SearchParams {
   int mass_floor = 1;
   double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
-  // noise that the codec predicts (Codec::CoarseNoise; the balanced code only). At most kMostCandidates of the zone.
+  // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
   double rho = 0.2;  // Coarse::kCollision: share of keys that the tiers cover
   int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k

@@ -12,15 +12,14 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
+#include "kernels/recall_target.h"
 #include "kernels/select.h"
 
 namespace seine::cpu {
 namespace {
 
 constexpr int64_t kShortZone = 32768;  // keys: the scores of one query still fit the second cache
-constexpr int64_t kSampleKeys = 8192;  // sampled in whole windows, evenly spread
 constexpr int kSlack = 16;             // ScanAbove writes whole vectors
-constexpr double kMargin = 1.2;        // of the wanted share, let through so that a rescan is rare
 
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork& work, bool collision, int64_t segment) {
   ScanArgs a;
@@ -49,10 +48,10 @@ void Reserve(Candidates* c, size_t size, int coarse_bytes) {
   c->rows.resize(size * coarse_bytes);
 }
 
-// The sampled scores' value at about kMargin times the wanted share, `loosen` doublings further down.
+// The sampled scores' value a little below the wanted share, `loosen` doublings further down.
 float Threshold(const std::vector<float>& sample, double share, int loosen, std::vector<float>* scratch) {
   const double rank = share * static_cast<double>(sample.size());
-  const size_t place = static_cast<size_t>((rank * kMargin + 3 * std::sqrt(rank)) * std::ldexp(1.0, loosen));
+  const size_t place = static_cast<size_t>(ThresholdPlace(rank) * std::ldexp(1.0, loosen));
   if (place >= sample.size()) return -INFINITY;
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
@@ -71,98 +70,94 @@ void FetchWindow(const SearchTask& task, int64_t key) {
 }
 
 void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* sample) {
-  const int64_t windows = task.num_keys / kWindowTokens;
-  const int64_t stride = std::max<int64_t>(1, windows / (kSampleKeys / kWindowTokens));
-  constexpr int64_t kAhead = 8;  // windows in flight
-  const auto fetch = [&](int64_t w) {
-    if (w < windows) FetchWindow(task, w * kWindowTokens);
+  const SampleShape shape = SampleOf(task.num_keys);
+  constexpr uint32_t kAhead = 8;  // windows in flight
+  const auto fetch = [&](uint32_t i) {
+    if (i < shape.count) FetchWindow(task, int64_t{SampledWindow(shape, i)} * kWindowTokens);
   };
-  sample->clear();
-  const int64_t first = stride / 2;
-  for (int64_t i = 0; i < kAhead; ++i) fetch(first + i * stride);
-  for (int64_t w = first; w < windows; w += stride) {
-    const int64_t key = w * kWindowTokens;
-    fetch(w + kAhead * stride);
+  sample->resize(static_cast<size_t>(shape.count) * kWindowTokens);
+  for (uint32_t i = 0; i < kAhead; ++i) fetch(i);
+  for (uint32_t i = 0; i < shape.count; ++i) {
+    const int64_t key = int64_t{SampledWindow(shape, i)} * kWindowTokens;
+    fetch(i + kAhead);
     ScanArgs a = ArgsFor(task, *work, collision, key / task.segment_keys);
     a.begin = static_cast<int>(key % task.segment_keys);
     a.end = a.begin + kWindowTokens;
     a.next_keys = 0;
-    const size_t at = sample->size();
-    sample->resize(at + kWindowTokens);
     float base;
-    ScanScores(a, sample->data() + at, &base);
+    ScanScores(a, sample->data() + static_cast<size_t>(i) * kWindowTokens, &base);
   }
 }
 
-// Mean factor of some windows' keys, evenly spread: the scale of a typical key.
+// Mean factor of the first keys of the sampled windows: the scale of a typical key.
 float MeanFactor(const SearchTask& task) {
-  constexpr int64_t kMostWindows = 64;
-  const int64_t windows = task.num_keys / kWindowTokens, step = std::max<int64_t>(1, windows / kMostWindows);
-  double sum = 0;
-  int64_t count = 0;
-  for (int64_t w = step / 2; w < windows; w += step) {
-    const ConstCodePlanes& planes = task.segments[w * kWindowTokens / task.segment_keys];
-    const int64_t key = w * kWindowTokens % task.segment_keys;
-    for (int i = 0; i < kWindowTokens; ++i, ++count) {
-      sum += DecodeFactor(planes.factor[key + i], planes.factor_base[key / kWindowTokens]);
+  const SampleShape shape = SampleOf(task.num_keys);
+  float lanes[kFactorKeys] = {0};
+  for (uint32_t i = 0; i < shape.count; ++i) {
+    const int64_t first = int64_t{SampledWindow(shape, i)} * kWindowTokens;
+    const ConstCodePlanes& planes = task.segments[first / task.segment_keys];
+    const int64_t key = first % task.segment_keys;
+    const uint32_t base = planes.factor_base[key / kWindowTokens];
+    for (int j = 0; j < kFactorKeys; ++j) lanes[j] = lanes[j] + DecodeFactor(planes.factor[key + j], base);
+  }
+  return TreeOf(lanes) / static_cast<float>(shape.count * kFactorKeys);
+}
+
+// recall_target.h, of one query from the scores of its sample.
+ScoreSpread SpreadOfSample(const SearchTask& task, const QueryWork& work, float mean_factor,
+                           const std::vector<float>& sample) {
+  double sums[kMomentLanes] = {0}, squares[kMomentLanes] = {0};
+  for (size_t first = 0; first < sample.size(); first += kMomentLanes) {
+    const size_t count = std::min<size_t>(kMomentLanes, sample.size() - first);
+    for (size_t i = 0; i < count; ++i) {
+      const double score = static_cast<double>(sample[first + i]);
+      sums[i] = sums[i] + score;
+      squares[i] = squares[i] + score * score;
     }
   }
-  return count > 0 ? static_cast<float>(sum / static_cast<double>(count)) : 0.0f;
+  for (int half = kMomentLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      sums[i] = sums[i] + sums[i + half];
+      squares[i] = squares[i] + squares[i + half];
+    }
+  }
+  return SpreadOf(task.codec->CoarseNoise(work.prepared) * mean_factor, sums[0], squares[0],
+                  static_cast<double>(sample.size()));
 }
 
-// What recall_target needs to know of one query's estimates E = X + noise, X the true scores.
-struct Prediction {
-  float noise = 0;   // standard deviation
-  float mean = 0;    // of the scores
-  float shrink = 1;  // of X's spread to E's
-};
-
-Prediction Predict(const SearchTask& task, const QueryWork& work, float mean_factor, const std::vector<float>& scores) {
-  double sum = 0, squares = 0;
-  for (const float s : scores) sum += s, squares += static_cast<double>(s) * s;
-  const double n = static_cast<double>(scores.size()), mean = sum / n, variance = squares / n - mean * mean;
-  Prediction p;
-  p.noise = task.codec->CoarseNoise(work.prepared) * mean_factor;
-  p.mean = static_cast<float>(mean);
-  if (variance > 0) {
-    p.shrink = static_cast<float>(std::sqrt(std::max(0.0, 1 - static_cast<double>(p.noise) * p.noise / variance)));
-  }
-  return p;
-}
-
-// The score above which a true best key's estimate lies with probability `target`, over the best `top` estimates
-// (descending): mean of Phi((X - t) / noise) = target, found by halving.
-float CutFor(const Prediction& p, const std::vector<float>& top, double target) {
-  constexpr size_t kPlaces = 16;
-  double x[kPlaces];
-  const size_t places = std::min(kPlaces, top.size());
-  for (size_t i = 0; i < places; ++i) {
-    x[i] =
-        p.mean + static_cast<double>(p.shrink) * (top[i * (top.size() - 1) / std::max<size_t>(places - 1, 1)] - p.mean);
-  }
-  double low = x[places - 1] - 6 * static_cast<double>(p.noise), high = x[0] + 6 * static_cast<double>(p.noise);
-  if (!(p.noise > 0)) return static_cast<float>(x[places - 1]);
-  for (int i = 0; i < 20; ++i) {
-    const double t = (low + high) / 2;
-    double share = 0;
-    for (size_t j = 0; j < places; ++j) share += std::erfc((t - x[j]) / p.noise * 0.7071067811865476) / 2;
-    (share / static_cast<double>(places) >= target ? low : high) = t;
-  }
-  return static_cast<float>(low);
-}
-
-// The best `k` of scores, descending.
-std::vector<float> BestScores(const float* scores, size_t n, size_t k, std::vector<float>* scratch) {
+// The score that the `target` asks for, given the best k of scores[n].
+float CutOf(const ScoreSpread& spread, const float* scores, size_t n, size_t k, double target,
+            std::vector<float>* scratch) {
   std::vector<uint32_t> places;
   SelectLargest(scores, n, std::min(k, n), scratch, &places);
   std::vector<float> best(places.size());
   for (size_t i = 0; i < places.size(); ++i) best[i] = scores[places[i]];
   std::sort(best.begin(), best.end(), std::greater<>());
-  return best;
+  float x[kTargetPlaces];
+  for (int i = 0; i < kTargetPlaces; ++i) {
+    x[i] = TrueScore(spread, best[TargetPlace(i, static_cast<uint32_t>(best.size()))]);
+  }
+  return TargetCut(spread.noise, x, static_cast<float>(target), [](auto term) {
+    float lanes[kTargetPlaces];
+    for (int i = 0; i < kTargetPlaces; ++i) lanes[i] = term(i);
+    return TreeOf(lanes);
+  });
 }
 
 size_t MostCandidates(const SearchTask& task, size_t wanted) {
   return std::max(wanted, static_cast<size_t>(kMostCandidates * static_cast<double>(task.num_keys)));
+}
+
+// The same from the sample alone, as the share of the zone to look through: the sample's best stand for the zone's,
+// which lie above them.
+double SampledShare(const SearchTask& task, const SearchParams& params, size_t wanted, const ScoreSpread& spread,
+                    const std::vector<float>& sample, std::vector<float>* scratch) {
+  const size_t n = sample.size();
+  const size_t best = SampledBest(params.top_k, task.num_keys, static_cast<uint32_t>(n));
+  const float cut = CutOf(spread, sample.data(), n, best, params.recall_target, scratch);
+  const double keys = static_cast<double>(task.num_keys);
+  return std::clamp(static_cast<double>(CountAbove(sample.data(), n, cut)) / static_cast<double>(n),
+                    static_cast<double>(wanted) / keys, static_cast<double>(MostCandidates(task, wanted)) / keys);
 }
 
 void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
@@ -178,9 +173,16 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
   const int64_t scanned = NowNs();
   stats->scan_ns += scanned - start;
   if (params.recall_target > 0) {
-    const Prediction p = Predict(task, *work, MeanFactor(task), work->scores);
-    const auto best = BestScores(work->scores.data(), work->scores.size(), params.top_k, &work->scratch);
-    const size_t above = CountAbove(work->scores.data(), work->scores.size(), CutFor(p, best, params.recall_target));
+    const SampleShape shape = SampleOf(task.num_keys);
+    std::vector<float> sample;
+    for (uint32_t i = 0; i < shape.count; ++i) {
+      const float* window = work->scores.data() + size_t{SampledWindow(shape, i)} * kWindowTokens;
+      sample.insert(sample.end(), window, window + kWindowTokens);
+    }
+    const ScoreSpread spread = SpreadOfSample(task, *work, MeanFactor(task), sample);
+    const size_t n = work->scores.size();
+    const float cut = CutOf(spread, work->scores.data(), n, params.top_k, params.recall_target, &work->scratch);
+    const size_t above = CountAbove(work->scores.data(), n, cut);
     wanted = std::clamp(above, wanted, MostCandidates(task, wanted));
   }
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
@@ -193,57 +195,75 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
   stats->select_ns += NowNs() - scanned;
 }
 
+// One query of a long zone on its way to its candidates.
+struct OpenQuery {
+  std::vector<float> sample;
+  ScoreSpread spread = {};
+  double share = 0;  // of the zone, looked for by a threshold
+  float threshold = 0;
+  float cut = INFINITY;  // under a recall target, once enough was found to tell
+  bool open = true;
+};
+
+// What is wanted of the zone under a recall target, once scores at or above o->threshold are found: false where some of
+// it lies below. Sets o->cut.
+bool FoundByTarget(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* w, OpenQuery* o) {
+  const std::vector<float>& scores = w->found.coarse;
+  o->cut = CutOf(o->spread, scores.data(), w->found.size, params.top_k, params.recall_target, &w->scratch);
+  return o->cut >= o->threshold || w->found.size >= MostCandidates(task, wanted);
+}
+
 void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
   const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
   const int row_bytes = task.codec->layout().coarse_bytes;
-  const double share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
   int64_t start = NowNs();
   const float mean_factor = by_target ? MeanFactor(task) : 0.0f;
-  std::vector<std::vector<float>> samples(task.group);
-  std::vector<Prediction> predictions(task.group);
+  std::vector<OpenQuery> queries(task.group);
   for (int g = 0; g < task.group; ++g) {
-    SampleScores(task, collision, &work[g], &samples[g]);
-    if (by_target) predictions[g] = Predict(task, work[g], mean_factor, samples[g]);
+    OpenQuery& o = queries[g];
+    SampleScores(task, collision, &work[g], &o.sample);
+    o.share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
+    if (!by_target) continue;
+    o.spread = SpreadOfSample(task, work[g], mean_factor, o.sample);
+    o.share = SampledShare(task, params, wanted, o.spread, o.sample, &work[g].scratch);
   }
-  std::vector<int> open(task.group);
-  for (int g = 0; g < task.group; ++g) open[g] = g;
-  for (int loosen = 0; !open.empty(); ++loosen) {
-    std::vector<float> thresholds;
-    for (const int g : open) {
-      float threshold = Threshold(samples[g], share, loosen, &work[g].scratch);
-      if (by_target) {  // the sample's best stand for the zone's, which lie above them
-        const size_t k = std::max<size_t>(4, params.top_k * samples[g].size() / task.num_keys);
-        const auto best = BestScores(samples[g].data(), samples[g].size(), k, &work[g].scratch);
-        const float most = Threshold(samples[g], kMostCandidates, 0, &work[g].scratch);
-        threshold = std::min(threshold, std::max(most, CutFor(predictions[g], best, params.recall_target)));
-      }
-      thresholds.push_back(threshold);
+  int64_t open = task.group;
+  for (int loosen = 0; open > 0; ++loosen) {
+    for (int g = 0; g < task.group; ++g) {
+      OpenQuery& o = queries[g];
+      if (!o.open) continue;
+      o.threshold = std::min(o.cut, Threshold(o.sample, o.share, loosen, &work[g].scratch));
       work[g].found.size = 0;
     }
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
     for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every query of the group
-      for (size_t i = 0; i < open.size(); ++i) {
-        QueryWork& w = work[open[i]];
+      for (int g = 0; g < task.group; ++g) {
+        if (!queries[g].open) continue;
+        QueryWork& w = work[g];
         Reserve(&w.found, w.found.size + task.segment_keys + kSlack, row_bytes);
-        ScanAbove(ArgsFor(task, w, collision, s), thresholds[i], static_cast<uint32_t>(s * task.segment_keys),
+        ScanAbove(ArgsFor(task, w, collision, s), queries[g].threshold, static_cast<uint32_t>(s * task.segment_keys),
                   &w.found);
       }
     }
-    stats->scanned_keys += task.num_keys * static_cast<int64_t>(open.size());
-    std::erase_if(open, [&](int g) { return work[g].found.size >= wanted; });
-    stats->rescans += static_cast<int64_t>(open.size());
+    stats->scanned_keys += task.num_keys * open;
     start = NowNs();
     stats->scan_ns += start - decided;
+    open = 0;
+    for (int g = 0; g < task.group; ++g) {
+      OpenQuery& o = queries[g];
+      o.open =
+          o.open && (work[g].found.size < wanted || (by_target && !FoundByTarget(task, params, wanted, &work[g], &o)));
+      open += o.open ? 1 : 0;
+    }
+    stats->rescans += open;
   }
   for (int g = 0; g < task.group; ++g) {
     QueryWork& w = work[g];
     size_t keep = wanted;
     if (by_target) {
-      const auto best = BestScores(w.found.coarse.data(), w.found.size, params.top_k, &w.scratch);
-      const size_t above =
-          CountAbove(w.found.coarse.data(), w.found.size, CutFor(predictions[g], best, params.recall_target));
-      keep = std::clamp(above, wanted, std::min(w.found.size, MostCandidates(task, wanted)));
+      const size_t above = CountAbove(w.found.coarse.data(), w.found.size, queries[g].cut);
+      keep = std::clamp(above, wanted, MostCandidates(task, wanted));
     }
     SelectLargest(w.found.coarse.data(), w.found.size, keep, &w.scratch, &w.chosen);
     stats->candidates += static_cast<int64_t>(w.chosen.size());

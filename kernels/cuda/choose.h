@@ -1,6 +1,6 @@
 // Fourth step, a block a query: exactly the wanted candidates among those found, ties to the lowest position,
-// ascending. Where the sample misled (fewer found than wanted, or more than there is room for) the block searches the
-// whole zone again by itself, and counts that.
+// ascending. Under a recall target their number follows from the best of them. Where the sample misled (fewer found
+// than wanted, or more than there is room for) the block searches the whole zone again by itself, and counts that.
 #ifndef SEINE_KERNELS_CUDA_CHOOSE_H_
 #define SEINE_KERNELS_CUDA_CHOOSE_H_
 
@@ -10,14 +10,18 @@
 #include "kernels/cuda/block_select.h"
 #include "kernels/cuda/code_reader.h"
 #include "kernels/cuda/search_items.h"
+#include "kernels/cuda/target_cut.h"
 
 namespace seine::cuda {
 
 inline constexpr int kChooseLanes = 512;
 
+static_assert(kChooseLanes == kTargetLanes);
+
 struct ChooseShared {
   RadixShared radix;
   PrefixShared prefix;
+  TargetShared target;
 };
 
 // Grid: (group, items).
@@ -28,12 +32,16 @@ struct ChooseBody {
     const SearchItem& item = args.items[block.index().y];
     if (block.index().x >= item.group || item.num_keys == 0) return;
     const QueryPlan& q = args.queries[item.first_query + block.index().x];
-    const uint32_t found = q.state->found, wanted = item.wanted;
-    if (found < wanted || found > static_cast<uint32_t>(item.capacity)) {
-      SearchAgain(block, s, item, q, args.params.coarse == Coarse::kCollision);
-    } else if (found > wanted) {
+    const bool collision = args.params.coarse == Coarse::kCollision;
+    const uint32_t found = q.state->found;
+    Choice choice = {found >= static_cast<uint32_t>(item.wanted) && found <= static_cast<uint32_t>(item.capacity),
+                     static_cast<uint32_t>(item.wanted)};
+    if (args.params.recall_target > 0) choice = ByTarget(block, s, args, item, q, choice.listed);
+    if (!choice.listed) {
+      SearchAgain(block, s, item, q, collision, choice.keep);
+    } else if (found > choice.keep) {
       const FirstCut cut =
-          FindFirstCut(block, s.radix, found, wanted, [&](uint32_t i, uint32_t* value, uint32_t* place) {
+          FindFirstCut(block, s.radix, found, choice.keep, [&](uint32_t i, uint32_t* value, uint32_t* place) {
             *value = OrderedBits(q.found[i].score);
             *place = q.found[i].index;
             return true;
@@ -52,28 +60,67 @@ struct ChooseBody {
       q.chosen[place] = key;
       if (q.candidates != nullptr) q.candidates[place] = static_cast<int32_t>(item.zone_begin + key);
     });
+    block.Lanes([&](int lane) {
+      if (lane != 0) return;
+      q.state->num_candidates = choice.keep;
+      *q.num_candidates = static_cast<int32_t>(choice.keep);
+    });
   }
 
-  // The mask of exactly the wanted keys, from every key's score.
+  // How many candidates a query has, and whether they are among those found.
+  struct Choice {
+    bool listed;
+    uint32_t keep;
+  };
+
+  SEINE_BODY static uint32_t ScoreOf(const SearchItem& item, const QueryPlan& q, bool collision, uint32_t key) {
+    const Window w = WindowOf(item, key / kWindowTokens);
+    const int32_t sum = CoarseSum(item, collision, q.place, w, key % kWindowTokens);
+    return OrderedBits(CoarseScore(collision, sum, q.bases[key / kWindowTokens], w, key % kWindowTokens));
+  }
+
+  // recall_target.h. What was found holds the best of the zone, but the cut may lie below the threshold.
+  template <typename Block>
+  SEINE_BODY static Choice ByTarget(Block& block, Shared& s, const SearchArgs& args, const SearchItem& item,
+                                    const QueryPlan& q, bool listed) {
+    const bool collision = args.params.coarse == Coarse::kCollision;
+    const uint32_t n = static_cast<uint32_t>(item.num_keys), found = q.state->found;
+    const uint32_t k = Least(n, static_cast<uint32_t>(args.params.top_k));
+    const auto of_list = [&](uint32_t i, uint32_t* value) {
+      *value = OrderedBits(q.found[i].score);
+      return true;
+    };
+    const auto of_zone = [&](uint32_t i, uint32_t* value) {
+      *value = ScoreOf(item, q, collision, i);
+      return true;
+    };
+    block.Lanes([&](int lane) {
+      if (lane == 0) s.target.spread = q.state->spread;
+    });
+    const float cut = listed ? FindTargetCut(block, s.radix, s.target, q.best, found, k, args.params, of_list)
+                             : FindTargetCut(block, s.radix, s.target, q.best, n, k, args.params, of_zone);
+    listed = listed && (cut >= q.state->threshold || found >= static_cast<uint32_t>(item.most));
+    const uint32_t above =
+        listed ? CountAbove(block, s.target, cut, found, of_list) : CountAbove(block, s.target, cut, n, of_zone);
+    return {listed, Most(static_cast<uint32_t>(item.wanted), Least(static_cast<uint32_t>(item.most), above))};
+  }
+
+  // The mask of exactly the best `keep` keys, from every key's score.
   template <typename Block>
   SEINE_BODY static void SearchAgain(Block& block, Shared& s, const SearchItem& item, const QueryPlan& q,
-                                     bool collision) {
+                                     bool collision, uint32_t keep) {
     const uint32_t n = static_cast<uint32_t>(item.num_keys);
-    const auto score = [&](uint32_t key) {
-      const Window w = WindowOf(item, key / kWindowTokens);
-      const int32_t sum = CoarseSum(item, collision, q.place, w, key % kWindowTokens);
-      return OrderedBits(CoarseScore(collision, sum, q.bases[key / kWindowTokens], w, key % kWindowTokens));
-    };
-    const FirstCut cut =
-        FindFirstCut(block, s.radix, n, item.wanted, [&](uint32_t i, uint32_t* value, uint32_t* place) {
-          *value = score(i);
-          *place = i;
-          return true;
-        });
+    const FirstCut cut = FindFirstCut(block, s.radix, n, keep, [&](uint32_t i, uint32_t* value, uint32_t* place) {
+      *value = ScoreOf(item, q, collision, i);
+      *place = i;
+      return true;
+    });
     block.Lanes([&](int lane) {
       for (uint32_t word = lane; word < n / 32; word += block.num_lanes()) {
         uint32_t bits = 0;
-        for (uint32_t i = 0; i < 32; ++i) bits |= uint32_t{cut.Keeps(score(word * 32 + i), word * 32 + i)} << i;
+        for (uint32_t i = 0; i < 32; ++i) {
+          bits |= uint32_t{cut.Keeps(ScoreOf(item, q, collision, word * 32 + i), word * 32 + i)} << i;
+        }
         q.mask[word] = bits;
       }
       if (lane == 0) q.state->rescanned = 1;

@@ -82,7 +82,6 @@ class CudaBackend final : public Backend {
     return Must(error, "counting");
   }
 
-  bool follows_recall_target() const override { return false; }
   bool reads_made_rows() const override { return false; }
 
   Outcome Encode(const EncodeTask* tasks, int count) override;

@@ -23,6 +23,7 @@ struct PrepareShared {
   float query[kMaxHeadDim], transformed[kMaxHeadDim], weights[kMaxHeadDim];
   float sums[kMaxNibbles * 16];
   uint32_t largest[3];  // bits of the largest |x|: of query8's source, of the weights, of the sums
+  float noise[16];
   int32_t centre_dot;
   uint16_t first_place[kMaxNibbles];  // balanced: where a nibble's coordinates begin in coarse_order
   uint64_t ranks[256];                // collision
@@ -157,6 +158,29 @@ SEINE_BODY void MakeNibbleTables(Block& block, PrepareShared& s, const SearchIte
   });
 }
 
+// Codec::CoarseNoise: the balanced code's, 0 of the other.
+template <typename Block>
+SEINE_BODY void PredictNoise(Block& block, PrepareShared& s, const SearchItem& item, const QueryPlan& q) {
+  const CodecTables& codec = *item.codec;
+  const bool balanced = codec.kind == CodecKind::kBalanced;
+  block.Lanes([&](int lane) {
+    if (!balanced || lane >= 16) return;
+    float sum = 0;
+    for (int i = lane; i < item.layout.head_dim; i += 16) {
+      const BalancedCell cell = codec.cells.data[i];
+      const float left =
+          cell.total_bits > 0 ? codec.quantiser.data->distortion[cell.total_bits][cell.coarse_bits] : 1.0f;
+      sum = sum + NoiseTerm(s.transformed[i], codec.deviation.data[i], left);
+    }
+    s.noise[lane] = sum;
+  });
+  block.Lanes([&](int lane) {
+    if (lane != 0) return;
+    const float step = q.state->coarse_step;
+    q.state->noise = balanced && step > 0 ? sqrtf(TreeOf(s.noise)) / step : 0.0f;
+  });
+}
+
 // collision.h, MakeTiers: a lane a centroid, its rank by counting those before it.
 template <typename Block>
 SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs& args, const SearchItem& item,
@@ -200,6 +224,7 @@ struct PrepareBody {
     const QueryPlan& q = args.queries[item.first_query + block.index().x];
     TransformQuery(block, s, item, q);
     MakeNibbleTables(block, s, item, q);
+    if (args.params.recall_target > 0) PredictNoise(block, s, item, q);
     if (args.params.coarse == Coarse::kCollision) MakeTierTables(block, s, args, item, q);
   }
 };

@@ -183,9 +183,11 @@ struct RerankBody {
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     const SearchItem& item = args.items[block.index().y];
     const int place = block.index().x % item.group;
-    const uint32_t first = block.index().x / item.group * kRerankKeys, n = item.wanted;
-    if (first >= n) return;
+    const uint32_t first = block.index().x / item.group * kRerankKeys, most = item.most;
+    if (first >= most) return;
     const QueryPlan& q = args.queries[item.first_query + place];
+    const uint32_t n = q.state->num_candidates;
+    if (first >= n) return;
     BeginRerank(block, s, item, q);
     EstimateKeys(block, s, item, q, q.chosen, first, n, 1.0f, q.estimates);
   }

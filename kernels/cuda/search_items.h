@@ -13,6 +13,7 @@
 #include "kernels/code.h"
 #include "kernels/codec_tables.h"
 #include "kernels/cuda/block.h"
+#include "kernels/recall_target.h"
 #include "kernels/search.h"
 #include "kernels/types.h"
 
@@ -53,8 +54,9 @@ struct SearchItem {
   int32_t group = 1;
 
   // Set by the plan.
-  int32_t wanted = 0;                   // candidates of each query
-  int32_t keep = 0;                     // survivors of each query
+  int32_t wanted = 0;                   // candidates of each query; under a recall target the least,
+  int32_t most = 0;                     // and the most
+  int32_t keep = 0;                     // survivors of each query, where it has as many candidates
   int32_t capacity = 0;                 // keys at or above the threshold that a query has room for
   int32_t first_query = 0;              // of queries()
   int32_t first_set = 0, num_sets = 0;  // of sets()
@@ -77,10 +79,12 @@ struct LseState {
 struct QueryState {
   float coarse_step, query8_step, fine8_step;  // PreparedQuery
   float shared_base;                           // <q, shared centre> in units of coarse_step
+  float noise;                                 // Codec::CoarseNoise, as the next under a recall target only
+  ScoreSpread spread;                          // of the coarse scores
   float threshold;                             // scores at or above it are found
   uint32_t found;                              // how many were, also where that is more than the capacity
   uint32_t rescanned;                          // 1 where the threshold misled and the zone was searched again
-  uint32_t num_survivors;
+  uint32_t num_candidates, num_survivors;
   LseState lse;  // of the candidates' estimates
 };
 
@@ -91,13 +95,15 @@ struct QueryPlan {
   float* transformed = nullptr;  // [head_dim]
   int8_t* fine8 = nullptr;       // [head_dim rounded up to 64]
   QueryState* state = nullptr;
-  float* bases = nullptr;         // [num_keys / 64]
-  FoundKey* found = nullptr;      // [capacity] in any order
-  uint32_t* mask = nullptr;       // [num_keys / 32] of the found keys, then of the candidates
-  uint32_t* chosen = nullptr;     // [wanted] candidates, ascending
-  float* estimates = nullptr;     // [wanted]
-  uint32_t* survivors = nullptr;  // [keep] keys, ascending
-  int32_t* candidates = nullptr;  // [wanted] positions for the answer, nullptr if not asked for
+  float* bases = nullptr;             // [num_keys / 64]
+  FoundKey* found = nullptr;          // [capacity] in any order
+  uint32_t* mask = nullptr;           // [num_keys / 32] of the found keys, then of the candidates
+  uint32_t* best = nullptr;           // [max(4, top_k)] ordered bits of the best scores; a recall target's only
+  uint32_t* chosen = nullptr;         // [most] candidates, ascending
+  float* estimates = nullptr;         // [most]
+  uint32_t* survivors = nullptr;      // [keep] keys, ascending
+  int32_t* num_candidates = nullptr;  // for the answer, as the next
+  int32_t* candidates = nullptr;      // [most] positions, nullptr if not asked for
 };
 
 struct SetAnswer {
@@ -142,7 +148,8 @@ struct SearchGrids {
   uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
 };
 
-// Places of one batch. At most 65,535 items and sets; no recall_target.
+// Places of one batch. At most 65,535 items and sets. Under a recall target every query has room for half its zone,
+// 12 bytes a key.
 class SearchPlan {
  public:
   SearchPlan(const SearchParams& params, std::vector<SearchItem> items);

@@ -17,7 +17,7 @@ namespace {
 int32_t CapacityOf(int64_t wanted, int64_t num_keys) {
   if (num_keys == 0) return 0;
   const int64_t sample = static_cast<int64_t>(SampleOf(num_keys).count) * kWindowTokens;
-  const int64_t place = ThresholdPlace(wanted, num_keys, sample);
+  const int64_t place = SampledPlace(wanted, num_keys, sample);
   if (place >= sample) return static_cast<int32_t>(num_keys);
   return static_cast<int32_t>(std::min(num_keys, (place + 1) * num_keys / sample * 3 / 2 + 1024));
 }
@@ -41,16 +41,19 @@ struct SearchPlan::Cursor {
 SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items)
     : params_(params), items_(std::move(items)) {
   const bool joint = params_.scope == Scope::kPerKvHead;
-  assert(!(params_.recall_target > 0));  // Backend::follows_recall_target
+  const bool by_target = params_.recall_target > 0;
+  const double beta = by_target ? 0.0 : params_.beta;
   for (size_t i = 0; i < items_.size(); ++i) {
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
     assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
     const int64_t n = item.num_keys, floor = std::max(4 * params_.top_k, 256);
     item.wanted = static_cast<int32_t>(
-        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(params_.beta * static_cast<double>(n))))));
-    item.keep = std::min(std::max(params_.refine, params_.top_k), item.wanted);
-    item.capacity = CapacityOf(item.wanted, n);
+        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(beta * static_cast<double>(n))))));
+    item.most = item.wanted;
+    if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
+    item.keep = std::min(std::max(params_.refine, params_.top_k), item.most);
+    item.capacity = CapacityOf(item.most, n);
     item.first_query = static_cast<int32_t>(queries_.size());
     item.first_set = static_cast<int32_t>(sets_.size());
     item.num_sets = joint ? 1 : item.group;
@@ -85,7 +88,7 @@ void SearchPlan::SizeGrids() {
     const int quads = (item.group + kScanQueries - 1) / kScanQueries;
     grids_.queries.x = std::max(grids_.queries.x, item.group);
     grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
-    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.wanted, kRerankKeys) * item.group);
+    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.most, kRerankKeys) * item.group);
     grids_.low_rank = grids_.low_rank || item.low_rank.num_runs > 0;
     grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
   }
@@ -123,10 +126,12 @@ void SearchPlan::PlaceItem(SearchItem* item, Cursor* work, Cursor* answers) {
     q.bases = work->Take<float>(n / kWindowTokens);
     q.found = work->Take<FoundKey>(item->capacity);
     q.mask = work->Take<uint32_t>(n / 32);
-    q.chosen = work->Take<uint32_t>(item->wanted);
-    q.estimates = work->Take<float>(item->wanted);
+    if (params_.recall_target > 0) q.best = work->Take<uint32_t>(std::max(params_.top_k, kLeastSampledBest));
+    q.chosen = work->Take<uint32_t>(item->most);
+    q.estimates = work->Take<float>(item->most);
     q.survivors = work->Take<uint32_t>(item->keep);
-    if (params_.with_candidates) q.candidates = answers->Take<int32_t>(item->wanted);
+    q.num_candidates = answers->Take<int32_t>(1);
+    if (params_.with_candidates) q.candidates = answers->Take<int32_t>(item->most);
   }
 }
 
@@ -170,12 +175,11 @@ void SearchPlan::Read(int i, SearchOutput* out) const {
   }
   if (params_.method == Method::kExact || item.num_keys == 0) return;
   out->stats.scanned_keys += item.num_keys * item.group;
-  out->stats.candidates += int64_t{item.wanted} * item.group;
-  if (!params_.with_candidates) return;
-  out->candidates.resize(item.group);
+  if (params_.with_candidates) out->candidates.resize(item.group);
   for (int g = 0; g < item.group; ++g) {
-    const int32_t* from = queries_[item.first_query + g].candidates;
-    out->candidates[g].assign(from, from + item.wanted);
+    const QueryPlan& q = queries_[item.first_query + g];
+    out->stats.candidates += *q.num_candidates;
+    if (params_.with_candidates) out->candidates[g].assign(q.candidates, q.candidates + *q.num_candidates);
   }
 }
 

@@ -27,7 +27,7 @@ struct SurvivorBody {
     const SearchItem& item = args.items[block.index().y];
     if (block.index().x >= item.group || item.num_keys == 0) return;
     const QueryPlan& q = args.queries[item.first_query + block.index().x];
-    const uint32_t n = item.wanted, keep = item.keep;
+    const uint32_t n = q.state->num_candidates, keep = item.keep;
     FirstCut cut = {0, 0xFFFFFFFFu};
     if (keep < n) {
       cut = FindFirstCut(block, s.radix, n, keep, [&](uint32_t i, uint32_t* value, uint32_t* place) {

@@ -69,6 +69,7 @@ SearchParams RandomParams(Rng* rng, bool collision) {
   SearchParams p;
   p.top_k = Pick(rng, 1, 120);
   p.beta = Pick(rng, 1, 30) * .01;
+  if (Pick(rng, 0, 3) == 0) p.recall_target = Pick(rng, 30, 99) * .01;
   p.refine = Pick(rng, 0, 300);
   p.coarse = collision ? Coarse::kCollision : Coarse::kSignIp;
   p.scope = static_cast<Scope>(Pick(rng, 0, 1));

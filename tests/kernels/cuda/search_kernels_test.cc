@@ -2,6 +2,7 @@
 // CPU backend: the same sets, the same scores bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -304,6 +305,99 @@ TEST(SearchKernels, StoresOfEveryType) {
       ExpectSameAsCpu({task}, params);
     }
   }
+}
+
+SearchParams ByTarget(int top_k, double target) {
+  SearchParams p = Params(top_k, .05);
+  p.recall_target = target;
+  return p;
+}
+
+// Queries each with candidates of their own number: the least where the target is low, up to half the zone.
+TEST(SearchKernels, ARecallTargetCutsEachQueryAsTheCpuDoes) {
+  const int dim = 64;
+  std::vector<float> queries = Gaussian(5 * dim, 9);
+  std::fill(queries.begin() + 2 * dim, queries.begin() + 3 * dim, 0.0f);  // nothing is predicted of a zero query
+  for (const int n : {64, 128, 704, 8192, 8256, 20480, 40960}) {
+    const Zone zone(Keys(n, dim, 3), dim, Balanced(dim, 6), 2048);
+    for (const double target : {.3, .9, .999}) {
+      for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+        if (n > 8256 && scope == Scope::kPerQHead) continue;
+        SearchParams params = ByTarget(n > 1000 ? 20 : 100, target);
+        params.scope = scope;
+        params.mass_p = scope == Scope::kPerQHead ? .6f : 0.0f;
+        SCOPED_TRACE(testing::Message() << n << " " << target << " " << static_cast<int>(scope));
+        ExpectSameAsCpu({zone.Task(queries)}, params, n > 1000 ? 1 : 3);
+      }
+    }
+  }
+}
+
+// rsq predicts no noise (an index refuses a target there): the cut is the last of the best.
+TEST(SearchKernels, ARecallTargetOfACodeThatPredictsNothing) {
+  const int dim = 80;
+  const Zone zone(Keys(4096, dim, 3), dim, Rsq(dim));
+  const std::vector<float> queries = Gaussian(3 * dim, 9);
+  for (const Coarse coarse : {Coarse::kSignIp, Coarse::kCollision}) {
+    SearchParams params = ByTarget(100, .9);
+    params.coarse = coarse;
+    ExpectSameAsCpu({zone.Task(queries)}, params);
+  }
+}
+
+TEST(SearchKernels, ARecallTargetOverARaggedBatch) {
+  std::vector<std::unique_ptr<Zone>> zones;
+  std::vector<std::vector<float>> queries;
+  std::vector<SearchTask> tasks;
+  std::mt19937_64 rng(5);
+  for (int i = 0; i < 24; ++i) {
+    const int dim = i % 2 == 0 ? 64 : 80, group = 1 + static_cast<int>(rng() % 5);
+    zones.push_back(
+        std::make_unique<Zone>(Keys(64 + 64 * static_cast<int>(rng() % 60), dim, i), dim, Balanced(dim, 5)));
+    queries.push_back(Gaussian(static_cast<size_t>(group) * dim, 50 + i));
+    tasks.push_back(zones.back()->Task(queries.back()));
+    if (i % 5 == 2) tasks.back().keys.chunks = nullptr;
+    if (i == 17) tasks.back().num_keys = 0;
+  }
+  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+    SearchParams params = ByTarget(16, .95);
+    params.scope = scope;
+    params.with_candidates = false;  // the CPU leaves the empty zone's list untouched
+    ExpectSameAsCpu(tasks, params);
+  }
+}
+
+// Equal scores at the cut, and a top_k whose best are all the same.
+TEST(SearchKernels, ARecallTargetAmongTies) {
+  const int dim = 64;
+  const std::vector<float> kinds = Keys(5, dim, 1), queries = Gaussian(2 * dim, 4);
+  for (const int n : {4096, 36864}) {
+    std::vector<float> keys;
+    for (int i = 0; i < n; ++i) {
+      const auto one = kinds.begin() + static_cast<std::ptrdiff_t>(i / 64 % 5) * dim;
+      keys.insert(keys.end(), one, one + dim);
+    }
+    const Zone zone(keys, dim, Balanced(dim, 6), 2048);
+    for (const double target : {.2, .99}) ExpectSameAsCpu({zone.Task(queries)}, ByTarget(10, target), 1);
+  }
+}
+
+// What the target asks for lies where no window is sampled, below the threshold: the zone is searched again.
+TEST(SearchKernels, ARecallTargetBelowTheSampledThresholdIsFoundAndCounted) {
+  const int n = 65536, dim = 64;
+  const std::vector<float> query = Gaussian(dim, 24);
+  std::vector<float> keys = Gaussian(static_cast<size_t>(n) * dim, 23, .2f);
+  for (int w = 4; w < n / 64; w += 8) {  // the sampled windows: their best are far above all others
+    for (int j = 0; j < dim; ++j) keys[static_cast<size_t>(w) * 64 * dim + j] += 8 * query[j];
+  }
+  const Zone zone(keys, dim, Balanced(dim, 6), 2048);
+  const SearchParams params = ByTarget(600, .9);
+  ExpectSameAsCpu({zone.Task(query)}, params, 1);
+  EXPECT_EQ(RunKernels({zone.Task(query)}, params, 3)[0].stats.rescans, 1);
+  SearchOutput cpu;
+  cpu::SearchOne(zone.Task(query), params, &cpu);
+  EXPECT_GT(cpu.stats.rescans, 0);
+  EXPECT_GT(cpu.candidates[0].size(), 2400u);  // the least: 4 top_k
 }
 
 TEST(SearchKernels, TopKBeyondTheZoneGivesAllOfIt) {
