@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/matrix.h"
+#include "kernels/cpu/turn_row.h"
 
 namespace seine::cpu {
 
@@ -92,7 +93,7 @@ void Rebuild(const RebuildTask& task) {
     if (full >= 0) {
       Widen(run.full + full * rows.head_dim * static_cast<int64_t>(SizeOf(rows.dtype)), rows.head_dim, rows.dtype, row);
     } else if (rows.rope.inv_freq != nullptr) {
-      for (int p = 0; p < rows.head_dim / 2; ++p) TurnPair(rows.rope, rows.head_dim, p, task.positions[i], row);
+      TurnRow(rows.rope, rows.head_dim, task.positions[i], row);
     }
   }
 }

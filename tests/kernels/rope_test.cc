@@ -7,6 +7,10 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/turn_row.h"
+#include "tests/kernels/low_rank_data.h"
+#include "tests/kernels/same_bits.h"
+
 namespace seine {
 namespace {
 
@@ -42,6 +46,29 @@ TEST(Rope, TurnsPairsOfBothStyles) {
     EXPECT_FLOAT_EQ(row[b], static_cast<float>(x * std::sin(1.0) + y * std::cos(1.0)));
     EXPECT_EQ(row[0], 1);  // the other pair stays
     EXPECT_EQ(row[interleaved ? 1 : 2], interleaved ? 2 : 3);
+  }
+}
+
+// Row by row and by vectors: the bits of TurnPair, at positions that meet every quarter and at the last one.
+TEST(Rope, RowsTurnAsTheirPairsDo) {
+  for (const int dim : {16, 64, 80, 128, 256}) {
+    const std::vector<double> frequencies = Frequencies(dim);
+    for (const bool interleaved : {false, true}) {
+      const RopeTurns rope = {frequencies.data(), interleaved};
+      for (const int32_t position : {0, 1, 2, 3, 5, 6, 100, 32767, 131071, 2147483647}) {
+        const std::vector<float> row = Gaussian(dim, position);
+        std::vector<float> want = row;
+        for (int pair = 0; pair < dim / 2; ++pair) TurnPair(rope, dim, pair, position, want.data());
+        ExpectSameBits([&] {
+          std::vector<float> got = row;
+          cpu::TurnRow(rope, dim, position, got.data());
+          EXPECT_EQ(got, want) << dim << " " << position;
+          std::vector<uint8_t> bits;
+          Put(&bits, got.data(), got.size());
+          return bits;
+        });
+      }
+    }
   }
 }
 
