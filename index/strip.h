@@ -15,8 +15,9 @@
 //
 // With IndexConfig::subspace a run of places [low_begin, low_end) is held low-rank, by a LowRankStore a head, and the
 // rows before and behind it as they came. A token becomes low-rank as the zone's end passes it, and stays so: after a
-// cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Whoever reads rows gets
-// them rebuilt (strip_low_rank.cc). No sums are kept.
+// cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Searches and attention
+// multiply codes (kernels/cpu/low_rank_products.h); whoever else reads rows gets them rebuilt (strip_low_rank.cc). No
+// sums are kept.
 #ifndef SEINE_INDEX_STRIP_H_
 #define SEINE_INDEX_STRIP_H_
 
@@ -124,7 +125,7 @@ class Strip {
 
  private:
   class AppendedKeys;
-  class RebuiltRows;
+  struct SearchedRows;
 
   bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
@@ -156,11 +157,12 @@ class Strip {
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
   void ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const;
   void ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const;
-  LowRankRows ViewRows(int head, bool of_values, std::vector<LowRankRun>* runs) const;
+  void ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowRankTokens* tokens) const;
+  absl::StatusOr<DenseRun> RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const;
   absl::Status RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
-  absl::Status FillRebuilt(int head, bool with_dense, SearchTask* task) const;
-  void FillMade(int head, cpu::AttentionTask* task) const;
+  absl::Status FillLowSearch(int head, bool with_dense, SearchTask* task) const;
+  void FillLowAttention(int head, cpu::AttentionTask* task) const;
 
   const Context* context_;
   bool whole_;  // all heads, places are positions

@@ -18,32 +18,9 @@ absl::Status NoBuffer(const Backend& backend) {
 
 }  // namespace
 
-// Keys, or values, of one head for a search or attention, which must not outlive the strip or see it change.
-class Strip::RebuiltRows : public RowReader {
- public:
-  RebuiltRows(const Strip* strip, int head, bool of_values = false)
-      : strip_(*strip), head_(head), of_values_(of_values) {}
-
-  void Read(const int32_t* positions, int count, float* rows) const override {
-    const std::vector<int64_t> places(positions, positions + count);
-    strip_.ReadRows(head_, places, of_values_ ? nullptr : rows, of_values_ ? rows : nullptr);
-  }
-
-  // Keys of dense tokens [begin, end), read at once into memory that the backend reads. RESOURCE_EXHAUSTED.
-  absl::StatusOr<DenseRun> Run(int64_t begin, int64_t end) {
-    const int64_t dim = strip_.context_->config.geometry.head_dim;
-    runs_.push_back(strip_.context_->backend->Allocate((end - begin) * dim * sizeof(float), Place::kStore));
-    if (!runs_.back()) return NoBuffer(*strip_.context_->backend);
-    auto* const rows = reinterpret_cast<float*>(runs_.back().data());
-    strip_.ReadRange(head_, begin, end, rows, nullptr);
-    return DenseRun{{rows, dim * sizeof(float), DType::kFloat32}, static_cast<int>(end - begin)};
-  }
-
- private:
-  const Strip& strip_;
-  const int head_;
-  const bool of_values_;
-  std::vector<Buffer> runs_;
+// A head's rows for a search, with the dense keys that it needs rebuilt.
+struct Strip::SearchedRows : LowRankTokens {
+  std::vector<Buffer> dense;
 };
 
 int64_t Strip::LowEndAt(int64_t size) const {
@@ -148,11 +125,11 @@ void Strip::ReadRange(int head, int64_t begin, int64_t end, float* keys, float* 
 }
 
 // All rows as plain views, those that lie in chunks chunk by chunk.
-LowRankRows Strip::ViewRows(int head, bool of_values, std::vector<LowRankRun>* runs) const {
+void Strip::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowRankTokens* tokens) const {
   const RowStore& store = of_values ? values_ : keys_;
   const auto add_chunks = [&](int64_t begin, int64_t end) {
     while (begin < end) {
-      LowRankRun& run = runs->emplace_back();
+      LowRankRun& run = tokens->runs.emplace_back();
       run.begin = begin;
       run.full = store.Row(head, begin);
       begin = std::min<int64_t>(end, (begin / store.chunk_tokens() + 1) * store.chunk_tokens());
@@ -160,12 +137,24 @@ LowRankRows Strip::ViewRows(int head, bool of_values, std::vector<LowRankRun>* r
   };
   const bool any = low_[head].size() > 0;
   add_chunks(0, any ? low_begin_ : size_);
-  low_[head].AppendRuns(of_values, LowRankStore::Reader::kBackend, low_begin_, runs);
+  low_[head].AppendRuns(of_values, reader, low_begin_, &tokens->runs);
   if (any) add_chunks(low_end(), size_);
-  LowRankRows rows = low_[head].RowsShape(of_values);
-  rows.runs = runs->data();
-  rows.num_runs = static_cast<int32_t>(runs->size());
-  return rows;
+  tokens->rows = low_[head].RowsShape(of_values);
+  tokens->rows.runs = tokens->runs.data();
+  tokens->rows.num_runs = static_cast<int32_t>(tokens->runs.size());
+  if (whole_) return;
+  tokens->position_chunks = positions_.HeadChunks(0);
+  tokens->position_chunk_tokens = positions_.chunk_tokens();
+}
+
+// Keys of dense tokens [begin, end), read at once into memory that the backend reads.
+absl::StatusOr<DenseRun> Strip::RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const {
+  const int64_t dim = context_->config.geometry.head_dim;
+  owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), Place::kStore));
+  if (!owner->back()) return NoBuffer(*context_->backend);
+  auto* const rows = reinterpret_cast<float*>(owner->back().data());
+  ReadRange(head, begin, end, rows, nullptr);
+  return DenseRun{{rows, dim * sizeof(float), DType::kFloat32}, static_cast<int>(end - begin)};
 }
 
 // All rows of a head, one chunk each of keys and values, in memory that the backend reads.
@@ -178,7 +167,7 @@ absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* to
     places[place] = static_cast<int32_t>(place);
     positions[place] = position(place);
   }
-  std::vector<LowRankRun> runs[2];
+  LowRankTokens views[2];
   std::vector<RebuildTask> tasks;
   for (const bool of_values : {false, true}) {
     Buffer* const out = of_values ? &storage->values : &storage->keys;
@@ -187,8 +176,9 @@ absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* to
     (of_values ? storage->value_chunk : storage->key_chunk) = out->data();
     (of_values ? tokens->values : tokens->keys) = {of_values ? &storage->value_chunk : &storage->key_chunk,
                                                    chunk_tokens, g.head_dim, DType::kFloat32};
-    tasks.push_back({ViewRows(head, of_values, &runs[of_values]), places.data(), positions.data(), size_,
-                     reinterpret_cast<float*>(out->data())});
+    ViewRows(head, of_values, LowRankStore::Reader::kBackend, &views[of_values]);
+    tasks.push_back(
+        {views[of_values].rows, places.data(), positions.data(), size_, reinterpret_cast<float*>(out->data())});
   }
   return StatusOf(*backend, backend->Rebuild(tasks.data(), static_cast<int>(tasks.size())));
 }
@@ -206,35 +196,31 @@ void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::strin
   }
 }
 
-absl::Status Strip::FillRebuilt(int head, bool with_dense, SearchTask* task) const {
-  auto rows = std::make_shared<RebuiltRows>(this, head);
+absl::Status Strip::FillLowSearch(int head, bool with_dense, SearchTask* task) const {
+  auto rows = std::make_shared<SearchedRows>();
+  ViewRows(head, false, LowRankStore::Reader::kBackend, rows.get());
   const int64_t zone_begin = context_->config.zones.sink, zone_end = zone_begin + codes_.visible();
   for (const auto& [begin, end] : {std::pair{int64_t{0}, zone_begin}, std::pair{zone_end, size_}}) {
     if (!with_dense || begin >= end) continue;
     if (begin < low_end() && end > low_begin_) {  // after a cut, or where eviction has taken sinks
-      absl::StatusOr<DenseRun> run = rows->Run(begin, end);
+      absl::StatusOr<DenseRun> run = RebuildDense(head, begin, end, &rows->dense);
       if (!run.ok()) return run.status();
       task->dense.push_back(*run);
     } else {
       AddDense(head, begin, end, &task->dense);
     }
   }
-  task->reader = std::move(rows);
-  if (context_->backend->reads_made_rows()) return absl::OkStatus();
-  auto keys = std::make_shared<LowRankKeys>();
-  keys->rows = ViewRows(head, false, &keys->runs);
-  if (!whole_) {
-    keys->position_chunks = positions_.HeadChunks(0);
-    keys->position_chunk_tokens = positions_.chunk_tokens();
-  }
-  task->low_rank = std::move(keys);
+  task->low_rank = std::move(rows);
   return absl::OkStatus();
 }
 
-void Strip::FillMade(int head, cpu::AttentionTask* task) const {
-  task->made = {low_begin_, low_end()};
-  task->key_reader = std::make_shared<RebuiltRows>(this, head);
-  task->value_reader = std::make_shared<RebuiltRows>(this, head, /*of_values=*/true);
+void Strip::FillLowAttention(int head, cpu::AttentionTask* task) const {
+  task->low = {low_begin_, low_end()};
+  for (const auto& [of_values, out] : {std::pair{false, &task->low_keys}, std::pair{true, &task->low_values}}) {
+    auto rows = std::make_shared<LowRankTokens>();
+    ViewRows(head, of_values, LowRankStore::Reader::kHost, rows.get());
+    *out = std::move(rows);
+  }
 }
 
 }  // namespace seine

@@ -12,7 +12,7 @@ absl::Status Strip::FillTask(int head, const SearchParams& params, SearchTask* t
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
   const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
-  if (!low_.empty()) return FillRebuilt(head, with_dense, task);
+  if (!low_.empty()) return FillLowSearch(head, with_dense, task);
   if (keeps_all_keys()) {
     task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
                   context_->config.geometry.dtype};
@@ -42,7 +42,7 @@ void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask
   const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
   const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
   task->dense = {{0, zone_begin}, {zone_end, size_}};
-  if (!low_.empty()) FillMade(head, task);
+  if (!low_.empty()) FillLowAttention(head, task);
   if (!searched || !tail) return;
   task->zone_begin = zone_begin;
   task->num_windows = codes_.visible() / kWindowTokens;

@@ -88,8 +88,6 @@ class Backend {
 
   // Whether Place::kCodes is a memory apart from the host's, with a limit of its own.
   virtual bool codes_apart() const { return false; }
-  // Whether Search reads keys that are kept low-rank by SearchTask::reader; else by SearchTask::low_rank.
-  virtual bool reads_made_rows() const { return true; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
 

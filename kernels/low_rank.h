@@ -7,6 +7,7 @@
 #define SEINE_KERNELS_LOW_RANK_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/math.h"
 #include "kernels/rope.h"
@@ -73,6 +74,19 @@ SEINE_HD inline int64_t FullRowOf(const LowRankRun& run, int64_t place) {
   }
   return low < run.num_full && run.full_places[low] == wanted ? low : -1;
 }
+
+// A head's keys, or values, by place, and the positions of these places.
+struct LowRankTokens {
+  std::vector<LowRankRun> runs;
+  LowRankRows rows;                                 // of these runs
+  const uint8_t* const* position_chunks = nullptr;  // int32 [position_chunk_tokens] each; nullptr: places are positions
+  int position_chunk_tokens = 1;
+  int32_t position(int64_t place) const {
+    if (position_chunks == nullptr) return static_cast<int32_t>(place);
+    const auto* chunk = reinterpret_cast<const int32_t*>(position_chunks[place / position_chunk_tokens]);
+    return chunk[place % position_chunk_tokens];
+  }
+};
 
 // Codes of rows in a basis, and what the basis leaves out of them. Any memory.
 struct ProjectTask {

@@ -58,15 +58,6 @@ struct DenseRun {
   int count = 0;
 };
 
-// A head's stored keys by place, some of them low-rank, and the positions of these places: a device rebuilds those that
-// it scores. All in Place::kStore, but for bases.
-struct LowRankKeys {
-  std::vector<LowRankRun> runs;
-  LowRankRows rows;                                 // without its runs
-  const uint8_t* const* position_chunks = nullptr;  // int32 [position_chunk_tokens] each; nullptr: places are positions
-  int position_chunk_tokens = 1;
-};
-
 // One (sequence, layer, KV head) with the queries of its group.
 struct SearchTask {
   const Codec* codec = nullptr;
@@ -76,10 +67,8 @@ struct SearchTask {
   int64_t zone_begin = 0;                     // position of key 0 of the zone
   const SharedCentre* shared_centre = nullptr;
   const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
-  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no reader: no refine, no kExact
-  // In place of `keys`, where some are low-rank: the first where Backend::reads_made_rows, else the second.
-  std::shared_ptr<const RowReader> reader;
-  std::shared_ptr<const LowRankKeys> low_rank;
+  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
+  std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;

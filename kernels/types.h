@@ -47,14 +47,6 @@ struct ChunkedRows {
   }
 };
 
-// Rows of one head that lie in no memory but are made when they are read, as those of low-rank storage. Thread-safe.
-class RowReader {
- public:
-  virtual ~RowReader() = default;
-  // rows [count, head_dim] fp32 of the tokens at `positions`.
-  virtual void Read(const int32_t* positions, int count, float* rows) const = 0;
-};
-
 }  // namespace seine
 
 #endif  // SEINE_KERNELS_TYPES_H_

@@ -6,17 +6,16 @@
 #include <cassert>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "kernels/codec_util.h"
+#include "kernels/cpu/low_rank_products.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/weighted_rows.h"
 #include "kernels/math.h"
 
 namespace seine::cpu {
 namespace {
-
-// Rows that are made together: a whole number of the 64 that values are summed by, so that sums do not depend on it.
-constexpr int64_t kMadeRows = 512;
 
 // Logits, then weights.
 struct Workspace {
@@ -27,8 +26,7 @@ struct Workspace {
   std::vector<float> dots;
   std::vector<int8_t> queries8;  // [group][head_dim]
   std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
-  std::vector<int32_t> places;   // of dense rows to be made
-  std::vector<float> made;       // [at most kMadeRows, head_dim]
+  std::vector<int32_t> places;   // of dense rows that are low-rank
 };
 
 Workspace& Local() {
@@ -36,42 +34,25 @@ Workspace& Local() {
   return workspace;
 }
 
-ConstRows Make(const RowReader& reader, const int32_t* places, int64_t count, int dim, Workspace* w) {
-  w->made.resize(kMadeRows * dim);
-  reader.Read(places, static_cast<int>(count), w->made.data());
-  return {w->made.data(), dim * sizeof(float), DType::kFloat32};
-}
-
-// A dense run's rows lie in chunks, or are made: use(rows, count, offset) for what lies together, `offset` from the
-// first run's begin.
-template <typename Use>
-void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, const RowReader* reader, Workspace* w, Use use) {
-  const PlaceRun made = reader == nullptr ? PlaceRun{} : task.made;
+// Dense rows lie in chunks, use(rows, count, offset) for what lies together, or are low-rank, use_low(places, count,
+// offset); `offset` from the first run's begin.
+template <typename Use, typename UseLow>
+void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, Workspace* w, Use use, UseLow use_low) {
   const size_t stride = rows.head_dim * SizeOf(rows.dtype);
   int64_t offset = 0, count = 0;
   for (const PlaceRun& run : task.dense) {
     for (int64_t place = run.begin; place < run.end; place += count, offset += count) {
-      if (place >= made.begin && place < made.end) {
-        count = std::min({kMadeRows, made.end - place, run.end - place});
+      if (place >= task.low.begin && place < task.low.end) {
+        count = std::min(task.low.end, run.end) - place;
         w->places.resize(count);
         std::iota(w->places.begin(), w->places.end(), static_cast<int32_t>(place));
-        use(Make(*reader, w->places.data(), count, rows.head_dim, w), count, offset);
+        use_low(w->places.data(), count, offset);
         continue;
       }
-      const int64_t stop = place < made.begin ? std::min(run.end, made.begin) : run.end;
+      const int64_t stop = place < task.low.begin ? std::min(run.end, task.low.begin) : run.end;
       count = std::min(rows.chunk_tokens - place % rows.chunk_tokens, stop - place);
       use(ConstRows{rows.row(place), stride, rows.dtype}, count, offset);
     }
-  }
-}
-
-// A set's rows that are made: use(rows, count, first) for those made together.
-template <typename Use>
-void ForEachMade(const RowReader& reader, const std::vector<int32_t>& set, int dim, Workspace* w, Use use) {
-  const auto size = static_cast<int64_t>(set.size());
-  for (int64_t first = 0; first < size; first += kMadeRows) {
-    const int64_t count = std::min(kMadeRows, size - first);
-    use(Make(reader, set.data() + first, count, dim, w), count, first);
   }
 }
 
@@ -81,11 +62,16 @@ int64_t Size(const std::vector<PlaceRun>& runs) {
   return size;
 }
 
-void DenseLogits(const AttentionTask& task, int64_t size, Workspace* w) {
+void DenseLogits(const AttentionTask& task, int64_t size, LowRankDots* low, Workspace* w) {
   w->dense.resize(size * task.group);
-  ForEachPart(task, task.keys, task.key_reader.get(), w, [&](const ConstRows& rows, int64_t count, int64_t offset) {
-    DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size);
-  });
+  ForEachPart(
+      task, task.keys, w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset) {
+        DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size);
+      },
+      [&](const int32_t* places, int64_t count, int64_t offset) {
+        low->Dot(places, count, 0, task.group, w->dense.data() + offset, size);
+      });
   for (float& logit : w->dense) logit *= task.scale;
 }
 
@@ -93,20 +79,15 @@ const std::vector<int32_t>& SetOf(const AttentionTask& task, int g) {
   return (*task.sets)[task.sets->size() == 1 ? 0 : g];
 }
 
-// out[i][r] = <query i, row r of the set> of `queries` [together, head_dim].
-void DotSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* queries, int together,
-            Workspace* w, float* out) {
-  const auto count = static_cast<int64_t>(set.size());
-  const int dim = task.keys.head_dim;
-  if (task.key_reader == nullptr) {
-    return DotGather(task.keys, set.data(), static_cast<int>(count), queries, together, out);
-  }
-  ForEachMade(*task.key_reader, set, dim, w, [&](const ConstRows& rows, int64_t made, int64_t first) {
-    DotRows(rows, made, dim, queries, together, out + first, count);
-  });
+// out[i][r] = <query first + i, row r of the set>, i < together.
+void DotSet(const AttentionTask& task, const std::vector<int32_t>& set, int first, int together, LowRankDots* low,
+            float* out) {
+  const int count = static_cast<int>(set.size());
+  if (low != nullptr) return low->Dot(set.data(), count, first, together, out, count);
+  DotGather(task.keys, set.data(), count, task.queries + int64_t{first} * task.keys.head_dim, together, out);
 }
 
-void ChosenLogits(const AttentionTask& task, Workspace* w) {
+void ChosenLogits(const AttentionTask& task, LowRankDots* low, Workspace* w) {
   for (int g = 0; g < task.group; ++g) w->chosen[g].clear();
   if (task.sets == nullptr) return;
   assert(task.sets->size() == 1 || static_cast<int>(task.sets->size()) == task.group);
@@ -115,12 +96,12 @@ void ChosenLogits(const AttentionTask& task, Workspace* w) {
     return;
   }
   const bool shared = task.sets->size() == 1;
-  const int dim = task.keys.head_dim, together = shared ? task.group : 1;
+  const int together = shared ? task.group : 1;
   for (int g = 0; g < task.group; g += together) {
     const std::vector<int32_t>& set = SetOf(task, g);
     const auto count = static_cast<int64_t>(set.size());
     w->dots.resize(count * together);
-    DotSet(task, set, task.queries + int64_t{g} * dim, together, w, w->dots.data());
+    DotSet(task, set, g, together, low, w->dots.data());
     for (float& logit : w->dots) logit *= task.scale;
     for (int i = 0; i < together; ++i) {
       w->chosen[g + i].assign(w->dots.begin() + i * count, w->dots.begin() + (i + 1) * count);
@@ -191,29 +172,35 @@ float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w
   return sum;
 }
 
-// output[i] += the sum of the set's values, weighted by weights[i], for `heads` of them.
-void AddSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* weights, int heads, Workspace* w,
-            float* output) {
+void AddDense(const AttentionTask& task, int64_t size, LowRankSums* low, Workspace* w, float* output) {
+  ForEachPart(
+      task, task.values, w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset) {
+        AddRows(rows, count, task.values.head_dim, w->dense.data() + offset, task.group, size, output);
+      },
+      [&](const int32_t* places, int64_t count, int64_t offset) {
+        low->Add(places, count, w->dense.data() + offset, 0, task.group, size);
+      });
+}
+
+// output[first + i] += the sum of the set's values, weighted by weights[i], i < heads.
+void AddSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* weights, int first, int heads,
+            LowRankSums* low, float* output) {
   const auto count = static_cast<int64_t>(set.size());
-  const int dim = task.values.head_dim;
-  if (task.value_reader == nullptr) {
-    return AddGathered(task.values, set.data(), count, weights, heads, count, output);
-  }
-  ForEachMade(*task.value_reader, set, dim, w, [&](const ConstRows& rows, int64_t made, int64_t first) {
-    AddRows(rows, made, dim, weights + first, heads, count, output);
-  });
+  if (low != nullptr) return low->Add(set.data(), count, weights, first, heads, count);
+  AddGathered(task.values, set.data(), count, weights, heads, count, output + int64_t{first} * task.values.head_dim);
 }
 
 // output += the weighted sum of the values that the sets name.
-void AddChosen(const AttentionTask& task, Workspace* w, float* output) {
+void AddChosen(const AttentionTask& task, LowRankSums* low, Workspace* w, float* output) {
   if (task.sets == nullptr) return;
   if (task.sets->size() == 1) {  // one set: its rows are read once for all heads
     w->dots.clear();
     for (int g = 0; g < task.group; ++g) w->dots.insert(w->dots.end(), w->chosen[g].begin(), w->chosen[g].end());
-    return AddSet(task, SetOf(task, 0), w->dots.data(), task.group, w, output);
+    return AddSet(task, SetOf(task, 0), w->dots.data(), 0, task.group, low, output);
   }
   for (int g = 0; g < task.group; ++g) {
-    AddSet(task, SetOf(task, g), w->chosen[g].data(), 1, w, output + int64_t{g} * task.values.head_dim);
+    AddSet(task, SetOf(task, g), w->chosen[g].data(), g, 1, low, output);
   }
 }
 
@@ -238,8 +225,16 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
   Workspace* w = &Local();
   const int dim = task.values.head_dim;
   const int64_t size = Size(task.dense);
-  DenseLogits(task, size, w);
-  ChosenLogits(task, w);
+  std::optional<LowRankDots> low_keys;
+  std::optional<LowRankSums> low_values;
+  if (task.low_keys != nullptr) {
+    low_keys.emplace(*task.low_keys, task.queries, task.group);
+    low_values.emplace(*task.low_values, task.group, output);
+  }
+  LowRankDots* const dots = low_keys ? &*low_keys : nullptr;
+  LowRankSums* const sums_of_codes = low_values ? &*low_values : nullptr;
+  DenseLogits(task, size, dots, w);
+  ChosenLogits(task, dots, w);
   WindowLogits(task, w);
   float sums[kMaxGroup];
   int64_t attended = size * task.group;
@@ -248,10 +243,9 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
   std::fill_n(output, int64_t{task.group} * dim, 0.0f);
-  ForEachPart(task, task.values, task.value_reader.get(), w, [&](const ConstRows& rows, int64_t count, int64_t offset) {
-    AddRows(rows, count, dim, w->dense.data() + offset, task.group, size, output);
-  });
-  AddChosen(task, w, output);
+  AddDense(task, size, sums_of_codes, w, output);
+  AddChosen(task, sums_of_codes, w, output);
+  if (sums_of_codes != nullptr) sums_of_codes->Finish();
   AddWindows(task, w, output);
   for (int g = 0; g < task.group; ++g) {
     const float share = sums[g] > 0 ? 1.0f / sums[g] : 0.0f;

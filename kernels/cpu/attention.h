@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/low_rank.h"
 #include "kernels/types.h"
 #include "kernels/window_means.h"
 
@@ -29,10 +30,10 @@ struct AttentionTask {
   int group = 1;
   float scale = 1;
   ChunkedRows keys, values;  // by place
-  // Where rows of low-rank storage are seen: both read the sets' rows wherever these lie, and of the dense rows those
-  // at places `made`; `keys` and `values` hold the other dense ones.
-  std::shared_ptr<const RowReader> key_reader, value_reader;
-  PlaceRun made;
+  // Where rows are kept low-rank: both hold the sets' rows wherever these lie, and of the dense rows those at places
+  // `low`, which are multiplied as codes (low_rank_products.h); `keys` and `values` hold the other dense ones.
+  std::shared_ptr<const LowRankTokens> low_keys, low_values;
+  PlaceRun low;
   // Seen by every head of the group: a row is read once for up to four of them.
   std::vector<PlaceRun> dense;
   // Seen besides: one set for the group, or one a head; none of it dense. nullptr: nothing.

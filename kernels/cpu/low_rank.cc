@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "kernels/cpu/matrix.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/turn_row.h"
 
 namespace seine::cpu {
@@ -22,11 +24,14 @@ void RebuildPart(const RebuildTask& task, const uint16_t* basis, int64_t begin, 
   Widen(reinterpret_cast<const uint8_t*>(basis), int64_t{rank} * dim, DType::kFloat16, transposed.data());
   for (int64_t first = begin; first < end; first += kBlock) {
     const auto n = static_cast<int>(std::min(kBlock, end - first));
-    for (int i = 0; i < n; ++i) {
+    const uint8_t* at[kBlock];
+    for (int i = 0; i < n; ++i) {  // codes lie far from each other: all are fetched before the first is read
       const int32_t place = task.places[first + i];
       const LowRankRun& run = RunOf(task.rows, place);
-      Widen(run.codes + (place - run.begin) * code_bytes, rank, task.rows.dtype, &codes[int64_t{i} * rank]);
+      at[i] = run.codes + (place - run.begin) * code_bytes;
+      for (int64_t b = 0; b < code_bytes; b += 64) PrefetchFar(at[i] + b);
     }
+    for (int i = 0; i < n; ++i) Widen(at[i], rank, task.rows.dtype, &codes[int64_t{i} * rank]);
     MatMul({codes.data(), rank, 1}, transposed.data(), dim, n, dim, rank, false, task.out + first * dim, dim);
   }
 }
@@ -49,11 +54,14 @@ void Widen(const uint8_t* x, int64_t count, DType dtype, float* out) {
     if (count > 0) std::memcpy(out, x, count * sizeof(float));
     return;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, x + i * sizeof(bits), sizeof(bits));
-    out[i] = Widen16(bits, dtype);
-  }
+  const int64_t whole = count / 16 * 16;
+  ToFloat({x, 0, dtype}, 1, static_cast<int>(whole), out);
+  uint16_t rest[16] = {0};
+  float wide[16];
+  if (whole == count) return;
+  std::memcpy(rest, x + whole * sizeof(*rest), (count - whole) * sizeof(*rest));
+  ToFloat({rest, 0, dtype}, 1, 16, wide);
+  std::copy_n(wide, count - whole, out + whole);
 }
 
 void Project(const ProjectTask& task) {

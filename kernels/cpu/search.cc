@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "kernels/cpu/coarse_stage.h"
+#include "kernels/cpu/low_rank_products.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
@@ -50,7 +51,6 @@ struct SearchWorkspace {
   std::vector<float> combined;     // [keys] the reduced score
   std::vector<float> mass;         // [keys] mean softmax mass over the zone, if mass_p
   std::vector<float> dots, estimates, scratch;
-  std::vector<float> rows;  // made by a task's reader
   std::vector<uint32_t> order;
   Candidates candidates;
 };
@@ -114,26 +114,19 @@ void Reduce(const SearchTask& task, const SearchParams& params, const float* zon
   }
 }
 
-// DotGather of rows that the task's reader makes, some at a time.
-void DotMade(const SearchTask& task, const int32_t* positions, size_t count, float* out, int64_t stride,
-             SearchWorkspace* w) {
-  constexpr size_t kRowsAtOnce = 512;
-  const int dim = task.codec->layout().head_dim;
-  w->rows.resize(std::min(count, kRowsAtOnce) * dim);
-  for (size_t i = 0; i < count; i += kRowsAtOnce) {
-    const size_t part = std::min(kRowsAtOnce, count - i);
-    task.reader->Read(positions + i, static_cast<int>(part), w->rows.data());
-    DotRows({w->rows.data(), dim * sizeof(float), DType::kFloat32}, static_cast<int64_t>(part), dim, task.queries,
-            task.group, out + i, stride);
-  }
+// w->logits [group][positions], of keys of which some are low-rank.
+void DotLowRank(const SearchTask& task, SearchWorkspace* w) {
+  const auto count = static_cast<int64_t>(w->positions.size());
+  LowRankDots(*task.low_rank, task.queries, task.group)
+      .Dot(w->positions.data(), count, 0, task.group, w->logits.data(), count);
 }
 
 // Logits of w->keys for every query into w->logits [group][keys]: exact from the store, else from the codes.
 void Score(const SearchTask& task, const QueryWork* queries, float scale, SearchWorkspace* w, SearchStats* stats) {
   const size_t n = w->keys.size();
   w->logits.resize(n * task.group);
-  if (task.reader != nullptr) {
-    DotMade(task, w->positions.data(), n, w->logits.data(), static_cast<int64_t>(n), w);
+  if (task.low_rank != nullptr) {
+    DotLowRank(task, w);
     stats->refined += static_cast<int64_t>(n) * task.group;
   } else if (task.keys.chunks != nullptr) {
     DotGather(task.keys, w->positions.data(), static_cast<int>(n), task.queries, task.group, w->logits.data());
@@ -240,8 +233,8 @@ void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   const size_t stride = keys.head_dim * SizeOf(keys.dtype);
   const int64_t end = task.zone_begin + task.num_keys;
   out->resize(static_cast<size_t>(task.num_keys) * task.group);
-  if (task.reader != nullptr) DotMade(task, w->positions.data(), task.num_keys, out->data(), task.num_keys, w);
-  for (int64_t p = task.reader != nullptr ? end : task.zone_begin; p < end;) {
+  if (task.low_rank != nullptr) DotLowRank(task, w);
+  for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end;) {
     const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
     DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
             out->data() + (p - task.zone_begin), task.num_keys);
@@ -298,7 +291,7 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
     return;
   }
   if (params.method == Method::kExact) {
-    assert(task.keys.chunks != nullptr || task.reader != nullptr);
+    assert(task.keys.chunks != nullptr || task.low_rank != nullptr);
     SearchExact(task, params, out, &LocalWorkspace());
   } else {
     SearchIndex(task, params, out, &LocalWorkspace());

@@ -82,8 +82,6 @@ class CudaBackend final : public Backend {
     return Must(error, "counting");
   }
 
-  bool reads_made_rows() const override { return false; }
-
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;
 

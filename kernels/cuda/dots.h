@@ -1,6 +1,7 @@
 // Seventh step: exact dot products of the set's keys, and of the dense runs, with its queries. Rows lie in page-locked
-// host memory or on the device; both are read in place, 16 bytes a lane. A row is read once for all queries. Keys that
-// are kept low-rank are rebuilt in shared memory by the same block: only their codes come over the link.
+// host memory or on the device; both are read in place, 16 bytes a lane. A row is read once for all queries. Of keys
+// that are kept low-rank only codes come over the link: they are multiplied by the queries, which the block projects on
+// their basis (cpu/low_rank_products.h), or, where they turn to their positions, rebuilt in shared memory.
 #ifndef SEINE_KERNELS_CUDA_DOTS_H_
 #define SEINE_KERNELS_CUDA_DOTS_H_
 
@@ -28,6 +29,7 @@ struct DotShared {
 
 struct LowRankDotShared : DotShared {
   RebuildShared rebuild;
+  float projected[kDotQueries][kMaxHeadDim];  // U^T q
 };
 static_assert(kDotRows == kLowRankTile && kDotLanes == kLowRankLanes);
 
@@ -82,6 +84,81 @@ SEINE_BODY inline int32_t PositionOf(const SearchItem& item, int64_t place) {
   return reinterpret_cast<const int32_t*>(chunk)[place % item.position_chunk_tokens];
 }
 
+// store(i, row, sum of product(i, row, j) over j < depth) for `count` queries i and the rows wanted: in 16 lanes and
+// one tree, as on the CPU.
+template <typename Block, typename Wanted, typename Product, typename Store>
+SEINE_BODY void SumRows(Block& block, DotShared& s, int count, int depth, Wanted wanted, Product product, Store store) {
+  block.Lanes([&](int lane) {
+    const int row = lane / 16, l = lane % 16;
+    if (!wanted(row)) return;
+    for (int i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int j = l; j < depth; j += 16) sum = sum + product(i, row, j);
+      s.lanes[i][row][l] = sum;
+    }
+  });
+  block.Lanes([&](int lane) {
+    const int row = lane % kDotRows, i = lane / kDotRows;
+    if (i >= count || !wanted(row)) return;
+    float* lanes = s.lanes[i][row];
+    for (int h = 8; h >= 1; h /= 2) {
+      for (int l = 0; l < h; ++l) lanes[l] = lanes[l] + lanes[l + h];
+    }
+    store(i, row, lanes[0]);
+  });
+}
+
+// Makes ready what AimAt has aimed at: rows, in s.values, of those that turn or are kept full-rank, and codes of the
+// others, which keep their basis.
+template <typename Block>
+SEINE_BODY void LoadLowRank(Block& block, LowRankDotShared& s, const LowRankRows& rows) {
+  if (rows.rope.inv_freq != nullptr) {
+    RebuildTile(block, s.rebuild, rows, [&](int r) { return s.values[r]; });
+    block.Lanes([&](int lane) {
+      if (lane < kLowRankTile) s.rebuild.basis[lane] = nullptr;
+    });
+    return;
+  }
+  LoadCodes(block, s.rebuild, rows);
+  block.Lanes([&](int lane) {
+    for (int i = lane; i < kLowRankTile * rows.head_dim; i += kLowRankLanes) {
+      const int r = i / rows.head_dim, j = i - r * rows.head_dim;
+      if (s.rebuild.full[r] != nullptr) s.values[r][j] = WidenAt(s.rebuild.full[r], rows.dtype, j);
+    }
+  });
+}
+
+// The basis that row r waits for, if none before it does.
+SEINE_BODY inline const uint16_t* FreshBasis(const LowRankDotShared& s, int r) {
+  const uint16_t* basis = s.rebuild.basis[r];
+  for (int before = 0; before < r; ++before) {
+    if (s.rebuild.basis[before] == basis) return nullptr;
+  }
+  return basis;
+}
+
+// store(i, row, <query i, row>) for rows that are codes, basis by basis; query(i) is a pointer.
+template <typename Block, typename Query, typename Store>
+SEINE_BODY void DotCodes(Block& block, LowRankDotShared& s, const LowRankRows& rows, int count, Query query,
+                         Store store) {
+  for (int r = 0; r < kDotRows; ++r) {
+    const uint16_t* basis = FreshBasis(s, r);
+    if (basis == nullptr) continue;
+    for (int first = 0; first < rows.rank; first += kDotRows) {
+      SumRows(
+          block, s, count, rows.head_dim, [&](int k) { return first + k < rows.rank; },
+          [&](int i, int k, int j) {
+            return HalfToFloat(Load<uint16_t>(basis + static_cast<int64_t>(first + k) * rows.head_dim + j)) *
+                   query(i)[j];
+          },
+          [&](int i, int k, float sum) { s.projected[i][first + k] = sum; });
+    }
+    SumRows(
+        block, s, count, rows.rank, [&](int row) { return s.rebuild.basis[row] == basis; },
+        [&](int i, int row, int k) { return s.rebuild.codes[k][row] * s.projected[i][k]; }, store);
+  }
+}
+
 // Grid: (blocks of 16 rows, sets). kLowRank: for batches of which some item keeps keys low-rank.
 template <bool kLowRank>
 struct DotBody {
@@ -114,33 +191,25 @@ struct DotBody {
       for (int piece = lane % 16; piece < pieces; piece += 16)
         LoadPiece(s.rows[row], s.types[row], piece, s.values[row]);
     });
-    if constexpr (kLowRank) RebuildTile(block, s.rebuild, item.low_rank, [&](int r) { return s.values[r]; });
+    if constexpr (kLowRank) LoadLowRank(block, s, item.low_rank);
     for (int g = 0; g < set.count; g += kDotQueries) {
       const int count = Least(kDotQueries, set.count - g);
-      block.Lanes([&](int lane) {
-        const int row = lane / 16, l = lane % 16;
-        if (!s.wanted[row]) return;
-        for (int i = 0; i < count; ++i) {
-          const float* query = item.queries + static_cast<size_t>(set.first + g + i) * dim;
-          float sum = 0;
-          for (int j = l; j < dim; j += 16) sum = sum + s.values[row][j] * query[j];
-          s.lanes[i][row][l] = sum;
-        }
-      });
-      block.Lanes([&](int lane) {
-        const int row = lane % kDotRows, i = lane / kDotRows;
-        if (i >= count || !s.wanted[row]) return;
-        float* lanes = s.lanes[i][row];
-        for (int h = 8; h >= 1; h /= 2) {
-          for (int l = 0; l < h; ++l) lanes[l] = lanes[l] + lanes[l + h];
-        }
+      const auto query = [&](int i) { return item.queries + static_cast<size_t>(set.first + g + i) * dim; };
+      const auto store = [&](int i, int row, float dot) {
         const uint32_t r = first + row;
         if (r < keys) {
-          set.logits[static_cast<size_t>(g + i) * set.capacity + r] = lanes[0] * set.scale;
+          set.logits[static_cast<size_t>(g + i) * set.capacity + r] = dot * set.scale;
         } else {
-          set.dense[static_cast<size_t>(g + i) * item.dense_tokens + r - keys] = lanes[0];
+          set.dense[static_cast<size_t>(g + i) * item.dense_tokens + r - keys] = dot;
         }
-      });
+      };
+      const auto plain = [&](int row) {
+        if constexpr (kLowRank) return s.wanted[row] && s.rebuild.basis[row] == nullptr;
+        return s.wanted[row];
+      };
+      SumRows(
+          block, s, count, dim, plain, [&](int i, int row, int j) { return s.values[row][j] * query(i)[j]; }, store);
+      if constexpr (kLowRank) DotCodes(block, s, item.low_rank, count, query, store);
     }
   }
 };

@@ -112,16 +112,23 @@ SEINE_BODY inline void AimAt(const LowRankRows& rows, bool wanted, int64_t place
   }
 }
 
-// Writes the rows that AimAt has aimed at to out(r) [head_dim]; out is read and written by this block alone.
-template <typename Block, typename Out>
-SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& rows, Out out) {
-  const int dim = rows.head_dim, rank = rows.rank;
+// The codes that AimAt has aimed at; zeros for other rows.
+template <typename Block>
+SEINE_BODY void LoadCodes(Block& block, RebuildShared& s, const LowRankRows& rows) {
+  const int rank = rows.rank;
   block.Lanes([&](int lane) {
     for (int i = lane; i < kLowRankTile * rank; i += kLowRankLanes) {
       const int r = i / rank, k = i - r * rank;
       s.codes[k][r] = s.basis[r] != nullptr ? WidenAt(s.code[r], rows.dtype, k) : 0.0f;
     }
   });
+}
+
+// Writes the rows that AimAt has aimed at to out(r) [head_dim]; out is read and written by this block alone.
+template <typename Block, typename Out>
+SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& rows, Out out) {
+  const int dim = rows.head_dim, rank = rows.rank;
+  LoadCodes(block, s, rows);
   block.Lanes([&](int lane) {
     if (lane >= dim) return;
     TileSums sums = {};

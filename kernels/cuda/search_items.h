@@ -42,7 +42,7 @@ struct SearchItem {
   const uint8_t* const* chunks = nullptr;      // stored keys by position (types.h, ChunkedRows); nullptr: none
   int32_t chunk_tokens = 1;
   DType key_dtype = DType::kFloat32;
-  // In place of chunks: keys of which some are low-rank, and the positions of places, by chunk (search.h, LowRankKeys).
+  // In place of chunks: keys of which some are low-rank, and the positions of places, by chunk.
   LowRankRows low_rank;
   const uint8_t* const* position_chunks = nullptr;
   int32_t position_chunk_tokens = 1;

@@ -12,6 +12,7 @@
 #include "kernels/codec_util.h"
 #include "kernels/cpu/weighted_rows.h"
 #include "kernels/window_means.h"
+#include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/same_bits.h"
 
 namespace seine {
@@ -214,70 +215,74 @@ TEST(Attention, DenseRunsAndSetsOfEveryKind) {
   }
 }
 
-// The rows of a store, made when they are read.
-class Reader : public RowReader {
- public:
-  Reader(const Store& store, int dim) : store_(store), dim_(dim) {}
-  void Read(const int32_t* positions, int count, float* rows) const override {
-    most_ = std::max(most_, count);
-    for (int i = 0; i < count; ++i) std::copy_n(&store_.values[positions[i] * int64_t{dim_}], dim_, rows + i * dim_);
+// Keys or values of which places [kBegin, kEnd) are low-rank, as codes or full-rank, in several bases; the others lie
+// in chunks, where the low-rank ones are holes.
+struct LowStore {
+  static constexpr int kRows = 1400, kBegin = 13, kEnd = 1200;
+  LowStore(Backend* backend, int dim, int rank, DType dtype, int seed, const RopeTurns& rope)
+      : head(backend, dim, rank, dtype, {300, 400, 30, 57, 400}, kBegin, seed), plain(kRows, dim, dtype, seed) {
+    tokens = std::make_shared<LowRankTokens>();
+    const auto chunk_of = [&](int place) {
+      LowRankRun& run = tokens->runs.emplace_back();
+      run.begin = place;
+      run.full = static_cast<const uint8_t*>(plain.rows.row(place));
+    };
+    chunk_of(0);
+    tokens->runs.insert(tokens->runs.end(), head.runs.begin(), head.runs.end());
+    for (int place = kEnd; place < kRows; place = (place / 48 + 1) * 48) chunk_of(place);
+    tokens->rows = head.rows;
+    tokens->rows.runs = tokens->runs.data();
+    tokens->rows.num_runs = static_cast<int32_t>(tokens->runs.size());
+    tokens->rows.rope = rope;
+    for (int c = 0; c < static_cast<int>(plain.pointers.size());
+         ++c) {  // an access to one that is low-rank is an error
+      if (c * 48 >= kBegin && (c + 1) * 48 <= kEnd) plain.pointers[c] = nullptr;
+    }
+    std::vector<int32_t> places(kEnd - kBegin);
+    std::iota(places.begin(), places.end(), kBegin);
+    cpu::Rebuild({tokens->rows, places.data(), places.data(), static_cast<int64_t>(places.size()),
+                  &plain.values[int64_t{kBegin} * dim]});
   }
-  int most() const { return most_; }  // rows asked for at once
-
- private:
-  const Store& store_;
-  const int dim_;
-  mutable int most_ = 0;
+  LowRankHead head;
+  Store plain;  // its values are all rows as they read
+  std::shared_ptr<LowRankTokens> tokens;
 };
 
-// Rows that are made, beside rows that are stored: the stored ones are no more read where others are made. In any
-// dtype, for what is made is fp32.
-TEST(Attention, RowsThatAreMade) {
+// Codes are multiplied, rows beside them read as they are: all is as over the rebuilt rows.
+TEST(Attention, RowsThatAreLowRank) {
+  const auto backend = MakeCpuBackend(1);
   for (const int dim : {64, 80}) {
-    constexpr int kRows = 1400, kGroup = 5;
-    const Store keys(kRows, dim, DType::kFloat16, 1), values(kRows, dim, DType::kFloat16, 2);
-    const std::vector<float> queries = Gaussian(kGroup * dim, 3);
-    std::vector<std::vector<int32_t>> shared(1), own = {{20}, {}, {30, 31, 62}, {1199}, {}};
-    for (int i = 13; i < 1200; ++i) shared[0].push_back(i), own[4].push_back(i);
-    for (const cpu::PlaceRun made : {cpu::PlaceRun{0, 0}, {13, 1200}, {5, 1210}, {0, kRows}, {1250, 1300}}) {
-      Store holes_of_keys = keys, holes_of_values = values;
-      const auto key_reader = std::make_shared<Reader>(keys, dim), value_reader = std::make_shared<Reader>(values, dim);
-      for (Store* store : {&holes_of_keys, &holes_of_values}) {  // an access to a chunk that is wholly made is an error
-        store->pointers.clear();
-        for (size_t c = 0; c < store->chunks.size(); ++c) {
-          const int64_t begin = static_cast<int64_t>(c) * 48;
-          const bool hole = begin >= made.begin && begin + 48 <= made.end;
-          store->pointers.push_back(hole ? nullptr : store->chunks[c].data());
+    const std::vector<double> frequencies = Frequencies(dim);
+    for (const int rank : {1, 33, 48}) {
+      for (const DType dtype : kDTypes) {
+        constexpr int kGroup = 5;
+        const RopeTurns turns = {rank == 33 ? frequencies.data() : nullptr, false};  // keys before RoPE
+        LowStore keys(backend.get(), dim, rank, dtype, 1, turns), values(backend.get(), dim, rank, dtype, 7, {});
+        const std::vector<float> queries = Gaussian(kGroup * dim, 3);
+        std::vector<std::vector<int32_t>> shared(1), own = {{20}, {}, {30, 31, 700}, {1199}, {}};
+        for (int i = LowStore::kBegin; i < LowStore::kEnd; i += 1 + i % 3) shared[0].push_back(i), own[4].push_back(i);
+        cpu::AttentionTask task;
+        task.queries = queries.data();
+        task.group = kGroup;
+        task.scale = 0.5f / std::sqrt(static_cast<float>(dim));
+        task.keys = keys.plain.rows;
+        task.values = values.plain.rows;
+        task.low_keys = keys.tokens;
+        task.low_values = values.tokens;
+        task.low = {LowStore::kBegin, LowStore::kEnd};
+        task.dense = {{0, 40}, {1100, LowStore::kRows}};  // part of it low-rank, as after a cut
+        ExpectExact(task, keys.plain, values.plain);
+        for (const auto* sets : {&shared, &own}) {
+          task.sets = sets;
+          task.dense = {{0, 13}, {1200, LowStore::kRows}};
+          ExpectExact(task, keys.plain, values.plain);
+          task.dense = {{1300, 1301}};
+          ExpectExact(task, keys.plain, values.plain);
         }
-        store->rows.chunks = store->pointers.data();
+        const std::vector<std::vector<int32_t>> beyond = {{0, 5, 12, 13, 1199, 1200, 1300, 1399}};  // not low-rank yet
+        task.sets = &beyond;
+        ExpectExact(task, keys.plain, values.plain);
       }
-      cpu::AttentionTask task;
-      task.queries = queries.data();
-      task.group = kGroup;
-      task.scale = 0.5f / std::sqrt(static_cast<float>(dim));
-      task.keys = holes_of_keys.rows;
-      task.values = holes_of_values.rows;
-      task.key_reader = key_reader;
-      task.value_reader = value_reader;
-      task.made = made;
-      task.dense = {{0, 13}, {1200, kRows}};
-      ExpectExact(task, keys, values);
-      for (const auto* sets : {&shared, &own}) {
-        task.sets = sets;
-        ExpectExact(task, keys, values);
-      }
-      EXPECT_EQ(key_reader->most(), 512);
-      EXPECT_EQ(value_reader->most(), 512);
-      // Sets that are read where they lie give the same bits.
-      std::vector<float> output(kGroup * dim), lse(kGroup), plain(output.size()), plain_lse(kGroup);
-      task.dense.clear();
-      cpu::Attend(task, output.data(), lse.data());
-      task.key_reader = task.value_reader = nullptr;
-      task.keys = keys.rows;
-      task.values = values.rows;
-      cpu::Attend(task, plain.data(), plain_lse.data());
-      EXPECT_EQ(output, plain);
-      EXPECT_EQ(lse, plain_lse);
     }
   }
 }

@@ -119,23 +119,9 @@ struct LowRankHead {
   int64_t end = 0;
 };
 
-// The keys of a search, in place of those stored: by a reader on the CPU, as plain views on a device. Place p has
-// position 3 p + 1.
+// The keys of a search, in place of those stored. Place p has position 3 p + 1.
 struct LowRankZone {
   static constexpr int kChunk = 100;
-  class Reader : public RowReader {
-   public:
-    explicit Reader(const LowRankRows& rows) : rows_(rows) {}
-    void Read(const int32_t* places, int count, float* rows) const override {
-      std::vector<int32_t> positions(places, places + count);
-      for (int32_t& p : positions) p = 3 * p + 1;
-      cpu::Rebuild({rows_, places, positions.data(), count, rows});
-    }
-
-   private:
-    const LowRankRows rows_;
-  };
-
   LowRankZone(Backend* owner, int dim, int rank, DType dtype, int num_keys, const RopeTurns& rope, uint64_t seed)
       : backend(owner),
         head(owner, dim, rank, dtype, {num_keys / 2, num_keys / 4, 1, 7, num_keys - num_keys / 2 - num_keys / 4 - 8}, 0,
@@ -149,11 +135,7 @@ struct LowRankZone {
     for (int c = 0; c < chunks; ++c) position_chunks.push_back(positions.data() + c * kChunk * sizeof(int32_t));
   }
   void AddTo(SearchTask* task) const {
-    if (backend->reads_made_rows()) {
-      task->reader = std::make_shared<Reader>(head.rows);
-      return;
-    }
-    auto keys = std::make_shared<LowRankKeys>();
+    auto keys = std::make_shared<LowRankTokens>();
     keys->runs = head.runs;
     keys->rows = head.rows;
     keys->position_chunks = position_chunks.data();

@@ -224,14 +224,17 @@ TEST(CudaLowRank, LongTasksGoInPieces) {
   EXPECT_EQ(rows[0], rows[1]);
 }
 
-// Searches that rebuild the keys which they score, some items with keys as they came beside them in the batch.
-TEST(CudaLowRank, SearchesScoreRebuiltKeysAsTheCpuDoes) {
+// Searches that score keys as codes, or rebuild those that turn, some items with keys as they came beside them in the
+// batch.
+class CudaLowRankSearch : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CudaLowRankSearch, ScoresKeysAsTheCpuDoes) {
   const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   constexpr int kKeys = 1024;
   for (const int dim : {64, 80, 128}) {
     const std::vector<double> frequencies = Frequencies(dim);
     const auto codec = MakeRsqCodec({.head_dim = dim});
-    const std::vector<float> keys = Keys(kKeys, dim, 9), queries = Gaussian(size_t{3} * dim, 4);
+    const std::vector<float> keys = Keys(kKeys, dim, 9), queries = Gaussian(size_t{6} * dim, 4);
     for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
       for (const Method method : {Method::kIndex, Method::kExact}) {
         SearchParams params;
@@ -243,8 +246,9 @@ TEST(CudaLowRank, SearchesScoreRebuiltKeysAsTheCpuDoes) {
           const Buffer store = LowRankHead::InStore(backend, LowRankHead::Halves(keys));
           device::Zone zone(backend, codec, kKeys, store.data());
           ASSERT_EQ(zone.Encode(), Outcome::kDone);
-          const LowRankZone low(backend, dim, 33, DType::kFloat16, kKeys, {frequencies.data(), dim == 80}, 1);
-          std::vector<SearchTask> tasks(2, zone.Task(queries.data(), 3, false, 40));
+          const LowRankZone low(backend, dim, 33, DType::kFloat16, kKeys,
+                                {GetParam() ? frequencies.data() : nullptr, dim == 80}, 1);
+          std::vector<SearchTask> tasks(2, zone.Task(queries.data(), 6, false, 40));
           low.AddTo(&tasks[0]);
           tasks[1] = zone.Task(queries.data(), 3, true, 0);
           std::vector<SearchOutput>& out = outputs[backend == gpu.get()];
@@ -262,6 +266,8 @@ TEST(CudaLowRank, SearchesScoreRebuiltKeysAsTheCpuDoes) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Turns, CudaLowRankSearch, ::testing::Bool());
 
 TEST(CudaLowRank, EveryCallOfTheDeviceFailsOnce) {
   for (const Device::Error error : {Device::kOutOfMemory, 719}) {
