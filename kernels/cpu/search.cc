@@ -48,8 +48,10 @@ struct SearchWorkspace {
   std::vector<uint32_t> survivors, merged;
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
-  std::vector<float> combined;     // [keys] the reduced score
-  std::vector<float> mass;         // [keys] mean softmax mass over the zone, if mass_p
+  std::vector<uint32_t> together;  // keys of all heads, ascending, and their logits [group][together]
+  std::vector<float> logits_together;
+  std::vector<float> combined;  // [keys] the reduced score
+  std::vector<float> mass;      // [keys] mean softmax mass over the zone, if mass_p
   std::vector<float> dots, estimates, scratch;
   std::vector<uint32_t> order;
   Candidates candidates;
@@ -166,6 +168,30 @@ void AddSurvivors(const QueryWork& q, SearchWorkspace* w) {
   std::swap(w->keys, w->merged);
 }
 
+// Logits of every head's survivors with every head: a key that several heads want is read, and where it turns rebuilt,
+// once for all of them.
+void ScoreTogether(const SearchTask& task, float scale, SearchWorkspace* w) {
+  w->keys.clear();
+  for (int g = 0; g < task.group; ++g) AddSurvivors(w->query[g], w);
+  SetKeys(task, w);
+  w->logits.resize(w->keys.size() * task.group);
+  DotLowRank(task, w);
+  for (float& logit : w->logits) logit *= scale;
+  std::swap(w->keys, w->together);
+  std::swap(w->logits, w->logits_together);
+}
+
+// Those of w->keys with head g, of what was scored together.
+void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
+  const float* const logits = w->logits_together.data() + g * w->together.size();
+  w->logits.resize(w->keys.size());
+  for (size_t i = 0, at = 0; i < w->keys.size(); ++i, ++at) {
+    while (w->together[at] != w->keys[i]) ++at;
+    w->logits[i] = logits[at];
+  }
+  stats->refined += static_cast<int64_t>(w->keys.size());
+}
+
 void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
   const size_t floor = std::max<size_t>(4 * k, 256);
@@ -204,12 +230,17 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
     SearchParams alone = params;
     one.group = 1;
     alone.reduce = GqaReduce::kMean;
+    if (task.low_rank != nullptr) ScoreTogether(task, scale, w);
     for (int g = 0; g < task.group; ++g) {
       w->keys.clear();
       AddSurvivors(w->query[g], w);
       SetKeys(task, w);
       one.queries = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
-      Score(one, &w->query[g], scale, w, stats);
+      if (task.low_rank != nullptr) {
+        TakeLogits(g, w, stats);
+      } else {
+        Score(one, &w->query[g], scale, w, stats);
+      }
       Reduce(one, alone, zone + g, full + g, w);
       Emit(params, w->positions, w->combined.data(), want_zone ? w->mass.data() : nullptr, w, &out->positions[g],
            &out->scores[g]);
