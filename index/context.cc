@@ -21,10 +21,9 @@ int ChunkTokens(const IndexConfig& config) {
   return config.kv_store == KvStore::kNone ? kTransientChunkTokens : kChunkTokens;
 }
 
-// One of a token's keys of all heads, or of each head's key and value, so that heads may part.
+// One of a token's keys of all heads, or of their keys and values.
 RowFormat ChecksumFormat(const IndexConfig& config) {
-  if (config.subspace) return {config.geometry.num_kv_heads, sizeof(uint32_t)};
-  return {1, sizeof(uint64_t)};
+  return {1, config.subspace ? static_cast<int>(sizeof(uint32_t)) : static_cast<int>(sizeof(uint64_t))};
 }
 
 PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, SlabPool* pool) {

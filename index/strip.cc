@@ -26,16 +26,12 @@ std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t toke
 
 const uint8_t* Bytes(const std::vector<uint64_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
 
-// Of each head's key and value, [count][num_heads]; input tokens begin with the first of these heads.
-std::vector<uint32_t> RowChecksums(const Context& context, const uint8_t* keys, const uint8_t* values, int64_t count,
-                                   int num_heads) {
-  std::vector<uint32_t> sums;
-  const size_t row_bytes = context.row_bytes();
-  for (int64_t i = 0; i < count; ++i, keys += context.token_bytes(), values += context.token_bytes()) {
-    for (int h = 0; h < num_heads; ++h) {
-      const uint64_t of_value = XXH3_64bits(values + h * row_bytes, row_bytes);
-      sums.push_back(static_cast<uint32_t>(XXH3_64bits_withSeed(keys + h * row_bytes, row_bytes, of_value)));
-    }
+// Of the keys and values of tokens of the whole layer: heads that part keep the same.
+std::vector<uint32_t> RowChecksums(const uint8_t* keys, const uint8_t* values, int64_t count, int64_t token_bytes) {
+  std::vector<uint32_t> sums(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t of_value = XXH3_64bits(values + i * token_bytes, token_bytes);
+    sums[i] = static_cast<uint32_t>(XXH3_64bits_withSeed(keys + i * token_bytes, token_bytes, of_value));
   }
   return sums;
 }
@@ -178,8 +174,8 @@ absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* k
   const int64_t token_bytes = context_->token_bytes();
   if (!low_.empty()) {
     what = "keys or values";
-    const std::vector<uint32_t> sums = RowChecksums(*context_, keys, values, count, num_heads());
-    different = checksums_.FirstDifference(place, Bytes(sums), count, num_heads() * sizeof(uint32_t));
+    const auto sums = RowChecksums(keys - head_offset(), values - head_offset(), count, token_bytes);
+    different = checksums_.FirstDifference(place, Bytes(sums), count, sizeof(uint32_t));
   } else if (keeps_all_keys()) {
     different = keys_.FirstDifference(place, keys, count, token_bytes);
   } else {
@@ -245,8 +241,8 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
     store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
   }
   if (!low_.empty()) {
-    const auto sums = RowChecksums(*context_, keys + head_offset(), values + head_offset(), count, num_heads());
-    checksums_.Write(size_, Bytes(sums), count, num_heads() * sizeof(uint32_t));
+    const auto sums = RowChecksums(keys, values, count, context_->token_bytes());
+    checksums_.Write(size_, Bytes(sums), count, sizeof(uint32_t));
   } else if (keeps_checksums()) {
     checksums_.Write(size_, Bytes(Checksums(keys, count, context_->token_bytes())), count, sizeof(uint64_t));
   }
@@ -397,7 +393,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
     const auto to = static_cast<int64_t>(i);
     positions[i] = source.position(places[i]);
     if (keeps_checksums()) {
-      checksums_.Write(to, source.checksums_.Row(head, places[i]), 1, sizeof(uint32_t));
+      checksums_.Write(to, source.checksums_.Row(0, places[i]), 1, sizeof(uint32_t));
     }
     if (source.IsLow(places[i])) continue;
     keys_.Write(to, source.keys_.Row(head, places[i]), 1, row_bytes);

@@ -10,7 +10,8 @@
 //            tokens always finds the keys it needs;
 //   windows  kKeysValues: the means of the zone's windows of 64 (window_means.h), of the rows as they read when the
 //            window has come into the zone;
-//   checksums  where rows are not held as they came, of every token: to tell a replay from a rewrite;
+//   checksums  where rows are not held as they came, of every token with all of the layer's heads, also where these
+//            have parted: to tell a replay from a rewrite;
 //   sums     of all keys held, where the index evicts by itself with a scorer that wants them (key_sums.h).
 //
 // With IndexConfig::subspace a run of places [low_begin, low_end) is held low-rank, by a LowRankStore a head, and the

@@ -36,9 +36,8 @@ std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Ei
 
 int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
   const LowRankOptions& o = shape_->options;
-  const bool rows_wait = waiting % o.oja.interval != 0;
-  return OjaTracker::Bytes(o.head_dim, o.key_rank, o.oja, rows_wait) +
-         OjaTracker::Bytes(o.head_dim, o.value_rank, o.oja, rows_wait);
+  const int64_t rest = waiting % o.oja.interval;
+  return OjaTracker::Bytes(o.head_dim, o.key_rank, rest) + OjaTracker::Bytes(o.head_dim, o.value_rank, rest);
 }
 
 // Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.

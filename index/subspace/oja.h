@@ -40,10 +40,9 @@ class OjaTracker {
   // an update, and as a large step; its rows are in no statistics. Nothing happens where there are fewer than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
 
-  // What a tracker holds; more while rows wait for their interval's end.
-  static int64_t Bytes(int head_dim, int rank, const OjaOptions& options, bool rows_wait) {
-    const int columns = cpu::PaddedColumns(rank) + (rows_wait ? cpu::PaddedColumns(options.interval) : 0);
-    return int64_t{head_dim} * columns * static_cast<int64_t>(sizeof(float));
+  // What a tracker holds while so many rows wait for their interval's end.
+  static int64_t Bytes(int head_dim, int rank, int64_t waiting) {
+    return head_dim * (cpu::PaddedColumns(rank) + waiting) * static_cast<int64_t>(sizeof(float));
   }
   int waiting() const { return static_cast<int>(rows_.size()) / basis_.head_dim; }  // rows
   const Basis& basis() const { return basis_; }

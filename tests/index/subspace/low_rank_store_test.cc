@@ -279,7 +279,7 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
     EXPECT_EQ(bytes.codes, formula);
     EXPECT_EQ(bytes.full_rank, 0);
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));
-    const int64_t trackers = 2 * OjaTracker::Bytes(kRowDim, 38, o.oja, false);
+    const int64_t trackers = 2 * OjaTracker::Bytes(kRowDim, 38, 0);
     EXPECT_LT(bytes.total() - trackers, 1.03 * static_cast<double>(formula));
     LowRankStore fork = store;
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));  // shared
