@@ -3,8 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <memory>
 #include <vector>
 
 #include "tests/kernels/low_rank_data.h"
@@ -13,12 +14,12 @@
 namespace seine {
 namespace {
 
-constexpr int kGroup = 5;
+constexpr int kQueryHeads = 5;
 
 // Tokens of two bases, some of them full-rank, one run without a basis; rows as they read beside them.
 struct Case {
   Case(Backend* backend, int dim, int rank, DType dtype, const RopeTurns& rope)
-      : head(backend, dim, rank, dtype, {3, 300, 40, 6, 9}, 7, dim + rank), queries(Gaussian(kGroup * dim, 4)) {
+      : head(backend, dim, rank, dtype, {3, 300, 40, 6, 9}, 7, dim + rank), queries(Gaussian(kQueryHeads * dim, 4)) {
     tokens.runs = head.runs;
     tokens.rows = head.rows;
     tokens.rows.runs = tokens.runs.data();
@@ -34,7 +35,7 @@ struct Case {
     for (const int32_t place : places) at.push_back(tokens.position(place));
     rows.resize(places.size() * dim);
     cpu::Rebuild({tokens.rows, places.data(), at.data(), static_cast<int64_t>(places.size()), rows.data()});
-    weights = Gaussian(static_cast<int>(kGroup * places.size()), 5);
+    weights = Gaussian(static_cast<int>(kQueryHeads * places.size()), 5);
   }
   LowRankHead head;
   std::vector<float> queries, rows, weights;
@@ -55,17 +56,17 @@ TEST_P(LowRankProducts, DotsAreThoseOfTheRows) {
       for (const bool turns : {false, true}) {
         const Case c(backend.get(), dim, rank, GetParam(), {turns ? frequencies.data() : nullptr, false});
         const auto n = static_cast<int64_t>(c.places.size());
-        std::vector<float> out(kGroup * n), few(2 * n);
+        std::vector<float> out(kQueryHeads * n), few(2 * n);
         ExpectSameBits([&] {
-          cpu::LowRankDots dots(c.tokens, c.queries.data(), kGroup);
-          dots.Dot(c.places.data(), n, 0, kGroup, out.data(), n);
+          cpu::LowRankDots dots(c.tokens, c.queries.data(), kQueryHeads);
+          dots.Dot(c.places.data(), n, 0, kQueryHeads, out.data(), n);
           dots.Dot(c.places.data(), n, 3, 2, few.data(), n);
           std::vector<uint8_t> bits;
           Put(&bits, out.data(), out.size());
           return bits;
         });
         EXPECT_EQ(few, std::vector<float>(out.begin() + 3 * n, out.end()));  // whatever heads come with it
-        for (int g = 0; g < kGroup; ++g) {
+        for (int g = 0; g < kQueryHeads; ++g) {
           for (int64_t i = 0; i < n; ++i) {
             double want = 0, size = 0;
             for (int j = 0; j < dim; ++j) {
@@ -85,18 +86,18 @@ TEST_P(LowRankProducts, SumsAreThoseOfTheRows) {
     for (const int rank : {1, 16, 33, dim}) {
       const Case c(backend.get(), dim, rank, GetParam(), {});
       const auto n = static_cast<int64_t>(c.places.size());
-      std::vector<float> out(kGroup * dim);
+      std::vector<float> out(kQueryHeads * dim);
       ExpectSameBits([&] {
         std::fill(out.begin(), out.end(), .5f);
-        cpu::LowRankSums sums(c.tokens, kGroup, out.data());
-        sums.Add(c.places.data(), n, c.weights.data(), 0, kGroup, n);
+        cpu::LowRankSums sums(c.tokens, kQueryHeads, out.data());
+        sums.Add(c.places.data(), n, c.weights.data(), 0, kQueryHeads, n);
         sums.Add(c.places.data() + 5, 20, c.weights.data(), 2, 1, n);  // of one head, besides
         sums.Finish();
         std::vector<uint8_t> bits;
         Put(&bits, out.data(), out.size());
         return bits;
       });
-      for (int g = 0; g < kGroup; ++g) {
+      for (int g = 0; g < kQueryHeads; ++g) {
         for (int j = 0; j < dim; ++j) {
           double want = .5, size = .5;
           const auto add = [&](int64_t i, float weight) {
