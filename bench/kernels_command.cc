@@ -1,5 +1,6 @@
 #include "bench/kernels_command.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -17,14 +18,16 @@ namespace seine::bench {
 namespace {
 
 constexpr char kKernelsDescription[] =
-    "Bytes that each kernel of a search on a CUDA device must move, counted from its shapes, and the least time that\n"
-    "takes at the bandwidths given. A prediction: `./dev device` measures where there is a device.";
+    "Bytes that each kernel on a CUDA device must move, counted from its shapes, and the least time that takes at the\n"
+    "speeds given: of a layer's search at a decode step, and of subspaces and eviction over all of a layer's keys. A\n"
+    "prediction: `./dev device` measures where there is a device.";
 
 struct KernelsFlags {
   std::vector<int64_t> num_keys = {131072, 1048576};
   std::vector<int> batches = {1, 8};
   int layers = 32, kv_heads = 8, group = 4, head_dim = 128, top_k = 100, refine = 200, dense = 0;
-  double beta = .01, coarse_bits = .5, bandwidth = 4300, link = 50;
+  int rank = 0, interval = 32;
+  double beta = .01, coarse_bits = .5, budget = .25, bandwidth = 4300, link = 50, block_gops = 220;
   std::string codec = "balanced", scope = "kv_head", output = "table";
 };
 
@@ -47,6 +50,29 @@ cuda::SearchItem ItemOf(const KernelsFlags& f, int64_t num_keys) {
   return item;
 }
 
+double LeastUs(const KernelsFlags& f, const cuda::StepTraffic& t) {
+  const double moved = t.device_bytes / (f.bandwidth * 1e3) + t.link_bytes / (f.link * 1e3);
+  return std::max(moved, t.block_operations / (f.block_gops * 1e3));
+}
+
+nlohmann::ordered_json LineOf(const KernelsFlags& f, const cuda::StepTraffic& t) {
+  return {{"step", t.step}, {"device_bytes", t.device_bytes}, {"link_bytes", t.link_bytes}, {"us", LeastUs(f, t)}};
+}
+
+// Beside searches: of keys alone, for values take as long again.
+nlohmann::ordered_json PredictWork(const KernelsFlags& f, int64_t num_keys, int batch) {
+  cuda::LayerWork work;
+  work.heads = batch * f.kv_heads;
+  work.head_dim = f.head_dim;
+  work.rows = num_keys;
+  work.rank = f.rank > 0 ? f.rank : f.head_dim * 3 / 4;
+  work.interval = f.interval;
+  work.kept = std::llround(f.budget * static_cast<double>(num_keys));
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const cuda::StepTraffic& t : cuda::CountTraffic(work)) lines.push_back(LineOf(f, t));
+  return lines;
+}
+
 nlohmann::ordered_json Predict(const KernelsFlags& f, int64_t num_keys, int batch) {
   SearchParams params;
   params.top_k = f.top_k;
@@ -58,9 +84,8 @@ nlohmann::ordered_json Predict(const KernelsFlags& f, int64_t num_keys, int batc
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   double total = 0;
   for (const cuda::StepTraffic& t : cuda::CountTraffic(plan)) {
-    const double us = t.device_bytes / (f.bandwidth * 1e3) + t.link_bytes / (f.link * 1e3);
-    steps.push_back({{"step", t.step}, {"device_bytes", t.device_bytes}, {"link_bytes", t.link_bytes}, {"us", us}});
-    total += us;
+    steps.push_back(LineOf(f, t));
+    total += LeastUs(f, t);
   }
   return {{"num_keys", num_keys},
           {"batch", batch},
@@ -72,23 +97,34 @@ nlohmann::ordered_json Predict(const KernelsFlags& f, int64_t num_keys, int batc
           {"bandwidth_gb_s", f.bandwidth},
           {"link_gb_s", f.link},
           {"workspace_bytes", plan.workspace_bytes()},
-          {"answer_bytes", plan.answer_bytes()}};
+          {"answer_bytes", plan.answer_bytes()},
+          {"block_gops", f.block_gops},
+          {"whole_layer", PredictWork(f, num_keys, batch)}};
 }
 
-void PrintTable(const nlohmann::ordered_json& shape) {
+std::string TableOf(const nlohmann::ordered_json& lines) {
   std::vector<std::vector<std::string>> rows = {{"kernel", "device MB", "link MB", "least us"}};
-  for (const auto& s : shape["steps"]) {
+  for (const auto& s : lines) {
     rows.push_back({s["step"], absl::StrFormat("%.3f", s["device_bytes"].get<double>() / 1e6),
                     absl::StrFormat("%.3f", s["link_bytes"].get<double>() / 1e6),
                     absl::StrFormat("%.2f", s["us"].get<double>())});
   }
+  return RenderTable(rows);
+}
+
+void PrintTable(const nlohmann::ordered_json& shape) {
   absl::PrintF("%d keys, batch %d: a layer %.1f us, %d layers %.3f ms (predicted, at %.0f and %.0f GB/s)\n%s\n",
                shape["num_keys"].get<int64_t>(), shape["batch"].get<int>(), shape["layer_us"].get<double>(),
                shape["layers"].get<int>(), shape["step_ms"].get<double>(), shape["bandwidth_gb_s"].get<double>(),
-               shape["link_gb_s"].get<double>(), RenderTable(rows));
+               shape["link_gb_s"].get<double>(), TableOf(shape["steps"]));
+  absl::PrintF("over all keys of a layer, once each (learn: a block a head at %.0f GFlop/s):\n%s\n",
+               shape["block_gops"].get<double>(), TableOf(shape["whole_layer"]));
 }
 
 absl::Status Run(const KernelsFlags& f) {
+  if (f.rank > f.head_dim) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank: ", f.rank, " is above --head-dim ", f.head_dim));
+  }
   nlohmann::ordered_json shapes = nlohmann::ordered_json::array();
   for (const int64_t n : f.num_keys) {
     if (n % kWindowTokens != 0) {
@@ -125,6 +161,12 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--dense", f->dense, "Dense tokens read for SOFTMAX_SUM, from the host")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--scope", f->scope)->check(CLI::IsMember({"kv_head", "q_head"}));
+  command->add_option("--rank", f->rank, "Of subspaces, at most head_dim; 0: three quarters of it")
+      ->check(CLI::Range(0, 256));
+  command->add_option("--interval", f->interval, "Rows between a subspace's updates")->check(CLI::Range(1, 128));
+  command->add_option("--budget", f->budget, "Share of the keys that eviction keeps")->check(CLI::Range(0.0, 1.0));
+  command->add_option("--block-gops", f->block_gops, "fp32 operations of one multiprocessor, 10^9 a second")
+      ->check(positive);
   command->add_option("--bandwidth", f->bandwidth, "Of the device's memory, GB/s")->check(positive);
   command->add_option("--link", f->link, "Of the host's link, GB/s")->check(positive);
   command->add_option("-o,--output", f->output, "table or json")->check(CLI::IsMember({"table", "json"}));

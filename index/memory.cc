@@ -55,7 +55,7 @@ Memory& Memory::operator=(Memory&& o) noexcept {
 
 Memory::~Memory() {
   if (ledger_ == nullptr) return;
-  if (pool_ != nullptr) pool_->Free(block_);
+  if (pool_ != nullptr) pool_->Free(block_, bytes_);
   buffer_ = Buffer();
   ledger_->Count(kind_, -bytes_);
   ledger_->Release(bytes_, ledger_->AccountOf(kind_));
@@ -78,7 +78,7 @@ absl::Status Reservation::Allocate(MemoryKind kind, int64_t bytes, SlabPool* poo
   Buffer buffer;
   uint8_t* block = nullptr;
   if (pool != nullptr) {
-    block = pool->Allocate();
+    block = pool->Allocate(bytes);
   } else {
     buffer = ledger_->backend()->Allocate(static_cast<size_t>(bytes), PlaceOf(kind));
   }

@@ -25,11 +25,17 @@ absl::Status StatusOf(const Backend& backend, Outcome outcome);
 class MemoryLedger {
  public:
   MemoryLedger(Backend* backend, int64_t limit_bytes, int64_t device_limit_bytes, std::shared_ptr<MemoryBudget> shared)
-      : backend_(backend), own_(limit_bytes, device_limit_bytes), shared_(std::move(shared)) {}
+      : backend_(backend),
+        code_blocks_(backend, Place::kCodes),
+        store_blocks_(backend, Place::kStore),
+        own_(limit_bytes, device_limit_bytes),
+        shared_(std::move(shared)) {}
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
   Backend* backend() const { return backend_; }
+  // Whence blocks of any size come that are written once.
+  SlabPool* pool(MemoryKind kind) { return PlaceOf(kind) == Place::kCodes ? &code_blocks_ : &store_blocks_; }
   int64_t held(MemoryKind kind) const { return held_[static_cast<int>(kind)].load(std::memory_order_relaxed); }
   Account AccountOf(MemoryKind kind) const {
     return backend_->codes_apart() && kind == MemoryKind::kCode ? Account::kDevice : Account::kHost;
@@ -44,6 +50,7 @@ class MemoryLedger {
 
  private:
   Backend* const backend_;
+  SlabPool code_blocks_, store_blocks_;
   MemoryBudget own_;
   const std::shared_ptr<MemoryBudget> shared_;
   std::atomic<int64_t> held_[3] = {};

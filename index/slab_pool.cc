@@ -6,40 +6,72 @@
 
 namespace seine {
 
-SlabPool::SlabPool(Backend* backend, Place place, int64_t block_bytes)
-    : backend_(backend), place_(place), block_bytes_((block_bytes + 63) / 64 * 64) {}
+namespace {
 
-uint8_t* SlabPool::Allocate() {
+int64_t Rounded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+uint8_t* SlabPool::Allocate(int64_t bytes) {
+  bytes = Rounded(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (free_.empty() && !AddSlab()) return nullptr;
-  uint8_t* block = free_.back();
-  free_.pop_back();
-  ++SlabOf(block)->second.used;
-  return block;
+  auto open = open_.lower_bound({bytes, nullptr});
+  if (open == open_.end()) {
+    if (!AddSlab(bytes)) return nullptr;
+    open = open_.lower_bound({bytes, nullptr});
+  }
+  uint8_t* const data = open->second;
+  Slab& slab = slabs_.at(data);
+  const auto fits =
+      std::find_if(slab.free.begin(), slab.free.end(), [&](const auto& range) { return range.second >= bytes; });
+  const auto [at, size] = *fits;
+  slab.free.erase(fits);
+  if (size > bytes) slab.free[at + bytes] = size - bytes;
+  FindLongest(data, &slab);
+  return data + at;
 }
 
-void SlabPool::Free(uint8_t* block) {
+void SlabPool::Free(uint8_t* block, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back(block);
   const auto slab = SlabOf(block);
-  if (--slab->second.used > 0) return;
-  const Buffer& buffer = slab->second.buffer;
-  const auto inside = [&](uint8_t* b) { return b >= buffer.data() && b < buffer.data() + buffer.size(); };
-  blocks_ -= static_cast<int64_t>(std::erase_if(free_, inside));
+  std::map<int64_t, int64_t>& free = slab->second.free;
+  auto range = free.emplace(block - slab->first, Rounded(bytes)).first;
+  if (const auto next = std::next(range); next != free.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    free.erase(next);
+  }
+  if (range != free.begin() && std::prev(range)->first + std::prev(range)->second == range->first) {
+    std::prev(range)->second += range->second;
+    free.erase(range);
+  }
+  FindLongest(slab->first, &slab->second);
+  const auto size = static_cast<int64_t>(slab->second.buffer.size());
+  if (slab->second.longest < size) return;
+  held_ -= size;
+  open_.erase({size, slab->first});
   slabs_.erase(slab);
 }
 
-bool SlabPool::AddSlab() {
-  const int64_t most = std::max<int64_t>(kSlabBytes / block_bytes_, 1);
-  const bool small = blocks_ * block_bytes_ < kSmallBytes;
-  const int64_t count = small ? std::clamp<int64_t>(blocks_, 1, most) : most;
-  Buffer buffer = backend_->Allocate(static_cast<size_t>(count * block_bytes_), place_);
+bool SlabPool::AddSlab(int64_t bytes) {
+  const int64_t wanted = held_ < kSmallBytes ? std::min(held_, kSlabBytes) : kSlabBytes;
+  const int64_t size = std::max<int64_t>(wanted / bytes, 1) * bytes;
+  Buffer buffer = backend_->Allocate(static_cast<size_t>(size), place_);
   if (!buffer) return false;
-  uint8_t* data = buffer.data();
-  for (int64_t i = count - 1; i >= 0; --i) free_.push_back(data + i * block_bytes_);  // the first is taken first
-  slabs_[data].buffer = std::move(buffer);
-  blocks_ += count;
+  uint8_t* const data = buffer.data();
+  Slab& slab = slabs_[data];
+  slab.buffer = std::move(buffer);
+  slab.free[0] = size;
+  FindLongest(data, &slab);
+  held_ += size;
   return true;
+}
+
+// Puts the slab where it belongs in open_.
+void SlabPool::FindLongest(uint8_t* data, Slab* slab) {
+  open_.erase({slab->longest, data});
+  slab->longest = 0;
+  for (const auto& [at, size] : slab->free) slab->longest = std::max(slab->longest, size);
+  if (slab->longest > 0) open_.insert({slab->longest, data});
 }
 
 }  // namespace seine

@@ -72,15 +72,18 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
     planned.blocks.push_back(std::move(block));
   }
   Reservation reservation(ledger_);
+  const auto allocate = [&](MemoryKind kind, int64_t size, Memory* out) {
+    return reservation.Allocate(kind, size, ledger_->pool(kind), out);
+  };
   absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes);
   if (s.ok()) s = reservation.Reserve(MemoryKind::kCode, device_bytes);
   for (size_t b = 0; b < planned.blocks.size() && s.ok(); ++b) {
     Block& block = *planned.blocks[b];
-    s = reservation.Allocate(MemoryKind::kStore, OffsetsOf(block.tokens, block.kept).end, nullptr, &block.memory);
+    s = allocate(MemoryKind::kStore, OffsetsOf(block.tokens, block.kept).end, &block.memory);
     Version* fresh = planned.fresh[b].get();
     if (s.ok() && fresh != nullptr) {
-      s = reservation.Allocate(MemoryKind::kStore, VersionBytes(), nullptr, &fresh->memory);
-      if (s.ok() && apart) s = reservation.Allocate(MemoryKind::kCode, VersionBytes(), nullptr, &fresh->device);
+      s = allocate(MemoryKind::kStore, VersionBytes(), &fresh->memory);
+      if (s.ok() && apart) s = allocate(MemoryKind::kCode, VersionBytes(), &fresh->device);
     }
   }
   if (!s.ok()) return s;

@@ -139,7 +139,10 @@ absl::Status LowRankStore::CopyTokens(absl::Span<const int64_t> places, Reservat
   }
   const Offsets to = OffsetsOf(block->tokens, block->kept);
   if (absl::Status s = reservation->Reserve(MemoryKind::kStore, to.end); !s.ok()) return s;
-  if (absl::Status s = reservation->Allocate(MemoryKind::kStore, to.end, nullptr, &block->memory); !s.ok()) return s;
+  if (absl::Status s =
+          reservation->Allocate(MemoryKind::kStore, to.end, ledger_->pool(MemoryKind::kStore), &block->memory);
+      !s.ok())
+    return s;
   uint8_t* const out = block->memory.data();
   for (int64_t i = 0, kept = 0; i < block->tokens; ++i) {
     const Run& run = runs_[RunOf(places[i])];

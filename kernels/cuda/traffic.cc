@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/sample.h"
+#include "kernels/oja_rule.h"
+#include "kernels/recall_target.h"
 
 namespace seine::cuda {
 namespace {
@@ -64,6 +65,24 @@ std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
   }
   if (plan.params().scope != Scope::kPerKvHead) steps.erase(steps.begin() + kUnion);
   return steps;
+}
+
+std::vector<StepTraffic> CountTraffic(const LayerWork& w) {
+  constexpr double kFloat = sizeof(float);
+  const double heads = w.heads, dim = w.head_dim, rank = w.rank, n = OjaColumns(w.interval), size = SizeOf(w.dtype);
+  const double rows = static_cast<double>(w.rows), kept = static_cast<double>(w.kept);
+  const double basis = dim * static_cast<double>(OjaColumns(w.rank)) * kFloat, row = dim * kFloat;
+  StepTraffic learn = {"learn"}, project = {"project"}, rebuild = {"rebuild"}, score = {"score"}, select = {"select"};
+  learn.device_bytes = heads * (2 * basis + rows * row);
+  // Of an update: X to Y, Y to P, U's step; R^T R, R H, the root's product; Y^T Y. A multiplication and an addition.
+  learn.block_operations = rows / w.interval * 2 * (3 * dim * rank * n + 3 * dim * n * n + rank * n * n);
+  project.device_bytes = heads * (basis + rows * (row + rank * size));
+  rebuild.device_bytes = heads * (rank * dim * sizeof(uint16_t) + rows * row);
+  rebuild.link_bytes = heads * rows * rank * size;
+  (w.keys_on_device ? score.device_bytes : score.link_bytes) = heads * rows * dim * size;
+  score.device_bytes += heads * rows * kFloat;
+  select.device_bytes = heads * (rows * kFloat + kept * sizeof(uint32_t));
+  return {learn, project, rebuild, score, select};
 }
 
 }  // namespace seine::cuda

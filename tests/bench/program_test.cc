@@ -133,6 +133,7 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--backend tpu", "--backend"},
       {"kernels --num-keys 100", "--num-keys: 100 is no multiple of 64"},
       {"kernels --batch 0", "--batch"},
+      {"kernels --rank 100 --head-dim 64", "--rank: 100 is above --head-dim 64"},
       {kSynthetic + "-o xml", "--output"},
       {kSynthetic + "--layers 1", "--layers: only a trace has layers"},
       {kSynthetic + "--baseline faiss_hnsw", "--baseline: \"faiss_hnsw\" is none of"},

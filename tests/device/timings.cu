@@ -15,46 +15,14 @@
 #include "kernels/cuda/search_launch.h"
 #include "kernels/cuda/traffic.h"
 #include "tests/device/suite.h"
+#include "tests/device/timing.h"
 #include "tests/device/zone.h"
 #include "tests/kernels/random_data.h"
 
 namespace seine::device {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kLayers = 32, kHeads = 8, kGroup = 4, kDim = 128, kRepeats = 5;
-
-double Median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.empty() ? 0 : v[v.size() / 2];
-}
-
-// A stretch of a stream between two marks.
-class Marks {
- public:
-  explicit Marks(cudaStream_t stream) : stream_(stream) {}
-  Marks(const Marks&) = delete;
-  ~Marks() {
-    for (cudaEvent_t e : events_) cudaEventDestroy(e);
-  }
-  void Mark() {
-    events_.emplace_back();
-    cudaEventCreate(&events_.back());
-    cudaEventRecord(events_.back(), stream_);
-  }
-  // Microseconds between mark i and the next, after the stream has ended.
-  double Between(size_t i) const {
-    float ms = 0;
-    cudaEventElapsedTime(&ms, events_[i], events_[i + 1]);
-    return static_cast<double>(ms) * 1e3;
-  }
-  size_t size() const { return events_.size(); }
-
- private:
-  cudaStream_t stream_;
-  std::vector<cudaEvent_t> events_;
-};
+constexpr int kLayers = 32, kGroup = 4, kRepeats = 5;
 
 // GB/s of a copy, both directions counted within the device.
 double CopyBandwidth(size_t bytes, cudaMemcpyKind kind) {
@@ -187,15 +155,7 @@ bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, doub
     }
   }
   Json steps = Json::array();
-  for (size_t i = 0; i < traffic.size(); ++i) {
-    const double least = traffic[i].device_bytes / (copy_gb_s * 1e3) + traffic[i].link_bytes / (link_gb_s * 1e3);
-    const double median = Median(us[i]);
-    steps.push_back({{"step", traffic[i].step},
-                     {"device_bytes", traffic[i].device_bytes},
-                     {"link_bytes", traffic[i].link_bytes},
-                     {"us", median},
-                     {"share_of_bandwidth", least / median}});
-  }
+  for (size_t i = 0; i < traffic.size(); ++i) steps.push_back(LineOf(traffic[i], us[i], copy_gb_s, link_gb_s));
   (*out)["kernels"] = steps;
   std::vector<double> ms;
   for (int r = 0; r < kRepeats; ++r) {
@@ -296,60 +256,6 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
   return {{"done", true}, {"rows", kRows * kItems}, {"us", Median(us)}, {"gb_s", gb_s}, {"share_of_link", gb_s / link}};
 }
 
-// Scoring and selection of a layer of 8 heads of 64K keys that lie on the device: KeyDiff's score, a quarter kept. Two
-// layers take turns, so that neither is read from a cache.
-Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double copy) {
-  constexpr int64_t kKeys = 65536, kKept = kKeys / 4, kTurns = 2;
-  const size_t head_bytes = kKeys * kDim * 2, layer_bytes = head_bytes * kHeads;
-  const Buffer resident = gpu->Allocate(kTurns * layer_bytes, Place::kCodes);
-  const Buffer work = gpu->Allocate(kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), Place::kCodes);
-  cuda::Lane lane(device);
-  if (!resident || !work || keys.size() < layer_bytes || lane.Open() != 0) return {{"done", false}};
-  for (int turn = 0; turn < kTurns; ++turn) {
-    if (device->Copy(resident.data() + turn * layer_bytes, keys.data(), layer_bytes, lane.stream) != 0) return {};
-  }
-  const std::vector<float> anchor = Gaussian(kDim, 3);
-  auto* scores = reinterpret_cast<float*>(work.data());
-  auto* places = reinterpret_cast<uint32_t*>(scores + kHeads * kKeys);
-  auto* states = reinterpret_cast<cuda::SelectState*>(places + kHeads * kKept);
-  std::vector<double> score_us, select_us;
-  for (int r = 0; r < 20; ++r) {
-    cuda::ViewWriter views(&lane);
-    if (views.Reserve(size_t{1} << 16) != 0) return {{"done", false}};
-    std::vector<cuda::ScoreItem> score(kHeads);
-    std::vector<cuda::SelectItem> select(kHeads);
-    for (int h = 0; h < kHeads; ++h) {
-      const uint8_t* head = resident.data() + r % kTurns * layer_bytes + h * head_bytes;
-      score[h].chunks = views.Put(&head, 1);
-      score[h].chunk_tokens = score[h].count = score[h].window = kKeys;
-      score[h].head_dim = kDim;
-      score[h].dtype = DType::kFloat16;
-      score[h].kind = KeyScore::kNegCosine;
-      score[h].anchors = views.Put(anchor.data(), anchor.size());
-      score[h].out = scores + h * kKeys;
-      select[h] = {score[h].out, kKeys, kKept, states + h, places + h * kKept};
-    }
-    const cuda::ScoreArgs score_args = {views.Put(score.data(), score.size()), kHeads, kKeys};
-    const cuda::SelectArgs select_args = {views.Put(select.data(), select.size()), kHeads};
-    if (views.Send() != 0) return {{"done", false}};
-    Marks marks(static_cast<cudaStream_t>(lane.stream));
-    marks.Mark();
-    if (device->Score(score_args, lane.stream) != 0) return {{"done", false}};
-    marks.Mark();
-    if (device->Select(select_args, lane.stream) != 0) return {{"done", false}};
-    marks.Mark();
-    if (device->Finish(lane.stream) != 0) return {{"done", false}};
-    score_us.push_back(marks.Between(0));
-    select_us.push_back(marks.Between(1));
-  }
-  const double least = static_cast<double>(layer_bytes) / (copy * 1e3);
-  return {{"done", true},
-          {"keys", kKeys * kHeads},
-          {"score_us", Median(score_us)},
-          {"select_us", Median(select_us)},
-          {"share_of_bandwidth", least / Median(score_us)}};
-}
-
 }  // namespace
 
 Json DescribeMachine() {
@@ -380,6 +286,7 @@ Json RunTimings(Backend* gpu) {
   if (device == nullptr || !keys || copy == 0 || link == 0) return out;
   out["gather"] = TimeGather(gpu, device.get(), keys, link);
   out["evict"] = TimeEvict(gpu, device.get(), keys, copy);
+  out["low_rank"] = TimeLowRank(gpu, device.get(), copy, link);
   out["shapes"] = Json::array();
   for (const Shape& shape :
        {Shape{131072, 1, .02}, Shape{131072, 8, .02}, Shape{1048576, 1, .01}, Shape{1048576, 8, .01}}) {

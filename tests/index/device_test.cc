@@ -437,6 +437,28 @@ TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
   ExpectNothingLostAtAnyCall(config);
 }
 
+// Page-locking is a slow call of the driver: many blocks take few.
+TEST(DeviceIndexTest, LowRankBlocksArePageLockedTogether) {
+  IndexConfig config = LowRankConfig(.1, KeyFrame::kPostRope);
+  config.subspace->key_rank = config.subspace->value_rank = 8;
+  config.subspace->oja.error_threshold = 1;  // nothing is learnt, which takes long here
+  auto control = std::make_shared<HostDeviceControl>();
+  const auto backend = cuda::BackendOn(control);
+  auto index = MakeIndex(config, backend.get());
+  const SequenceHandle s = *index->CreateSequence("s");
+  int64_t n = 0;
+  const auto append = [&](int times) {
+    for (int i = 0; i < times; ++i, n += 64) ASSERT_TRUE(AppendNames(index.get(), s, 0, n, Names(n + 1, 64)).ok());
+  };
+  append(20);
+  const int before = control->page_locked;
+  const int64_t held = index->stats().store_bytes;
+  append(60);  // each makes blocks of both heads
+  EXPECT_GT(index->stats().store_bytes, 2 * held);
+  EXPECT_LT(control->page_locked - before, 60);  // of 120 blocks, and of what else grows
+  ASSERT_TRUE(index->DeleteSequence(s).ok());
+}
+
 TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnceWithSubspaces) {
   IndexConfig config = LowRankConfig(.1, KeyFrame::kPreRope);
   config.subspace->key_rank = config.subspace->value_rank = 8;

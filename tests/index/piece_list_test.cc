@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "index/row_store.h"
 #include "tests/index/test_util.h"
@@ -163,10 +164,10 @@ TEST_F(PieceListTest, CodesInADevicesMemoryHaveALimitOfTheirOwn) {
 
 TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kCodes, 1000);
+  SlabPool pool(&backend, Place::kCodes);
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 100; ++i) {
-    blocks.push_back(pool.Allocate());
+    blocks.push_back(pool.Allocate(1000));
     ASSERT_NE(blocks.back(), nullptr);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % 64, 0u);
     std::fill_n(blocks.back(), 1000, static_cast<uint8_t>(i));
@@ -175,33 +176,84 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   for (int i = 0; i < 100; ++i) {     // none overlaps another
     for (int j = 0; j < 1000; ++j) ASSERT_EQ(blocks[i][j], i);
   }
-  pool.Free(blocks[70]);
-  EXPECT_EQ(pool.Allocate(), blocks[70]);
+  pool.Free(blocks[70], 1000);
+  EXPECT_EQ(pool.Allocate(1000), blocks[70]);
   EXPECT_EQ(backend.allocations, 8);
   EXPECT_EQ(backend.freed, 0);
-  for (int i = 99; i >= 0; --i) pool.Free(blocks[i]);
+  for (int i = 99; i >= 0; --i) pool.Free(blocks[i], 1000);
   EXPECT_EQ(backend.freed, 8);
   backend.fail_after = 0;
-  EXPECT_EQ(pool.Allocate(), nullptr);
-  uint8_t* block = pool.Allocate();
+  EXPECT_EQ(pool.Allocate(1000), nullptr);
+  uint8_t* block = pool.Allocate(1000);
   ASSERT_NE(block, nullptr);
-  pool.Free(block);
+  pool.Free(block, 1000);
+}
+
+// Stretches of every length come and go; none overlaps another, and neighbours that are free are one again.
+TEST(SlabPoolTest, UnequalBlocksShareSlabs) {
+  TestBackend backend;
+  SlabPool pool(&backend, Place::kStore);
+  struct Block {
+    uint8_t* data;
+    int64_t bytes;
+    uint8_t mark;
+  };
+  std::vector<Block> blocks;
+  std::mt19937_64 rng(3);
+  for (int i = 0; i < 4000; ++i) {
+    if (!blocks.empty() && rng() % 5 < 2) {
+      std::swap(blocks[rng() % blocks.size()], blocks.back());
+      const Block b = blocks.back();
+      blocks.pop_back();
+      ASSERT_EQ(std::count(b.data, b.data + b.bytes, b.mark), b.bytes);
+      pool.Free(b.data, b.bytes);
+      continue;
+    }
+    const int64_t bytes = 1 + static_cast<int64_t>(rng() % 20000);
+    uint8_t* const data = pool.Allocate(bytes);
+    ASSERT_NE(data, nullptr);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
+    blocks.push_back({data, bytes, static_cast<uint8_t>(i)});
+    std::fill_n(data, bytes, blocks.back().mark);
+  }
+  EXPECT_GT(blocks.size(), 600u);
+  EXPECT_LT(backend.allocations, 30);
+  for (const Block& b : blocks) pool.Free(b.data, b.bytes);
+  EXPECT_EQ(backend.freed, backend.allocations);
+}
+
+TEST(SlabPoolTest, AFreedStretchServesALongerBlockOnceItsNeighbourIsFree) {
+  TestBackend backend;
+  SlabPool pool(&backend, Place::kStore);
+  std::vector<uint8_t*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(pool.Allocate(128));  // slabs of 1, 1, 2 and 4
+  EXPECT_EQ(backend.allocations, 4);
+  pool.Free(blocks[5], 128);
+  pool.Free(blocks[7], 128);
+  pool.Free(blocks[6], 128);
+  EXPECT_EQ(pool.Allocate(384), blocks[5]);
+  EXPECT_EQ(backend.allocations, 4);
+  pool.Free(blocks[5], 384);
+  pool.Free(blocks[4], 128);
+  EXPECT_EQ(backend.freed, 1);
+  for (int i = 0; i < 4; ++i) pool.Free(blocks[i], 128);
+  EXPECT_EQ(backend.freed, 4);
 }
 
 TEST(SlabPoolTest, SlabsAreWholeOnesOnceALittleIsHeld) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kCodes, 100000);  // 41 blocks in 4 MiB
+  SlabPool pool(&backend, Place::kCodes);  // 41 blocks in 4 MiB
   std::vector<uint8_t*> blocks;
-  for (int i = 0; i < 100; ++i) blocks.push_back(pool.Allocate());
+  for (int i = 0; i < 100; ++i) blocks.push_back(pool.Allocate(100000));
   EXPECT_EQ(backend.allocations, 7);  // 1 1 2 4, then half a MiB is held: 41 41 41
-  for (uint8_t* block : blocks) pool.Free(block);
+  for (uint8_t* block : blocks) pool.Free(block, 100000);
   EXPECT_EQ(backend.freed, 7);
 
-  SlabPool large(&backend, Place::kCodes, SlabPool::kSlabBytes + 1);  // a slab for each
+  SlabPool large(&backend, Place::kCodes);  // a slab for each
   backend.allocations = 0;
-  for (int i = 0; i < 3; ++i) blocks[i] = large.Allocate();
+  for (int i = 0; i < 3; ++i) blocks[i] = large.Allocate(SlabPool::kSlabBytes + 1);
   EXPECT_EQ(backend.allocations, 3);
-  for (int i = 0; i < 3; ++i) large.Free(blocks[i]);
+  for (int i = 0; i < 3; ++i) large.Free(blocks[i], SlabPool::kSlabBytes + 1);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct HostDeviceControl {
   Device::Error error = 719;        // with which: cudaErrorLaunchFailure, which sticks, or Device::kOutOfMemory
   std::atomic<bool> broken{false};  // an error that sticks has come
   std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
+  std::atomic<int> page_locked{0};                      // calls of AllocateHost so far
   int64_t device_limit = int64_t{1} << 30;
 };
 
@@ -91,6 +92,7 @@ class HostDevice final : public Device {
   Error AllocateHost(size_t bytes, void** out) override {
     if (const Error error = Next(); error != kNoError) return error;
     bytes = Rounded(bytes);
+    ++control_->page_locked;
     auto* memory = static_cast<size_t*>(std::aligned_alloc(256, bytes + 256));
     memory[0] = bytes;
     memset(memory + 32, 0xA5, bytes);

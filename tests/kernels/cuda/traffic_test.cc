@@ -1,4 +1,4 @@
-// The counted bytes of a search against sums by hand.
+// Counted bytes against sums by hand.
 #include "kernels/cuda/traffic.h"
 
 #include <gtest/gtest.h>
@@ -44,6 +44,31 @@ TEST(Traffic, EqualsSumsByHand) {
   EXPECT_DOUBLE_EQ(steps[4].device_bytes, 4 * 1311 * (3 * 32.0 + 25 + 31 + 12));
   EXPECT_EQ(steps[7].step, "dots");
   EXPECT_DOUBLE_EQ(steps[7].link_bytes, 800 * 256.0);  // 200 keys of each of four queries, all different
+}
+
+TEST(Traffic, ALayersWorkEqualsSumsByHand) {
+  LayerWork work = {.heads = 8, .head_dim = 128, .rows = 4096, .rank = 90, .interval = 32, .kept = 1024};
+  const std::vector<StepTraffic> steps = CountTraffic(work);
+  ASSERT_EQ(steps.size(), 5u);
+  const double basis = 128 * 96 * 4, rows = 4096;  // 90 columns in 96
+  EXPECT_EQ(steps[0].step, "learn");
+  EXPECT_DOUBLE_EQ(steps[0].device_bytes, 8 * (2 * basis + rows * 512));
+  EXPECT_DOUBLE_EQ(steps[0].block_operations,
+                   128.0 * 2 * (3 * 128 * 90 * 32 + 3 * 128 * 32 * 32 + 90 * 32 * 32));  // intervals, one after another
+  EXPECT_EQ(steps[1].step, "project");
+  EXPECT_DOUBLE_EQ(steps[1].device_bytes, 8 * (basis + rows * (512 + 180)));
+  EXPECT_EQ(steps[2].step, "rebuild");
+  EXPECT_DOUBLE_EQ(steps[2].device_bytes, 8 * (90 * 256 + rows * 512));
+  EXPECT_DOUBLE_EQ(steps[2].link_bytes, 8 * rows * 180);
+  EXPECT_EQ(steps[3].step, "score");
+  EXPECT_DOUBLE_EQ(steps[3].device_bytes, 8 * rows * 4);
+  EXPECT_DOUBLE_EQ(steps[3].link_bytes, 8 * rows * 256);
+  EXPECT_EQ(steps[4].step, "select");
+  EXPECT_DOUBLE_EQ(steps[4].device_bytes, 8 * (rows * 4 + 1024 * 4));
+  for (size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i].block_operations, 0);
+  work.keys_on_device = true;
+  EXPECT_DOUBLE_EQ(CountTraffic(work)[3].device_bytes, 8 * rows * 260);
+  EXPECT_EQ(CountTraffic(work)[3].link_bytes, 0);
 }
 
 TEST(Traffic, ASetAQueryNeedsNoUnion) {
