@@ -1,5 +1,6 @@
 // SnapKV: mean attention of the last `query_window` queries to the tokens before them, average-pooled over neighbours
-// (zeros beyond the edges count, as in kvpress), mean over the group; the window's own tokens are above all others.
+// (zeros beyond the edges count, as in kvpress), mean over the group; tokens from the first of these queries on, the
+// window's own, are above all others. Of queries that the index kept: as many as there are.
 #include <algorithm>
 
 #include "index/scorers/attention.h"
@@ -29,13 +30,14 @@ class SnapKv : public Scorer {
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
-    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], input.length - window_ - 1); };
+    const int64_t window = std::min(window_, input.num_queries), first = input.num_queries - window;
+    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], input.query_position(first) - 1); };
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       const int64_t n = before_window(h);
       std::vector<float> mean(input.heads[h].count);
       HeadAttention attention(input, h);
-      const float share = 1.0f / static_cast<float>(window_ * input.group);
-      for (int64_t q = input.num_queries - window_; q < input.num_queries; ++q) attention.Add(q, share, mean.data());
+      const float share = 1.0f / static_cast<float>(window * input.group);
+      for (int64_t q = first; q < input.num_queries; ++q) attention.Add(q, share, mean.data());
       const std::vector<float> pooled = Pool(mean, n, kernel_);
       std::copy(pooled.begin(), pooled.end(), out);
       return absl::OkStatus();
