@@ -258,6 +258,25 @@ TEST_F(OwnQueries, FewerThanTheScorerWantsWillDo) {
   EXPECT_EQ(held[0][kBudget - 1], 129);
 }
 
+// An engine that asks now and then: its last queries lie far apart, and no token of late may go for that.
+TEST_F(OwnQueries, QueriesFarApartLeaveTheLastTokensAlone) {
+  for (const char* name : kScorers) {
+    SCOPED_TRACE(name);
+    Make(ByQueries(name));
+    for (int64_t p = 0; p < 300; ++p) {
+      const int64_t held = index_->DescribeHead(sequence_, 0, 0)->num_retained;
+      ASSERT_TRUE(Append(sequence_, p, 1).ok());
+      if (p % 25 == 0) Ask(sequence_, p);
+      if (held < kBudget + kInterval) continue;
+      const Sets left = Held(*index_, sequence_);  // cut back before the token was taken
+      ASSERT_EQ(left[0].size(), static_cast<size_t>(kBudget) + 1);
+      if (name == std::string("expected_attention")) continue;  // which foretells, so that no token goes unjudged
+      const int64_t unseen = p - (p - 1) / 25 * 25;             // tokens since the last query
+      for (int64_t i = 0; i < unseen; ++i) EXPECT_EQ(left[0][kBudget - i], p - i);
+    }
+  }
+}
+
 TEST_F(OwnQueries, MemoryIsCountedAndItsLimitHolds) {
   IndexConfig config = ByQueries("h2o", /*keep_queries=*/16);
   Make(config);

@@ -141,6 +141,8 @@ TEST_F(AttentionScorers, KeptQueriesSeeUpToTheirOwnPositions) {
   config.name = "snapkv";
   config.kernel = 1;
   const Scores snapkv = ScoresOf(config, input);  // its window of 64 is not there
+  config.query_window = 4;
+  const Scores narrow = ScoresOf(config, input);
   for (int i = 0; i < 80; ++i) {
     const int seers = (i <= 30) + (i <= 31) + (i <= 50) + (i <= 70);
     if (seers > 0) {
@@ -157,6 +159,11 @@ TEST_F(AttentionScorers, KeptQueriesSeeUpToTheirOwnPositions) {
       EXPECT_NEAR(snapkv[1][i], sums[i] / 4, 2e-6) << i;
     } else {
       EXPECT_GT(snapkv[1][i], 1) << i;
+    }
+    if (i <= 70) {  // the window of four ends at 76, but what came after the last query nobody has judged
+      EXPECT_NEAR(narrow[1][i], sums[i] / seers, 2e-6) << i;
+    } else {
+      EXPECT_GT(narrow[1][i], 1) << i;
     }
   }
 }
