@@ -1,7 +1,9 @@
 // An index that evicts by itself with scorers that look at queries: it keeps what a simulation by calls keeps, which is
 // given the queries; in decode steps, in blocks of a prompt, over forks, truncations and failures.
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "tests/index/test_util.h"
@@ -318,6 +320,35 @@ TEST_F(OwnQueries, WhereThereIsNoRoomAStepIsAnsweredAndCounted) {
   Ask(sequence_, 49);
   EXPECT_EQ(index_->stats().queries_not_kept, 1);
   EXPECT_EQ(index_->stats().query_bytes, 0);
+}
+
+TEST_F(OwnQueries, ReadersAskWhileTokensComeAndForksGo) {
+  Make(ByQueries("h2o", /*keep_queries=*/8));
+  ASSERT_TRUE(Append(sequence_, 0, 1, /*with=*/1).ok());
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    const std::vector<float> queries = Queries(geometry(), 5);
+    while (!stop) {
+      auto answers = index_->Retrieve({{sequence_, 0, queries.data()}}, index_->config().search);
+      ASSERT_TRUE(answers.ok() && (*answers)[0].status.ok());
+    }
+  });
+  for (int64_t p = 1; p < 300; ++p) {
+    while (true) {  // until the reader has asked of late
+      const absl::Status status = Append(sequence_, p, 1).status();
+      if (status.ok()) break;
+      ASSERT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    }
+    if (p % 20 != 0) continue;
+    const auto fork = index_->Fork(sequence_, "", p - 5);
+    ASSERT_TRUE(fork.ok()) << fork.status();
+    EXPECT_TRUE(Append(*fork, p - 5, 3, /*with=*/3).ok());
+    EXPECT_TRUE(index_->DeleteSequence(*fork).ok());
+  }
+  stop = true;
+  reader.join();
+  EXPECT_LE(Held(*index_, sequence_)[0].size(), static_cast<size_t>(kBudget + kInterval));
+  EXPECT_LE(index_->stats().query_bytes, int64_t{8} * 4 * 64 * 4);
 }
 
 TEST_F(OwnQueries, BadOnesAreNamed) {
