@@ -9,10 +9,10 @@
 namespace seine {
 namespace {
 
-constexpr int64_t kRow = 6, kRowBytes = kRow * sizeof(float);
-
 class KeptQueriesTest : public ::testing::Test {
  protected:
+  static constexpr int64_t kRow = 6, kRowBytes = kRow * sizeof(float);
+
   // Rows of `value`, value + 1, ... at positions first, first + 1, ...
   static absl::Status Add(KeptQueries* kept, int64_t first, int64_t count, float value) {
     std::vector<float> rows(count * kRow);

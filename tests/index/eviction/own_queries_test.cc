@@ -20,7 +20,6 @@ using testing::TestBackend;
 using testing::View;
 
 using Sets = std::vector<std::vector<int32_t>>;
-using Positions = std::vector<int64_t>;
 
 constexpr int64_t kBudget = 100, kInterval = 30;
 
@@ -87,9 +86,9 @@ class OwnQueries : public ::testing::Test {
 };
 
 // The same by calls to an index that does nothing by itself.
-class Simulation {
+class EvictionByCalls {
  public:
-  Simulation(const IndexConfig& config, Backend* backend) : config_(config) {
+  EvictionByCalls(const IndexConfig& config, Backend* backend) : config_(config) {
     IndexConfig plain = config;
     plain.eviction.reset();
     index_ = MakeIndex(plain, backend);
@@ -129,7 +128,7 @@ TEST_F(OwnQueries, DecodingEqualsADirectSimulation) {
   for (const char* name : kScorers) {
     SCOPED_TRACE(name);
     Make(ByQueries(name));
-    Simulation simulation(index_->config(), &backend_);
+    EvictionByCalls simulation(index_->config(), &backend_);
     for (int64_t p = 0; p < 400; ++p) {
       simulation.EvictIfFull();  // a full layer is cut back before the next token, by queries up to the last one's
       ASSERT_TRUE(Append(sequence_, p, 1).ok());
@@ -144,7 +143,7 @@ TEST_F(OwnQueries, DecodingEqualsADirectSimulation) {
 
 TEST_F(OwnQueries, StepsThatBringTheirQueriesAreCutBackAtOnce) {
   Make(ByQueries("tova"));
-  Simulation simulation(index_->config(), &backend_);
+  EvictionByCalls simulation(index_->config(), &backend_);
   for (int64_t p = 0; p < 250; ++p) {
     ASSERT_TRUE(Append(sequence_, p, 1, /*with=*/1).ok());
     simulation.Append(p, 1);
@@ -158,7 +157,7 @@ TEST_F(OwnQueries, BlocksOfAPromptEqualADirectSimulationInPiecesAndAtOnce) {
   for (const char* name : kScorers) {
     SCOPED_TRACE(name);
     Make(ByQueries(name));
-    Simulation simulation(index_->config(), &backend_);
+    EvictionByCalls simulation(index_->config(), &backend_);
     constexpr int64_t kTokens = 490;
     for (int64_t begin = 0; begin < kTokens; begin += 10) {
       ASSERT_TRUE(Append(sequence_, begin, 10, /*with=*/10).ok());
