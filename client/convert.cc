@@ -210,10 +210,17 @@ absl::Status ToProto(const AppendItem& item, v1::AppendItem* out) {
   out->set_layer(item.layer);
   out->set_position(item.position);
   absl::Status status = ToProto("keys", item.keys, out->mutable_keys());
-  if (!status.ok()) return status;
-  if (!IsAbsent(item.values)) return ToProto("values", item.values, out->mutable_values());
-  out->clear_values();
-  return absl::OkStatus();
+  if (IsAbsent(item.values)) {
+    out->clear_values();
+  } else {
+    status.Update(ToProto("values", item.values, out->mutable_values()));
+  }
+  if (IsAbsent(item.queries)) {
+    out->clear_queries();
+  } else {
+    status.Update(ToProto("queries", item.queries, out->mutable_queries()));
+  }
+  return status;
 }
 
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out) {
@@ -262,6 +269,7 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
   out.num_sequences = info.num_sequences();
   out.code_bytes = info.code_bytes();
   out.store_bytes = info.store_bytes();
+  out.query_bytes = info.query_bytes();
   out.reencoded_layers = info.reencoded_layers();
   out.reencoded_keys = info.reencoded_keys();
   out.reencoded_unfit_layers = info.reencoded_unfit_layers();

@@ -111,6 +111,7 @@ void ToProto(const Eviction& eviction, v1::EvictionSettings* out) {
   ToProto(eviction.budget, out->mutable_budget());
   ToProto(eviction.keep, out->mutable_keep());
   SetIf(eviction.interval, out, &v1::EvictionSettings::set_interval);
+  SetIf(eviction.keep_queries, out, &v1::EvictionSettings::set_keep_queries);
   out->set_profile(eviction.profile);
 }
 
@@ -132,6 +133,7 @@ Eviction FromProto(const v1::EvictionSettings& in) {
   TakeIf(in.budget().has_beta(), in.budget().beta(), &out.budget.beta);
   out.keep = {in.keep().sinks(), in.keep().recent(), in.keep().recent_share(), {}};
   TakeIf(in.has_interval(), in.interval(), &out.interval);
+  TakeIf(in.has_keep_queries(), in.keep_queries(), &out.keep_queries);
   out.profile = in.profile();
   return out;
 }

@@ -55,6 +55,9 @@ struct Eviction {
   Keep keep;
   std::optional<int64_t> interval;
   std::string profile;  // qfilters, expected_attention; the codec's if empty
+  // Positions whose queries each layer of a sequence keeps for scorers that look at them: those that were asked, and
+  // those that came with AppendItem::queries. Absent: what the scorer needs.
+  std::optional<int> keep_queries = {};
 };
 
 }  // namespace seine::client

@@ -111,13 +111,15 @@ struct IndexInfo {
   int64_t num_sequences = 0;
   int64_t code_bytes = 0;   // held for codes
   int64_t store_bytes = 0;  // held for keys and values
+  int64_t query_bytes = 0;  // held for the queries that eviction looks at
   // Layers that outgrew the horizon of their balanced code, or whose queries it did not fit; of them, the latter; their
   // keys, each counted once for all heads.
   int64_t reencoded_layers = 0, reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
-  int64_t evictions = 0;         // of layers, by the index itself and by call
-  int64_t evicted_tokens = 0;    // each counted once a head
-  int64_t queries_not_kept = 0;  // steps, for want of memory, of the sample that tells whether a code fits
+  int64_t evictions = 0;       // of layers, by the index itself and by call
+  int64_t evicted_tokens = 0;  // each counted once a head
+  // Times that a step's queries found no memory: in the sample that tells whether a code fits, for scorers.
+  int64_t queries_not_kept = 0;
 };
 
 // Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.
@@ -140,6 +142,9 @@ struct AppendItem {
   int64_t position = 0;  // of the first token
   ConstTensor keys;      // [tokens, num_kv_heads, head_dim] in the index's dtype, post-RoPE
   ConstTensor values;    // the same shape; given exactly when the index stores values
+  // Of the last tokens, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps queries to
+  // evict by (Eviction::keep_queries), which may do without; any other refuses them.
+  ConstTensor queries = {};
 };
 
 struct AppendTotals {

@@ -116,6 +116,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }
+  batch.KeepQueries();
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const AttendAnswer& answer = answers[target.place];

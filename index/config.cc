@@ -20,6 +20,7 @@ constexpr int kMaxTopK = 65536;
 constexpr int kMaxRefine = 1 << 24;
 constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;
 constexpr size_t kMaxNameLength = 128;
+constexpr int kMaxKeptQueries = 1 << 16;
 
 // "field: what is wrong", for a field inside `group`, which may be empty.
 template <typename... Parts>
@@ -182,10 +183,20 @@ absl::Status InEviction(const absl::Status& status) {
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("eviction.", status.message()));
 }
 
+bool HasEvictionProfile(const IndexConfig& config) {
+  return config.eviction->profile != nullptr || config.codec.profile != nullptr;
+}
+
+// A pyramid's last layer has the least.
+int64_t LeastBudget(const IndexConfig& config) {
+  const int layers = config.geometry.num_layers;
+  return KeptTokens(config.eviction->budget, INT32_MAX, layers - 1, layers);
+}
+
 absl::Status CheckEvictionProfile(const IndexConfig& config) {
   const EvictionConfig& e = *config.eviction;
   const Geometry& g = config.geometry;
-  const bool uses = e.scorer.name == "qfilters" || e.scorer.name == "expected_attention";
+  const bool filters = e.scorer.name == "qfilters", uses = filters || e.scorer.name == "expected_attention";
   if (!uses && (e.profile != nullptr || !e.filters.empty())) {
     return Wrong("eviction", "profile", "given, but ", e.scorer.name, " uses none");
   }
@@ -197,10 +208,10 @@ absl::Status CheckEvictionProfile(const IndexConfig& config) {
     }
   }
   if (e.filters.empty()) {
-    if (!uses || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();
+    if (!filters || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();
     return Wrong("eviction", "profile", e.scorer.name, " needs one where no queries come with the call");
   }
-  if (e.scorer.name != "qfilters") return Wrong("eviction", "filters", "given, but only qfilters has them");
+  if (!filters) return Wrong("eviction", "filters", "given, but only qfilters has them");
   if (e.profile != nullptr) return Wrong("eviction", "filters", "given beside eviction.profile; one of them");
   if (static_cast<int>(e.filters.size()) != g.num_layers) {
     return Wrong("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
@@ -213,16 +224,33 @@ absl::Status CheckEvictionProfile(const IndexConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckKeptQueries(const IndexConfig& config, const Scorer& scorer) {
+  const EvictionConfig& e = *config.eviction;
+  const int kept = QueriesKept(config);
+  if (absl::Status s = CheckRange("eviction", "keep_queries", kept, 0, kMaxKeptQueries); !s.ok()) return s;
+  const bool profile = scorer.takes_profile() && HasEvictionProfile(config);
+  if (scorer.needs_queries() && !profile && kept == 0) {
+    return Wrong("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
+                 scorer.takes_profile() ? " where there is no eviction.profile" : "");
+  }
+  if (e.scorer.name != "snapkv") return absl::OkStatus();
+  if (kept < e.scorer.query_window) {
+    return Wrong("eviction", "keep_queries", kept, ", but scorer.query_window is ", e.scorer.query_window);
+  }
+  const int64_t least = LeastBudget(config);
+  if (e.scorer.query_window <= least) return absl::OkStatus();
+  return Wrong("eviction", "budget.tokens", least, " in the last layer, but snapkv always keeps scorer.query_window, ",
+               e.scorer.query_window);
+}
+
 absl::Status CheckEviction(const IndexConfig& config) {
   if (!config.eviction) return absl::OkStatus();
   const EvictionConfig& e = *config.eviction;
   if (config.kv_store == KvStore::kNone) return Wrong("", "kv_store", "eviction needs keys or keys_values");
   auto scorer = MakeScorer(e.scorer);
   if (!scorer.ok()) return InEviction(scorer.status());
-  for (const char* name : {"snapkv", "tova", "h2o", "client"}) {
-    if (e.scorer.name == name) {
-      return Wrong("eviction", "scorer.name", name, " needs what comes with an Evict call; an index has it not");
-    }
+  if (e.scorer.name == "client") {
+    return Wrong("eviction", "scorer.name", "client needs what comes with an Evict call; an index has it not");
   }
   if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
     return Wrong("eviction", "scorer.value_norms", "needs kv_store keys_values");
@@ -231,16 +259,26 @@ absl::Status CheckEviction(const IndexConfig& config) {
   if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
   if (e.budget.tokens == 0) return Wrong("eviction", "budget.tokens", "an index that evicts by itself needs a number");
   if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
-  const int64_t least = KeptTokens(e.budget, INT32_MAX, config.geometry.num_layers - 1, config.geometry.num_layers);
+  const int64_t least = LeastBudget(config);
   if (e.keep.sinks + e.keep.recent > least) {
     return Wrong("eviction", "budget.tokens", e.keep.sinks, " sinks and ", e.keep.recent,
                  " recent tokens leave no room");
   }
   if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return CheckEvictionProfile(config);
+  return First(CheckEvictionProfile(config), CheckKeptQueries(config, **scorer));
 }
 
 }  // namespace
+
+int QueriesKept(const IndexConfig& config) {
+  if (!config.eviction) return 0;
+  const EvictionConfig& e = *config.eviction;
+  if (e.keep_queries) return *e.keep_queries;
+  if (e.scorer.name == "snapkv") return e.scorer.query_window;
+  if (e.scorer.name == "tova") return 1;
+  const bool expects = e.scorer.name == "expected_attention" && !HasEvictionProfile(config);
+  return expects || e.scorer.name == "h2o" ? kDefaultKeptQueries : 0;
+}
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
   if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {

@@ -47,6 +47,7 @@ struct Zones {
 enum class KvStore : uint8_t { kNone = 0, kKeys = 1, kKeysValues = 2 };
 
 inline constexpr int64_t kDefaultHorizon = 32768;
+inline constexpr int kDefaultKeptQueries = 128;
 
 struct CodecConfig {
   std::string name = "rsq";  // or "balanced", which needs a profile of the model, window centres and sign_ip
@@ -69,14 +70,21 @@ struct CodecConfig {
 // Eviction that an index does by itself as tokens are appended: a layer that holds budget + interval tokens a head is
 // cut back to its budget, and a longer append is taken in parts so that no more are ever held. With interval B that is
 // KeyDiff's block prompt processing (section 2.4) during prefill and eviction every B tokens during decoding.
+//
+// Where the scorer looks at queries, these are the ones kept: those that items of Retrieve and Attend asked and those
+// that Append carried. A full layer is then cut back as soon as the last token's are there, at the latest before the
+// next token is taken; if none of the last `interval` positions' has been seen by then, that append is refused.
 struct EvictionConfig {
-  ScorerConfig scorer;  // one that needs no queries (expected_attention with a profile needs none)
+  ScorerConfig scorer;  // any but client
   BudgetConfig budget;  // in tokens
   KeepConfig keep;      // without positions
   int64_t interval = 128;
   std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
   std::string profile_name;                // as descriptions give it
   std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
+  // Positions whose queries each layer of a sequence keeps, the last ones seen, for scorers that look at queries:
+  // num_q_heads * head_dim * 4 bytes each. Absent: what the scorer needs (QueriesKept).
+  std::optional<int> keep_queries = {};
 };
 
 struct IndexConfig {
@@ -103,6 +111,10 @@ struct AttentionParams {
   float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
   bool with_positions = false;  // AttendAnswer::selected is filled
 };
+
+// eviction.keep_queries, or where it is absent what the scorer needs: snapkv's query_window, tova 1, h2o and, without a
+// profile, expected_attention kDefaultKeptQueries, others none.
+int QueriesKept(const IndexConfig& config);
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);

@@ -45,12 +45,8 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
         absl::StrCat("queries: of ", given.num_queries, " positions; the layer holds ", layer.length(), " tokens"));
   }
   if ((given.queries == nullptr) != (given.num_queries == 0)) return absl::InvalidArgumentError("queries: no data");
-  const int64_t bad = given.queries == nullptr ? -1
-                                               : cpu::FirstNonFinite({given.queries, row_bytes, DType::kFloat32},
-                                                                     given.num_queries * g.num_q_heads, g.head_dim);
-  if (bad >= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity"));
+  if (given.queries != nullptr) {
+    if (absl::Status s = CheckFinite(given.queries, given.num_queries); !s.ok()) return s;
   }
   if (given.filters == nullptr) return absl::OkStatus();
   const int64_t head = cpu::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);

@@ -46,9 +46,11 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
                                                      std::shared_ptr<MemoryBudget> budget) {
   if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(config);
+  IndexConfig made = config;
+  if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
+  absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
-  return std::make_unique<IndexImpl>(config, *std::move(low_rank), backend, std::move(budget));
+  return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
 }
 
 IndexStats IndexImpl::stats() const {
@@ -59,6 +61,7 @@ IndexStats IndexImpl::stats() const {
   }
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
   stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
+  stats.query_bytes = context_.ledger.held(MemoryKind::kQuery);
   stats.reencoded_layers = reencoder_.layers_done();
   stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
   stats.reencoded_keys = reencoder_.keys_done();
@@ -211,13 +214,14 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position)
 }
 
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
-                                          const TensorView& keys, const TensorView& values) {
+                                          const TensorView& keys, const TensorView& values, const QueryView& queries) {
   absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
+  if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
   Layer& target = *(*sequence)->layers[layer];
   WriterLock lock(target.mutex());
-  absl::StatusOr<int64_t> length = target.Append(position, keys, values);
+  absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries);
   const bool outgrown = target.Outgrown();
   lock.unlock();
   if (outgrown) reencoder_.Add(*sequence, layer);
@@ -272,6 +276,28 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
   absl::Status status = CheckFinite("keys", position, keys);
   status.Update(CheckFinite("values", position, values));
   return status;
+}
+
+absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_tokens) const {
+  if (queries.num_tokens < 0 || queries.num_tokens > num_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queries: of ", queries.num_tokens, " positions beside ", num_tokens, " tokens"));
+  }
+  if ((queries.data == nullptr) != (queries.num_tokens == 0)) return absl::InvalidArgumentError("queries: no data");
+  if (queries.data == nullptr) return absl::OkStatus();
+  if (QueriesKept(context_.config) == 0) {
+    return absl::InvalidArgumentError("queries: given, but the index keeps none (eviction.keep_queries)");
+  }
+  return CheckFinite(queries.data, queries.num_tokens);
+}
+
+absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) const {
+  const Geometry& g = context_.config.geometry;
+  const ConstRows rows{queries, g.head_dim * sizeof(float), DType::kFloat32};
+  const int64_t bad = cpu::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
+  if (bad < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("queries: row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity"));
 }
 
 absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {

@@ -44,6 +44,12 @@ struct TensorView {
   size_t bytes = 0;
 };
 
+// [num_tokens, num_q_heads, head_dim] after RoPE, fp32, of the last num_tokens positions of an append.
+struct QueryView {
+  const float* data = nullptr;
+  int64_t num_tokens = 0;
+};
+
 struct RetrieveItem {
   SequenceHandle sequence;
   int layer = 0;
@@ -97,13 +103,15 @@ struct IndexStats {
   int64_t num_sequences = 0;
   int64_t code_bytes = 0;  // shared segments counted once
   int64_t store_bytes = 0;
+  int64_t query_bytes = 0;  // of queries kept for scorers; shared ones counted once
   // The balanced code's since the index was made: layers that got a new transform in the background, since their
   // sequences outgrew the horizon or, of them, since it did not fit the queries that they were asked; and their keys,
   // each counted once for all heads.
   int64_t reencoded_layers = 0;
   int64_t reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
-  int64_t queries_not_kept = 0;  // steps whose queries found no memory in the sample that tells of fit
+  int64_t queries_not_kept =
+      0;  // times that a step's queries found no memory: in the sample that tells of fit, for scorers
   // Since the index was made: layers cut back, and tokens dropped, each counted once a head.
   int64_t evictions = 0;
   int64_t evicted_tokens = 0;
@@ -118,7 +126,9 @@ struct EvictParams {
 };
 
 // What comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else from the
-// index's profile; expected_attention its moments from `queries`, else from the profile.
+// index's profile; expected_attention its moments from `queries`, else from the profile. Where an index keeps queries
+// (eviction.keep_queries), these stand in for those that scorers need and the call lacks: FAILED_PRECONDITION where
+// none of the last `interval` positions' was seen.
 struct ScoreGiven {
   const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE, fp32, of the last positions
   int64_t num_queries = 0;
@@ -209,8 +219,16 @@ class Index {
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
   // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
   // one fails, those before it stay, and the same call made again goes on from there.
+  // `queries`, which may be empty, are kept where eviction.keep_queries says so, else INVALID_ARGUMENT. Where the index
+  // evicts by queries and none of the last `interval` positions' was seen, FAILED_PRECONDITION: a replay may bring
+  // them.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,
-                                         const TensorView& keys, const TensorView& values) = 0;
+                                         const TensorView& keys, const TensorView& values,
+                                         const QueryView& queries) = 0;
+  absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
+                                 const TensorView& values) {
+    return Append(handle, layer, position, keys, values, {});
+  }
 
   // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,

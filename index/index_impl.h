@@ -34,7 +34,7 @@ class IndexImpl : public Index {
                                       int64_t position) override;
   absl::Status Truncate(const SequenceHandle& handle, int64_t position) override;
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
-                                 const TensorView& values) override;
+                                 const TensorView& values, const QueryView& queries) override;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                    const SearchParams& params) const override;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
@@ -70,6 +70,8 @@ class IndexImpl : public Index {
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
   absl::Status CheckFinite(const char* field, int64_t position, const TensorView& tensor) const;
+  absl::Status CheckAppended(const QueryView& queries, int64_t num_tokens) const;
+  absl::Status CheckFinite(const float* queries, int64_t num_queries) const;
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;

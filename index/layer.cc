@@ -13,11 +13,14 @@ namespace seine {
 Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
-      queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim) {
+      queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
+      kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
+                    context->eviction.kept_queries()) {
   strips_.push_back(std::make_unique<Strip>(context, layer));
 }
 
-absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values) {
+absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values,
+                                      const QueryView& queries) {
   if (position > length_) {
     return absl::OutOfRangeError(
         absl::StrCat("position: ", position, " leaves a gap; the layer holds ", length_, " tokens"));
@@ -29,22 +32,49 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     if (replayed <= 0) break;
     if (absl::Status s = strip->CheckReplay(position, replayed, key_rows, value_rows); !s.ok()) return s;
   }
+  const int64_t last = position + keys.num_tokens;
+  auto again = StageQueries(queries, last, position, position + replayed);
+  if (!again.ok()) return again.status();
+  kept_queries_.Commit(*std::move(again));
   for (int64_t done = replayed; done < keys.num_tokens;) {
     if (Room() <= 0) {
       if (absl::Status s = EvictByItself(); !s.ok()) return s;
     }
     const int64_t part = std::min(keys.num_tokens - done, Room());
+    auto staged = StageQueries(queries, last, length_, length_ + part);
+    if (!staged.ok()) return staged.status();
     const int64_t skipped = done * context_->token_bytes();
     if (absl::Status s = Extend(part, key_rows + skipped, value_rows == nullptr ? nullptr : value_rows + skipped);
         !s.ok()) {
       return s;
     }
+    kept_queries_.Commit(*std::move(staged));
     done += part;
   }
-  if (Room() <= 0) {
+  // Where the scorer looks at queries, those of the last token may still come, before the next one does.
+  const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
+  if (Room() <= 0 && !waits) {
     if (absl::Status s = EvictByItself(); !s.ok()) return s;
   }
   return length_;
+}
+
+absl::StatusOr<KeptQueries::Staged> Layer::StageQueries(const QueryView& queries, int64_t last, int64_t begin,
+                                                        int64_t end) const {
+  const int64_t first = last - queries.num_tokens, from = std::max(first, begin);
+  if (from >= end) return KeptQueries::Staged();
+  const Geometry& g = context_->config.geometry;
+  return kept_queries_.Stage(from, end - from, queries.data + (from - first) * g.num_q_heads * g.head_dim);
+}
+
+void Layer::KeepQueries(const float* queries) const {
+  if (!kept_queries_.on() || length_ == 0) return;
+  auto staged = kept_queries_.Stage(length_ - 1, 1, queries);
+  if (staged.ok()) {
+    kept_queries_.Commit(*std::move(staged));
+  } else {
+    context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 int64_t Layer::Room() const {
@@ -101,6 +131,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
   if (position >= length_) return absl::OkStatus();
   absl::Status status;
   for (const auto& strip : strips_) status.Update(strip->CommitTruncate(position));
+  kept_queries_.DropFrom(position);
   ++cuts_;
   length_ = position;
   return status;
@@ -108,6 +139,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
 
 void Layer::ShareFrom(const Layer& source) {
   length_ = source.length_;
+  kept_queries_.ShareFrom(source.kept_queries_);
   strips_.clear();
   for (const auto& strip : source.strips_) strips_.push_back(std::make_unique<Strip>(*strip));
 }
@@ -123,8 +155,7 @@ void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionT
 }
 
 // What scorers look at: what is held, what the index knows, and what came with the call.
-absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage,
-                              ScoreInput* input) const {
+absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const {
   const Geometry& g = context_->config.geometry;
   input->backend = context_->backend;
   input->head_dim = g.head_dim;
@@ -134,6 +165,14 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputS
   input->layer = layer_;
   input->queries = given.queries;
   input->num_queries = given.num_queries;
+  // Queries that tokens have come and gone since would speak for what they have seen alone.
+  const bool recent = kept_queries_.on() && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
+  if (wanted.queries && given.queries == nullptr && recent && kept_queries_.newest() >= 0) {
+    storage->queries = kept_queries_.Seen();
+    input->queries = storage->queries.rows.data();
+    input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
+    input->query_positions = storage->queries.positions.data();
+  }
   input->profile = context_->eviction.profile();
   input->rope = &g.rope;
   input->filters = given.filters;
@@ -151,7 +190,7 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputS
     }
     input->given.push_back(given.scores[h].data());
   }
-  if (!with_filters || given.filters != nullptr) return absl::OkStatus();
+  if (!wanted.filters || given.filters != nullptr) return absl::OkStatus();
   if (given.queries != nullptr) {
     storage->filters = FiltersFromQueries(given.queries, given.num_queries, g.num_kv_heads, g.group(), g.head_dim);
     input->filters = storage->filters.data();
@@ -163,10 +202,21 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, bool with_filters, InputS
   return absl::OkStatus();
 }
 
+absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
+  if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
+  if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "queries: eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
+      " positions, and none was seen: append tokens with theirs (this append made again, or "
+      "the one before it, may bring them), or retrieve or attend at the last token"));
+}
+
 absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, scorer.needs_filters(), &storage, &input); !s.ok()) return s;
+  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = CheckSeen(scorer, input); !s.ok()) return s;
   if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
     for (HeadTokens& head : input.heads) head.sums = nullptr;
   }
@@ -180,7 +230,13 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams&
       std::any_of(scorers.begin(), scorers.end(), [](const ScorerConfig& s) { return s.name == "qfilters"; });
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, with_filters, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
+    return s;
+  for (const ScorerConfig& config : scorers) {
+    auto scorer = MakeScorer(config);
+    if (!scorer.ok()) return scorer.status();
+    if (absl::Status s = CheckSeen(**scorer, input); !s.ok()) return s;
+  }
   return seine::Diagnose(params, context_->config.geometry.num_layers, input);
 }
 
@@ -190,7 +246,7 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
   if (absl::Status s = Score(scorer, given, scores.get()); !s.ok()) return s;
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, /*with_filters=*/false, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = MakeInput(given, {}, &storage, &input); !s.ok()) return s;
   return SelectKept(params.budget, params.keep, layer_, context_->config.geometry.num_layers, input, scores.get());
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/context.h"
+#include "index/eviction/kept_queries.h"
 #include "index/index.h"
 #include "index/query_window.h"
 #include "index/strip.h"
@@ -35,7 +36,8 @@ class Layer {
 
   // Index::Append for views that are checked but for their position. `values` is empty unless they are stored. Evicts
   // where the index does that by itself.
-  absl::StatusOr<int64_t> Append(int64_t position, const TensorView& keys, const TensorView& values);
+  absl::StatusOr<int64_t> Append(int64_t position, const TensorView& keys, const TensorView& values,
+                                 const QueryView& queries);
 
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
   // each. FAILED_PRECONDITION where keys that would become dense are gone (kNone).
@@ -86,6 +88,8 @@ class Layer {
   // are not kept beside which they would be measured. True: it is time for the reencoder to hold the codes against
   // them. Needs no mutex.
   bool Asked(int64_t position, const float* queries) const;
+  // Keeps the queries asked at the last token, where scorers are to look at them.
+  void KeepQueries(const float* queries) const;
 
   // Stored tokens [position, position + count) as fp32 [count, num_kv_heads, head_dim]. `values` may be nullptr. False,
   // and nothing to rely on in either, where a head does not hold all of them any more.
@@ -109,12 +113,22 @@ class Layer {
   int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
   absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status EvictByItself();
+  // Copies of those queries that are of positions [begin, end); `queries` are of positions before `last`.
+  absl::StatusOr<KeptQueries::Staged> StageQueries(const QueryView& queries, int64_t last, int64_t begin,
+                                                   int64_t end) const;
   // What an input points to.
   struct InputStorage {
     std::vector<HeadStorage> heads;
     Filters filters;
+    SeenQueries queries;
   };
-  absl::Status MakeInput(const ScoreGiven& given, bool with_filters, InputStorage* storage, ScoreInput* input) const;
+  struct Wanted {
+    bool filters = false;
+    bool queries = false;  // those kept, where none are given
+  };
+  absl::Status MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const;
+  // FAILED_PRECONDITION where the scorer looks at queries that the index should have kept by now.
+  absl::Status CheckSeen(const Scorer& scorer, const ScoreInput& input) const;
 
   const Context* context_;
   const int layer_;
@@ -123,6 +137,7 @@ class Layer {
   int64_t cuts_ = 0;
   std::atomic<bool> queued_{false};
   mutable QueryWindow queries_;
+  mutable KeptQueries kept_queries_;
   std::vector<std::unique_ptr<Strip>> strips_;  // one, or [num_kv_heads]
 };
 

@@ -14,8 +14,9 @@
 
 namespace seine {
 
-// kOther: the sequences' own objects; limited like the rest, but no part of IndexStats.
-enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2 };
+// kQuery: queries kept for scorers. kOther: the sequences' own objects; limited like the rest, but no part of
+// IndexStats.
+enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2, kQuery = 3 };
 inline Place PlaceOf(MemoryKind kind) { return kind == MemoryKind::kCode ? Place::kCodes : Place::kStore; }
 
 // OK, RESOURCE_EXHAUSTED where the backend ran out of memory, or UNAVAILABLE where its device is lost.
@@ -53,7 +54,7 @@ class MemoryLedger {
   SlabPool code_blocks_, store_blocks_;
   MemoryBudget own_;
   const std::shared_ptr<MemoryBudget> shared_;
-  std::atomic<int64_t> held_[3] = {};
+  std::atomic<int64_t> held_[4] = {};
 };
 
 // A counted share of a ledger: a backend's buffer, a pool's block, or bytes that live elsewhere. Move-only.

@@ -39,6 +39,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   }
   if (absl::Status s = batch.Search(params); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
+  batch.KeepQueries();
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const ItemAnswer& answer = answers[target.place];

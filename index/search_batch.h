@@ -35,6 +35,10 @@ class SearchBatch {
   // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
   // the backend could not; nothing is locked then.
   absl::Status Search(const SearchParams& params);
+  // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
+  void KeepQueries() const {
+    for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);
+  }
   void Unlock() { locks_.clear(); }
 
   // Whether a head was searched; else all that it holds is dense. And what was found, in places (strip.h).

@@ -293,6 +293,7 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_num_sequences(stats.num_sequences);
   info->set_code_bytes(stats.code_bytes);
   info->set_store_bytes(stats.store_bytes);
+  info->set_query_bytes(stats.query_bytes);
   info->set_reencoded_layers(stats.reencoded_layers);
   info->set_reencoded_keys(stats.reencoded_keys);
   info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);

@@ -77,6 +77,7 @@ absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& f
   if (auto s = BudgetFrom(wire.budget(), field + ".budget", &eviction->budget); !s.ok()) return s;
   if (auto s = KeepFrom(wire.keep(), field + ".keep", &eviction->keep); !s.ok()) return s;
   if (wire.has_interval()) eviction->interval = wire.interval();
+  if (wire.has_keep_queries()) eviction->keep_queries = wire.keep_queries();
   eviction->profile_name = wire.profile();
   if (wire.profile().empty()) return absl::OkStatus();
   auto profile = profiles->Find(wire.profile(), field + ".profile");
@@ -97,6 +98,10 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   if (windowed || scorer.name == "manifoldkv") wire->set_metric(Up<v1::Metric>(scorer.metric));
   if (windowed) wire->set_window(scorer.window);
   if (scorer.name == "hybrid") wire->set_lambda(scorer.lambda);
+  if (scorer.name == "snapkv") {
+    wire->set_query_window(scorer.query_window);
+    wire->set_kernel(scorer.kernel);
+  }
   const bool expected = scorer.name == "expected_attention";
   if (expected || scorer.name == "streaming_llm") wire->set_sink(scorer.sink);
   if (expected) {
@@ -113,6 +118,7 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   out->mutable_keep()->set_recent_share(eviction.keep.recent_share);
   out->set_interval(eviction.interval);
   out->set_profile(eviction.profile_name);
+  if (eviction.keep_queries) out->set_keep_queries(*eviction.keep_queries);
 }
 
 absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given) {

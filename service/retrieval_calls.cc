@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "service/calls.h"
@@ -30,6 +31,15 @@ absl::StatusOr<TensorView> ValuesView(const v1::AppendItem& item, const IndexCon
   return FieldError("VALUES_MISSING", field, "not given, but the index's kv_store keeps values");
 }
 
+// Of the last tokens; empty where the request has none. Converted into `scratch` where they are not fp32.
+absl::StatusOr<QueryView> AppendedQueries(const v1::AppendItem& item, const Geometry& geometry,
+                                          const std::string& field, std::vector<float>* scratch) {
+  if (!item.has_queries()) return QueryView{};
+  auto queries = FloatsView(item.queries(), {kAnyDim, geometry.num_q_heads, geometry.head_dim}, field, scratch);
+  if (!queries.ok()) return queries.status();
+  return QueryView{*queries, item.queries().shape(0)};
+}
+
 // Appends one item; returns the layer's length.
 absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
   SequenceHandle handle;
@@ -40,7 +50,10 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
   if (!keys.ok()) return keys.status();
   auto values = ValuesView(item, config, field + ".values");
   if (!values.ok()) return values.status();
-  auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values);
+  std::vector<float> scratch;
+  auto queries = AppendedQueries(item, config.geometry, field + ".queries", &scratch);
+  if (!queries.ok()) return queries.status();
+  auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values, *queries);
   if (!length.ok()) return Explain(length.status(), field, kSequenceAsHandle);
   return *length;
 }

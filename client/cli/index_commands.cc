@@ -52,6 +52,7 @@ Json ToJson(const client::IndexInfo& info) {
           {"num_sequences", info.num_sequences},
           {"code_bytes", info.code_bytes},
           {"store_bytes", info.store_bytes},
+          {"query_bytes", info.query_bytes},
           {"reencoded_layers", info.reencoded_layers},
           {"reencoded_unfit_layers", info.reencoded_unfit_layers},
           {"reencoded_keys", info.reencoded_keys},
@@ -60,6 +61,7 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
           {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
           {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
+          {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
           {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
           {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
           {"subspace_frame", spec.subspace ? Json(NameOf(kKeyFrameNames, spec.subspace->frame)) : Json()},
@@ -144,7 +146,8 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
       ->add_option_function<std::string>(
           "--evict-scorer", with([](client::Eviction* e, const std::string& v) { e->scorer.name = v; }),
           "keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, "
-          "expected_attention")
+          "snapkv, tova, h2o, expected_attention; the last four look at the queries that are asked and that appends "
+          "carry (expected_attention at those of a profile, if there is one)")
       ->needs(budget)
       ->group(group);
   create
@@ -168,6 +171,12 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
   create
       ->add_option_function<int64_t>("--evict-recent", with([](client::Eviction* e, int64_t v) { e->keep.recent = v; }),
                                      "Last tokens, always kept")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int>("--evict-keep-queries", with([](client::Eviction* e, int v) { e->keep_queries = v; }),
+                                 "Last positions of a layer whose queries are kept for scorers, 4 bytes x query heads "
+                                 "x head_dim each (snapkv 64, tova 1, h2o and expected_attention 128, others 0)")
       ->needs(budget)
       ->group(group);
   create

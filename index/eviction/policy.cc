@@ -9,7 +9,9 @@
 namespace seine {
 
 EvictionPolicy::EvictionPolicy(const IndexConfig* config) : config_(*config) {
-  if (on()) scorer_ = *MakeScorer(settings().scorer);
+  if (!on()) return;
+  scorer_ = *MakeScorer(settings().scorer);
+  kept_queries_ = QueriesKept(config_);
 }
 
 int64_t EvictionPolicy::Room(const std::vector<int64_t>& sizes, int layer) const {

@@ -25,6 +25,9 @@ class EvictionPolicy {
   bool on() const { return config_.eviction.has_value(); }
   const EvictionConfig& settings() const { return *config_.eviction; }
   const Scorer& scorer() const { return *scorer_; }
+  int kept_queries() const { return kept_queries_; }  // positions a layer; 0: none
+  // Whether the scorer looks at those.
+  bool by_queries() const { return kept_queries_ > 0 && scorer_->needs_queries(); }
   // What a layer keeps sums of.
   SumsWanted sums() const { return scorer_ == nullptr ? SumsWanted() : scorer_->sums(); }
 
@@ -47,6 +50,7 @@ class EvictionPolicy {
  private:
   const IndexConfig& config_;
   std::shared_ptr<const Scorer> scorer_;
+  int kept_queries_ = 0;
   mutable std::atomic<int64_t> evictions_{0}, tokens_{0};  // by whomever they were asked for
   mutable std::mutex mutex_;
   mutable std::map<int, Filters> filters_;  // by layer; guarded by mutex_, entries never change

@@ -9,7 +9,7 @@
 namespace seine::scorers {
 
 absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t least) {
-  if (input.queries != nullptr && input.num_queries >= least) return absl::OkStatus();
+  if (input.queries != nullptr && input.num_queries >= (input.queries_kept() ? 1 : least)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("queries: ", scorer, " needs those of the last ", least,
                                                  " positions, ", input.queries == nullptr ? 0 : input.num_queries,
                                                  " given"));
@@ -19,7 +19,7 @@ HeadAttention::HeadAttention(const ScoreInput& input, int kv_head)
     : input_(input), head_(input.heads[kv_head]), kv_head_(kv_head), logits_(input.group * head_.count) {}
 
 void HeadAttention::Add(int64_t query, float share, float* out) {
-  const int64_t n = CountUpTo(head_, input_.first_query() + query);
+  const int64_t n = CountUpTo(head_, input_.query_position(query));
   if (n == 0) return;
   const float* queries =
       input_.queries + (query * input_.num_q_heads() + int64_t{kv_head_} * input_.group) * input_.head_dim;

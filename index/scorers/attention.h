@@ -9,7 +9,7 @@
 
 namespace seine::scorers {
 
-// INVALID_ARGUMENT "queries: ..." unless at least `least` queries came with the call.
+// INVALID_ARGUMENT "queries: ..." unless there are queries: at least `least`, where they came with the call.
 absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t least);
 
 // One KV head's. Not thread-safe: the logits' storage is reused.

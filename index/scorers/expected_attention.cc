@@ -28,13 +28,13 @@ struct Moments {
 Moments ObservedMoments(const ScoreInput& input, int q_head, int sink) {
   const int dim = input.head_dim;
   Moments m{Eigen::VectorXd::Zero(dim), Eigen::MatrixXd::Zero(dim, dim)};
-  const int64_t begin = std::max<int64_t>(0, sink - input.first_query());
+  const int64_t begin = input.QueriesBefore(sink);
   Eigen::MatrixXd x(input.num_queries - begin, dim);
   std::vector<double> row(dim);
   for (int64_t q = begin; q < input.num_queries; ++q) {
     const float* query = input.queries + (q * input.num_q_heads() + q_head) * dim;
     std::copy(query, query + dim, row.begin());
-    if (input.rope != nullptr && input.rope->stated()) UndoRope(*input.rope, input.first_query() + q, row.data());
+    if (input.rope != nullptr && input.rope->stated()) UndoRope(*input.rope, input.query_position(q), row.data());
     x.row(q - begin) = Eigen::Map<const Eigen::RowVectorXd>(row.data(), dim);
   }
   m.mean = x.colwise().mean();
@@ -71,6 +71,7 @@ class ExpectedAttention : public Scorer {
   explicit ExpectedAttention(const ScorerConfig& config) : config_(config) {}
 
   bool needs_queries() const override { return true; }
+  bool takes_profile() const override { return true; }
   bool needs_values() const override { return config_.value_norms; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
@@ -91,9 +92,12 @@ class ExpectedAttention : public Scorer {
   }
 
  private:
+  bool Observed(const ScoreInput& input) const {
+    return input.queries != nullptr && input.QueriesBefore(config_.sink) < input.num_queries;
+  }
+
   absl::Status Check(const ScoreInput& input) const {
-    if (input.profile == nullptr &&
-        (input.queries == nullptr || input.length <= config_.sink || input.num_queries < 1)) {
+    if (input.profile == nullptr && !Observed(input)) {
       return absl::InvalidArgumentError("queries: expected_attention needs some past the sinks, or a model profile");
     }
     for (size_t h = 0; config_.value_norms && h < input.heads.size(); ++h) {
@@ -125,7 +129,7 @@ class ExpectedAttention : public Scorer {
   }
 
   Moments MomentsOf(const ScoreInput& input, int q_head) const {
-    return input.queries != nullptr ? ObservedMoments(input, q_head, config_.sink) : ProfileMoments(input, q_head);
+    return Observed(input) ? ObservedMoments(input, q_head, config_.sink) : ProfileMoments(input, q_head);
   }
 
   // <k, R mu> / sqrt(D) + |L^T k|^2 / 2D with R S R^T = L L^T by its eigenvectors: one more dot product a direction.

@@ -19,6 +19,7 @@
 #ifndef SEINE_INDEX_SCORERS_SCORER_H_
 #define SEINE_INDEX_SCORERS_SCORER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -74,15 +75,24 @@ struct ScoreInput {
   float softmax_scale = 0;      // 1 / sqrt(head_dim)
   int64_t length = 0;           // of the sequence: the position of the next token
   int layer = 0;
-  std::vector<HeadTokens> heads;     // [num_kv_heads]
-  const float* queries = nullptr;    // [num_queries, num_q_heads, head_dim] after RoPE, of the last positions
-  int64_t num_queries = 0;           // at most length
+  std::vector<HeadTokens> heads;   // [num_kv_heads]
+  const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE
+  int64_t num_queries = 0;         // at most length
+  // [num_queries] ascending, below length: of queries that the index kept, of which scorers take what there is;
+  // nullptr: they came with the call and are of the last positions.
+  const int64_t* query_positions = nullptr;
   const float* filters = nullptr;    // [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
   const Profile* profile = nullptr;  // expected_attention, in place of queries
   const Rope* rope = nullptr;        // expected_attention; not stated: vectors are used as observed
   std::vector<const float*> given;   // [num_kv_heads][count], client
   int num_q_heads() const { return static_cast<int>(heads.size()) * group; }
-  int64_t first_query() const { return length - num_queries; }
+  bool queries_kept() const { return query_positions != nullptr; }
+  int64_t query_position(int64_t i) const { return queries_kept() ? query_positions[i] : length - num_queries + i; }
+  // How many queries are of positions before this one, which see no token at or after it.
+  int64_t QueriesBefore(int64_t position) const {
+    if (!queries_kept()) return std::clamp<int64_t>(position - query_position(0), 0, num_queries);
+    return std::lower_bound(query_positions, query_positions + num_queries, position) - query_positions;
+  }
 };
 
 // [num_kv_heads][count], finite.
@@ -94,6 +104,7 @@ class Scorer {
   virtual ~Scorer() = default;
   virtual SumsWanted sums() const { return {}; }
   virtual bool needs_queries() const { return false; }
+  virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
   virtual bool needs_values() const { return false; }
   virtual bool needs_filters() const { return false; }
   // INVALID_ARGUMENT "field: what is missing or wrong".

@@ -1,5 +1,9 @@
 // SnapKV: mean attention of the last `query_window` queries to the tokens before them, average-pooled over neighbours
 // (zeros beyond the edges count, as in kvpress), mean over the group; the window's own tokens are above all others.
+//
+// Of queries that the index kept there may be fewer, further apart or not of the very last tokens: the mean is over
+// those that see a token, and above all others are the last `query_window` positions, from the first query's on, and
+// what came after the last query.
 #include <algorithm>
 
 #include "index/scorers/attention.h"
@@ -29,13 +33,21 @@ class SnapKv : public Scorer {
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
-    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], input.length - window_ - 1); };
+    const int64_t window = std::min(window_, input.num_queries), first = input.num_queries - window;
+    const int64_t newest = input.query_position(input.num_queries - 1);
+    const int64_t own = std::min(std::max(input.query_position(first), input.length - window_), newest + 1);
+    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], own - 1); };
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
+      const HeadTokens& head = input.heads[h];
       const int64_t n = before_window(h);
-      std::vector<float> mean(input.heads[h].count);
+      std::vector<float> mean(head.count);
       HeadAttention attention(input, h);
-      const float share = 1.0f / static_cast<float>(window_ * input.group);
-      for (int64_t q = input.num_queries - window_; q < input.num_queries; ++q) attention.Add(q, share, mean.data());
+      const float share = 1.0f / static_cast<float>(window * input.group);
+      for (int64_t q = first; q < input.num_queries; ++q) attention.Add(q, share, mean.data());
+      for (int64_t i = CountUpTo(head, input.query_position(first)); i < n; ++i) {
+        const int64_t seers = input.num_queries - std::max(first, input.QueriesBefore(head.position(i)));
+        mean[i] *= static_cast<float>(window) / static_cast<float>(seers);
+      }
       const std::vector<float> pooled = Pool(mean, n, kernel_);
       std::copy(pooled.begin(), pooled.end(), out);
       return absl::OkStatus();

@@ -1,5 +1,6 @@
-// TOVA: attention of the last query, mean over all query heads of the layer, the same for each KV head; the last token
-// is above all others (kvpress). Where heads hold different tokens, the mean is over the heads that hold one.
+// TOVA: attention of the last query, mean over all query heads of the layer, the same for each KV head; tokens from
+// that query's own on, which is the last, are above all others (kvpress). Where heads hold different tokens, the mean
+// is over the heads that hold one.
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
 
@@ -20,7 +21,7 @@ class Tova : public Scorer {
     AverageHeads(input, scores);
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
-      const int64_t last = CountUpTo(input.heads[h], input.length - 2);
+      const int64_t last = CountUpTo(input.heads[h], input.query_position(input.num_queries - 1) - 1);
       for (int64_t i = last; i < input.heads[h].count; ++i) (*scores)[h][i] = above;
     }
     return status;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -89,6 +90,60 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   const absl::Status refused = client_->Evict(request).status();
   EXPECT_EQ(client::FieldOf(refused), "given.queries");
   EXPECT_TRUE(client_->DeleteSequence(sequence).ok());
+}
+
+// Queries go with the tokens that they are of, whatever pieces an append is cut into.
+TEST_F(ClientTest, QueriesOfAnAppendDecideWhoIsEvicted) {
+  const RandomModel model(kAppended);
+  client::IndexSpec spec = RandomModel::Spec("own", KvStore::kKeysValues);
+  spec.eviction.emplace();
+  spec.eviction->scorer.name = "snapkv";
+  spec.eviction->budget.tokens = 200;
+  spec.eviction->interval = 50;
+  spec.eviction->scorer.query_window = 8;
+  spec.eviction->keep_queries = 12;
+  const auto info = client_->CreateIndex(spec);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->spec.eviction->keep_queries, 12);
+  constexpr int64_t kRow = int64_t{RandomModel::kQHeads} * RandomModel::kHeadDim, kFirst = 100;
+  std::vector<float> queries((kAppended - kFirst) * kRow);  // of positions from kFirst on
+  for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
+  const auto item = [&](const Sequence& sequence, int64_t begin, int64_t end) {
+    client::AppendItem part = {sequence, 0, begin, model.Keys(0, begin, end - begin),
+                               model.Values(0, begin, end - begin)};
+    const int64_t from = std::max(begin, kFirst);
+    if (from < end) {
+      part.queries = {queries.data() + (from - kFirst) * kRow,
+                      client::DType::kFloat32,
+                      {end - from, RandomModel::kQHeads, RandomModel::kHeadDim}};
+    }
+    return part;
+  };
+  const Sequence streamed = *client_->CreateSequence("own", ""), blocks = *client_->CreateSequence("own", "");
+  const auto totals = client_->AppendStream({item(streamed, 0, kAppended)});
+  ASSERT_TRUE(totals.ok()) << totals.status();
+  EXPECT_GT(totals->pieces, 1);
+  for (int64_t begin = 0; begin < kAppended; begin += 10) {
+    ASSERT_TRUE(client_->Append(item(blocks, begin, begin + 10)).ok());
+  }
+  client::Scorer scorer = spec.eviction->scorer;
+  const auto one = client_->Score(streamed, 0, scorer, {}), other = client_->Score(blocks, 0, scorer, {});
+  ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
+  for (int h = 0; h < RandomModel::kKvHeads; ++h) {
+    EXPECT_EQ((*one)[h].positions, (*other)[h].positions);
+    EXPECT_EQ((*one)[h].scores, (*other)[h].scores);
+    EXPECT_EQ((*one)[h].positions.size(), 200u);
+  }
+  EXPECT_EQ(client_->GetIndex("own")->query_bytes, 2 * 12 * kRow * 4);
+
+  client::AppendItem wrong = item(streamed, 0, 10);
+  wrong.queries = {queries.data(), client::DType::kFloat32, {11, RandomModel::kQHeads, RandomModel::kHeadDim}};
+  EXPECT_TRUE(absl::StartsWith(client_->AppendStream({wrong}).status().message(), "queries.shape: must be"));
+  EXPECT_EQ(client::FieldOf(client_->Append(wrong).status()), "item.queries");
+  const absl::Status waits =
+      client_->Append({blocks, 0, kAppended, model.Keys(0, 0, 60), model.Values(0, 0, 60)}).status();
+  EXPECT_EQ(waits.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(client_->DeleteIndex("own").ok());
 }
 
 TEST_F(ClientTest, ShowsServerAndIndexes) {

@@ -94,6 +94,20 @@ TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
   EXPECT_EQ(Json::parse(diagnosed.out)["heads"].size(), kKvHeads);
 }
 
+TEST_F(EvictCliTest, AnIndexIsToldToKeepQueries) {
+  const std::string shape = " --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 100 ";
+  const Outcome made = Seine("index create own" + shape + "--evict-scorer h2o --evict-keep-queries 40 -o json");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const Json json = Json::parse(made.out);
+  EXPECT_EQ(json["evict_keep_queries"], 40);
+  EXPECT_EQ(json["query_bytes"], 0);
+  const Outcome refused = Seine("index create none" + shape + "--evict-scorer tova --evict-keep-queries 0");
+  EXPECT_EQ(refused.exit_code, 7);
+  EXPECT_TRUE(absl::StrContains(refused.err, "keep_queries: 0, but tova looks at queries")) << refused.err;
+  const Outcome help = Seine("index create --help");
+  EXPECT_TRUE(absl::StrContains(help.out, "--evict-keep-queries")) << help.out;
+}
+
 TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
   const struct {
     std::string line;

@@ -125,6 +125,100 @@ TEST_P(EvictionTest, EvictsByCallAndDiagnoses) {
   EXPECT_EQ(diagnosis.heads(0).overlap().raw().size(), 4 * sizeof(float));
 }
 
+// By SnapKV, with the queries that blocks of a prompt carry and then with those that decode steps ask: what calls with
+// the same queries keep.
+TEST_P(EvictionTest, AnIndexEvictsByTheQueriesThatItSaw) {
+  constexpr int64_t kBlock = 64, kBudget = 192;
+  v1::IndexSpec spec = Spec("own");
+  spec.mutable_eviction()->mutable_budget()->set_tokens(kBudget);
+  spec.mutable_eviction()->set_interval(kBlock);
+  v1::ScorerSettings* scorer = spec.mutable_eviction()->mutable_scorer();
+  scorer->set_name("snapkv");
+  scorer->set_query_window(16);
+  Create(spec);
+  Create(Spec("called"));
+  const v1::SequenceHandle handle = NewSequence("own"), called = NewSequence("called");
+  v1::EvictRequest request;
+  *request.mutable_handle() = called;
+  *request.mutable_scorer() = *scorer;
+  request.mutable_budget()->set_tokens(kBudget);
+  v1::EvictResponse response;
+  for (int64_t begin = 0; begin < 512; begin += kBlock) {
+    const v1::Tensor queries = Halves({16, kQHeads, kDim}, begin + 7);
+    v1::AppendItem item = Item(handle, 0, begin, kBlock, begin + 1);
+    *item.mutable_queries() = queries;
+    const grpc::Status status = Append(item);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_TRUE(Append(Item(called, 0, begin, kBlock, begin + 1)).ok());
+    EXPECT_LE(Retained(handle, 0), kBudget);
+    if (Retained(called, 0) < kBudget + kBlock) continue;
+    *request.mutable_given()->mutable_queries() = queries;
+    ASSERT_TRUE(Call(*stub_, &v1::EvictionService::Stub::Evict, request, &response).ok());
+  }
+  EXPECT_EQ(Held(handle), Held(called));
+
+  // Without queries tokens are taken until the layer is full; a decode step's question then makes room.
+  ASSERT_TRUE(Append(Item(handle, 0, 512, kBlock, 1)).ok());
+  EXPECT_EQ(Retained(handle, 0), kBudget + kBlock);
+  v1::RetrieveRequest ask;
+  *ask.add_items() = Query(handle, 0);
+  v1::RetrieveResponse answers;
+  ASSERT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Retrieve, ask, &answers).ok());
+  ASSERT_TRUE(Append(Item(handle, 0, 512 + kBlock, 1, 2)).ok());
+  EXPECT_EQ(Retained(handle, 0), kBudget + 1);
+
+  v1::ScoreRequest score;  // by the queries kept
+  *score.mutable_handle() = handle;
+  *score.mutable_scorer() = *scorer;
+  v1::ScoreResponse scores;
+  EXPECT_TRUE(Call(*stub_, &v1::EvictionService::Stub::Score, score, &scores).ok());
+  v1::GetIndexRequest get;
+  get.set_name("own");
+  v1::GetIndexResponse index;
+  ASSERT_TRUE(Call(*stubs_->index, &v1::IndexService::Stub::GetIndex, get, &index).ok());
+  EXPECT_EQ(index.index().spec().eviction().keep_queries(), 16);
+  EXPECT_EQ(index.index().spec().eviction().scorer().query_window(), 16);
+  EXPECT_EQ(index.index().query_bytes(), 16 * kQHeads * kDim * 4);
+}
+
+TEST_P(EvictionTest, AppendedQueriesAreCheckedAndMissed) {
+  v1::IndexSpec spec = Spec("own");
+  spec.mutable_eviction()->mutable_budget()->set_tokens(100);
+  spec.mutable_eviction()->set_interval(50);
+  spec.mutable_eviction()->mutable_scorer()->set_name("tova");
+  Create(spec);
+  Create(Spec("plain"));
+  const auto fails = [&](const v1::SequenceHandle& handle, const v1::Tensor& queries) {
+    v1::AppendItem item = Item(handle, 0, 0, 10);
+    *item.mutable_queries() = queries;
+    return DetailsOf(Append(item)).field;
+  };
+  const v1::SequenceHandle handle = NewSequence("own");
+  EXPECT_EQ(fails(handle, Halves({4, kKvHeads, kDim}, 1)), "item.queries.shape");
+  EXPECT_EQ(fails(handle, Halves({kQHeads, kDim}, 1)), "item.queries.shape");
+  EXPECT_EQ(fails(handle, Halves({0, kQHeads, kDim}, 1)), "item.queries.shape");
+  EXPECT_EQ(fails(handle, Positions({1})), "item.queries.shape");
+  EXPECT_EQ(fails(handle, Halves({11, kQHeads, kDim}, 1)), "item.queries");
+  EXPECT_EQ(fails(NewSequence("plain"), Halves({1, kQHeads, kDim}, 1)), "item.queries");
+
+  const grpc::Status full = Append(Item(handle, 0, 0, 200));
+  EXPECT_EQ(full.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(DetailsOf(full).field, "item.queries");
+  EXPECT_EQ(Retained(handle, 0), 150);  // what there was room for stays, and the call made again goes on
+  v1::AppendItem again = Item(handle, 0, 0, 200);
+  *again.mutable_queries() = Halves({200, kQHeads, kDim}, 3);
+  EXPECT_TRUE(Append(again).ok());
+  EXPECT_EQ(Retained(handle, 0), 100);
+
+  v1::CreateIndexRequest create;
+  *create.mutable_spec() = spec;
+  create.mutable_spec()->set_name("none");
+  create.mutable_spec()->mutable_eviction()->set_keep_queries(0);
+  v1::CreateIndexResponse created;
+  const grpc::Status status = Call(*stubs_->index, &v1::IndexService::Stub::CreateIndex, create, &created);
+  EXPECT_EQ(DetailsOf(status).field, "spec.eviction.keep_queries");
+}
+
 TEST_P(EvictionTest, BadInputNamesTheField) {
   Create(Spec("plain"));
   const v1::SequenceHandle handle = NewSequence("plain");

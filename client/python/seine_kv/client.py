@@ -141,7 +141,8 @@ class Client:
         "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope
         ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
         "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
-        (tokens), profile. subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
+        (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
+        those given to append). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
         of key_rank, value_rank, frame ("post_rope", "pre_rope"), profile, full_rank (share of the tokens), interval
         (tokens), error_threshold, min_spacing, learning_rate, max_gain, version_tokens, carried_to (positions). What is
         left out takes the server's default.
@@ -221,13 +222,15 @@ class Client:
 
     # Data -----------------------------------------------------------------------------------------------------------
 
-    def append(self, sequence, layer, position, keys, values=None):
-        """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim].
+    def append(self, sequence, layer, position, keys, values=None, queries=None):
+        """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
+        queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
 
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
         On an error, messages before the failing one stay. Returns the tokens sent.
         """
-        item = Append(sequence, layer, position, np.asarray(keys), None if values is None else np.asarray(values))
+        values, queries = (None if array is None else np.asarray(array) for array in (values, queries))
+        item = Append(sequence, layer, position, np.asarray(keys), values, queries)
         wire.check_tokens(item)  # before the first piece leaves
         pieces = (retrieval_service_pb2.AppendStreamRequest(item=piece) for piece in wire.pieces(item))
         return self._call(self._retrieval.AppendStream, pieces).tokens

@@ -43,6 +43,7 @@ class Append:
     position: int  # of the first token
     keys: np.ndarray
     values: Optional[np.ndarray] = None
+    queries: Optional[np.ndarray] = None  # of the last tokens, [n, num_q_heads, head_dim], where eviction looks at them
 
 
 @dataclass

@@ -60,6 +60,8 @@ def append_item(append):
     )
     if append.values is not None:
         item.values.CopyFrom(tensor_of(append.values, "values"))
+    if append.queries is not None:
+        item.queries.CopyFrom(tensor_of(append.queries, "queries"))
     return item
 
 
@@ -69,17 +71,27 @@ def check_tokens(append):
     _check_dtype(append.keys, "keys")
     if append.values is not None:
         _check_dtype(append.values, "values")
+    if append.queries is not None:
+        if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
+            raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
+        _check_dtype(append.queries, "queries")
 
 
 def pieces(append):
     """AppendItems of at most _PIECE_BYTES (but at least one token) that make up `append`."""
     tokens = len(append.keys)
-    nbytes = append.keys.nbytes + (0 if append.values is None else append.values.nbytes)
-    step = max(1, _PIECE_BYTES * tokens // max(1, nbytes))
+    token_bytes = append.keys.nbytes // max(1, tokens) * (1 if append.values is None else 2)
+    asked = 0 if append.queries is None else len(append.queries)
+    token_bytes += append.queries.nbytes // asked if asked else 0
+    step = max(1, _PIECE_BYTES // max(1, token_bytes))
     for first in range(0, max(1, tokens), step):
         part = slice(first, first + step)
         values = None if append.values is None else append.values[part]
-        yield append_item(Append(append.sequence, append.layer, append.position + first, append.keys[part], values))
+        # Those of the piece's tokens: the first are of token tokens - asked.
+        begin, end = max(0, first - tokens + asked), min(first + step, tokens) - tokens + asked
+        queries = append.queries[begin:end] if asked and end > 0 else None
+        position = append.position + first
+        yield append_item(Append(append.sequence, append.layer, position, append.keys[part], values, queries))
 
 
 def retrieve_item(item):

@@ -260,6 +260,34 @@ def test_an_index_that_evicts_by_itself(client):
     assert client.get_index("evicting")["evictions"] > 10
 
 
+def test_an_index_that_evicts_by_queries(client):
+    """In messages of any length: the queries go with the tokens that they are of."""
+    random = np.random.default_rng(6)
+    settings = {"scorer": {"name": "snapkv", "query_window": 8}, "budget": {"tokens": 100}, "interval": 20}
+    shape = {"num_layers": 1, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": DIM, "dtype": "float32", "zones": ZONES}
+    index = client.create_index("by-queries", eviction=settings, **shape)
+    assert index["spec"]["eviction"]["keep_queries"] == 8
+    client.create_index("by-call", **shape)
+    own, called = client.create_sequence("by-queries"), client.create_sequence("by-call")
+    tokens = 30_000  # 61 MB: many messages
+    keys = random.standard_normal((tokens, 2, DIM)).astype(np.float32)
+    queries = random.standard_normal((tokens, 4, DIM)).astype(np.float32)
+    client.append(own, 0, 0, keys[:120], queries=queries[112:120])
+    client.append(called, 0, 0, keys[:120])
+    client.evict(called, 0, 100, settings["scorer"], queries=queries[112:120])
+    kept = [positions for positions, _ in client.score(called, 0, "knorm")]
+    for head, (positions, _) in enumerate(client.score(own, 0, "knorm")):
+        np.testing.assert_array_equal(positions, kept[head])
+    assert client.append(own, 0, 120, keys[120:], queries=queries[120:]) == tokens - 120
+    assert all(len(positions) < 120 for positions, _ in client.score(own, 0, settings["scorer"]))
+    assert client.get_index("by-queries")["query_bytes"] == 8 * 4 * DIM * 4
+    with pytest.raises(SeineError) as error:
+        client.append(called, 0, 120, keys[:1], queries=queries[:1])
+    assert error.value.field == "item.queries"
+    with pytest.raises(ValueError, match="queries: must be"):
+        client.append(own, 0, tokens, keys[:1], queries=queries[:2])
+
+
 def test_subspaces(client, model):
     client.create_index(
         "low",

@@ -406,7 +406,7 @@ TEST_F(Evict, SettingsOfAnIndexThatEvictsByItself) {
   const Case kCases[] = {
       {"kv_store: eviction needs", [](IndexConfig* c) { c->kv_store = KvStore::kNone; }},
       {"eviction.scorer.name: unknown", [](IndexConfig* c) { c->eviction->scorer.name = "x"; }},
-      {"eviction.scorer.name: snapkv needs", [](IndexConfig* c) { c->eviction->scorer.name = "snapkv"; }},
+      {"eviction.scorer.name: client needs", [](IndexConfig* c) { c->eviction->scorer.name = "client"; }},
       {"eviction.profile: qfilters needs one", [](IndexConfig* c) { c->eviction->scorer.name = "qfilters"; }},
       {"eviction.filters: 1 layers where",
        [](IndexConfig* c) { c->eviction->scorer.name = "qfilters", c->eviction->filters.resize(1); }},

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 
+#include "absl/strings/match.h"
 #include "tests/index/scorers/made_up_layer.h"
 
 namespace seine {
@@ -113,6 +115,81 @@ TEST_F(AttentionScorers, RetainedTokensAreSeenByPosition) {
   const auto before = Softmax(l, 0, 0, 0, 8), last = Softmax(l, 1, 0, 0, 9);  // the query at 98 sees nine of them
   for (int i = 0; i < 9; ++i) EXPECT_NEAR(scores[0][i], (before[i] + last[i]) / 2, 2e-6);
   EXPECT_NEAR(scores[0][9], last[9], 2e-6);
+}
+
+// Queries that an index kept: of any positions, each seeing the tokens up to its own; fewer than asked for will do, and
+// what came after the last of them, or from the first of a window on, is above all others.
+TEST_F(AttentionScorers, KeptQueriesSeeUpToTheirOwnPositions) {
+  MadeUpLayer l(2, 2, 64, 80, 4);
+  const int64_t positions[] = {30, 31, 50, 70};
+  ScoreInput input = l.Input(backend_.get());
+  input.query_positions = positions;
+  std::vector<double> sums(80), last(80);
+  for (int q = 0; q < 4; ++q) {
+    for (int g = 0; g < 2; ++g) {
+      const auto w = Softmax(l, q, 1, g, static_cast<int>(positions[q]));
+      for (int i = 0; i < 80; ++i) sums[i] += w[i] / 2;
+      for (int i = 0; i < 80 && q == 3; ++i) last[i] += w[i] / 4;
+    }
+  }
+  for (int g = 0; g < 2; ++g) {
+    const auto w = Softmax(l, 3, 0, g, 70);
+    for (int i = 0; i < 80; ++i) last[i] += w[i] / 4;
+  }
+  const Scores h2o = ScoresOf("h2o", input), tova = ScoresOf("tova", input);
+  ScorerConfig config;
+  config.name = "snapkv";
+  config.kernel = 1;
+  const Scores snapkv = ScoresOf(config, input);  // its window of 64 is not there
+  config.query_window = 4;
+  const Scores narrow = ScoresOf(config, input);
+  for (int i = 0; i < 80; ++i) {
+    const int seers = (i <= 30) + (i <= 31) + (i <= 50) + (i <= 70);
+    if (seers > 0) {
+      EXPECT_NEAR(h2o[1][i], sums[i] / seers, 2e-6) << i;
+    } else {
+      EXPECT_GT(h2o[1][i], 1) << i;
+    }
+    if (i < 70) {
+      EXPECT_NEAR(tova[1][i], last[i], 2e-6) << i;
+    } else {
+      EXPECT_GT(tova[1][i], 1) << i;
+    }
+    if (i < 30) {
+      EXPECT_NEAR(snapkv[1][i], sums[i] / 4, 2e-6) << i;
+    } else {
+      EXPECT_GT(snapkv[1][i], 1) << i;
+    }
+    if (i <= 70) {  // the window of four ends at 76, but what came after the last query nobody has judged
+      EXPECT_NEAR(narrow[1][i], sums[i] / seers, 2e-6) << i;
+    } else {
+      EXPECT_GT(narrow[1][i], 1) << i;
+    }
+  }
+}
+
+// The same queries at the same positions: kept or given makes no difference. Only those past the sinks have a say.
+TEST_F(AttentionScorers, KeptQueriesOfTheLastPositionsAreAsGiven) {
+  MadeUpLayer l(2, 2, 64, 40, 40);
+  std::vector<int64_t> positions(40);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (const char* name : {"tova", "h2o", "snapkv", "expected_attention"}) {
+    ScorerConfig config;
+    config.name = name;
+    if (config.name == "snapkv") config.query_window = 9;
+    ScoreInput input = l.Input(backend_.get());
+    const Scores given = ScoresOf(config, input);
+    input.query_positions = positions.data();
+    EXPECT_EQ(ScoresOf(config, input), given) << name;
+  }
+  ScorerConfig expected;
+  expected.name = "expected_attention";
+  ScoreInput input = l.Input(backend_.get());
+  input.query_positions = positions.data();
+  input.num_queries = 4;  // all of the sinks'
+  Scores scores;
+  EXPECT_TRUE(
+      absl::StrContains((*MakeScorer(expected))->Score(input, &scores).message(), "queries: expected_attention"));
 }
 
 TEST_F(AttentionScorers, ExpectedAttentionIsTheGaussianMeanOverPositionsToCome) {

@@ -16,8 +16,9 @@ class Eviction:
 
     scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index,
     which then never holds more than budget + interval tokens a head; any other is called after each block of a prompt
-    and then every `interval` tokens, with the last `queries` positions' queries. Prompts are attended densely all the
-    same.
+    and then every `interval` tokens, with the last `queries` positions' queries: an index could keep these itself, but not
+    those of a cache that was filled before install, or of one that a new server is sent again. Prompts are attended
+    densely all the same.
     """
 
     budget: Union[int, dict]

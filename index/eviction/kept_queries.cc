@@ -1,0 +1,70 @@
+#include "index/eviction/kept_queries.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seine {
+
+absl::StatusOr<KeptQueries::Staged> KeptQueries::Stage(int64_t first, int64_t count, const float* queries) const {
+  const int64_t skipped = std::max<int64_t>(0, count - most_), bytes = row_ * static_cast<int64_t>(sizeof(float));
+  Staged staged;
+  Reservation reservation(ledger_);
+  if (absl::Status s = reservation.Reserve(MemoryKind::kQuery, (count - skipped) * bytes); !s.ok()) return s;
+  for (int64_t i = skipped; i < count; ++i) {
+    auto row = std::make_shared<Row>();
+    row->charge = reservation.Charge(MemoryKind::kQuery, bytes);
+    row->floats = std::make_unique_for_overwrite<float[]>(row_);
+    std::copy_n(queries + i * row_, row_, row->floats.get());
+    staged.push_back({first + i, std::move(row)});
+  }
+  return staged;
+}
+
+void KeptQueries::Commit(Staged staged) {
+  if (staged.empty()) return;
+  Staged gone;  // freed after the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto before = [](const Entry& a, const Entry& b) { return a.position < b.position; };
+  const auto from = std::lower_bound(entries_.begin(), entries_.end(), staged.front(), before);
+  const auto to = std::upper_bound(from, entries_.end(), staged.back(), before);
+  gone.assign(std::make_move_iterator(from), std::make_move_iterator(to));
+  const auto at = entries_.erase(from, to);
+  entries_.insert(at, std::make_move_iterator(staged.begin()), std::make_move_iterator(staged.end()));
+  const int64_t over = std::max<int64_t>(0, static_cast<int64_t>(entries_.size()) - most_);
+  const auto oldest = entries_.begin() + over;
+  std::move(entries_.begin(), oldest, std::back_inserter(gone));
+  entries_.erase(entries_.begin(), oldest);
+}
+
+void KeptQueries::DropFrom(int64_t position) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  while (!entries_.empty() && entries_.back().position >= position) entries_.pop_back();
+}
+
+void KeptQueries::ShareFrom(const KeptQueries& source) {
+  Staged shared;
+  {
+    const std::lock_guard<std::mutex> lock(source.mutex_);
+    shared = source.entries_;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entries_ = std::move(shared);
+}
+
+SeenQueries KeptQueries::Seen() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  SeenQueries seen;
+  seen.rows.reserve(entries_.size() * row_);
+  for (const Entry& entry : entries_) {
+    seen.positions.push_back(entry.position);
+    seen.rows.insert(seen.rows.end(), entry.row->floats.get(), entry.row->floats.get() + row_);
+  }
+  return seen;
+}
+
+int64_t KeptQueries::newest() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.empty() ? -1 : entries_.back().position;
+}
+
+}  // namespace seine
