@@ -69,6 +69,7 @@ class Stream {
     auto sequence = index_->CreateSequence("");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *std::move(sequence);
+    asks_ = QueriesKept(config) > 0;
     return absl::OkStatus();
   }
 
@@ -76,8 +77,9 @@ class Stream {
   absl::StatusOr<double> Append(int64_t count) {
     const int64_t first = length_ % layer_.scored;
     const TensorView keys = {tokens_.data() + first * token_bytes_, count, static_cast<size_t>(count) * token_bytes_};
+    const std::vector<float> queries = Queries(count);
     const auto begin = std::chrono::steady_clock::now();
-    auto length = index_->Append(sequence_, 0, length_, keys, {});
+    auto length = index_->Append(sequence_, 0, length_, keys, {}, {queries.data(), asks_ ? count : 0});
     const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
     if (!length.ok()) return length.status();
     length_ = *length;
@@ -96,12 +98,24 @@ class Stream {
   int64_t peak_bytes() const { return memory_->peak_bytes(); }
 
  private:
+  // Of the next `count` tokens, where the scorer looks at some: those that the layer has, over and over.
+  std::vector<float> Queries(int64_t count) const {
+    std::vector<float> queries;
+    const size_t row = layer_.observed_queries.size() / layer_.observed;
+    for (int64_t i = 0; asks_ && i < count; ++i) {
+      const float* from = layer_.observed_queries.data() + (length_ + i) % layer_.observed * row;
+      queries.insert(queries.end(), from, from + row);
+    }
+    return queries;
+  }
+
   const EvictLayer& layer_;
   const std::vector<uint8_t>& tokens_;
   const size_t token_bytes_;
   std::shared_ptr<MemoryBudget> memory_ = std::make_shared<MemoryBudget>(0);
   std::unique_ptr<Index> index_;
   SequenceHandle sequence_;
+  bool asks_ = false;
   int64_t length_ = 0;
 };
 

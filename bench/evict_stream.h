@@ -20,8 +20,8 @@ struct StreamRow {
   double step_us = 0, eviction_us = 0;  // an appended token that evicts nothing, and one that does, a head; medians
 };
 
-// `setting` with its budget in tokens (of a share: of the layer's). Nothing where an index cannot evict with this
-// scorer by itself, for it looks at what comes with a call.
+// `setting` with its budget in tokens (of a share: of the layer's). Where the scorer looks at queries, tokens come with
+// the layer's observed ones, over and over. Nothing where an index cannot evict with this scorer by itself.
 absl::StatusOr<std::optional<StreamRow>> MeasureStream(const EvictLayer& layer, const EvictSetting& setting,
                                                        int64_t interval, Backend* backend);
 
