@@ -381,60 +381,66 @@ class Life {
   std::vector<ItemAnswer>& answers_;
 };
 
-void ExpectNothingLostAtAnyCall(const IndexConfig& config) {
+void ExpectNothingLostAtAnyCall(const IndexConfig& config, Device::Error error) {
   std::vector<ItemAnswer> expected;
   {
     const auto cpu = MakeCpuBackend(1);
     auto index = MakeIndex(config, cpu.get());
     ASSERT_TRUE(Life(index.get(), &expected).Run().ok());
   }
-  for (const Device::Error error : {Device::kOutOfMemory, 719}) {
-    int refused = 0, lost = 0;
-    for (int fail = 5;; ++fail) {  // before that the backend is made
-      SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
-      auto control = std::make_shared<HostDeviceControl>();
-      control->error = error;
-      const auto backend = cuda::BackendOn(control);
-      ASSERT_NE(backend, nullptr);
-      control->fail_call = fail;
-      auto index = MakeIndex(config, backend.get());
-      std::vector<ItemAnswer> answers;
-      Life life(index.get(), &answers);
-      const absl::Status status = life.Run();
-      if (control->calls <= fail) {
-        ASSERT_TRUE(status.ok()) << status;
-        break;
-      }
-      if (status.ok()) {
-        EXPECT_TRUE(SameAnswers(answers, expected));
-      } else if (backend->loss().empty()) {
-        ++refused;
-        ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
-        ASSERT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], life.tokens);
-        ASSERT_EQ(index->DescribeHead({"s", 0}, 0, 1)->num_retained, life.retained);
-        index->DeleteSequence({"f", 0}).IgnoreError();
-        ASSERT_TRUE(index->DeleteSequence({"s", 0}).ok());
-        ASSERT_TRUE(Life(index.get(), &answers).Run().ok());  // and all goes well the next time
-        EXPECT_TRUE(SameAnswers(answers, expected));
-      } else {
-        ++lost;
-        ASSERT_EQ(status.code(), StatusCode::kUnavailable) << status;
-        EXPECT_NE(status.message().find("planted error"), absl::string_view::npos) << status;
-        if (life.tokens == 0) continue;
-        std::string keys, values;  // page-locked memory outlives the device
-        EXPECT_TRUE(index->Gather({"s", 0}, 0, 1, {5, 299}, &keys, &values).ok());
-        EXPECT_EQ(keys.substr(0, 128), testing::TokenRow(config.geometry, 6).substr(128, 128));
-      }
+  int refused = 0, lost = 0;
+  for (int fail = 5;; ++fail) {  // before that the backend is made
+    SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
+    auto control = std::make_shared<HostDeviceControl>();
+    control->error = error;
+    const auto backend = cuda::BackendOn(control);
+    ASSERT_NE(backend, nullptr);
+    control->fail_call = fail;
+    auto index = MakeIndex(config, backend.get());
+    std::vector<ItemAnswer> answers;
+    Life life(index.get(), &answers);
+    const absl::Status status = life.Run();
+    if (control->calls <= fail) {
+      ASSERT_TRUE(status.ok()) << status;
+      break;
     }
-    EXPECT_GE(error == Device::kOutOfMemory ? refused : lost, 12);
+    if (status.ok()) {
+      EXPECT_TRUE(SameAnswers(answers, expected));
+    } else if (backend->loss().empty()) {
+      ++refused;
+      ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+      ASSERT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], life.tokens);
+      ASSERT_EQ(index->DescribeHead({"s", 0}, 0, 1)->num_retained, life.retained);
+      index->DeleteSequence({"f", 0}).IgnoreError();
+      ASSERT_TRUE(index->DeleteSequence({"s", 0}).ok());
+      ASSERT_TRUE(Life(index.get(), &answers).Run().ok());  // and all goes well the next time
+      EXPECT_TRUE(SameAnswers(answers, expected));
+    } else {
+      ++lost;
+      ASSERT_EQ(status.code(), StatusCode::kUnavailable) << status;
+      EXPECT_NE(status.message().find("planted error"), absl::string_view::npos) << status;
+      if (life.tokens == 0) continue;
+      std::string keys, values;  // page-locked memory outlives the device
+      EXPECT_TRUE(index->Gather({"s", 0}, 0, 1, {5, 299}, &keys, &values).ok());
+      EXPECT_EQ(keys.substr(0, 128), testing::TokenRow(config.geometry, 6).substr(128, 128));
+    }
   }
+  EXPECT_GE(error == Device::kOutOfMemory ? refused : lost, 12);
 }
 
-TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) {
+constexpr Device::Error kPlanted = 719;  // any other than memory that runs out
+
+IndexConfig CollisionConfig() {
   IndexConfig config = SmallConfig(KvStore::kKeysValues);
   config.geometry.num_layers = 1;
   config.search.coarse = Coarse::kCollision;
-  ExpectNothingLostAtAnyCall(config);
+  return config;
+}
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnce) { ExpectNothingLostAtAnyCall(CollisionConfig(), kPlanted); }
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceLacksMemoryOnce) {
+  ExpectNothingLostAtAnyCall(CollisionConfig(), Device::kOutOfMemory);
 }
 
 // Page-locking is a slow call of the driver: many blocks take few.
@@ -459,11 +465,19 @@ TEST(DeviceIndexTest, LowRankBlocksArePageLockedTogether) {
   ASSERT_TRUE(index->DeleteSequence(s).ok());
 }
 
-TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnceWithSubspaces) {
+IndexConfig LowRankKeysConfig() {
   IndexConfig config = LowRankConfig(.1, KeyFrame::kPreRope);
   config.subspace->key_rank = config.subspace->value_rank = 8;
   config.subspace->oja.error_threshold = 1;  // nothing is learnt, which takes long here, but all calls are made
-  ExpectNothingLostAtAnyCall(config);
+  return config;
+}
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnceWithSubspaces) {
+  ExpectNothingLostAtAnyCall(LowRankKeysConfig(), kPlanted);
+}
+
+TEST(DeviceIndexTest, EveryCallOfTheDeviceLacksMemoryOnceWithSubspaces) {
+  ExpectNothingLostAtAnyCall(LowRankKeysConfig(), Device::kOutOfMemory);
 }
 
 }  // namespace
