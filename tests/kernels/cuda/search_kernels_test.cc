@@ -202,30 +202,46 @@ TEST(SearchKernels, GroupsOfEverySize) {
   }
 }
 
-// Tasks of every length, codec, group and store in one launch; an empty zone among them.
+// Tasks of many lengths and groups, every fifth without keys, one of an empty zone: as the CPU answers, in every scope.
+class RaggedBatch {
+ public:
+  void Add(const std::shared_ptr<const Codec>& codec, int group) {
+    const int i = static_cast<int>(tasks_.size()), dim = codec->layout().head_dim;
+    zones_.push_back(std::make_unique<Zone>(Keys(64 + 64 * static_cast<int>(rng_() % 60), dim, i), dim, codec));
+    queries_.push_back(Gaussian(static_cast<size_t>(group) * dim, 50 + i));
+    tasks_.push_back(zones_.back()->Task(queries_.back()));
+    if (i % 5 == 2) tasks_.back().keys.chunks = nullptr;
+    if (i == 17) tasks_.back().num_keys = 0;
+  }
+  SearchTask& last() { return tasks_.back(); }
+  int Group(int most) { return 1 + static_cast<int>(rng_() % most); }  // drawn
+  void ExpectSame(SearchParams params) const {
+    params.with_candidates = false;  // the CPU leaves the empty zone's list untouched
+    for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
+      params.scope = scope;
+      ExpectSameAsCpu(tasks_, params);
+    }
+  }
+
+ private:
+  std::mt19937_64 rng_{4};
+  std::vector<std::unique_ptr<Zone>> zones_;
+  std::vector<std::vector<float>> queries_;
+  std::vector<SearchTask> tasks_;
+};
+
 TEST(SearchKernels, ARaggedBatch) {
   const std::shared_ptr<const Codec> codecs[] = {Rsq(64), Balanced(128, 5), Rsq(128, Centre::kGlobal), Balanced(80, 6)};
-  std::vector<std::unique_ptr<Zone>> zones;
-  std::vector<std::vector<float>> queries, dense;
-  std::vector<SearchTask> tasks;
-  std::mt19937_64 rng(4);
+  std::vector<std::vector<float>> dense(40);
+  RaggedBatch batch;
   for (int i = 0; i < 40; ++i) {
     const auto& codec = codecs[i % 4];
-    const int dim = codec->layout().head_dim, group = 1 + static_cast<int>(rng() % 6);
-    zones.push_back(std::make_unique<Zone>(Keys(64 + 64 * static_cast<int>(rng() % 60), dim, i), dim, codec));
-    queries.push_back(Gaussian(static_cast<size_t>(group) * dim, 50 + i));
-    dense.push_back(Keys(20, dim, 90 + i));
-    tasks.push_back(zones.back()->Task(queries.back()));
-    if (i % 5 == 2) tasks.back().keys.chunks = nullptr;
-    if (i % 3 == 1) tasks.back().dense = {{{dense.back().data(), dim * sizeof(float), DType::kFloat32}, 20}};
-    if (i == 17) tasks.back().num_keys = 0;
+    const int dim = codec->layout().head_dim;
+    batch.Add(codec, batch.Group(6));
+    dense[i] = Keys(20, dim, 90 + i);
+    if (i % 3 == 1) batch.last().dense = {{{dense[i].data(), dim * sizeof(float), DType::kFloat32}, 20}};
   }
-  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
-    SearchParams params = Params(32, .1);
-    params.scope = scope;
-    params.with_candidates = false;  // the CPU leaves the empty zone's list untouched
-    ExpectSameAsCpu(tasks, params);
-  }
+  batch.ExpectSame(Params(32, .1));
 }
 
 // Zones that the CPU samples too: many blocks, thresholds, lists in any order.
@@ -346,25 +362,9 @@ TEST(SearchKernels, ARecallTargetOfACodeThatPredictsNothing) {
 }
 
 TEST(SearchKernels, ARecallTargetOverARaggedBatch) {
-  std::vector<std::unique_ptr<Zone>> zones;
-  std::vector<std::vector<float>> queries;
-  std::vector<SearchTask> tasks;
-  std::mt19937_64 rng(5);
-  for (int i = 0; i < 24; ++i) {
-    const int dim = i % 2 == 0 ? 64 : 80, group = 1 + static_cast<int>(rng() % 5);
-    zones.push_back(
-        std::make_unique<Zone>(Keys(64 + 64 * static_cast<int>(rng() % 60), dim, i), dim, Balanced(dim, 5)));
-    queries.push_back(Gaussian(static_cast<size_t>(group) * dim, 50 + i));
-    tasks.push_back(zones.back()->Task(queries.back()));
-    if (i % 5 == 2) tasks.back().keys.chunks = nullptr;
-    if (i == 17) tasks.back().num_keys = 0;
-  }
-  for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
-    SearchParams params = ByTarget(16, .95);
-    params.scope = scope;
-    params.with_candidates = false;  // the CPU leaves the empty zone's list untouched
-    ExpectSameAsCpu(tasks, params);
-  }
+  RaggedBatch batch;
+  for (int i = 0; i < 24; ++i) batch.Add(Balanced(i % 2 == 0 ? 64 : 80, 5), batch.Group(5));
+  batch.ExpectSame(ByTarget(16, .95));
 }
 
 // Equal scores at the cut, and a top_k whose best are all the same.
