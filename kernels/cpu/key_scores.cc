@@ -113,7 +113,9 @@ struct Scorer {
   }
 };
 
-// 16 KiB ahead into the second cache, as scans do: measured to come nearest to a plain read's speed.
+// 16 KiB ahead into the second cache, as scans do: measured to come nearest to a plain read's speed, but where nothing
+// is done with a row but to sum its squares. That keeps up with the hardware's own prefetching, which asking only
+// disturbs (11.3 against 8.4 ns a key of 128 halves; a plain read takes 8.6).
 HWY_INLINE void FetchAhead(const void* row, size_t bytes) {
   constexpr size_t kAhead = 16384;
   const uint8_t* p = static_cast<const uint8_t*>(row) + kAhead;
@@ -121,14 +123,14 @@ HWY_INLINE void FetchAhead(const void* row, size_t bytes) {
 }
 
 // Sixteen rows from `first` on; rows past `last` are row `last` again, so that a short tail needs no code of its own.
-template <KeyScore kKind, DType kType>
+template <KeyScore kKind, DType kType, bool kFetch>
 HWY_INLINE F16 ScoreRows16(const ConstRows& rows, int64_t first, int64_t last, int dim, const float* anchor,
                            float anchor_squares) {
   using S = Scorer<kKind, kType>;
   F16 main[kRows], squares[kRows];
   for (int64_t r = 0; r < kRows; ++r) {
     const void* row = rows.row(first + r < last ? first + r : last);
-    FetchAhead(row, dim * SizeOf(kType));
+    if constexpr (kFetch) FetchAhead(row, dim * SizeOf(kType));
     F16 m = Set16(0), s = Set16(0);
     for (int j = 0; j < dim; j += 16) S::Take(Load16Typed(row, kType, j), anchor + j, &m, &s);
     main[r] = m;
@@ -142,16 +144,16 @@ HWY_INLINE F16 ScoreRows16(const ConstRows& rows, int64_t first, int64_t last, i
   return Map([&](size_t i) HWY_ATTR { return S::Finish(m.v[i], s.v[i], a); });
 }
 
-template <KeyScore kKind, DType kType>
+template <KeyScore kKind, DType kType, bool kFetch = TakesAnchor(kKind)>
 void ScoreTyped(const ConstRows& rows, int64_t count, int dim, const float* anchor, float* out) {
   const float anchor_squares = kKind == KeyScore::kUnitL2 ? AnchorSquares(anchor, dim) : 0.0f;
   int64_t i = 0;
   for (; i + kRows <= count; i += kRows) {
-    Store16(ScoreRows16<kKind, kType>(rows, i, count - 1, dim, anchor, anchor_squares), out + i);
+    Store16(ScoreRows16<kKind, kType, kFetch>(rows, i, count - 1, dim, anchor, anchor_squares), out + i);
   }
   if (i == count) return;
   float tail[kRows];
-  Store16(ScoreRows16<kKind, kType>(rows, i, count - 1, dim, anchor, anchor_squares), tail);
+  Store16(ScoreRows16<kKind, kType, kFetch>(rows, i, count - 1, dim, anchor, anchor_squares), tail);
   for (int64_t r = 0; i + r < count; ++r) out[i + r] = tail[r];
 }
 
@@ -244,7 +246,7 @@ void AddTyped(const ConstRows& rows, int64_t count, int dim, bool unit, double* 
     const int64_t n = count - first < kBlock ? count - first : kBlock;
     if (unit) {
       const ConstRows block = {rows.row(first), rows.stride_bytes, kType};
-      ScoreTyped<KeyScore::kNegNorm, kType>(block, n, dim, nullptr, scales);
+      ScoreTyped<KeyScore::kNegNorm, kType, true>(block, n, dim, nullptr, scales);
       for (int64_t r = 0; r < n; ++r) scales[r] = scales[r] < 0 ? 1.0f / -scales[r] : 0.0f;
     }
     AddBlock<kType>(rows, first, n, dim, unit ? scales : nullptr, sums);
