@@ -3,11 +3,9 @@
 #ifndef SEINE_TESTS_INDEX_MADE_UP_MODEL_H_
 #define SEINE_TESTS_INDEX_MADE_UP_MODEL_H_
 
-#include <Eigen/Dense>
-#include <cmath>
+#include <Eigen/Core>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -23,41 +21,19 @@ class MadeUpModel {
 
   // Models that differ in their queries have the same keys. `query_decay`: the larger, the fewer directions queries
   // take.
-  explicit MadeUpModel(const Geometry& geometry, uint32_t query_seed = 200, double query_decay = 4) : g_(geometry) {
-    if (!g_.rope.stated()) g_.rope = *ParseRope(kRopeJson, g_.head_dim, Rope::Style::kHalfSplit, 0);
-    for (int h = 0; h < g_.num_kv_heads; ++h) keys_.push_back(MakeSource(100 + h, 4));
-    for (int h = 0; h < g_.num_q_heads; ++h) queries_.push_back(MakeSource(query_seed + h / g_.group(), query_decay));
-  }
+  explicit MadeUpModel(const Geometry& geometry, uint32_t query_seed = 200, double query_decay = 4);
 
   const Geometry& geometry() const { return g_; }
 
   // [count, num_kv_heads, head_dim] at positions first..., and [num_q_heads, head_dim] at one; the same for every
   // layer.
-  std::vector<float> Keys(int64_t first, int64_t count) const { return Vectors(keys_, first, count, 1); }
-  std::vector<float> Query(int64_t position, uint64_t seed) const {
-    return Vectors(queries_, position, 1, 1000 + seed);
-  }
+  std::vector<float> Keys(int64_t first, int64_t count) const;
+  std::vector<float> Query(int64_t position, uint64_t seed) const;
 
-  std::string KeyRows(int64_t first, int64_t count) const {
-    std::string rows;
-    for (const float x : Keys(first, count)) PutFloat(g_.dtype, x, &rows);
-    return rows;
-  }
+  std::string KeyRows(int64_t first, int64_t count) const;
 
   // Measured on `tokens` tokens.
-  std::shared_ptr<const Profile> Measure(int64_t tokens = 4096) const {
-    ProfileBuilder builder(g_.num_layers, g_.num_q_heads, g_.num_kv_heads, g_.head_dim);
-    const std::vector<float> keys = Keys(0, tokens), queries = Vectors(queries_, 0, tokens, 7);
-    for (int l = 0; l < g_.num_layers; ++l) {
-      builder.AddKeys(l, keys.data(), tokens, 0, g_.rope);
-      builder.AddQueries(l, queries.data(), tokens, 0, g_.rope);
-      builder.AddValues(l, keys.data(), tokens);
-    }
-    Profile profile = *builder.Finish();
-    profile.model = "made/up";
-    profile.rope_json = kRopeJson;
-    return std::make_shared<const Profile>(std::move(profile));
-  }
+  std::shared_ptr<const Profile> Measure(int64_t tokens = 4096) const;
 
  private:
   struct Source {
@@ -65,47 +41,16 @@ class MadeUpModel {
     Eigen::VectorXd mean;
   };
 
-  Source MakeSource(uint32_t seed, double decay) const {
-    std::mt19937 random(seed);
-    std::normal_distribution<double> normal;
-    const auto draw = [&] { return normal(random); };
-    const Eigen::MatrixXd mixed = Eigen::MatrixXd::NullaryExpr(g_.head_dim, g_.head_dim, draw);
-    const Eigen::MatrixXd turned = Eigen::HouseholderQR<Eigen::MatrixXd>(mixed).householderQ();
-    Eigen::VectorXd scale(g_.head_dim);
-    for (int i = 0; i < g_.head_dim; ++i) scale(i) = 2 * std::exp(-decay * i / g_.head_dim);
-    return {turned * scale.asDiagonal(), Eigen::VectorXd::NullaryExpr(g_.head_dim, draw)};
-  }
-
-  std::vector<float> Vectors(const std::vector<Source>& heads, int64_t first, int64_t count, uint64_t seed) const {
-    std::vector<float> out;
-    out.reserve(count * heads.size() * g_.head_dim);
-    for (int64_t position = first; position < first + count; ++position) {
-      for (size_t h = 0; h < heads.size(); ++h) {
-        std::mt19937_64 random((seed * 1000003 + position) * 1009 + h);
-        std::normal_distribution<double> normal;
-        Eigen::VectorXd x =
-            heads[h].mean + heads[h].map * Eigen::VectorXd::NullaryExpr(g_.head_dim, [&] { return normal(random); });
-        ApplyRope(g_.rope, position, x.data());
-        for (int i = 0; i < g_.head_dim; ++i) out.push_back(static_cast<float>(x(i)));
-      }
-    }
-    return out;
-  }
+  Source MakeSource(uint32_t seed, double decay) const;
+  std::vector<float> Vectors(const std::vector<Source>& heads, int64_t first, int64_t count, uint64_t seed) const;
 
   Geometry g_;
   std::vector<Source> keys_, queries_;  // [num_kv_heads], [num_q_heads]; a group's query heads are alike
 };
 
 // SmallConfig's zones over a model's geometry.
-inline IndexConfig BalancedConfig(const MadeUpModel& model, std::shared_ptr<const Profile> profile,
-                                  KvStore store = KvStore::kKeys) {
-  IndexConfig config = SmallConfig(store);
-  config.geometry = model.geometry();
-  config.codec.name = "balanced";
-  config.codec.profile = std::move(profile);
-  config.codec.profile_name = "made-up";
-  return config;
-}
+IndexConfig BalancedConfig(const MadeUpModel& model, std::shared_ptr<const Profile> profile,
+                           KvStore store = KvStore::kKeys);
 
 }  // namespace seine::testing
 
