@@ -293,7 +293,7 @@ class CallbackServices final : public Services {
         eviction_(core),
         subspace_(core),
         retrieval_(core),
-        lanes_(core, kDecodeLanes, DecodeLanes::Wait::kSleep,
+        lanes_(core, kDecodeLanes, DecodeLanes::Wait::kLinger,
                [this](auto* context, auto* wire, auto* queue, void* tag) {
                  retrieval_.RequestDecode(context, wire, queue, queue, tag);
                }) {}

@@ -1,6 +1,7 @@
 #include "service/decode_lanes.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -8,6 +9,14 @@
 #include "service/rpc.h"
 
 namespace seine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Longer than a client on the same host takes from an answer to its next step, if that follows at once (its own wake-up
+// and what gRPC does, 60-120 us); shorter than a layer of any but small models on a GPU.
+constexpr auto kLinger = std::chrono::microseconds(150);
+
+}  // namespace
 
 // One stream, driven by its lane's thread alone: accept -> read -> (step, write) -> read ... -> finish. Each operation
 // in flight is a tag; the stream goes when the last has come back.
@@ -25,6 +34,7 @@ class DecodeStream {
     request(&context_, &wire_, queue, &accept_tag_);
   }
   bool accepted() const { return accepted_; }
+  bool IsStep(const Tag* tag) const { return tag == &read_tag_; }
   bool gone() const { return pending_ == 0; }
   // Ends the stream if it waits for its client, else after its step.
   void Drain() {
@@ -129,18 +139,26 @@ void DecodeLanes::Offer() {
 void DecodeLanes::Work(Lane* lane) {
   bool draining = false, ok = false;
   void* tag = nullptr;
+  Clock::time_point answered;  // the last step
+  bool brisk = false;          // it followed the one before at once
   for (;;) {
-    const bool spin = wait_ == Wait::kSpin && !lane->streams.empty();
+    const bool linger = wait_ == Wait::kLinger && brisk && Clock::now() < answered + kLinger;
+    const bool spin = (linger || wait_ == Wait::kSpin) && !lane->streams.empty();
     // A deadline in the past polls once.
     const auto deadline = spin ? gpr_time_0(GPR_CLOCK_MONOTONIC) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
     switch (lane->queue->AsyncNext(&tag, &ok, deadline)) {
       case grpc::CompletionQueue::TIMEOUT:
+        if (linger) std::this_thread::yield();  // the core may be wanted
         break;
       case grpc::CompletionQueue::SHUTDOWN:
         return;
       case grpc::CompletionQueue::GOT_EVENT:
         if (tag != nullptr) {
+          const auto* event = static_cast<const DecodeStream::Tag*>(tag);
+          const bool step = event->stream->IsStep(event);
+          if (step) brisk = Clock::now() < answered + 2 * kLinger;  // twice: it may have had to wake us
           Handle(lane, tag, ok, draining);
+          if (step) answered = Clock::now();
         } else if (!std::exchange(draining, true)) {
           for (DecodeStream* stream : lane->streams) stream->Drain();
         }
