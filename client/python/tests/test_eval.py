@@ -12,7 +12,9 @@ import torch
 from test_hf import make_model, prompt
 
 from seine_kv.eval import __main__ as command
-from seine_kv.eval import kvpress_peer, methods, needle, quality, report, speed, texts
+from seine_kv.eval import engine, kvpress_peer, methods, needle, quality, report, speed, texts
+from seine_kv.messages import SeineError
+from seine_kv.model import Reporter
 
 BUDGET = methods.Budget(top_k=10, sink=16, local=32)
 CONTEXT, DECODED = 400, 12
@@ -112,6 +114,61 @@ def test_needles_are_counted():
     assert needle.accuracy(cells) == {"a": {"single": 1.0, "multi": 0.5}}
 
 
+class Model:
+    """As much of a CausalModel as a grid wants: every answer is `text`."""
+
+    def __init__(self, text):
+        self.model, self.tokenizer, self.name = None, Letters(), "m"
+        self.text = [ord(c) for c in text]
+
+    def tokenize(self, name, text, tokens):
+        return torch.full((1, tokens), ord("x"))
+
+
+@contextmanager
+def served_but_for(bad, model, method, endpoint):
+    yield
+    if method.key == bad:
+        raise engine.NotServed("7 rows were attended by torch: {'UNAVAILABLE': 7}")
+
+
+def test_a_method_that_fails_is_left_out_of_the_grid(monkeypatch):
+    model, failed, every = Model("12345"), [], methods.eviction_methods(BUDGET, ["knorm", "tova"], None)
+    monkeypatch.setattr(needle, "Prompt", lambda model, ids: ids)
+    monkeypatch.setattr(needle, "greedy", lambda *_: model.text)
+    monkeypatch.setattr(needle, "through", lambda *a: served_but_for("evict_knorm", *a))
+    ids = model.tokenize("n", "t", 400)
+    cells = needle.grid(model, ids, [400], [0.1, 0.9], every, "", quiet, lambda m, e: failed.append((m.key, str(e))))
+    assert [cell["method"] for cell in cells] == ["dense", "streaming_llm", "evict_tova"] * 4
+    assert [key for key, _ in failed] == ["evict_knorm"] and "7 rows" in failed[0][1]
+
+
+def test_a_method_that_fails_is_named_and_the_others_measured(monkeypatch, capsys):
+    class Measured:
+        def __init__(self, *_):
+            pass
+
+        def dense(self):
+            return {"kl": 0.0}
+
+        def measure(self, method, endpoint, progress):
+            if method.key == "evict_knorm":
+                raise SeineError("UNAVAILABLE", "gone")
+            return {"kl": 1.0}
+
+    monkeypatch.setattr(quality, "Quality", Measured)
+    evaluation = object.__new__(command.Evaluation)
+    evaluation.args = argparse.Namespace(quick=True, context=4096, decoded=256, kvpress="/no/python", top_k=100, sink=16,
+                                         local=64, rope_scaling=None, device="cpu", dtype="float32")  # fmt: skip
+    evaluation.model, evaluation.failed, evaluation.reporter = Model(""), [], Reporter("eval")
+    evaluation.model.source = evaluation.model.gguf = "m"
+    evaluation.methods = methods.eviction_methods(BUDGET, ["knorm", "tova"], None)
+    rows = evaluation._quality("t", "n", "")["methods"]
+    assert [row["method"] for row in rows] == ["dense", "streaming_llm", "evict_tova"]
+    assert [(f["part"], f["label"]) for f in evaluation.failed] == [("quality", "evicted by knorm"), ("quality", "kvpress")]
+    assert "evicted by knorm: left out of quality: gone" in capsys.readouterr().err
+
+
 def test_speed_adds_up(client, model):
     method = methods.retrieval_methods(BUDGET, None, 0.02, 300, 0.6)[1]
     (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
@@ -188,11 +245,12 @@ def test_report_shows_every_method():
         "model": "m<1>",
         "quality": [{"text": "t", "context": 4096, "decoded": 512, "greedy": 64, "methods": rows}],
         "needle": {"accuracy": {"dense": {"single": 1.0, "multi": 0.5}}},
+        "failed": [{"part": "needle", "label": "evicted by tova", "error": "no answer"}],
         "speed": [{"context": 1024, "dense_ms": 40.0, "dense_tokens_per_s": 25.0, "seine_ms": 50.0, "seine_tokens_per_s": 20.0,
                    "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0}],
     }  # fmt: skip
     shown = report.show(json.loads(json.dumps(results)))
-    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "68%", "40.0 (25.0)"))
+    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
     svg = ElementTree.fromstring(report.plot(results))
     assert sum(element.tag.endswith("rect") for element in svg) == 1
     with pytest.raises(ValueError, match="nothing to plot"):

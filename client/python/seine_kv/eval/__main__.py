@@ -148,19 +148,25 @@ class Evaluation:
         self.model = CausalModel(args, max(args.context, *self.contexts, *self.speeds))
         from seine_kv.eval import texts  # after torch is known to be there
 
-        self.methods = self._methods()
+        self.methods, self.failed = self._methods(), []
         self.texts = [texts.load_text(path) for path in args.text or [None]]
         reporter.say(f"loading {self.model.name}")
         self.model.load(observed=False)
 
     def run(self, address):
-        """Measures every part; returns the results as a dict."""
+        """Measures every part; returns the results as a dict. A method that fails is left out and named in "failed"."""
         kept = ("profile", "top_k", "sink", "local", "beta", "refine", "rank")
         results = {"model": self.model.name, **{name: getattr(self.args, name) for name in kept}}
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
         results["speed"] = self._speed(address) if "speed" in self.parts else []
+        results["failed"] = self.failed
         return results
+
+    def _fail(self, part, label, error):
+        error = str(error).splitlines()[0]
+        self.failed.append({"part": part, "label": label, "error": error})
+        self.reporter.say(f"{label}: left out of {part}: {error}")
 
     def _methods(self):
         from seine_kv.eval import methods
@@ -177,6 +183,7 @@ class Evaluation:
             raise InputError(error.args[0]) from None
 
     def _quality(self, text, name, address):
+        from seine_kv.eval.engine import FAILURES
         from seine_kv.eval.quality import Quality
 
         args, free = self.args, 32 if self.args.quick else 64
@@ -185,10 +192,17 @@ class Evaluation:
         measured = Quality(self.model.model, ids, args.decoded, free)
         rows = [{"method": "dense", "label": "dense", **measured.dense()}]
         for method in self.methods:
-            row = measured.measure(method, address, Progress(self.reporter, method.label))
-            rows.append({"method": method.key, "label": method.label, **row})
+            try:
+                row = measured.measure(method, address, Progress(self.reporter, method.label))
+            except FAILURES as error:
+                self._fail("quality", method.label, error)
+            else:
+                rows.append({"method": method.key, "label": method.label, **row})
         if args.kvpress:
-            rows += self._kvpress(ids, free)
+            try:
+                rows += self._kvpress(ids, free)
+            except RuntimeError as error:
+                self._fail("quality", "kvpress", error)
         return {"text": name, "context": args.context, "decoded": args.decoded, "greedy": free, "methods": rows}
 
     def _kvpress(self, ids, free):
@@ -201,10 +215,7 @@ class Evaluation:
         request = {"model": chosen, "ids": ids[0].tolist(), "decoded": args.decoded, "free": free}
         request.update({"budget": budget.kept, "interval": budget.buffer, "presses": kvpress_peer.PRESSES})
         self.reporter.say("kvpress, by its own Python")
-        try:
-            return kvpress_peer.measure(args.kvpress, request)
-        except RuntimeError as error:
-            raise InputError(str(error)) from None
+        return kvpress_peer.measure(args.kvpress, request)
 
     def _needle(self, address):
         from seine_kv.eval import needle
@@ -213,7 +224,8 @@ class Evaluation:
         ids = self.model.tokenize(name, text, max(self.contexts))
         depths = [0.1, 0.5, 0.9] if self.args.quick else [0.05, 0.275, 0.5, 0.725, 0.95]
         progress = Progress(self.reporter, "needles")
-        cells = needle.grid(self.model, ids, self.contexts, depths, self.methods, address, progress)
+        failed = lambda method, error: self._fail("needle", method.label, error)  # noqa: E731
+        cells = needle.grid(self.model, ids, self.contexts, depths, self.methods, address, progress, failed)
         return {"accuracy": needle.accuracy(cells), "cells": cells}
 
     def _speed(self, address):
@@ -234,6 +246,8 @@ def run(args, reporter):
     if args.plot:
         Path(args.plot).write_text(report.plot(results), encoding="utf-8")
     print(json.dumps(results, indent=2) if args.output == "json" else report.show(results))
+    if results["failed"]:
+        raise InputError(f"left out: {', '.join(dict.fromkeys(f['label'] for f in results['failed']))}; why is told above")
 
 
 def main(argv=None):

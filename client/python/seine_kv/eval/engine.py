@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from seine_kv import hf
+from seine_kv.messages import SeineError
 from seine_kv.model import CHUNK_TOKENS
 
 # Tokens of a prompt that each method reads for itself, so that scorers see queries. They are attended densely, as the
@@ -37,6 +38,13 @@ class Prompt:
         return out.past_key_values, out.logits[0, -1].float()
 
 
+class NotServed(RuntimeError):
+    """Seine did not answer every step of a method's measure, so its figures would be torch's in part."""
+
+
+FAILURES = (NotServed, SeineError)  # of one method, after which the others can still be measured
+
+
 @contextmanager
 def through(model, method, endpoint):
     """The Installation of a method, for a while. Every row must have been attended by Seine: a fallback is an error."""
@@ -45,9 +53,7 @@ def through(model, method, endpoint):
         yield seine
         stats = seine.stats()
         if stats.dense_rows:
-            raise RuntimeError(
-                f"{method.label}: {stats.dense_rows} rows were attended by torch: {dict(stats.dense_reasons)}"
-            )
+            raise NotServed(f"{stats.dense_rows} rows were attended by torch: {dict(stats.dense_reasons)}")
     finally:
         hf.uninstall(model)
 

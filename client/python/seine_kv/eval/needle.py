@@ -8,7 +8,7 @@ import random
 
 import torch
 
-from seine_kv.eval.engine import Prompt, greedy, through
+from seine_kv.eval.engine import FAILURES, Prompt, greedy, through
 
 CITIES = ("Paris", "Cairo", "Lima", "Oslo", "Delhi", "Rome", "Quito", "Perth")
 ANSWER_TOKENS = 8
@@ -41,13 +41,14 @@ class Haystack:
         self.ids = torch.tensor([parts + hay[at:] + tail])
 
 
-def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, seed=0):
-    """[{method, needles, context, depth, right}] of every cell; the method "dense" is torch's own attention.
+def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, failed, seed=0):
+    """[{method, needles, context, depth, right}] of every cell; the method "dense" is torch's own attention. A method that
+    fails is told to failed(method, error) and is in no cell.
 
     loaded: a CausalModel; text_ids: [1, at least the longest context]."""
     model, tokenizer = loaded.model, loaded.tokenizer
     cells = [(needles, context, depth) for needles in (1, 4) for context in contexts for depth in depths]
-    results = []
+    results, methods = [], list(methods)
     for n, (needles, context, depth) in enumerate(cells):
         hay = Haystack(tokenizer, text_ids, context, depth, needles, seed + n)
         prompt = Prompt(model, hay.ids)
@@ -58,9 +59,14 @@ def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, seed=0
             results.append(dict(zip(names, (method, *cell, answer.startswith(hay.number)))))
 
         ask("dense")
-        for method in methods:
-            with through(model, method, endpoint):
-                ask(method.key)
+        for method in list(methods):
+            try:
+                with through(model, method, endpoint):
+                    ask(method.key)
+            except FAILURES as error:
+                failed(method, error)
+                methods.remove(method)
+                results = [cell for cell in results if cell["method"] != method.key]
         progress(n + 1, len(cells))
     return results
 

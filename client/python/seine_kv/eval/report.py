@@ -44,6 +44,7 @@ def show(results):
             for r in results["speed"]
         ]  # fmt: skip
         lines += table(["context", "dense", "Seine", "engine", "RPC", "index"], rows)
+    lines += [f"left out of {f['part']}: {f['label']}: {f['error']}" for f in results["failed"]]
     return "\n".join(lines[1:])
 
 
