@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from seine_kv import hf
 
 QUICK_SCORERS = ("keydiff", "snapkv")
-# Of seined's, those that an index or a call can run with what this tool has; streaming_llm is always there.
-SCORERS = ("keydiff", "knorm", "manifoldkv", "qfilters", "snapkv", "tova", "h2o", "expected_attention")
+# All of seined's but those of the caller (client); streaming_llm is always there.
+SCORERS = ("keydiff", "normalized", "hybrid", "knorm", "manifoldkv", "windowed_manifoldkv", "qfilters", "snapkv", "tova", "h2o",
+           "expected_attention")  # fmt: skip
 
 
 @dataclass
