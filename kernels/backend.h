@@ -106,6 +106,7 @@ class Backend {
                                        SearchOutput* outputs) = 0;
 
   // Eviction's, on the host's memory, in parallel too: keys are Place::kStore's, all else is any memory.
+  [[nodiscard]] virtual Outcome Sum(const SumTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Score(const ScoreTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Select(const SelectTask* tasks, int count) = 0;
 

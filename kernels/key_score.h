@@ -1,4 +1,5 @@
-// What eviction asks of a backend: a score for every key of a head, and the places of the largest.
+// What eviction asks of a backend: sums of a head's keys, of which anchors are made, a score for every key, and the
+// places of the largest.
 #ifndef SEINE_KERNELS_KEY_SCORE_H_
 #define SEINE_KERNELS_KEY_SCORE_H_
 
@@ -38,6 +39,21 @@ SEINE_HD inline float FinishScore(KeyScore kind, float main, float squares, floa
   if (kind == KeyScore::kUnitL2) return UnitDistance(main, squares, anchor_squares);
   return main;
 }
+
+// Sums of keys are fp64, by groups of so many keys by their places in a window: a group's keys are added one after
+// another to nothing, then the groups' sums, in order. So a sum's bits depend neither on how its keys came nor on who
+// adds them, and a device has groups to add side by side.
+inline constexpr int kSumGroup = 128;
+
+// One head's sums: of all its keys, or of each run of `window` places.
+struct SumTask {
+  ChunkedRows keys = {};  // [count, head_dim], head_dim a multiple of 16
+  int64_t count = 0;
+  bool unit = false;       // of keys divided by their norms, as k * (1 / |k|) in fp32; a zero key adds nothing
+  int64_t window = 0;      // 0: all
+  double* sums = nullptr;  // [windows(), head_dim], overwritten
+  int64_t windows() const { return window == 0 ? 1 : (count + window - 1) / window; }
+};
 
 // One head's keys. Scores are finite for keys whose squared norm is (an overflowing distance becomes the largest
 // float).

@@ -24,19 +24,14 @@ class Hybrid : public Scorer {
   SumsWanted sums() const override { return {.unit = true, .raw = true, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    const size_t count = input.heads.size();
-    std::vector<std::vector<float>> means(count);
-    const auto direction = [&](int h) {
-      KeySums own(sums(), input.head_dim);
-      const KeySums& key_sums = SumsOf(input.heads[h], sums(), input.head_dim, &own);
-      means[h] = key_sums.RawMean();
-      return UnitVector(key_sums.UnitMean());
-    };
+    const auto means = MeansOf(input, sums());
+    if (!means.ok()) return means.status();
+    const auto direction = [&](int h) { return UnitVector((*means)[h].unit); };
+    const auto mean = [&](int h) { return (*means)[h].raw; };
     Scores away;
     if (absl::Status s = ScoreHeads(input, KeyScore::kNegCosine, /*window=*/0, direction, &away); !s.ok()) return s;
-    const auto mean = [&](int h) { return means[h]; };
     if (absl::Status s = ScoreHeads(input, KeyScore::kL2, /*window=*/0, mean, scores); !s.ok()) return s;
-    input.backend->Run(static_cast<int>(count), [&](int h) {
+    input.backend->Run(static_cast<int>(input.heads.size()), [&](int h) {
       std::vector<float>& far = (*scores)[h];
       ScaleToUnit(&away[h]);
       ScaleToUnit(&far);

@@ -1,12 +1,13 @@
-// Running sums of one head's keys, kept as tokens are appended: what anchors and centroids are made of, so that scoring
-// needs a single pass over the keys. Sums are fp64 and run in the order of the tokens, so any split of the same tokens
-// into appends gives the same bits as one pass over all of them.
+// Sums of one head's keys, and the means that anchors and centroids are made of. Where sums are kept as tokens are
+// appended, scoring needs a single pass over the keys. Sums are fp64 in an order that only the tokens' places tell
+// (kernels/key_score.h), so any split of the same tokens into appends gives the same bits as one pass over all of them.
 #ifndef SEINE_INDEX_SCORERS_KEY_SUMS_H_
 #define SEINE_INDEX_SCORERS_KEY_SUMS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "kernels/key_score.h"
 #include "kernels/types.h"
 
 namespace seine {
@@ -20,7 +21,24 @@ struct SumsWanted {
   bool operator==(const SumsWanted&) const = default;
 };
 
-// Not thread-safe.
+// Means in fp32, zeros of no keys; empty where they are not wanted.
+struct KeyMeans {
+  std::vector<float> unit, raw;  // [head_dim]
+  std::vector<float> windows;    // [ceil(count / window), head_dim]
+};
+
+// One of the sums wanted: as SumTask takes it, and where its means go.
+struct SumKind {
+  bool unit = false;
+  int64_t window = 0;
+  std::vector<float> KeyMeans::*means = nullptr;
+};
+std::vector<SumKind> KindsOf(const SumsWanted& wanted);
+
+// What sums of `count` keys, [windows, head_dim], are as means.
+std::vector<float> MeansOfSums(const double* sums, int64_t count, int64_t window, int head_dim);
+
+// Running sums. Not thread-safe.
 class KeySums {
  public:
   KeySums(const SumsWanted& wanted, int head_dim);
@@ -29,19 +47,18 @@ class KeySums {
   void Add(const ConstRows& rows, int64_t count);
 
   int64_t count() const { return count_; }
-  // Means in fp32, [head_dim]; zeros where nothing was added.
-  std::vector<float> UnitMean() const { return Mean(unit_.data(), count_); }
-  std::vector<float> RawMean() const { return Mean(raw_.data(), count_); }
-  std::vector<float> WindowMean(int64_t window) const;
+  KeyMeans Means() const;
 
  private:
-  std::vector<float> Mean(const double* sums, int64_t count) const;
+  struct Running {
+    SumKind kind;
+    std::vector<double> sums;  // [windows, head_dim], of whole groups
+    std::vector<double> open;  // [head_dim], of the last group
+  };
 
-  SumsWanted wanted_;
   int head_dim_;
   int64_t count_ = 0;
-  std::vector<double> unit_, raw_;  // [head_dim], or empty
-  std::vector<double> windows_;     // [ceil(count / window), head_dim]
+  std::vector<Running> running_;
 };
 
 }  // namespace seine

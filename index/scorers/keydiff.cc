@@ -70,19 +70,19 @@ class KeyDiff : public Scorer {
   }
 
  private:
-  std::vector<float> AnchorOf(const HeadTokens& head, int head_dim) const {
+  std::vector<float> AnchorOf(const HeadTokens& head, const KeyMeans& means, int head_dim) const {
     if (anchor_ == Anchor::kMedian) return MedianKey(head, head_dim);
-    KeySums own(sums(), head_dim);
-    const KeySums& key_sums = SumsOf(head, sums(), head_dim, &own);
-    return anchor_ == Anchor::kMean ? key_sums.RawMean() : key_sums.UnitMean();
+    return anchor_ == Anchor::kMean ? means.raw : means.unit;
   }
 
   absl::Status ScoreAnchored(const ScoreInput& input, Scores* scores) const {
     const KeyScore kind = similarity_ == Similarity::kCosine ? KeyScore::kNegCosine
                           : similarity_ == Similarity::kDot  ? KeyScore::kDot
                                                              : KeyScore::kL2;  // minus the similarity -|k - a|
+    const auto means = MeansOf(input, sums());
+    if (!means.ok()) return means.status();
     const auto anchor_of = [&](int h) {
-      std::vector<float> anchor = AnchorOf(input.heads[h], input.head_dim);
+      std::vector<float> anchor = AnchorOf(input.heads[h], (*means)[h], input.head_dim);
       if (similarity_ == Similarity::kCosine) return UnitVector(std::move(anchor));
       if (similarity_ == Similarity::kDot) {
         for (float& x : anchor) x = -x;

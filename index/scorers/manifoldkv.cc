@@ -12,10 +12,9 @@ class ManifoldKv : public Scorer {
   SumsWanted sums() const override { return {.unit = false, .raw = true, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    const auto mean = [&](int h) {
-      KeySums own(sums(), input.head_dim);
-      return SumsOf(input.heads[h], sums(), input.head_dim, &own).RawMean();
-    };
+    const auto means = MeansOf(input, sums());
+    if (!means.ok()) return means.status();
+    const auto mean = [&](int h) { return (*means)[h].raw; };
     return ScoreHeads(input, kind_, /*window=*/0, mean, scores);
   }
 

@@ -11,10 +11,9 @@ class Normalized : public Scorer {
   SumsWanted sums() const override { return {.unit = true, .raw = false, .window = 0}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    const auto mean = [&](int h) {
-      KeySums own(sums(), input.head_dim);
-      return SumsOf(input.heads[h], sums(), input.head_dim, &own).UnitMean();
-    };
+    const auto means = MeansOf(input, sums());
+    if (!means.ok()) return means.status();
+    const auto mean = [&](int h) { return (*means)[h].unit; };
     return ScoreHeads(input, KeyScore::kUnitL2, /*window=*/0, mean, scores);
   }
 };

@@ -135,11 +135,30 @@ void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
   }
 }
 
-const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head_dim, KeySums* own) {
-  if (head.sums != nullptr) return *head.sums;
-  *own = KeySums(wanted, head_dim);
-  ForEachRun(head.keys, 0, head.count, [&](const ConstRows& rows, int64_t, int64_t count) { own->Add(rows, count); });
-  return *own;
+absl::StatusOr<std::vector<KeyMeans>> MeansOf(const ScoreInput& input, const SumsWanted& wanted) {
+  std::vector<KeyMeans> means(input.heads.size());
+  std::vector<SumTask> tasks;
+  std::vector<std::vector<double>> sums;
+  std::vector<std::vector<float>*> out;
+  for (size_t h = 0; h < means.size(); ++h) {
+    const HeadTokens& head = input.heads[h];
+    if (head.sums != nullptr) {
+      means[h] = head.sums->Means();
+      continue;
+    }
+    for (const SumKind& kind : KindsOf(wanted)) {
+      SumTask& task = tasks.emplace_back(SumTask{head.keys, head.count, kind.unit, kind.window});
+      task.sums = sums.emplace_back(task.windows() * input.head_dim).data();
+      out.push_back(&(means[h].*kind.means));
+    }
+  }
+  if (tasks.empty()) return means;
+  const Outcome outcome = input.backend->Sum(tasks.data(), static_cast<int>(tasks.size()));
+  if (absl::Status s = StatusOf(*input.backend, outcome); !s.ok()) return s;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    *out[i] = MeansOfSums(tasks[i].sums, tasks[i].count, tasks[i].window, input.head_dim);
+  }
+  return means;
 }
 
 absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,

@@ -64,7 +64,7 @@ struct HeadTokens {
   ChunkedRows keys = {};               // [count, head_dim]
   ChunkedRows values = {};             // chunks == nullptr: not held
   const int32_t* positions = nullptr;  // [count]; nullptr: 0, 1, ... count - 1
-  const KeySums* sums = nullptr;       // what the scorer wants (Scorer::sums); nullptr: summed in a pass of their own
+  const KeySums* sums = nullptr;       // what the scorer wants (Scorer::sums); nullptr: summed by the backend
   int32_t position(int64_t i) const { return positions == nullptr ? static_cast<int32_t>(i) : positions[i]; }
 };
 

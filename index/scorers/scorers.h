@@ -36,8 +36,8 @@ absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
 void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
                 const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit);
 
-// The head's running sums, or `own`, which is filled in a pass over its keys.
-const KeySums& SumsOf(const HeadTokens& head, const SumsWanted& wanted, int head_dim, KeySums* own);
+// Means of every head's keys: of its running sums, else of the backend's, in a pass over the keys for each sum wanted.
+absl::StatusOr<std::vector<KeyMeans>> MeansOf(const ScoreInput& input, const SumsWanted& wanted);
 
 // The backend's scores of every head's keys. anchors(h) gives what ScoreTask::anchors is to hold for head h, and runs
 // in parallel; `window` as there.

@@ -15,17 +15,10 @@ class WindowedManifoldKv : public Scorer {
   SumsWanted sums() const override { return {.unit = false, .raw = false, .window = window_}; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    const auto means = [&](int h) {
-      KeySums own(sums(), input.head_dim);
-      const KeySums& key_sums = SumsOf(input.heads[h], sums(), input.head_dim, &own);
-      std::vector<float> all;
-      for (int64_t w = 0; w * window_ < input.heads[h].count; ++w) {
-        const std::vector<float> mean = key_sums.WindowMean(w);
-        all.insert(all.end(), mean.begin(), mean.end());
-      }
-      return all;
-    };
-    return ScoreHeads(input, kind_, window_, means, scores);
+    const auto means = MeansOf(input, sums());
+    if (!means.ok()) return means.status();
+    const auto of_windows = [&](int h) { return (*means)[h].windows; };
+    return ScoreHeads(input, kind_, window_, of_windows, scores);
   }
 
  private:

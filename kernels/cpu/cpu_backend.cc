@@ -99,6 +99,12 @@ class CpuBackend final : public Backend {
     return Outcome::kDone;
   }
 
+  Outcome Sum(const SumTask* tasks, int count) override {
+    double work = 0;
+    for (int i = 0; i < count; ++i) work += 10.0 * static_cast<double>(tasks[i].count);
+    Spread(count, work, [&](int i) { cpu::SumKeys(tasks[i]); });
+    return Outcome::kDone;
+  }
   Outcome Score(const ScoreTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 10.0 * static_cast<double>(tasks[i].count);

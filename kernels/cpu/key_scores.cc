@@ -295,6 +295,35 @@ void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* s
   if (ScalarForced()) return scalar::AddKeys(rows, count, dim, unit, sums);
   HWY_DYNAMIC_DISPATCH(AddKeysImpl)(rows, count, dim, unit, sums);
 }
+void CloseGroup(int dim, double* open, double* sums) {
+  for (int j = 0; j < dim; ++j) {
+    sums[j] += open[j];
+    open[j] = 0;
+  }
+}
+void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t window, int64_t before, double* sums,
+               double* open) {
+  for (int64_t i = 0; i < count;) {  // runs of one group
+    const int64_t index = window == 0 ? 0 : (before + i) / window, place = before + i - index * window;
+    int64_t run = std::min(count - i, kSumGroup - place % kSumGroup);
+    if (window > 0) run = std::min(run, window - place);
+    AddKeys({rows.row(i), rows.stride_bytes, rows.dtype}, run, dim, unit, open);
+    if ((place + run) % kSumGroup == 0 || place + run == window) CloseGroup(dim, open, sums + index * dim);
+    i += run;
+  }
+}
+void SumKeys(const SumTask& task) {
+  const int dim = task.keys.head_dim;
+  double open[kMaxHeadDim] = {0};
+  std::fill_n(task.sums, task.windows() * dim, 0.0);
+  for (int64_t i = 0; i < task.count;) {  // runs of one chunk
+    const int64_t run = std::min(task.count - i, task.keys.chunk_tokens - i % task.keys.chunk_tokens);
+    const ConstRows rows = {task.keys.row(i), dim * SizeOf(task.keys.dtype), task.keys.dtype};
+    AddToSums(rows, run, dim, task.unit, task.window, i, task.sums, open);
+    i += run;
+  }
+  if (task.count > 0) CloseGroup(dim, open, task.sums + (task.windows() - 1) * dim);
+}
 
 }  // namespace seine::cpu
 #endif  // HWY_ONCE

@@ -18,9 +18,18 @@ void ScoreKeys(const ScoreTask& task);
 // |anchor|^2 as kUnitL2 takes it.
 float AnchorSquares(const float* anchor, int dim);
 
-// sums[dim] += rows [0, count), in order, in fp64; `unit`: of rows divided by their norms (as k * (1 / |k|) in fp32; a
-// zero row adds nothing). Adding rows in several calls gives the same bits as adding them in one.
+// sums[dim] += rows [0, count), in order, in fp64; `unit` as in SumTask. Adding rows in several calls gives the same
+// bits as adding them in one.
 void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* sums);
+
+// The sums of a SumTask.
+void SumKeys(const SumTask& task);
+// The same as keys come: rows [0, count) after `before` others. sums[windows, dim] of whole groups, zeros at a window's
+// first row; open[dim] of the group that is not whole yet, zeros at first: the last window's sum is sums + open.
+void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t window, int64_t before, double* sums,
+               double* open);
+// Ends a group: sums[dim] += open, which becomes zeros. Of no rows this changes nothing.
+void CloseGroup(int dim, double* open, double* sums);
 
 namespace scalar {
 void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, const float* anchor, float* out);

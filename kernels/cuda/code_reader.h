@@ -24,6 +24,25 @@ SEINE_BODY T Load(const void* at) {
 }
 SEINE_BODY inline uint32_t LoadWord(const void* at) { return Load<uint32_t>(at); }
 
+// 16 bytes of a row, which may begin at any multiple of 4.
+struct alignas(16) Quad {
+  uint32_t word[4];
+};
+SEINE_BODY inline Quad LoadQuad(const uint8_t* at) {
+  Quad quad;
+#ifdef __CUDA_ARCH__
+  if (reinterpret_cast<uintptr_t>(at) % 16 == 0) {
+    const uint4 four = Load<uint4>(at);
+    quad.word[0] = four.x, quad.word[1] = four.y, quad.word[2] = four.z, quad.word[3] = four.w;
+  } else {
+    for (int i = 0; i < 4; ++i) quad.word[i] = LoadWord(at + i * 4);
+  }
+#else
+  memcpy(&quad, at, sizeof(quad));
+#endif
+  return quad;
+}
+
 // Sum of the products of four signed bytes each.
 SEINE_BODY inline int32_t Dot4(uint32_t a, uint32_t b, int32_t sum) {
 #ifdef __CUDA_ARCH__

@@ -85,6 +85,10 @@ class CudaBackend final : public Backend {
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;
 
+  Outcome Sum(const SumTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    return OutcomeOf(SumOnDevice(tasks, count, lanes_.Acquire().get()), "summing");
+  }
   Outcome Score(const ScoreTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     return OutcomeOf(ScoreOnDevice(tasks, count, lanes_.Acquire().get()), "scoring");

@@ -56,6 +56,7 @@ class CudaDevice final : public Device {
   }
   Error Count(const CountArgs& args, Stream stream) override { return Result(LaunchCount(args, Cuda(stream))); }
   Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
+  Error Sum(const SumArgs& args, Stream stream) override { return Result(LaunchSum(args, Cuda(stream))); }
   Error Score(const ScoreArgs& args, Stream stream) override { return Result(LaunchScore(args, Cuda(stream))); }
   Error Select(const SelectArgs& args, Stream stream) override { return Result(LaunchSelect(args, Cuda(stream))); }
   Error Project(const ProjectArgs& args, Stream stream) override { return Result(LaunchProject(args, Cuda(stream))); }

@@ -47,6 +47,7 @@ class Device {
   virtual Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) = 0;
   virtual Error Count(const CountArgs& args, Stream stream) = 0;
   virtual Error Gather(const GatherArgs& args, Stream stream) = 0;
+  virtual Error Sum(const SumArgs& args, Stream stream) = 0;
   virtual Error Score(const ScoreArgs& args, Stream stream) = 0;
   virtual Error Select(const SelectArgs& args, Stream stream) = 0;
   virtual Error Project(const ProjectArgs& args, Stream stream) = 0;

@@ -33,26 +33,15 @@ struct LowRankDotShared : DotShared {
 };
 static_assert(kDotRows == kLowRankTile && kDotLanes == kLowRankLanes);
 
-// 16 bytes of a row, as floats to `out`. Rows are multiples of 32 bytes, but may begin at any multiple of 4.
+// 16 bytes of a row, as floats to `out`. Rows are multiples of 32 bytes.
 SEINE_BODY inline void LoadPiece(const uint8_t* row, DType dtype, int piece, float* out) {
-  uint32_t words[4];
-#ifdef __CUDA_ARCH__
-  const uint8_t* at = row + piece * 16;
-  if (reinterpret_cast<uintptr_t>(at) % 16 == 0) {
-    const uint4 four = Load<uint4>(at);
-    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
-  } else {
-    for (int i = 0; i < 4; ++i) words[i] = LoadWord(at + i * 4);
-  }
-#else
-  memcpy(words, row + piece * 16, 16);
-#endif
+  const Quad quad = LoadQuad(row + piece * 16);
   if (dtype == DType::kFloat32) {
-    for (int i = 0; i < 4; ++i) out[piece * 4 + i] = BitsFloat(words[i]);
+    for (int i = 0; i < 4; ++i) out[piece * 4 + i] = BitsFloat(quad.word[i]);
     return;
   }
   for (int i = 0; i < 8; ++i) {
-    const uint16_t bits = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+    const uint16_t bits = static_cast<uint16_t>(quad.word[i / 2] >> (i % 2 * 16));
     out[piece * 8 + i] = dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
   }
 }

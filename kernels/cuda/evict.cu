@@ -1,7 +1,8 @@
-// Scoring and selection as CUDA kernels.
+// Sums, scoring and selection as CUDA kernels.
 #include "kernels/cuda/evict_launch.h"
 #include "kernels/cuda/retain_body.h"
 #include "kernels/cuda/score_body.h"
+#include "kernels/cuda/sum_body.h"
 
 namespace seine::cuda {
 namespace {
@@ -14,6 +15,14 @@ __global__ void __launch_bounds__(kLanes) EvictKernel(Args args) {
 }
 
 }  // namespace
+
+cudaError_t LaunchSum(const SumArgs& args, cudaStream_t stream) {
+  if (args.most_blocks > 0) {
+    EvictKernel<SumShared, SumBody, kSumLanes><<<dim3(args.most_blocks, args.num_items), kSumLanes, 0, stream>>>(args);
+  }
+  EvictKernel<FoldShared, FoldBody, kSumLanes><<<dim3(args.most_windows, args.num_items), kSumLanes, 0, stream>>>(args);
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchScore(const ScoreArgs& args, cudaStream_t stream) {
   EvictKernel<ScoreShared, ScoreBody, kScoreLanes>

@@ -13,20 +13,88 @@ namespace {
 
 using Error = Device::Error;
 
-constexpr int64_t kMostKeys = int64_t{4} << 20;  // of a batch, unless one task has more
+// Of a batch, unless one task has more: scores, and groups of keys that are summed apart (8 bytes a coordinate).
+constexpr int64_t kMostKeys = int64_t{4} << 20, kMostGroups = int64_t{32} << 10;
 constexpr int kMostTasks = 4096;
 
-// batch(first, count) for runs of tasks of at most kMostKeys scores together.
-template <typename Task, typename Batch>
-Error InBatches(const Task* tasks, int count, Batch batch) {
+// batch(first, count, size) for runs of tasks that are `most` together; size_of(task) tells what one is.
+template <typename Task, typename Size, typename Batch>
+Error InBatches(const Task* tasks, int count, int64_t most, Size size_of, Batch batch) {
   for (int first = 0; first < count;) {
     int now = 1;
-    int64_t keys = tasks[first].count;
-    while (first + now < count && now < kMostTasks && keys + tasks[first + now].count <= kMostKeys) {
-      keys += tasks[first + now++].count;
+    int64_t size = size_of(tasks[first]);
+    while (first + now < count && now < kMostTasks && size + size_of(tasks[first + now]) <= most) {
+      size += size_of(tasks[first + now++]);
     }
-    if (const Error error = batch(tasks + first, now, keys); error != Device::kNoError) return error;
+    if (const Error error = batch(tasks + first, now, size); error != Device::kNoError) return error;
     first += now;
+  }
+  return Device::kNoError;
+}
+
+int64_t ChunksOf(const ChunkedRows& keys, int64_t count) { return (count + keys.chunk_tokens - 1) / keys.chunk_tokens; }
+
+int64_t GroupsOfWindow(const SumTask& t) {
+  const int64_t keys = t.window == 0 ? t.count : std::min(t.window, t.count);
+  return (keys + kSumGroup - 1) / kSumGroup;
+}
+
+SumItem ItemOf(const SumTask& t, double* sums, double* partial, ViewWriter* views) {
+  SumItem item;
+  item.chunks = views->Put(t.keys.chunks, ChunksOf(t.keys, t.count));
+  item.chunk_tokens = t.keys.chunk_tokens;
+  item.head_dim = t.keys.head_dim;
+  item.dtype = t.keys.dtype;
+  item.unit = t.unit;
+  item.count = static_cast<int32_t>(t.count);
+  item.window = static_cast<int32_t>(t.window == 0 ? std::max<int64_t>(t.count, 1) : t.window);
+  item.windows = static_cast<int32_t>(t.windows());
+  item.groups = static_cast<int32_t>(GroupsOfWindow(t));
+  item.partial = partial;
+  item.sums = sums;
+  return item;
+}
+
+Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
+  size_t bytes = ViewWriter::Room(count * sizeof(SumItem)), sums = 0, partial = 0;
+  for (int i = 0; i < count; ++i) {
+    const SumTask& t = tasks[i];
+    bytes += ViewWriter::Room(ChunksOf(t.keys, t.count) * sizeof(uint8_t*));
+    sums += t.windows() * t.keys.head_dim;
+    partial += t.windows() * GroupsOfWindow(t) * t.keys.head_dim;
+  }
+  if (sums == 0) return Device::kNoError;
+  ViewWriter views(lane);
+  Error error = views.Reserve(bytes);
+  if (error == Device::kNoError) error = lane->workspace.Reserve((sums + partial) * sizeof(double));
+  if (error == Device::kNoError) error = lane->answers.Reserve(sums * sizeof(double));
+  if (error != Device::kNoError) return error;
+  SumArgs args;
+  args.num_items = count;
+  std::vector<SumItem> items;
+  auto* sums_at = reinterpret_cast<double*>(lane->workspace.data());
+  double* partial_at = sums_at + sums;
+  for (int i = 0; i < count; ++i) {
+    const SumItem& item = items.emplace_back(ItemOf(tasks[i], sums_at, partial_at, &views));
+    const int slots = SumSlots(item.head_dim);
+    args.most_blocks = std::max(args.most_blocks, (item.num_groups() + slots - 1) / slots);
+    args.most_windows = std::max(args.most_windows, item.windows);
+    sums_at += int64_t{item.windows} * item.head_dim;
+    partial_at += int64_t{item.num_groups()} * item.head_dim;
+  }
+  args.items = views.Put(items.data(), items.size());
+  error = views.Send();
+  if (error == Device::kNoError) error = lane->device->Sum(args, lane->stream);
+  if (error == Device::kNoError) {
+    error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), sums * sizeof(double), lane->stream);
+  }
+  error = lane->Finish(error);
+  if (error != Device::kNoError) return error;
+  const auto* answer = reinterpret_cast<const double*>(lane->answers.data());
+  for (const SumTask* t = tasks; t < tasks + count; ++t) {
+    const int64_t size = t->windows() * t->keys.head_dim;
+    std::copy_n(answer, size, t->sums);
+    answer += size;
   }
   return Device::kNoError;
 }
@@ -34,7 +102,7 @@ Error InBatches(const Task* tasks, int count, Batch batch) {
 // What a task's views take in the lane.
 struct ScoreSizes {
   explicit ScoreSizes(const ScoreTask& t)
-      : chunks((t.count + t.keys.chunk_tokens - 1) / t.keys.chunk_tokens),
+      : chunks(ChunksOf(t.keys, t.count)),
         anchors(!TakesAnchor(t.kind) ? 0
                 : t.window == 0      ? int64_t{t.count > 0}
                                      : (t.count + t.window - 1) / t.window),
@@ -146,9 +214,16 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
 
 }  // namespace
 
+Error SumOnDevice(const SumTask* tasks, int count, Lane* lane) {
+  return InBatches(
+      tasks, count, kMostGroups, [](const SumTask& t) { return t.windows() * GroupsOfWindow(t); },
+      [&](const SumTask* first, int now, int64_t) { return SumBatch(first, now, lane); });
+}
+
 Error ScoreOnDevice(const ScoreTask* tasks, int count, Lane* lane) {
-  return InBatches(tasks, count,
-                   [&](const ScoreTask* first, int now, int64_t keys) { return ScoreBatch(first, now, keys, lane); });
+  return InBatches(
+      tasks, count, kMostKeys, [](const ScoreTask& t) { return t.count; },
+      [&](const ScoreTask* first, int now, int64_t keys) { return ScoreBatch(first, now, keys, lane); });
 }
 
 Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane) {
@@ -157,8 +232,9 @@ Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane) {
     tasks[i].places->resize(std::min(tasks[i].kept, tasks[i].count));
     std::iota(tasks[i].places->begin(), tasks[i].places->end(), 0u);
   }
-  return InBatches(tasks, count,
-                   [&](const SelectTask* first, int now, int64_t) { return SelectBatch(first, now, lane); });
+  return InBatches(
+      tasks, count, kMostKeys, [](const SelectTask& t) { return t.count; },
+      [&](const SelectTask* first, int now, int64_t) { return SelectBatch(first, now, lane); });
 }
 
 }  // namespace seine::cuda

@@ -7,8 +7,9 @@
 
 namespace seine::cuda {
 
-// backend.h, Score and Select. Both return when their answers are there, or nothing of theirs is under way any more.
-// Scores take their room in the lane, 4 bytes a key, for a few million keys at a time.
+// backend.h, Sum, Score and Select. Each returns when their answers are there, or nothing of theirs is under way any
+// more. Scores take their room in the lane, 4 bytes a key, for a few million keys at a time.
+Device::Error SumOnDevice(const SumTask* tasks, int count, Lane* lane);
 Device::Error ScoreOnDevice(const ScoreTask* tasks, int count, Lane* lane);
 Device::Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane);
 

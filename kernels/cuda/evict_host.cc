@@ -2,8 +2,14 @@
 
 #include "kernels/cuda/retain_body.h"
 #include "kernels/cuda/score_body.h"
+#include "kernels/cuda/sum_body.h"
 
 namespace seine::cuda {
+
+void RunSumOnHost(const SumArgs& args, uint64_t seed) {
+  RunGridOnHost<SumShared>({args.most_blocks, args.num_items}, kSumLanes, seed, args, SumBody());
+  RunGridOnHost<FoldShared>({args.most_windows, args.num_items}, kSumLanes, seed + 1, args, FoldBody());
+}
 
 void RunScoreOnHost(const ScoreArgs& args, uint64_t seed) {
   RunGridOnHost<ScoreShared>({ScoreBlocks(args), args.num_items}, kScoreLanes, seed, args, ScoreBody());

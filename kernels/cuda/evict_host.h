@@ -9,6 +9,7 @@
 namespace seine::cuda {
 
 // Blocks and lanes run in an order drawn from `seed` (block.h). args as the launches take them, in host memory.
+void RunSumOnHost(const SumArgs& args, uint64_t seed);
 void RunScoreOnHost(const ScoreArgs& args, uint64_t seed);
 void RunSelectOnHost(const SelectArgs& args, uint64_t seed);
 

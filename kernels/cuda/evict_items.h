@@ -1,4 +1,4 @@
-// Kernels of eviction: a score for every key of a head, and the places of the largest scores.
+// Kernels of eviction: sums of a head's keys, a score for every key, and the places of the largest scores.
 #ifndef SEINE_KERNELS_CUDA_EVICT_ITEMS_H_
 #define SEINE_KERNELS_CUDA_EVICT_ITEMS_H_
 
@@ -7,6 +7,34 @@
 #include "kernels/key_score.h"
 
 namespace seine::cuda {
+
+inline constexpr int kSumLanes = 256;
+inline constexpr int kSumSlots = 4;
+// Groups that a block adds side by side, a lane a coordinate.
+SEINE_HD constexpr int SumSlots(int head_dim) {
+  return kSumLanes / head_dim < kSumSlots ? kSumLanes / head_dim : kSumSlots;
+}
+
+// key_score.h, SumTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
+struct SumItem {
+  const uint8_t* const* chunks = nullptr;  // types.h, ChunkedRows
+  int32_t chunk_tokens = 1;
+  int32_t head_dim = 0;
+  DType dtype = DType::kFloat32;
+  bool unit = false;
+  int32_t count = 0;
+  int32_t window = 1;         // keys a sum
+  int32_t windows = 1;        // sums
+  int32_t groups = 1;         // of a window
+  double* partial = nullptr;  // [num_groups()][head_dim], of the first kernel
+  double* sums = nullptr;     // [windows][head_dim]
+  SEINE_HD int32_t num_groups() const { return windows * groups; }
+};
+struct SumArgs {  // blocks of SumSlots groups, items; then windows, items
+  const SumItem* items = nullptr;
+  int32_t num_items = 0;
+  int32_t most_blocks = 0, most_windows = 0;  // of an item
+};
 
 inline constexpr int kScoreLanes = 256;
 inline constexpr int kScoreKeys = 128;  // a block

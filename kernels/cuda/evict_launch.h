@@ -9,6 +9,7 @@
 namespace seine::cuda {
 
 // Enqueued on `stream`; they return at once. At most 65,535 items.
+cudaError_t LaunchSum(const SumArgs& args, cudaStream_t stream);
 cudaError_t LaunchScore(const ScoreArgs& args, cudaStream_t stream);
 cudaError_t LaunchSelect(const SelectArgs& args, cudaStream_t stream);
 

@@ -22,9 +22,7 @@ struct ScoreShared {
 inline int ScoreBlocks(const ScoreArgs& args) { return (args.most_keys + kScoreKeys - 1) / kScoreKeys; }
 
 template <DType kType>
-SEINE_BODY float Coordinate(const uint8_t* row, int j) {
-  if constexpr (kType == DType::kFloat32) return Load<float>(row + j * 4);
-  const auto bits = Load<uint16_t>(row + j * 2);
+SEINE_BODY float Widen(uint16_t bits) {
   if constexpr (kType == DType::kBFloat16) return Bf16ToFloat(bits);
 #ifdef __CUDA_ARCH__
   float value;
@@ -33,6 +31,11 @@ SEINE_BODY float Coordinate(const uint8_t* row, int j) {
 #else
   return HalfToFloat(bits);
 #endif
+}
+template <DType kType>
+SEINE_BODY float Coordinate(const uint8_t* row, int j) {
+  if constexpr (kType == DType::kFloat32) return Load<float>(row + j * 4);
+  return Widen<kType>(Load<uint16_t>(row + j * 2));
 }
 
 // One lane's sums over its share of a key.

@@ -58,6 +58,10 @@ class TestBackend : public Backend {
     const Outcome outcome = Next();
     return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs) : outcome;
   }
+  Outcome Sum(const SumTask* tasks, int count) override {
+    const Outcome outcome = Next();
+    return outcome == Outcome::kDone ? inner_->Sum(tasks, count) : outcome;
+  }
   Outcome Score(const ScoreTask* tasks, int count) override {
     const Outcome outcome = Next();
     return outcome == Outcome::kDone ? inner_->Score(tasks, count) : outcome;

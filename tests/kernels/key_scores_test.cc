@@ -141,5 +141,61 @@ TEST(KeyScores, SumsOnEveryTargetAndInAnySplit) {
   }
 }
 
+// Groups of kSumGroup by place in a window, each from nothing, then the groups in order: by hand.
+std::vector<double> SumsByHand(const std::vector<float>& values, int n, int dim, int64_t window) {
+  const int64_t span = window == 0 ? n : window, windows = window == 0 ? 1 : (n + window - 1) / window;
+  std::vector<double> sums(windows * dim);
+  for (int64_t w = 0; w < windows; ++w) {
+    const int64_t end = std::min<int64_t>(n, (w + 1) * span);
+    for (int64_t first = w * span; first < end; first += kSumGroup) {
+      for (int j = 0; j < dim; ++j) {
+        double group = 0;
+        for (int64_t i = first; i < std::min(end, first + kSumGroup); ++i) group += values[i * dim + j];
+        sums[w * dim + j] += group;
+      }
+    }
+  }
+  return sums;
+}
+
+TEST(KeyScores, SumsRunByGroupsOfAWindowsPlaces) {
+  constexpr int kDim = 80;
+  for (const int n : {0, 1, 127, 128, 129, 700}) {
+    const std::vector<float> keys = Keys(n, kDim, 3 + n);
+    for (const int64_t window : {0, 1, 64, 128, 200, 256, 1000}) {
+      SCOPED_TRACE(testing::Message() << n << " keys, window " << window);
+      std::vector<const uint8_t*> chunks;
+      constexpr int kChunk = 90;
+      for (int i = 0; i < n; i += kChunk) chunks.push_back(reinterpret_cast<const uint8_t*>(&keys[size_t(i) * kDim]));
+      SumTask task = {{chunks.data(), kChunk, kDim, DType::kFloat32}, n, /*unit=*/false, window};
+      std::vector<double> sums(task.windows() * kDim, -7.0);
+      task.sums = sums.data();
+      const std::vector<double> want = SumsByHand(keys, n, kDim, window);
+      OnEveryTarget([&](const std::string&) {
+        cpu::SumKeys(task);
+        EXPECT_EQ(sums, want);
+      });
+    }
+  }
+}
+
+TEST(KeyScores, SumsThatRunOnAreThoseOfOnePass) {
+  constexpr int kDim = 64, kKeys = 1100;
+  const Typed typed(WithAZero(kKeys, kDim), kDim, DType::kBFloat16);
+  for (const bool unit : {false, true}) {
+    for (const int64_t window : {0, 100, 384}) {
+      const int64_t windows = window == 0 ? 1 : (kKeys + window - 1) / window;
+      std::vector<double> want(windows * kDim), open(kDim), all(windows * kDim), rest(kDim);
+      cpu::AddToSums(typed.rows, kKeys, kDim, unit, window, 0, want.data(), open.data());
+      for (int first = 0, count = 1; first < kKeys; first += count, count = count * 2 + 1) {
+        const ConstRows rows = {typed.rows.row(first), typed.rows.stride_bytes, typed.rows.dtype};
+        cpu::AddToSums(rows, std::min(count, kKeys - first), kDim, unit, window, first, all.data(), rest.data());
+      }
+      EXPECT_EQ(all, want) << window;
+      EXPECT_EQ(rest, open) << window;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace seine

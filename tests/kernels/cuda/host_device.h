@@ -141,12 +141,15 @@ class HostDevice final : public Device {
   Error Gather(const GatherArgs& args, Stream) override {
     return Open([&] { RunGatherOnHost(args, ++seed_); });
   }
+  Error Sum(const SumArgs& args, Stream) override {
+    return Open([&] {
+      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i]);
+      RunSumOnHost(args, ++seed_);
+    });
+  }
   Error Score(const ScoreArgs& args, Stream) override {
     return Open([&] {
-      for (int i = 0; i < args.num_items; ++i) {
-        const ScoreItem& item = args.items[i];
-        for (int key = 0; key < item.count; key += item.chunk_tokens) MustReach(item.chunks[key / item.chunk_tokens]);
-      }
+      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i]);
       RunScoreOnHost(args, ++seed_);
     });
   }
@@ -182,6 +185,10 @@ class HostDevice final : public Device {
     }
     fprintf(stderr, "a kernel was pointed to memory that a device cannot reach\n");
     abort();
+  }
+  template <typename Item>
+  void CheckChunks(const Item& item) {
+    for (int key = 0; key < item.count; key += item.chunk_tokens) MustReach(item.chunks[key / item.chunk_tokens]);
   }
   void CheckRuns(const LowRankRows& rows) {
     for (int r = 0; r < rows.num_runs; ++r) {
