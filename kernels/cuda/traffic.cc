@@ -1,7 +1,9 @@
 #include "kernels/cuda/traffic.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/key_score.h"
 #include "kernels/oja_rule.h"
 #include "kernels/recall_target.h"
 
@@ -72,17 +74,22 @@ std::vector<StepTraffic> CountTraffic(const LayerWork& w) {
   const double heads = w.heads, dim = w.head_dim, rank = w.rank, n = OjaColumns(w.interval), size = SizeOf(w.dtype);
   const double rows = static_cast<double>(w.rows), kept = static_cast<double>(w.kept);
   const double basis = dim * static_cast<double>(OjaColumns(w.rank)) * kFloat, row = dim * kFloat;
-  StepTraffic learn = {"learn"}, project = {"project"}, rebuild = {"rebuild"}, score = {"score"}, select = {"select"};
+  StepTraffic learn = {"learn"}, project = {"project"}, rebuild = {"rebuild"}, sum = {"sum"}, score = {"score"},
+              select = {"select"};
   learn.device_bytes = heads * (2 * basis + rows * row);
   // Of an update: X to Y, Y to P, U's step; R^T R, R H, the root's product; Y^T Y. A multiplication and an addition.
   learn.block_operations = rows / w.interval * 2 * (3 * dim * rank * n + 3 * dim * n * n + rank * n * n);
   project.device_bytes = heads * (basis + rows * (row + rank * size));
   rebuild.device_bytes = heads * (rank * dim * sizeof(uint16_t) + rows * row);
   rebuild.link_bytes = heads * rows * rank * size;
-  (w.keys_on_device ? score.device_bytes : score.link_bytes) = heads * rows * dim * size;
+  for (StepTraffic* step : {&sum, &score}) {
+    (w.keys_on_device ? step->device_bytes : step->link_bytes) = heads * rows * dim * size;
+  }
+  const double groups = std::ceil(rows / kSumGroup);
+  sum.device_bytes += heads * (2 * groups + 1) * dim * sizeof(double);  // of groups: written, and read again
   score.device_bytes += heads * rows * kFloat;
   select.device_bytes = heads * (rows * kFloat + kept * sizeof(uint32_t));
-  return {learn, project, rebuild, score, select};
+  return {learn, project, rebuild, sum, score, select};
 }
 
 }  // namespace seine::cuda

@@ -30,10 +30,10 @@ struct LayerWork {
   int rank = 96;
   int interval = 32;            // OjaOptions
   int64_t kept = 0;             // of each head's rows, by a selection
-  bool keys_on_device = false;  // for scoring; else in the host's memory, as an index has them
+  bool keys_on_device = false;  // for sums and scoring; else in the host's memory, as an index has them
 };
-// One launch each of "learn", "project", "rebuild", "score" and "select", on all of a head's rows. What stays in caches
-// within a launch (bases, a learner's matrices, scores between a selection's passes) counts once.
+// One launch each of "learn", "project", "rebuild", "sum", "score" and "select", on all of a head's rows. What stays in
+// caches within a launch (bases, a learner's matrices, scores between a selection's passes) counts once.
 std::vector<StepTraffic> CountTraffic(const LayerWork& work);
 
 }  // namespace seine::cuda

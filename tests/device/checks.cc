@@ -153,6 +153,31 @@ int DifferingCodeBytes(Backend* cpu, Backend* gpu) {
   return static_cast<int>(std::min<int64_t>(differing, INT32_MAX));
 }
 
+// Random heads of stored keys, all lengths: sums that differ; -1 for an error.
+int DifferingSums(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(23);
+  int differing = 0;
+  for (int i = 0; i < options.items / 20; ++i) {
+    const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
+    const std::vector<float> values = Keys(count, dim, rng());
+    const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 1, 5000);
+    const bool unit = Pick(&rng, 0, 1) == 1;
+    std::vector<double> sums[2];
+    for (Backend* backend : {cpu, gpu}) {
+      const Buffer store = StoredKeys(backend, values);
+      if (!store) return -1;
+      const uint8_t* chunk = store.data();
+      SumTask task = {{&chunk, count, dim, DType::kFloat16}, count, unit, window};
+      std::vector<double>& out = sums[backend == gpu];
+      out.resize(task.windows() * dim);
+      task.sums = out.data();
+      if (backend->Sum(&task, 1) != Outcome::kDone) return -1;
+    }
+    differing += sums[0] != sums[1];
+  }
+  return differing;
+}
+
 // Random heads of stored keys, all kinds and lengths: scores that differ, and places; -1 for an error.
 int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(11);
@@ -300,6 +325,7 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
   };
   check("codes equal the CPU's", 36, [&] { return DifferingCodeBytes(cpu, gpu); });
   check("random ragged items equal the CPU's", options.items, [&] { return DifferingItems(options, cpu, gpu); });
+  check("sums of keys equal the CPU's", options.items / 20, [&] { return DifferingSums(options, cpu, gpu); });
   check("scores and retained places equal the CPU's", options.items / 20,
         [&] { return DifferingScores(options, cpu, gpu); });
   check("low-rank codes and rows equal the CPU's", options.items / 20,

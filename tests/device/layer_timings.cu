@@ -106,31 +106,39 @@ class LowRankLayer {
 
 }  // namespace
 
-// Scoring and selection of a layer of 8 heads of 64K keys that lie on the device: KeyDiff's score, a quarter kept. Two
+// Sums, scores and selection of a layer of 8 heads of 64K keys that lie on the device: KeyDiff's, a quarter kept. Two
 // layers take turns, so that neither is read from a cache.
 Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double copy) {
   constexpr int64_t kKeys = 65536, kKept = kKeys / 4, kTurns = 2;
   const size_t head_bytes = kKeys * kDim * 2, layer_bytes = head_bytes * kHeads;
   const Buffer resident = gpu->Allocate(kTurns * layer_bytes, Place::kCodes);
-  const Buffer work = gpu->Allocate(kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), Place::kCodes);
+  constexpr int kGroups = kKeys / kSumGroup;
+  const size_t sum_bytes = kHeads * (kGroups + 1) * kDim * sizeof(double);
+  const Buffer work =
+      gpu->Allocate(sum_bytes + kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), Place::kCodes);
   cuda::Lane lane(device);
   if (!resident || !work || keys.size() < layer_bytes || lane.Open() != 0) return {{"done", false}};
   for (int turn = 0; turn < kTurns; ++turn) {
     if (device->Copy(resident.data() + turn * layer_bytes, keys.data(), layer_bytes, lane.stream) != 0) return {};
   }
   const std::vector<float> anchor = Gaussian(kDim, 3);
-  auto* scores = reinterpret_cast<float*>(work.data());
+  auto* sums = reinterpret_cast<double*>(work.data());
+  auto* scores = reinterpret_cast<float*>(work.data() + sum_bytes);
   auto* places = reinterpret_cast<uint32_t*>(scores + kHeads * kKeys);
   auto* states = reinterpret_cast<cuda::SelectState*>(places + kHeads * kKept);
-  std::vector<double> score_us, select_us;
+  std::vector<double> sum_us, score_us, select_us;
   for (int r = 0; r < 20; ++r) {
     cuda::ViewWriter views(&lane);
     if (views.Reserve(size_t{1} << 16) != 0) return {{"done", false}};
+    std::vector<cuda::SumItem> sum(kHeads);
     std::vector<cuda::ScoreItem> score(kHeads);
     std::vector<cuda::SelectItem> select(kHeads);
     for (int h = 0; h < kHeads; ++h) {
       const uint8_t* head = resident.data() + r % kTurns * layer_bytes + h * head_bytes;
       score[h].chunks = views.Put(&head, 1);
+      sum[h] = {score[h].chunks, kKeys, kDim, DType::kFloat16, true, kKeys, kKeys, 1, kGroups};
+      sum[h].partial = sums + h * (kGroups + 1) * kDim;
+      sum[h].sums = sum[h].partial + kGroups * kDim;
       score[h].chunk_tokens = score[h].count = score[h].window = kKeys;
       score[h].head_dim = kDim;
       score[h].dtype = DType::kFloat16;
@@ -139,23 +147,28 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
       score[h].out = scores + h * kKeys;
       select[h] = {score[h].out, kKeys, kKept, states + h, places + h * kKept};
     }
+    const cuda::SumArgs sum_args = {views.Put(sum.data(), sum.size()), kHeads, kGroups / cuda::SumSlots(kDim), 1};
     const cuda::ScoreArgs score_args = {views.Put(score.data(), score.size()), kHeads, kKeys};
     const cuda::SelectArgs select_args = {views.Put(select.data(), select.size()), kHeads};
     if (views.Send() != 0) return {{"done", false}};
     Marks marks(static_cast<cudaStream_t>(lane.stream));
+    marks.Mark();
+    if (device->Sum(sum_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Score(score_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Select(select_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Finish(lane.stream) != 0) return {{"done", false}};
-    score_us.push_back(marks.Between(0));
-    select_us.push_back(marks.Between(1));
+    sum_us.push_back(marks.Between(0));
+    score_us.push_back(marks.Between(1));
+    select_us.push_back(marks.Between(2));
   }
   const auto traffic = cuda::CountTraffic(
       cuda::LayerWork{.heads = kHeads, .head_dim = kDim, .rows = kKeys, .kept = kKept, .keys_on_device = true});
   Json lines = Json::array();
   for (const cuda::StepTraffic& t : traffic) {
+    if (t.step == "sum") lines.push_back(LineOf(t, sum_us, copy, 1));
     if (t.step == "score") lines.push_back(LineOf(t, score_us, copy, 1));
     if (t.step == "select") lines.push_back(LineOf(t, select_us, copy, 1));
   }

@@ -49,7 +49,7 @@ TEST(Traffic, EqualsSumsByHand) {
 TEST(Traffic, ALayersWorkEqualsSumsByHand) {
   LayerWork work = {.heads = 8, .head_dim = 128, .rows = 4096, .rank = 90, .interval = 32, .kept = 1024};
   const std::vector<StepTraffic> steps = CountTraffic(work);
-  ASSERT_EQ(steps.size(), 5u);
+  ASSERT_EQ(steps.size(), 6u);
   const double basis = 128 * 96 * 4, rows = 4096;  // 90 columns in 96
   EXPECT_EQ(steps[0].step, "learn");
   EXPECT_DOUBLE_EQ(steps[0].device_bytes, 8 * (2 * basis + rows * 512));
@@ -60,15 +60,19 @@ TEST(Traffic, ALayersWorkEqualsSumsByHand) {
   EXPECT_EQ(steps[2].step, "rebuild");
   EXPECT_DOUBLE_EQ(steps[2].device_bytes, 8 * (90 * 256 + rows * 512));
   EXPECT_DOUBLE_EQ(steps[2].link_bytes, 8 * rows * 180);
-  EXPECT_EQ(steps[3].step, "score");
-  EXPECT_DOUBLE_EQ(steps[3].device_bytes, 8 * rows * 4);
+  EXPECT_EQ(steps[3].step, "sum");
+  EXPECT_DOUBLE_EQ(steps[3].device_bytes, 8.0 * (32 + 32 + 1) * 128 * 8);  // 32 groups, written and read; their sum
   EXPECT_DOUBLE_EQ(steps[3].link_bytes, 8 * rows * 256);
-  EXPECT_EQ(steps[4].step, "select");
-  EXPECT_DOUBLE_EQ(steps[4].device_bytes, 8 * (rows * 4 + 1024 * 4));
+  EXPECT_EQ(steps[4].step, "score");
+  EXPECT_DOUBLE_EQ(steps[4].device_bytes, 8 * rows * 4);
+  EXPECT_DOUBLE_EQ(steps[4].link_bytes, 8 * rows * 256);
+  EXPECT_EQ(steps[5].step, "select");
+  EXPECT_DOUBLE_EQ(steps[5].device_bytes, 8 * (rows * 4 + 1024 * 4));
   for (size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i].block_operations, 0);
   work.keys_on_device = true;
-  EXPECT_DOUBLE_EQ(CountTraffic(work)[3].device_bytes, 8 * rows * 260);
-  EXPECT_EQ(CountTraffic(work)[3].link_bytes, 0);
+  EXPECT_DOUBLE_EQ(CountTraffic(work)[3].device_bytes, 8 * (rows * 256 + 65 * 1024.0));
+  EXPECT_DOUBLE_EQ(CountTraffic(work)[4].device_bytes, 8 * rows * 260);
+  for (const int i : {3, 4}) EXPECT_EQ(CountTraffic(work)[i].link_bytes, 0);
 }
 
 TEST(Traffic, ASetAQueryNeedsNoUnion) {
