@@ -3,7 +3,9 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
@@ -25,7 +27,7 @@ struct QueryArguments {
 struct AppendArguments {
   client::Sequence sequence;
   int layer = 0;
-  std::string path, keys, values;
+  std::string path, keys, values, queries;
   std::optional<int64_t> position;
   int64_t first = 0;
   std::optional<int64_t> count;
@@ -122,15 +124,16 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
   return absl::OkStatus();
 }
 
-// Tokens [first, first + count) of a tensor [tokens, num_kv_heads, head_dim].
-absl::StatusOr<client::ConstTensor> Tokens(const TensorFile& file, const std::string& name,
-                                           const AppendArguments& arguments) {
+// A tensor [tokens, heads, head_dim] as it lies in the file; `what` it holds, for errors.
+absl::StatusOr<client::ConstTensor> OpenTensor(const TensorFile& file, const std::string& name,
+                                               absl::string_view what) {
   const absl::StatusOr<TensorFile::Tensor> tensor = file.Get(name);
   if (!tensor.ok()) return FileError(tensor.status());
   const auto bad = [&](const auto&... parts) {
     return FileError(absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, ": ", parts...)));
   };
   client::ConstTensor out;
+  out.data = tensor->data;
   switch (tensor->type) {
     case TensorFile::Type::kF16:
       out.dtype = client::DType::kFloat16;
@@ -142,10 +145,31 @@ absl::StatusOr<client::ConstTensor> Tokens(const TensorFile& file, const std::st
       out.dtype = client::DType::kFloat32;
       break;
     default:
-      return bad("dtype ", TensorFile::NameOf(tensor->type), "; keys are F16, BF16 or F32");
+      return bad("dtype ", TensorFile::NameOf(tensor->type), "; ", what, " are F16, BF16 or F32");
   }
-  if (tensor->shape.size() != 3)
-    return bad("has ", tensor->shape.size(), " dimensions; keys are [tokens, num_kv_heads, head_dim]");
+  const std::vector<int64_t>& shape = tensor->shape;
+  if (shape.size() != 3) {
+    return bad("has ", shape.size(), " dimensions; ", what, " are [tokens, ",
+               what == "queries" ? "num_q_heads" : "num_kv_heads", ", head_dim]");
+  }
+  out.shape = {shape[0], shape[1], shape[2]};
+  return out;
+}
+
+// Rows [first, first + count) of a tensor.
+client::ConstTensor Rows(const client::ConstTensor& tensor, int64_t first, int64_t count) {
+  const int64_t size = tensor.dtype == client::DType::kFloat32 ? 4 : 2;
+  client::ConstTensor out = tensor;
+  out.data = static_cast<const uint8_t*>(tensor.data) + first * tensor.shape[1] * tensor.shape[2] * size;
+  out.shape[0] = count;
+  return out;
+}
+
+// The tokens asked for of a tensor of keys or values.
+absl::StatusOr<client::ConstTensor> Tokens(const TensorFile& file, const std::string& name,
+                                           const AppendArguments& arguments) {
+  const absl::StatusOr<client::ConstTensor> tensor = OpenTensor(file, name, "keys");
+  if (!tensor.ok()) return tensor.status();
   const int64_t tokens = tensor->shape[0];
   const int64_t count = arguments.count.value_or(tokens - arguments.first);
   if (arguments.first < 0 || arguments.first >= tokens) {
@@ -154,23 +178,68 @@ absl::StatusOr<client::ConstTensor> Tokens(const TensorFile& file, const std::st
   if (count < 1 || count > tokens - arguments.first) {
     return UsageError(absl::StrCat("--count: ", count, " is not in [1, ", tokens - arguments.first, "]"));
   }
-  out.data = tensor->data + arguments.first * (tensor->bytes / tokens);
-  out.shape = {count, tensor->shape[1], tensor->shape[2]};
-  return out;
+  return Rows(*tensor, arguments.first, count);
+}
+
+// Where a file's queries begin among its `tokens`: traces say so, else they are of the last ones.
+absl::StatusOr<int64_t> QueryStart(const TensorFile& file, const client::ConstTensor& queries, int64_t tokens) {
+  int64_t start = tokens - queries.shape[0];
+  const auto said = file.metadata().find("query_start");
+  const bool read = said == file.metadata().end() || absl::SimpleAtoi(said->second, &start);
+  if (read && queries.shape[0] > 0 && start >= 0 && start <= tokens - queries.shape[0]) return start;
+  return FileError(absl::InvalidArgumentError(
+      absl::StrCat(file.path(), ": ", queries.shape[0], " queries do not fit ", tokens, " tokens",
+                   said == file.metadata().end() ? "" : absl::StrCat(" from query_start '", said->second, "' on"))));
+}
+
+// The queries of the last tokens that are taken of the keys, as many as the file has.
+absl::StatusOr<client::ConstTensor> QueriesOf(const TensorFile& file, const AppendArguments& arguments, int64_t taken,
+                                              const client::Geometry& geometry) {
+  const absl::StatusOr<client::ConstTensor> queries = OpenTensor(file, arguments.queries, "queries");
+  if (!queries.ok()) return queries.status();
+  if (queries->shape[1] != geometry.num_q_heads || queries->shape[2] != geometry.head_dim) {
+    return FileError(absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": tensor ", arguments.queries, ": has the shape [", absl::StrJoin(queries->shape, ", "),
+        "]; queries of this index are [tokens, ", geometry.num_q_heads, ", ", geometry.head_dim, "]")));
+  }
+  const absl::StatusOr<TensorFile::Tensor> keys = file.Get(arguments.keys);
+  if (!keys.ok()) return FileError(keys.status());
+  const absl::StatusOr<int64_t> start = QueryStart(file, *queries, keys->shape[0]);
+  if (!start.ok()) return start.status();
+  const int64_t last = arguments.first + taken - 1, end = *start + queries->shape[0];
+  if (last < *start || last >= end) {
+    return UsageError(absl::StrCat("--queries: ", arguments.queries, " holds those of tokens [", *start, ", ", end,
+                                   "), and not that of the last token to append, ", last));
+  }
+  const int64_t first = std::max(arguments.first, *start);
+  return Rows(*queries, first - *start, last + 1 - first);
+}
+
+// What the arguments name of the file. `item` points into it.
+absl::Status FillItem(const Session& session, const AppendArguments& arguments, const TensorFile& file,
+                      client::AppendItem* item) {
+  absl::StatusOr<client::ConstTensor> keys = Tokens(file, arguments.keys, arguments);
+  if (!keys.ok()) return keys.status();
+  item->keys = *std::move(keys);
+  if (!arguments.values.empty()) {
+    absl::StatusOr<client::ConstTensor> values = Tokens(file, arguments.values, arguments);
+    if (!values.ok()) return values.status();
+    item->values = *std::move(values);
+  }
+  if (arguments.queries.empty()) return absl::OkStatus();
+  const absl::StatusOr<client::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
+  if (!index.ok()) return index.status();
+  absl::StatusOr<client::ConstTensor> queries = QueriesOf(file, arguments, item->keys.shape[0], index->spec.geometry);
+  if (!queries.ok()) return queries.status();
+  item->queries = *std::move(queries);
+  return absl::OkStatus();
 }
 
 absl::Status Append(const Session& session, const AppendArguments& arguments) {
   const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
   if (!file.ok()) return FileError(file.status());
   client::AppendItem item = {arguments.sequence, arguments.layer, 0, {}, {}};
-  absl::StatusOr<client::ConstTensor> keys = Tokens(*file, arguments.keys, arguments);
-  if (!keys.ok()) return keys.status();
-  item.keys = *std::move(keys);
-  if (!arguments.values.empty()) {
-    absl::StatusOr<client::ConstTensor> values = Tokens(*file, arguments.values, arguments);
-    if (!values.ok()) return values.status();
-    item.values = *std::move(values);
-  }
+  if (absl::Status status = FillItem(session, arguments, *file, &item); !status.ok()) return status;
   if (arguments.position) {
     item.position = *arguments.position;
   } else {
@@ -181,17 +250,23 @@ absl::Status Append(const Session& session, const AppendArguments& arguments) {
       item.position = layers[arguments.layer];
   }
 
+  const int64_t asked = arguments.queries.empty() ? 0 : item.queries.shape[0];
   absl::StatusOr<client::AppendTotals> totals;
   {
     ProgressBar bar(absl::StrCat("append ", arguments.keys), item.keys.shape[0]);
     totals = session.client->AppendStream({item}, [&](int64_t tokens) { bar.Update(tokens); });
   }
   if (!totals.ok()) return totals.status();
-  const Json json = {{"index", arguments.sequence.index}, {"sequence", arguments.sequence.id},
-                     {"layer", arguments.layer},          {"position", item.position},
-                     {"tokens", totals->tokens},          {"pieces", totals->pieces}};
+  const Json json = {{"index", arguments.sequence.index},
+                     {"sequence", arguments.sequence.id},
+                     {"layer", arguments.layer},
+                     {"position", item.position},
+                     {"tokens", totals->tokens},
+                     {"pieces", totals->pieces},
+                     {"queries", asked}};
   session.Print(json, [&] {
-    return absl::StrCat("layer ", arguments.layer, ": ", totals->tokens, " tokens at position ", item.position, "\n");
+    return absl::StrCat("layer ", arguments.layer, ": ", totals->tokens, " tokens at position ", item.position,
+                        asked > 0 ? absl::StrCat(", with the queries of the last ", asked) : "", "\n");
   });
   return absl::OkStatus();
 }
@@ -244,7 +319,9 @@ void AddDataCommands(CLI::App* app, Session* session) {
   CLI::App* append =
       app->add_subcommand("append", "Append a layer's keys (and values) from a safetensors or .npy file");
   append->footer(
-      "Tensors are [tokens, num_kv_heads, head_dim] in the index's dtype.\n"
+      "Tensors are [tokens, num_kv_heads, head_dim] in the index's dtype; queries [tokens, num_q_heads, head_dim] in\n"
+      "any float type, of the file's last tokens (or, in a trace, from its query_start on): those of the last tokens\n"
+      "appended are sent.\n"
       "  seine append llama chat --layer 0 --file trace.safetensors --tensor layers.0.k");
   auto append_arguments = std::make_shared<AppendArguments>();
   AddSequenceArguments(append, &append_arguments->sequence);
@@ -252,6 +329,8 @@ void AddDataCommands(CLI::App* app, Session* session) {
   append->add_option("--file", append_arguments->path, "File with the keys")->required();
   append->add_option("--tensor", append_arguments->keys, "Tensor of the keys (.npy: array)")->required();
   append->add_option("--values", append_arguments->values, "Tensor of the values, where the index stores them");
+  append->add_option("--queries", append_arguments->queries,
+                     "Tensor of the last tokens' queries, for an index that keeps some to evict by");
   append->add_option("--position", append_arguments->position,
                      "Position of the first token (default: the layer's end)");
   append->add_option("--first", append_arguments->first, "First token of the tensor to take (0)");

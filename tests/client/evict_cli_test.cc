@@ -1,9 +1,11 @@
-// `seine evict` and `seine diagnose` with published Q-Filters: whom they keep, and files that do not fit.
+// `seine evict` and `seine diagnose` with published Q-Filters, and `seine append` with the queries that an index keeps:
+// whom they keep, and files that do not fit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLayers = 2, kKvHeads = 2, kFilterDim = 64;
+constexpr int kLayers = 2, kQHeads = 4, kKvHeads = 2, kFilterDim = 64;
 constexpr int64_t kTokens = 90;
 
 class EvictCliTest : public ::testing::Test {
@@ -33,6 +35,11 @@ class EvictCliTest : public ::testing::Test {
     const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kFilterDim}};
     const auto length = client->Append({{"m", "s"}, 1, 0, tensor, {}});
     ASSERT_TRUE(length.ok()) << length.status();
+    ASSERT_EQ(Seine("index create own --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --evict-budget 20 "
+                    "--evict-interval 30 --evict-scorer h2o --evict-keep-queries 40")
+                  .exit_code,
+              0);
+    WriteKeysAndQueries();
     WriteFilters("filters", "q_filters", kFilterDim);
     WriteFilters("narrow", "q_filters", kFilterDim / 2);
     WriteFilters("named", "filters", kFilterDim);
@@ -58,6 +65,61 @@ class EvictCliTest : public ::testing::Test {
     const auto status =
         WriteTensors({{name, TensorFile::Type::kF32, {kLayers, kKvHeads, dim}, bytes}}, {}, folder_->Path(file));
     ASSERT_TRUE(status.ok()) << status;
+  }
+  // Made-up keys with queries of all tokens, of other values, of the last 30, and of shapes that do not fit.
+  static void WriteKeysAndQueries() {
+    const auto tensor = [](const std::string& name, std::vector<int64_t> shape, int step) {
+      int64_t size = 1;
+      for (const int64_t n : shape) size *= n;
+      std::vector<float> values(size);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i * step % 8191) / 4096 - 1;
+      return OutputTensor{name, TensorFile::Type::kF32, std::move(shape),
+                          std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
+    };
+    const auto status = WriteTensors(
+        {tensor("k", {kTokens, kKvHeads, kFilterDim}, 1), tensor("q", {kTokens, kQHeads, kFilterDim}, 3),
+         tensor("others", {kTokens, kQHeads, kFilterDim}, 7), tensor("last", {30, kQHeads, kFilterDim}, 3),
+         tensor("more", {kTokens + 1, kQHeads, kFilterDim}, 3), tensor("few_heads", {kTokens, kKvHeads, kFilterDim}, 3),
+         tensor("flat", {kTokens, kFilterDim}, 3)},
+        {}, folder_->Path("kq"));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  // Whom each head holds after appends with the file's tensor of queries, by the command line or by the client.
+  static std::vector<std::vector<int32_t>> Held(const std::string& sequence) {
+    client::Scorer scorer;
+    scorer.name = "knorm";
+    const auto scores = server_->Connect()->Score({"own", sequence}, 0, scorer, {});
+    EXPECT_TRUE(scores.ok()) << scores.status();
+    std::vector<std::vector<int32_t>> positions;
+    for (const client::HeadScores& head : *scores) positions.push_back(head.positions);
+    return positions;
+  }
+  static std::vector<std::vector<int32_t>> HeldByCli(const std::string& sequence, const std::string& queries) {
+    EXPECT_EQ(Seine("seq create own " + sequence).exit_code, 0);
+    const std::string append = "append own " + sequence + " --layer 0 --file %kq --tensor k --queries " + queries;
+    const std::pair<const char*, const char*> parts[] = {{" --count 45", "queries of the last 45"},
+                                                         {" --first 45 -o json", "\"queries\": 45"}};
+    for (const auto& [part, says] : parts) {
+      const Outcome outcome = Seine(append + part);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_TRUE(absl::StrContains(outcome.out, says)) << outcome.out;
+    }
+    return Held(sequence);
+  }
+  static std::vector<std::vector<int32_t>> HeldByClient(const std::string& sequence, const std::string& queries) {
+    const auto client = server_->Connect();
+    const auto file = TensorFile::Open(folder_->Path("kq"));
+    EXPECT_TRUE(client->CreateSequence("own", sequence).ok());
+    for (const int64_t first : {0, 45}) {
+      const auto part = [&](const std::string& name, int64_t heads) {
+        const uint8_t* data = file->Get(name)->data + first * heads * kFilterDim * sizeof(float);
+        return client::ConstTensor{data, client::DType::kFloat32, {45, heads, kFilterDim}};
+      };
+      const auto length =
+          client->Append({{"own", sequence}, 0, first, part("k", kKvHeads), {}, part(queries, kQHeads)});
+      EXPECT_TRUE(length.ok()) << length.status();
+    }
+    return Held(sequence);
   }
   static Outcome Seine(const std::string& line) {
     std::vector<std::string> arguments = {SEINE_PROGRAM};
@@ -96,7 +158,7 @@ TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
 
 TEST_F(EvictCliTest, AnIndexIsToldToKeepQueries) {
   const std::string shape = " --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 100 ";
-  const Outcome made = Seine("index create own" + shape + "--evict-scorer h2o --evict-keep-queries 40 -o json");
+  const Outcome made = Seine("index create told" + shape + "--evict-scorer h2o --evict-keep-queries 40 -o json");
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const Json json = Json::parse(made.out);
   EXPECT_EQ(json["evict_keep_queries"], 40);
@@ -108,12 +170,38 @@ TEST_F(EvictCliTest, AnIndexIsToldToKeepQueries) {
   EXPECT_TRUE(absl::StrContains(help.out, "--evict-keep-queries")) << help.out;
 }
 
+TEST_F(EvictCliTest, AppendedQueriesDecideWhoIsKept) {
+  const auto held = HeldByCli("a", "q");
+  ASSERT_EQ(held.size(), kKvHeads);
+  EXPECT_LE(held[0].size(), 50u);
+  EXPECT_EQ(held, HeldByClient("b", "q"));
+  EXPECT_NE(held, HeldByCli("c", "others"));
+}
+
+// A file that has queries of its last tokens alone brings what it has.
+TEST_F(EvictCliTest, QueriesOfTheLastTokensAreSent) {
+  ASSERT_EQ(Seine("seq create own d").exit_code, 0);
+  const Outcome outcome =
+      Seine("append own d --layer 0 --file %kq --tensor k --queries last --first 50 --count 38 -o json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["queries"], 28);  // of tokens 60 to 87
+}
+
 TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
   const struct {
     std::string line;
     int exit_code;
     std::string says;
   } cases[] = {
+      {"append own s --layer 0 --file %kq --tensor k --queries none", 3, "none"},
+      {"append own s --layer 0 --file %kq --tensor k --queries flat", 3, "flat: has 2 dimensions; queries are [tokens"},
+      {"append own s --layer 0 --file %kq --tensor k --queries few_heads", 3,
+       "few_heads: has the shape [90, 2, 64]; queries of this index are [tokens, 4, 64]"},
+      {"append own s --layer 0 --file %kq --tensor k --queries more", 3, "91 queries do not fit 90 tokens"},
+      {"append own s --layer 0 --file %kq --tensor k --queries last --count 60", 2,
+       "last holds those of tokens [60, 90), and not that of the last token to append, 59"},
+      {"append nowhere s --layer 0 --file %kq --tensor k --queries q", 5, "no such index"},
+      {"append m s --layer 0 --file %kq --tensor k --queries q", 7, "queries: given, but the index keeps none"},
       {"evict m s --layer 1 --scorer qfilters", 7, "filters"},
       {"evict m s --layer 1 --scorer knorm --filters %filters", 2, "--filters: only the scorer qfilters"},
       {"diagnose m s --layer 1 --filters %filters", 2, "--filters: only the scorer qfilters"},
