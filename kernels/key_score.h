@@ -43,7 +43,7 @@ SEINE_HD inline float FinishScore(KeyScore kind, float main, float squares, floa
 // Sums of keys are fp64, by groups of so many keys by their places in a window: a group's keys are added one after
 // another to nothing, then the groups' sums, in order. So a sum's bits depend neither on how its keys came nor on who
 // adds them, and a device has groups to add side by side.
-inline constexpr int kSumGroup = 128;
+inline constexpr int kSumGroup = 256;
 
 // One head's sums: of all its keys, or of each run of `window` places.
 struct SumTask {

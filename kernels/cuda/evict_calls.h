@@ -7,7 +7,7 @@
 
 namespace seine::cuda {
 
-// backend.h, Sum, Score and Select. Each returns when their answers are there, or nothing of theirs is under way any
+// backend.h, Sum, Score and Select. Each returns when its answers are there, or nothing of it is under way any
 // more. Scores take their room in the lane, 4 bytes a key, for a few million keys at a time.
 Device::Error SumOnDevice(const SumTask* tasks, int count, Lane* lane);
 Device::Error ScoreOnDevice(const ScoreTask* tasks, int count, Lane* lane);

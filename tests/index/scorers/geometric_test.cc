@@ -242,7 +242,7 @@ TEST_F(GeometricScorers, RunningSumsGiveTheSameBitsInAnySplit) {
   for (const char* name : {"keydiff", "manifoldkv", "windowed_manifoldkv", "hybrid", "normalized"}) {
     ScorerConfig config;
     config.name = name;
-    if (config.name == "windowed_manifoldkv") config.window = 300;  // sums' groups of 128 and their rests
+    if (config.name == "windowed_manifoldkv") config.window = 300;  // sums' groups of 256 and their rests
     const Scores recomputed = ScoresOf(config, l.Input(backend_.get()));
     KeySums sums((*MakeScorer(config))->sums(), l.dim);
     for (int first = 0, count = 1; first < l.n; first += count, count = count * 2 + 1) {

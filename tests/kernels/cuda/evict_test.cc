@@ -90,7 +90,7 @@ std::vector<std::vector<double>> SumsOn(Backend* backend, int dim, DType dtype, 
   std::vector<std::unique_ptr<StoredHead>> heads;
   std::vector<std::vector<double>> sums;
   std::vector<SumTask> tasks;
-  std::vector<int> counts = {0, 1, 127, 128, 129, 400};
+  std::vector<int> counts = {0, 1, 255, 256, 257, 700};
   if (dim == 64 && window == 0) counts.push_back(33 * kSumGroup + 5);  // more groups than are read ahead
   for (const int count : counts) {
     heads.push_back(std::make_unique<StoredHead>(backend, count, dim, dtype));
@@ -109,7 +109,7 @@ TEST(CudaEvict, SumsAreTheCpus) {
     for (const int dim : kHeadDims) {
       for (const DType dtype : kDTypes) {
         for (const bool unit : {false, true}) {
-          for (const int64_t window : {0, 50, 128, 200}) {
+          for (const int64_t window : {0, 50, 256, 400}) {
             SCOPED_TRACE(testing::Message()
                          << "dim " << dim << " type " << int(dtype) << " unit " << unit << " window " << window);
             const auto want = SumsOn(cpu.get(), dim, dtype, unit, window);

@@ -61,7 +61,7 @@ TEST(Traffic, ALayersWorkEqualsSumsByHand) {
   EXPECT_DOUBLE_EQ(steps[2].device_bytes, 8 * (90 * 256 + rows * 512));
   EXPECT_DOUBLE_EQ(steps[2].link_bytes, 8 * rows * 180);
   EXPECT_EQ(steps[3].step, "sum");
-  EXPECT_DOUBLE_EQ(steps[3].device_bytes, 8.0 * (32 + 32 + 1) * 128 * 8);  // 32 groups, written and read; their sum
+  EXPECT_DOUBLE_EQ(steps[3].device_bytes, 8.0 * (16 + 16 + 1) * 128 * 8);  // 16 groups, written and read; their sum
   EXPECT_DOUBLE_EQ(steps[3].link_bytes, 8 * rows * 256);
   EXPECT_EQ(steps[4].step, "score");
   EXPECT_DOUBLE_EQ(steps[4].device_bytes, 8 * rows * 4);
@@ -70,7 +70,7 @@ TEST(Traffic, ALayersWorkEqualsSumsByHand) {
   EXPECT_DOUBLE_EQ(steps[5].device_bytes, 8 * (rows * 4 + 1024 * 4));
   for (size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i].block_operations, 0);
   work.keys_on_device = true;
-  EXPECT_DOUBLE_EQ(CountTraffic(work)[3].device_bytes, 8 * (rows * 256 + 65 * 1024.0));
+  EXPECT_DOUBLE_EQ(CountTraffic(work)[3].device_bytes, 8 * (rows * 256 + 33 * 1024.0));
   EXPECT_DOUBLE_EQ(CountTraffic(work)[4].device_bytes, 8 * rows * 260);
   for (const int i : {3, 4}) EXPECT_EQ(CountTraffic(work)[i].link_bytes, 0);
 }
