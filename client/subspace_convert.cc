@@ -38,6 +38,7 @@ void ToProto(const Subspace& subspace, v1::SubspaceSettings* out) {
   if (subspace.version_tokens) out->set_version_tokens(*subspace.version_tokens);
   out->set_profile(subspace.profile);
   if (subspace.carried_to) out->set_carried_to(*subspace.carried_to);
+  if (subspace.energy) out->set_energy(*subspace.energy);
 }
 
 Subspace FromProto(const v1::SubspaceSettings& in) {
@@ -54,6 +55,7 @@ Subspace FromProto(const v1::SubspaceSettings& in) {
   if (in.has_version_tokens()) out.version_tokens = in.version_tokens();
   out.profile = in.profile();
   if (in.has_carried_to()) out.carried_to = in.carried_to();
+  if (in.has_energy()) out.energy = in.energy();
   return out;
 }
 

@@ -14,7 +14,10 @@ enum class KeyFrame : uint8_t { kDefault = 0, kPostRope = 1, kPreRope = 2 };
 
 // An index that keeps the keys and values of its zone low-rank; needs KvStore::kKeysValues and the cpu backend.
 struct Subspace {
-  int key_rank = 0, value_rank = 0;  // 1 to head_dim
+  int key_rank = 0, value_rank = 0;  // 1 to head_dim; of an index described, those that it has
+  // In (0, 1], in place of both ranks, with a profile: the smallest that hold this share of its energy in every layer
+  // and head.
+  std::optional<double> energy;
   KeyFrame frame = KeyFrame::kDefault;
   std::optional<int> interval;            // tokens between updates, and in one
   std::optional<double> learning_rate;    // relative to the covariance's trace

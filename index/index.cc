@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
   if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
+  if (absl::Status s = FindRanks(&made); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
   return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));

@@ -46,12 +46,13 @@ absl::StatusOr<LayerBases> Layer::Bases() const {
   LayerBases bases;
   for (int h = 0; h < num_heads(); ++h) {
     const LowRankStore& low = *strip(h).low_rank(h - strip(h).first_head());
-    if (low.key_basis() == nullptr || low.value_basis() == nullptr) {
+    std::optional<Basis> keys = low.key_basis(), values = low.value_basis();
+    if (!keys || !values) {
       return absl::FailedPreconditionError(
           absl::StrCat("layer: ", layer_, " has no basis yet; it begins with the first tokens that become low-rank"));
     }
-    bases.keys.push_back(*low.key_basis());
-    bases.values.push_back(*low.value_basis());
+    bases.keys.push_back(*std::move(keys));
+    bases.values.push_back(*std::move(values));
   }
   return bases;
 }

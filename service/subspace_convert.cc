@@ -65,6 +65,7 @@ absl::Status SubspaceFrom(const v1::SubspaceSettings& wire, const std::string& f
   if (wire.has_min_spacing()) subspace->oja.min_spacing = wire.min_spacing();
   if (wire.has_full_rank()) subspace->full_rank = wire.full_rank();
   if (wire.has_version_tokens()) subspace->version_tokens = wire.version_tokens();
+  if (wire.has_energy()) subspace->energy = wire.energy();
   if (wire.has_carried_to()) subspace->carried_to = wire.carried_to();
   subspace->profile_name = wire.profile();
   if (wire.profile().empty()) return absl::OkStatus();
@@ -87,6 +88,7 @@ void ToProto(const SubspaceConfig& subspace, v1::SubspaceSettings* out) {
   out->set_version_tokens(subspace.version_tokens);
   out->set_profile(subspace.profile_name);
   out->set_carried_to(subspace.carried_to);
+  if (subspace.energy) out->set_energy(*subspace.energy);
 }
 
 absl::StatusOr<LayerBases> BasesFrom(const v1::LayerBases& wire, const Geometry& geometry, const std::string& field) {

@@ -64,6 +64,7 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
           {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
           {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
+          {"subspace_energy", spec.subspace ? Optional(spec.subspace->energy) : Json()},
           {"subspace_frame", spec.subspace ? Json(NameOf(kKeyFrameNames, spec.subspace->frame)) : Json()},
           {"subspace_profile", spec.subspace ? Json(spec.subspace->profile) : Json()},
           {"evictions", info.evictions},
@@ -187,7 +188,7 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group(group);
 }
 
-// Each option but the rank needs it: without one everything is stored full-rank.
+// Each option but the ranks' needs them, as a rank or an energy share: without either everything is stored full-rank.
 void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
   const char* group = "Subspaces (the zone's keys and values low-rank; needs --kv-store keys_values)";
   CLI::Option* rank = create->add_option_function<int>(
@@ -200,6 +201,14 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
       },
       "Of values, and of keys without --subspace-key-rank");
   rank->group(group);
+  CLI::Option* energy = create->add_option_function<double>(
+      "--subspace-energy",
+      [spec](double value) {
+        if (!spec->subspace) spec->subspace.emplace();
+        spec->subspace->energy = value;
+      },
+      "In place of ranks: the smallest that hold this share of a profile's energy in every layer and head");
+  energy->excludes(rank)->group(group);
   const auto add = [=](const char* flag, auto member, const char* help) {
     using Value = typename std::remove_reference_t<decltype(std::declval<client::Subspace>().*member)>::value_type;
     return create
@@ -210,7 +219,6 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
               (*spec->subspace).*member = value;
             },
             help)
-        ->needs(rank)
         ->group(group);
   };
   create
@@ -232,7 +240,6 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
           },
           "post_rope (default) or pre_rope, which needs --rope-theta or --rope")
       ->transform(Names(kKeyFrameNames))
-      ->needs(rank)
       ->group(group);
   create
       ->add_option_function<std::string>(
@@ -242,13 +249,19 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
             spec->subspace->profile = value;
           },
           "Model profile that bases begin with (default: a sequence's first tokens)")
-      ->needs(rank)
       ->group(group);
   using S = client::Subspace;
   add("--subspace-interval", &S::interval, "Tokens between updates (32)");
   add("--subspace-threshold", &S::error_threshold, "Update only where more of the energy is left out; 1: never (0)");
   add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (0)");
   add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (32768)");
+  create->parse_complete_callback([=] {
+    if (rank->count() + energy->count() > 0) return;
+    for (const CLI::Option* option : create->get_options()) {
+      if (option->get_group() != group || option->count() == 0) continue;
+      throw CLI::RequiresError(option->get_name(), "--subspace-rank or --subspace-energy");
+    }
+  });
 }
 
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {

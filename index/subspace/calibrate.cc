@@ -10,15 +10,24 @@ namespace {
 
 using Eigen::MatrixXd;
 
+// The smallest that holds `energy` of each moment.
+absl::StatusOr<int> LargestRank(const std::vector<MatrixXd>& moments, double energy) {
+  int rank = 0;
+  for (const MatrixXd& moment : moments) {
+    const absl::StatusOr<int> needed = RankForEnergy(moment, energy);
+    if (!needed.ok()) return needed.status();
+    rank = std::max(rank, *needed);
+  }
+  return rank;
+}
+
 // Bases of equal rank, one a moment.
 absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments, int rank, double energy,
                                            const char* field) {
   if (rank == 0) {
-    for (const MatrixXd& moment : moments) {
-      const absl::StatusOr<int> needed = RankForEnergy(moment, energy);
-      if (!needed.ok()) return needed.status();
-      rank = std::max(rank, *needed);
-    }
+    const absl::StatusOr<int> needed = LargestRank(moments, energy);
+    if (!needed.ok()) return needed.status();
+    rank = *needed;
   }
   std::vector<Basis> bases;
   for (const MatrixXd& moment : moments) {
@@ -29,6 +38,26 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
     bases.push_back(*std::move(basis));
   }
   return bases;
+}
+
+// Of keys as a basis of the layer's would hold them, a head each.
+absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const Rope& rope, int layer,
+                                                 const CalibrationOptions& options) {
+  if (layer < 0 || layer >= static_cast<int>(profile.layers.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.layers.size()));
+  }
+  if (options.frame == KeyFrame::kPreRope && !rope.stated()) {
+    return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
+  }
+  std::vector<MatrixXd> keys;
+  for (int h = 0; h < profile.num_kv_heads; ++h) {
+    MatrixXd moment = profile.layers[layer].k_moment[h];
+    if (options.stack_queries) moment += profile.GroupQueryMoment(layer, h);
+    keys.push_back(options.frame == KeyFrame::kPreRope ? moment
+                                                       : CarryMoment(moment, rope, options.begin, options.end));
+  }
+  return keys;
 }
 
 // Row i by position(i).
@@ -56,27 +85,29 @@ absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name) {
 
 absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& rope, int layer,
                                           const CalibrationOptions& options) {
-  if (layer < 0 || layer >= static_cast<int>(profile.layers.size())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.layers.size()));
-  }
-  if (options.frame == KeyFrame::kPreRope && !rope.stated()) {
-    return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
-  }
-  const LayerProfile& moments = profile.layers[layer];
-  std::vector<MatrixXd> keys;
-  for (int h = 0; h < profile.num_kv_heads; ++h) {
-    MatrixXd moment = moments.k_moment[h];
-    if (options.stack_queries) moment += profile.GroupQueryMoment(layer, h);
-    keys.push_back(options.frame == KeyFrame::kPreRope ? moment
-                                                       : CarryMoment(moment, rope, options.begin, options.end));
-  }
-  absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(keys, options.key_rank, options.energy, "keys");
+  const auto keys = KeyMoments(profile, rope, layer, options);
+  if (!keys.ok()) return keys.status();
+  absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(*keys, options.key_rank, options.energy, "keys");
   if (!key_bases.ok()) return key_bases.status();
   absl::StatusOr<std::vector<Basis>> value_bases =
-      BasesOf(moments.v_moment, options.value_rank, options.energy, "values");
+      BasesOf(profile.layers[layer].v_moment, options.value_rank, options.energy, "values");
   if (!value_bases.ok()) return value_bases.status();
   return LayerBases{*std::move(key_bases), *std::move(value_bases)};
+}
+
+absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope& rope,
+                                             const CalibrationOptions& options) {
+  SubspaceRanks ranks;
+  for (int layer = 0; layer < static_cast<int>(profile.layers.size()); ++layer) {
+    const auto moments = KeyMoments(profile, rope, layer, options);
+    if (!moments.ok()) return moments.status();
+    const absl::StatusOr<int> keys = LargestRank(*moments, options.energy);
+    if (!keys.ok()) return keys.status();
+    const absl::StatusOr<int> values = LargestRank(profile.layers[layer].v_moment, options.energy);
+    if (!values.ok()) return values.status();
+    ranks = {std::max(ranks.keys, *keys), std::max(ranks.values, *values)};
+  }
+  return ranks;
 }
 
 void UndoRopeOfRows(const Rope& rope, int64_t first_position, int64_t count, float* rows) {

@@ -37,7 +37,7 @@ std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Ei
 int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
   const LowRankOptions& o = shape_->options;
   const int64_t rest = waiting % o.oja.interval;
-  return OjaTracker::Bytes(o.head_dim, o.key_rank, rest) + OjaTracker::Bytes(o.head_dim, o.value_rank, rest);
+  return RestingTracker::Bytes(o.head_dim, o.key_rank, rest) + RestingTracker::Bytes(o.head_dim, o.value_rank, rest);
 }
 
 // Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
@@ -62,7 +62,7 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
     block->tokens = std::min<int64_t>(done == 0 ? first : o.block_tokens, count - done);
     block->kept = KeptOf(block->tokens);
     bytes += OffsetsOf(block->tokens, block->kept).end;
-    const bool fresh = ((runs_.empty() || bases_set_) && done == 0) || in_version >= VersionTokens(before);
+    const bool fresh = ((runs_.empty() || given_ != nullptr) && done == 0) || in_version >= VersionTokens(before);
     if (fresh) before = size_ + done;
     if (fresh) bytes += VersionBytes();
     if (fresh && apart) device_bytes += VersionBytes();
@@ -91,8 +91,8 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
   return planned;
 }
 
-// Those held; before the first block the calibrated bases', without them those of its own moments (zeros: the first
-// axes).
+// Those held; before the first block those of the bases given or calibrated, without them of its own moments (zeros:
+// the first axes).
 absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrackers(const HeadRows& rows,
                                                                                      const int32_t* positions,
                                                                                      int64_t first_block) const {
@@ -105,7 +105,7 @@ absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrac
     if (moment.trace() == 0) return FromEigen(Eigen::MatrixXd::Identity(o.head_dim, rank), 0);
     return BasisOfMoment(moment, rank);
   };
-  std::optional<Basis> key_start = shape_->key_start, value_start = shape_->value_start;
+  std::optional<Basis> key_start = key_basis(), value_start = value_basis();
   if (!key_start) {
     const std::vector<float> keys = KeysInFrame(rows.keys, positions, first_block);
     auto made = start({keys.data(), o.head_dim * sizeof(float), DType::kFloat32}, o.key_rank);
@@ -117,8 +117,8 @@ absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrac
     if (!made.ok()) return made.status();
     value_start = *std::move(made);
   }
-  return std::make_shared<TrackerSet>(
-      TrackerSet{OjaTracker(*std::move(key_start), o.oja), OjaTracker(*std::move(value_start), o.oja), Memory()});
+  return std::make_shared<TrackerSet>(TrackerSet{RestingTracker(OjaTracker(*std::move(key_start), o.oja)),
+                                                 RestingTracker(OjaTracker(*std::move(value_start), o.oja)), Memory()});
 }
 
 std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const {
@@ -196,7 +196,7 @@ absl::StatusOr<std::vector<LowRankStore::Staged>> LowRankStore::StageAll(absl::S
 // Block b of every head, its first token being number `done` of the append.
 absl::Status LowRankStore::FillBlocks(std::vector<Appending>* heads, size_t b, const int32_t* positions, int64_t done) {
   Backend* const backend = (*heads)[0].store->ledger_->backend();
-  std::vector<LearnTask> learning;
+  std::vector<OjaTracker> awake;  // of keys and of values, head by head
   for (Appending& head : *heads) {
     const int64_t n = head.planned.blocks[b]->tokens;
     const auto from = [done](const ConstRows& view) {
@@ -206,15 +206,24 @@ absl::Status LowRankStore::FillBlocks(std::vector<Appending>* heads, size_t b, c
         !s.ok()) {
       return s;
     }
-    learning.push_back(head.trackers->keys.Begin(head.keys.data(), n));
-    learning.push_back(head.trackers->values.Begin(head.values.data(), n));
+    awake.push_back(head.trackers->keys.Wake());
+    awake.push_back(head.trackers->values.Wake());
+  }
+  std::vector<LearnTask> learning;
+  for (size_t h = 0; h < heads->size(); ++h) {
+    const Appending& head = (*heads)[h];
+    const int64_t n = head.planned.blocks[b]->tokens;
+    learning.push_back(awake[2 * h].Begin(head.keys.data(), n));
+    learning.push_back(awake[2 * h + 1].Begin(head.values.data(), n));
   }
   absl::Status s = StatusOf(*backend, backend->Learn(learning.data(), static_cast<int>(learning.size())));
   if (!s.ok()) return s;
   std::vector<ProjectTask> projecting;
-  for (Appending& head : *heads) {
-    head.trackers->keys.End();
-    head.trackers->values.End();
+  for (size_t h = 0; h < heads->size(); ++h) {
+    Appending& head = (*heads)[h];
+    for (OjaTracker* tracker : {&awake[2 * h], &awake[2 * h + 1]}) tracker->End();
+    head.trackers->keys.Rest(awake[2 * h]);
+    head.trackers->values.Rest(awake[2 * h + 1]);
     if (absl::Status packed = head.store->ChooseVersion(b, &head); !packed.ok()) return packed;
     head.store->PlanProjection(b, &head, &projecting);
   }

@@ -62,28 +62,27 @@ void LowRankStore::Install(Staged staged) {
     runs_.push_back({std::move(block), size_});
     size_ += tokens;
   }
-  bases_set_ = bases_set_ && staged.blocks_.empty();
+  if (!staged.blocks_.empty()) given_ = nullptr;
   trackers_ = std::move(staged.trackers_);
 }
 
-const Basis* LowRankStore::key_basis() const {
-  if (trackers_ != nullptr) return &trackers_->keys.basis();
-  return shape_->key_start ? &*shape_->key_start : nullptr;
+std::optional<Basis> LowRankStore::key_basis() const {
+  if (given_ != nullptr) return given_->keys;
+  return trackers_ != nullptr ? trackers_->keys.basis() : shape_->key_start;
 }
 
-const Basis* LowRankStore::value_basis() const {
-  if (trackers_ != nullptr) return &trackers_->values.basis();
-  return shape_->value_start ? &*shape_->value_start : nullptr;
+std::optional<Basis> LowRankStore::value_basis() const {
+  if (given_ != nullptr) return given_->values;
+  return trackers_ != nullptr ? trackers_->values.basis() : shape_->value_start;
 }
 
 absl::Status LowRankStore::SetBases(Basis keys, Basis values) {
-  const OjaOptions& oja = shape_->options.oja;
+  const auto bytes = static_cast<int64_t>((keys.u.size() + values.u.size()) * sizeof(float));
   Reservation reservation(ledger_);
-  if (absl::Status s = reservation.Reserve(MemoryKind::kStore, TrackerBytes(0)); !s.ok()) return s;
-  trackers_ =
-      std::make_shared<TrackerSet>(TrackerSet{OjaTracker(std::move(keys), oja), OjaTracker(std::move(values), oja),
-                                              reservation.Charge(MemoryKind::kStore, TrackerBytes(0))});
-  bases_set_ = true;
+  if (absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes); !s.ok()) return s;
+  given_ = std::make_shared<GivenBases>(
+      GivenBases{std::move(keys), std::move(values), reservation.Charge(MemoryKind::kStore, bytes)});
+  trackers_ = nullptr;
   return absl::OkStatus();
 }
 
@@ -111,7 +110,7 @@ void LowRankStore::Truncate(int64_t size) {
 absl::StatusOr<LowRankStore> LowRankStore::Keep(absl::Span<const int64_t> places) const {
   LowRankStore kept(shape_, ledger_);
   kept.trackers_ = trackers_;
-  kept.bases_set_ = bases_set_;
+  kept.given_ = given_;
   Reservation reservation(ledger_);
   for (size_t begin = 0; begin < places.size();) {
     const std::shared_ptr<const Version>& version = runs_[RunOf(places[begin])].block->version;
@@ -238,14 +237,16 @@ LowRankBytes LowRankStore::bytes() const {
   bytes.bases = static_cast<int64_t>(versions.size()) * VersionBytes();
   for (const Version* version : versions) bytes.device_bases += version->device.bytes();
   if (trackers_ != nullptr) bytes.bases += trackers_->charge.bytes();
+  if (given_ != nullptr) bytes.bases += given_->charge.bytes();
   return bytes;
 }
 
 LowRankMetrics LowRankStore::metrics() const {
   LowRankMetrics metrics;
-  if (trackers_ == nullptr) return metrics;
-  metrics.keys = trackers_->keys.stats();
-  metrics.values = trackers_->values.stats();
+  if (trackers_ != nullptr) {
+    metrics.keys = trackers_->keys.stats();
+    metrics.values = trackers_->values.stats();
+  }
   std::set<const Version*> versions;
   for (size_t r = 0; r < runs_.size(); ++r) {
     const Block& block = *runs_[r].block;
@@ -257,9 +258,9 @@ LowRankMetrics LowRankStore::metrics() const {
   }
   metrics.num_versions = static_cast<int64_t>(versions.size());
   if (runs_.empty()) return metrics;
-  const Basis first = Unpack(*runs_[0].block->version, false);
-  metrics.angle = PrincipalAngle(first, trackers_->keys.basis());
-  metrics.overlap = Overlap(first, trackers_->keys.basis());
+  const Basis first = Unpack(*runs_[0].block->version, false), newest = *key_basis();
+  metrics.angle = PrincipalAngle(first, newest);
+  metrics.overlap = Overlap(first, newest);
   return metrics;
 }
 

@@ -8,9 +8,10 @@
 // A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones seven times
 // as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
-// Forks share blocks and versions; the trackers are copied. A cut may fall anywhere: what is below it stays as it is
-// stored, and the trackers keep what they have learnt. So codes follow from the blocks and cuts alone, not from the
-// calls that brought the tokens. Tokens are counted by place; keys that live before RoPE need their positions too.
+// Between blocks the trackers rest (resting_tracker.h). Forks share blocks and versions, and what is learnt until they
+// learn more. A cut may fall anywhere: what is below it stays as it is stored, and the trackers keep what they have
+// learnt. So codes follow from the blocks and cuts alone, not from the calls that brought the tokens. Tokens are
+// counted by place; keys that live before RoPE need their positions too.
 #ifndef SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 #define SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 
@@ -26,6 +27,7 @@
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
+#include "index/subspace/resting_tracker.h"
 #include "kernels/cpu/low_rank.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
@@ -119,13 +121,10 @@ class LowRankStore {
   // The basis that a token is stored in.
   Basis BasisOf(int64_t place, bool of_values) const;
 
-  // What is learnt so far; nullptr before the first block and SetBases.
-  const OjaTracker* key_tracker() const { return trackers_ == nullptr ? nullptr : &trackers_->keys; }
-  const OjaTracker* value_tracker() const { return trackers_ == nullptr ? nullptr : &trackers_->values; }
-  // The newest bases: those learnt, or what the first block would begin with; nullptr: its own moments.
-  const Basis* key_basis() const;
-  const Basis* value_basis() const;
-  // Others in their place, of the same ranks: learning begins anew, and the next block a new version.
+  // The newest bases: those learnt, or what the next block will begin with; absent: its own moments.
+  std::optional<Basis> key_basis() const;
+  std::optional<Basis> value_basis() const;
+  // Others in their place, of the same ranks, whole until the next block: with it learning begins anew, and a version.
   // RESOURCE_EXHAUSTED.
   absl::Status SetBases(Basis keys, Basis values);
 
@@ -134,7 +133,11 @@ class LowRankStore {
 
  private:
   struct TrackerSet {
-    OjaTracker keys, values;
+    RestingTracker keys, values;
+    Memory charge;
+  };
+  struct GivenBases {
+    Basis keys, values;
     Memory charge;
   };
   // U^T as fp16: of keys [key_rank][D], then of values.
@@ -190,9 +193,9 @@ class LowRankStore {
   const LowRankShape* shape_;
   MemoryLedger* ledger_;
   int64_t size_ = 0;
-  std::vector<Run> runs_;   // by begin
-  bool bases_set_ = false;  // since the last block
-  std::shared_ptr<const TrackerSet> trackers_;
+  std::vector<Run> runs_;                       // by begin
+  std::shared_ptr<const TrackerSet> trackers_;  // of what is learnt; nullptr: nothing yet
+  std::shared_ptr<const GivenBases> given_;     // by SetBases, since the last block
 };
 
 }  // namespace seine

@@ -45,7 +45,10 @@ absl::Status Validate(const OjaOptions& o) {
   return absl::OkStatus();
 }
 
-OjaTracker::OjaTracker(Basis start, const OjaOptions& options) : options_(options), basis_(std::move(start)) {}
+OjaTracker::OjaTracker(Basis start, const OjaOptions& options) : OjaTracker(std::move(start), options, {}, {}) {}
+
+OjaTracker::OjaTracker(Basis basis, const OjaOptions& options, const OjaStats& stats, std::vector<float> rows)
+    : options_(options), basis_(std::move(basis)), stats_(stats), rows_(std::move(rows)) {}
 
 absl::Status OjaTracker::Add(const ConstRows& rows, int64_t count) {
   const int dim = basis_.head_dim;

@@ -29,6 +29,8 @@ namespace seine {
 class OjaTracker {
  public:
   OjaTracker(Basis start, const OjaOptions& options);  // valid ones
+  // One that goes on: its statistics, and its rows [waiting, D].
+  OjaTracker(Basis basis, const OjaOptions& options, const OjaStats& stats, std::vector<float> rows);
 
   // Rows [count, D], in order. INVALID_ARGUMENT naming the first row that is not finite: then none is taken.
   absl::Status Add(const ConstRows& rows, int64_t count);
@@ -40,11 +42,9 @@ class OjaTracker {
   // an update, and as a large step; its rows are in no statistics. Nothing happens where there are fewer than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
 
-  // What a tracker holds while so many rows wait for their interval's end.
-  static int64_t Bytes(int head_dim, int rank, int64_t waiting) {
-    return head_dim * (cpu::PaddedColumns(rank) + waiting) * static_cast<int64_t>(sizeof(float));
-  }
   int waiting() const { return static_cast<int>(rows_.size()) / basis_.head_dim; }  // rows
+  const std::vector<float>& rows() const { return rows_; }                          // [waiting, D]
+  const OjaOptions& options() const { return options_; }
   const Basis& basis() const { return basis_; }
   const OjaStats& stats() const { return stats_; }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,7 +27,10 @@ absl::Status Validate(const OjaOptions& options);  // INVALID_ARGUMENT naming th
 // Of an index that keeps its zone low-rank (low_rank_store.h): tokens are stored so once the zone's end has passed
 // them, an update buffer at a time; the sink and what is newer stay as they came. Needs KvStore::kKeysValues.
 struct SubspaceConfig {
-  int key_rank = 0, value_rank = 0;        // of every head, 1 to head_dim
+  int key_rank = 0, value_rank = 0;  // of every head, 1 to head_dim
+  // In (0, 1], in place of both ranks: each becomes the smallest that holds this share of the energy of the profile's
+  // moments in every layer and head (ojakv.txt, A.3). Index::Create finds them; Index::config() has them beside this.
+  std::optional<double> energy;
   KeyFrame frame = KeyFrame::kPostRope;    // kPreRope needs geometry.rope
   OjaOptions oja;                          // error_threshold 1: the bases stay as they began
   double full_rank = 0;                    // share of the tokens that stay full-rank, in [0, 1)

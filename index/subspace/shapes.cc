@@ -31,6 +31,24 @@ LowRankOptions OptionsOf(const IndexConfig& config) {
   return o;
 }
 
+CalibrationOptions CalibrationOf(const SubspaceConfig& s) {
+  CalibrationOptions calibration;
+  calibration.frame = s.frame;
+  calibration.end = static_cast<double>(s.carried_to);
+  calibration.key_rank = s.key_rank;
+  calibration.value_rank = s.value_rank;
+  calibration.energy = s.energy.value_or(0);
+  return calibration;
+}
+
+absl::Status CheckEnergy(const SubspaceConfig& s) {
+  if (!(*s.energy > 0 && *s.energy <= 1)) return Wrong(absl::StrCat("energy: ", *s.energy, " is not in (0, 1]"));
+  if (s.key_rank != 0) return Wrong("energy: key_rank is given too; it is one or the other");
+  if (s.value_rank != 0) return Wrong("energy: value_rank is given too; it is one or the other");
+  if (s.profile == nullptr) return Wrong("energy: needs a profile, whose moments the ranks follow from");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSubspace(const IndexConfig& config) {
@@ -44,7 +62,12 @@ absl::Status CheckSubspace(const IndexConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat("zones.update_buffer: ", config.zones.update_buffer,
                                                    ", with subspaces at most ", kMaxBlockTokens));
   }
-  if (absl::Status bad = Validate(OptionsOf(config)); !bad.ok()) return Wrong(bad.message());
+  LowRankOptions options = OptionsOf(config);
+  if (s.energy) {
+    if (absl::Status bad = CheckEnergy(s); !bad.ok()) return bad;
+    options.key_rank = options.value_rank = g.head_dim;  // at most; found from a valid profile
+  }
+  if (absl::Status bad = Validate(options); !bad.ok()) return Wrong(bad.message());
   if (s.profile_name.size() > kMaxProfileNameLength) {
     return Wrong(absl::StrCat("profile: ", s.profile_name.size(), " characters, at most ", kMaxProfileNameLength));
   }
@@ -63,16 +86,22 @@ absl::Status CheckSubspace(const IndexConfig& config) {
   return absl::InvalidArgumentError("geometry.rope: not stated, but the profile's moments are of before RoPE");
 }
 
+absl::Status FindRanks(IndexConfig* config) {
+  if (!config->subspace || !config->subspace->energy) return absl::OkStatus();
+  SubspaceConfig& s = *config->subspace;
+  const auto ranks = RanksForEnergy(*s.profile, config->geometry.rope, CalibrationOf(s));
+  if (!ranks.ok()) return Wrong(absl::StrCat("profile: ", ranks.status().message()));
+  s.key_rank = ranks->keys;
+  s.value_rank = ranks->values;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {
   LowRankShapes shapes;
   if (!config.subspace) return shapes;
   const SubspaceConfig& s = *config.subspace;
   const Geometry& g = config.geometry;
-  CalibrationOptions calibration;
-  calibration.frame = s.frame;
-  calibration.end = static_cast<double>(s.carried_to);
-  calibration.key_rank = s.key_rank;
-  calibration.value_rank = s.value_rank;
+  const CalibrationOptions calibration = CalibrationOf(s);
   for (int layer = 0; layer < g.num_layers; ++layer) {
     std::vector<LowRankShape>& heads = shapes.emplace_back(g.num_kv_heads);
     for (LowRankShape& head : heads) head.options = OptionsOf(config);

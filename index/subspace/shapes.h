@@ -11,8 +11,11 @@
 
 namespace seine {
 
-// [num_layers][num_kv_heads], of valid settings; empty where they have no subspaces. INVALID_ARGUMENT where the
-// profile's moments give no basis.
+// Puts the ranks of valid settings that give an energy share in their place. INVALID_ARGUMENT as below.
+absl::Status FindRanks(IndexConfig* config);
+
+// [num_layers][num_kv_heads], of valid settings with ranks; empty where they have no subspaces. INVALID_ARGUMENT where
+// the profile's moments give no basis.
 using LowRankShapes = std::vector<std::vector<LowRankShape>>;
 absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config);
 

@@ -113,6 +113,38 @@ TEST_F(SubspaceCliTest, SavesLoadsAndCalibrates) {
   EXPECT_LT(energy->Get("layers.0.key_basis")->shape[2], kModelDim);
 }
 
+TEST_F(SubspaceCliTest, RanksFollowFromAnEnergyShare) {
+  const std::string create =
+      "index create energy --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64 --kv-store "
+      "keys_values --subspace-profile smollm2-135m --subspace-frame pre_rope";
+  const Json created = SeineJson(create + " --subspace-energy .9");
+  const int keys = created["subspace_key_rank"], values = created["subspace_value_rank"];
+  EXPECT_GT(keys, 1);
+  EXPECT_LT(keys, values);  // keys before RoPE lie in fewer dimensions
+  EXPECT_LT(values, kModelDim);
+  EXPECT_EQ(created["subspace_energy"], .9);
+  EXPECT_EQ(SeineJson("index get energy")["subspace_key_rank"], keys);
+  const auto client = server_->Connect();
+  EXPECT_EQ(client->GetIndex("energy")->spec.subspace->energy, .9);
+  EXPECT_FALSE(client->GetIndex("m")->spec.subspace->energy);
+  // The largest that any layer of the profile needs.
+  SeineJson("subspace calibrate energy %all --profile smollm2-135m --carried-to 32768 --energy .9");
+  const auto all = TensorFile::Open(folder_->Path("all"));
+  ASSERT_TRUE(all.ok());
+  int64_t most_keys = 0, most_values = 0;
+  for (int l = 0; l < kModelLayers; ++l) {
+    most_keys = std::max(most_keys, all->Get(absl::StrCat("layers.", l, ".key_basis"))->shape[2]);
+    most_values = std::max(most_values, all->Get(absl::StrCat("layers.", l, ".value_basis"))->shape[2]);
+  }
+  EXPECT_EQ(keys, most_keys);
+  EXPECT_EQ(values, most_values);
+  ASSERT_TRUE(client->CreateSequence("energy", "s").ok());
+  const Json shown = SeineJson("subspace show energy s --layer 0");
+  EXPECT_EQ(shown["key_rank"], keys);
+  EXPECT_EQ(shown["value_rank"], values);
+  EXPECT_EQ(Seine("index delete energy").exit_code, 0);
+}
+
 TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
   ASSERT_EQ(Seine("subspace calibrate m %low --profile smollm2-135m --key-rank 10 --value-rank 10").exit_code, 0);
   const struct {
@@ -133,6 +165,13 @@ TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
        "--subspace-rank"},
       {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-rank 65 --kv-store keys_values",
        7, "spec.subspace.key_rank: 65"},
+      {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-rank 8 --subspace-energy .9", 2,
+       "--subspace-energy"},
+      {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-energy .9 --kv-store keys_values",
+       7, "spec.subspace.energy: needs a profile"},
+      {"index create bad --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64 --subspace-energy 1.5 --kv-store "
+       "keys_values --subspace-profile smollm2-135m",
+       7, "spec.subspace.energy: 1.5 is not in (0, 1]"},
   };
   for (const auto& c : cases) {
     const Outcome outcome = Seine(c.line);

@@ -253,6 +253,43 @@ TEST(SubspaceBasesTest, AreReadAndReplaced) {
   EXPECT_FALSE(plain->DescribeHead(other, 0, 0)->subspace);
 }
 
+// 6 of keys' directions hold everything, 3 of values', in every layer and head.
+std::shared_ptr<const Profile> LowRankProfile(const Geometry& g) {
+  auto profile = std::make_shared<Profile>();
+  profile->num_q_heads = g.num_q_heads, profile->num_kv_heads = g.num_kv_heads, profile->head_dim = g.head_dim;
+  const auto moment = [&](int rank) {
+    Eigen::MatrixXd m = Eigen::MatrixXd::Zero(g.head_dim, g.head_dim);
+    m.diagonal().head(rank).setOnes();
+    return m;
+  };
+  LayerProfile layer;
+  const Eigen::VectorXd zeros = Eigen::VectorXd::Zero(g.head_dim);
+  layer.q_mean.assign(g.num_q_heads, zeros), layer.q_moment.assign(g.num_q_heads, moment(g.head_dim));
+  layer.k_mean.assign(g.num_kv_heads, zeros), layer.v_mean = layer.k_mean;
+  layer.k_moment.assign(g.num_kv_heads, moment(6)), layer.k_residual = layer.k_moment;
+  layer.v_moment.assign(g.num_kv_heads, moment(3));
+  profile->layers.assign(g.num_layers, layer);
+  return profile;
+}
+
+TEST(SubspaceSettingsTest, RanksFollowFromAnEnergyShare) {
+  TestBackend backend;
+  IndexConfig config = LowRankConfig(0, KeyFrame::kPreRope);
+  config.subspace->key_rank = config.subspace->value_rank = 0;
+  config.subspace->energy = .99;
+  config.subspace->profile = LowRankProfile(config.geometry);
+  const auto index = MakeIndex(config, &backend);
+  EXPECT_EQ(index->config().subspace->key_rank, 6);
+  EXPECT_EQ(index->config().subspace->value_rank, 3);
+  EXPECT_EQ(*index->config().subspace->energy, .99);
+  const SequenceHandle sequence = *index->CreateSequence("s");
+  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, 200)).ok());
+  const SubspaceInfo info = *index->DescribeHead(sequence, 0, 1)->subspace;
+  EXPECT_EQ(info.key_rank, 6);
+  EXPECT_EQ(info.code_bytes, info.low_rank_tokens * (6 + 3) * 2);
+  EXPECT_EQ(index->GetBases(sequence, 0)->values[1].rank, 3);
+}
+
 TEST(SubspaceSettingsTest, AreRefusedByField) {
   const auto message = [](auto change) {
     TestBackend backend;
@@ -271,6 +308,19 @@ TEST(SubspaceSettingsTest, AreRefusedByField) {
   EXPECT_TRUE(absl::StartsWith(message([](C* c) { c->subspace->carried_to = -1; }), "subspace.carried_to"));
   EXPECT_TRUE(absl::StartsWith(message([](C* c) { c->kv_store = KvStore::kKeys; }), "kv_store: subspaces"));
   EXPECT_TRUE(absl::StartsWith(message([](C* c) { c->zones.update_buffer = 1 << 20; }), "zones.update_buffer"));
+  const auto energy = [&](double share, int key_rank, int value_rank, bool profile) {
+    return message([&](C* c) {
+      c->subspace->energy = share, c->subspace->key_rank = key_rank, c->subspace->value_rank = value_rank;
+      if (profile) c->subspace->profile = LowRankProfile(c->geometry);
+    });
+  };
+  EXPECT_EQ(energy(.9, 0, 0, false), "subspace.energy: needs a profile, whose moments the ranks follow from");
+  EXPECT_EQ(energy(.9, 24, 0, true), "subspace.energy: key_rank is given too; it is one or the other");
+  EXPECT_EQ(energy(.9, 0, 33, true), "subspace.energy: value_rank is given too; it is one or the other");
+  for (const double share : {0.0, -1.0, 1.5, std::nan("")}) {
+    EXPECT_TRUE(absl::StrContains(energy(share, 0, 0, true), "subspace.energy: ")) << share;
+    EXPECT_TRUE(absl::StrContains(energy(share, 0, 0, true), "is not in (0, 1]")) << share;
+  }
   const auto pre_rope = [](C* c) { c->subspace->frame = KeyFrame::kPreRope, c->geometry.rope = Rope(); };
   EXPECT_TRUE(absl::StartsWith(message(pre_rope), "subspace.frame"));
 

@@ -157,6 +157,16 @@ TEST_P(SubspaceTest, BadInputNamesTheField) {
   };
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_key_rank(0); }), "spec.subspace.key_rank");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_full_rank(1); }), "spec.subspace.full_rank");
+  EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_energy(.9); }),
+            "spec.subspace.energy");            // and ranks
+  for (const double energy : {.9, 0.0, 2.0}) {  // without a profile; outside (0, 1]
+    v1::IndexSpec spec = Spec("bad", v1::KV_STORE_KEYS_VALUES);
+    spec.mutable_subspace()->set_energy(energy);
+    v1::CreateIndexResponse response;
+    const grpc::Status status = Create(spec, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(DetailsOf(status).field, "spec.subspace.energy") << energy;
+  }
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_interval(0); }), "spec.subspace.interval");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_profile("none"); }), "spec.subspace.profile");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_frame(static_cast<v1::KeyFrame>(9)); }),

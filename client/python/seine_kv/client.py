@@ -143,9 +143,10 @@ class Client:
         "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
         (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
         those given to append). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
-        of key_rank, value_rank, frame ("post_rope", "pre_rope"), profile, full_rank (share of the tokens), interval
-        (tokens), error_threshold, min_spacing, learning_rate, max_gain, version_tokens, carried_to (positions). What is
-        left out takes the server's default.
+        of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
+        moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
+        full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
+        version_tokens, carried_to (positions). What is left out takes the server's default.
         """
         if dtype not in ("float32", "float16", "bfloat16"):
             raise ValueError(f"dtype: must be float32, float16 or bfloat16, not {dtype}")

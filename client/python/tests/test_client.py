@@ -332,6 +332,19 @@ def test_subspaces(client, model):
     client.delete_index("low")
 
 
+def test_ranks_follow_from_an_energy_share(client):
+    shape = dict(num_layers=30, num_q_heads=9, num_kv_heads=3, head_dim=64, kv_store="keys_values")
+    asked = {"energy": 0.9, "frame": "pre_rope", "profile": "smollm2-135m"}
+    made = client.create_index("energy", subspace=asked, **shape)["spec"]["subspace"]
+    assert 1 < made["key_rank"] < made["value_rank"] < 64 and made["energy"] == 0.9
+    assert client.get_index("energy")["spec"]["subspace"] == made
+    client.delete_index("energy")
+    for wrong in ({"energy": 0.9}, {**asked, "energy": 0.0}, {**asked, "energy": 1.5}, {**asked, "value_rank": 9}):
+        with pytest.raises(SeineError) as error:
+            client.create_index("energy", subspace=wrong, **shape)
+        assert error.value.code == "INVALID_ARGUMENT" and error.value.field == "spec.subspace.energy"
+
+
 def test_a_step_has_a_deadline(private_server, model):
     """A server that hangs: the step ends, within its time, and says so."""
     process, address = private_server

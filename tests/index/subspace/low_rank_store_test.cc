@@ -196,7 +196,7 @@ TEST_F(LowRankStoreTest, CallsDoNotMatter) {
   EXPECT_EQ(Keys(one, 0, 9 * kBlock), Keys(many, 0, 9 * kBlock));
   EXPECT_EQ(Values(one, 0, 9 * kBlock), Values(many, 0, 9 * kBlock));
   EXPECT_EQ(one.bytes().total(), many.bytes().total());
-  EXPECT_EQ(one.key_tracker()->basis().u, many.key_tracker()->basis().u);
+  EXPECT_EQ(one.key_basis()->u, many.key_basis()->u);
 }
 
 TEST_F(LowRankStoreTest, CutsMayFallAnywhereAndForksGoTheirOwnWay) {
@@ -252,7 +252,7 @@ TEST_F(LowRankStoreTest, KeptTokensReadAsBefore) {
     EXPECT_EQ(kept->bytes().full_rank, kept->metrics().num_full_rank * (2 * kRowDim * 4 + 2));
     // What is learnt goes on from where it was.
     ASSERT_TRUE(Append(&*kept, tokens, 0, kBlock).ok());
-    EXPECT_EQ(kept->key_tracker()->stats().rows, 10 * kBlock + kBlock);
+    EXPECT_EQ(kept->metrics().keys.rows, 10 * kBlock + kBlock);
   }
   const LowRankShape shape = Shape();
   LowRankStore store(&shape, &ledger_);
@@ -268,8 +268,8 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
   LowRankOptions& o = shape.options;
   o.dtype = DType::kFloat16;
   o.key_rank = o.value_rank = 38;
-  o.version_tokens = 128 * kRowDim;
-  constexpr int64_t kTokens = 64 * kRowDim * 2;
+  o.version_tokens = LowRankOptions().version_tokens;
+  constexpr int64_t kTokens = 8192;
   const Tokens tokens(kTokens);
   {
     LowRankStore store(&shape, &ledger_);
@@ -279,8 +279,9 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
     EXPECT_EQ(bytes.codes, formula);
     EXPECT_EQ(bytes.full_rank, 0);
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));
-    const int64_t trackers = 2 * OjaTracker::Bytes(kRowDim, 38, 0);
-    EXPECT_LT(bytes.total() - trackers, 1.03 * static_cast<double>(formula));
+    EXPECT_EQ(store.metrics().num_versions, 3);
+    EXPECT_EQ(bytes.bases, 3 * kRowDim * (38 + 38) * 2 + 2 * RestingTracker::Bytes(kRowDim, 38, 0));
+    EXPECT_LE(static_cast<double>(bytes.total()), 1.03 * static_cast<double>(formula));
     LowRankStore fork = store;
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));  // shared
   }
@@ -322,6 +323,39 @@ TEST_F(LowRankStoreTest, StartsFromTheProfilesBasesOrTheFirstBlock) {
   ASSERT_TRUE(staged.ok());
   zeros.Install(*std::move(staged));
   EXPECT_EQ(Keys(zeros, 0, kBlock), nothing);
+}
+
+TEST_F(LowRankStoreTest, GivenBasesStayWholeUntilTheNextBlockBeginsWithThem) {
+  const LowRankShape shape = Shape();
+  const Tokens tokens(4 * kBlock);
+  const Basis keys = FromEigen(RandomAxes(kRowDim, 8).leftCols(20), 3);
+  const Basis values = FromEigen(RandomAxes(kRowDim, 9).leftCols(33), 3);
+  {
+    LowRankStore store(&shape, &ledger_);
+    EXPECT_FALSE(store.key_basis());
+    ASSERT_TRUE(Append(&store, tokens, 0, 2 * kBlock).ok());
+    const int64_t learnt = store.bytes().bases;
+    ASSERT_TRUE(store.SetBases(keys, values).ok());
+    EXPECT_EQ(store.key_basis()->u, keys.u);
+    EXPECT_EQ(store.value_basis()->u, values.u);
+    EXPECT_EQ(store.metrics().keys.rows, 0);
+    EXPECT_EQ(store.metrics().num_versions, 1);
+    EXPECT_GT(store.metrics().angle, .5);
+    EXPECT_EQ(store.bytes().total(), ledger_.held(MemoryKind::kStore));
+    auto part = store.Keep({1, 2, 100});
+    ASSERT_TRUE(part.ok());
+    EXPECT_EQ(part->key_basis()->u, keys.u);
+    ASSERT_TRUE(Append(&store, tokens, 2 * kBlock, 2 * kBlock).ok());
+    EXPECT_EQ(store.metrics().num_versions, 2);
+    EXPECT_EQ(store.metrics().keys.rows, 2 * kBlock);
+    EXPECT_GT(Overlap(store.BasisOf(3 * kBlock, true), values), .8);
+    EXPECT_EQ(store.bytes().bases, learnt + kRowDim * (20 + 33) * 2);  // a version more, nothing else
+  }
+  EXPECT_EQ(ledger_.held(MemoryKind::kStore), 0);
+  MemoryLedger small(backend_.get(), 1000, 0, nullptr);
+  LowRankStore store(&shape, &small);
+  EXPECT_EQ(store.SetBases(keys, values).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(store.key_basis());
 }
 
 TEST_F(LowRankStoreTest, OptionsAreRefusedByField) {
