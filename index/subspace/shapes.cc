@@ -43,8 +43,6 @@ CalibrationOptions CalibrationOf(const SubspaceConfig& s) {
 
 absl::Status CheckEnergy(const SubspaceConfig& s) {
   if (!(*s.energy > 0 && *s.energy <= 1)) return Wrong(absl::StrCat("energy: ", *s.energy, " is not in (0, 1]"));
-  if (s.key_rank != 0) return Wrong("energy: key_rank is given too; it is one or the other");
-  if (s.value_rank != 0) return Wrong("energy: value_rank is given too; it is one or the other");
   if (s.profile == nullptr) return Wrong("energy: needs a profile, whose moments the ranks follow from");
   return absl::OkStatus();
 }
@@ -91,9 +89,18 @@ absl::Status FindRanks(IndexConfig* config) {
   SubspaceConfig& s = *config->subspace;
   const auto ranks = RanksForEnergy(*s.profile, config->geometry.rope, CalibrationOf(s));
   if (!ranks.ok()) return Wrong(absl::StrCat("profile: ", ranks.status().message()));
-  s.key_rank = ranks->keys;
-  s.value_rank = ranks->values;
-  return absl::OkStatus();
+  // A description has both, and what it describes can be created anew.
+  const auto take = [&](const char* name, int found, int* rank) {
+    if (*rank != 0 && *rank != found) {
+      return Wrong(
+          absl::StrCat("energy: ", *s.energy, " finds ", name, " ", found, ", not ", *rank, "; give one or the other"));
+    }
+    *rank = found;
+    return absl::OkStatus();
+  };
+  absl::Status status = take("key_rank", ranks->keys, &s.key_rank);
+  if (status.ok()) status = take("value_rank", ranks->values, &s.value_rank);
+  return status;
 }
 
 absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {

@@ -282,6 +282,7 @@ TEST(SubspaceSettingsTest, RanksFollowFromAnEnergyShare) {
   EXPECT_EQ(index->config().subspace->key_rank, 6);
   EXPECT_EQ(index->config().subspace->value_rank, 3);
   EXPECT_EQ(*index->config().subspace->energy, .99);
+  EXPECT_TRUE(Index::Create(index->config(), &backend).ok()) << "what an index says of itself can be created anew";
   const SequenceHandle sequence = *index->CreateSequence("s");
   ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, 200)).ok());
   const SubspaceInfo info = *index->DescribeHead(sequence, 0, 1)->subspace;
@@ -315,8 +316,8 @@ TEST(SubspaceSettingsTest, AreRefusedByField) {
     });
   };
   EXPECT_EQ(energy(.9, 0, 0, false), "subspace.energy: needs a profile, whose moments the ranks follow from");
-  EXPECT_EQ(energy(.9, 24, 0, true), "subspace.energy: key_rank is given too; it is one or the other");
-  EXPECT_EQ(energy(.9, 0, 33, true), "subspace.energy: value_rank is given too; it is one or the other");
+  EXPECT_TRUE(absl::StartsWith(energy(.9, 60, 0, true), "subspace.energy: 0.9 finds key_rank "));
+  EXPECT_TRUE(absl::EndsWith(energy(.9, 0, 33, true), ", not 33; give one or the other"));
   for (const double share : {0.0, -1.0, 1.5, std::nan("")}) {
     EXPECT_TRUE(absl::StrContains(energy(share, 0, 0, true), "subspace.energy: ")) << share;
     EXPECT_TRUE(absl::StrContains(energy(share, 0, 0, true), "is not in (0, 1]")) << share;
