@@ -17,6 +17,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/dot8-inl.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 
@@ -30,6 +31,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D8 = hn::CappedTag<uint8_t, 64>;
 using V8 = hn::Vec<D8>;
 inline constexpr size_t kLanes128 = HWY_MAX_BYTES >= 64 ? 4 : HWY_MAX_BYTES / 16;  // 128-bit lanes, one tile each
+
+// Coarse codes of two later windows, asked for line by line while a window is summed. In a burst the requests would
+// take every buffer that the window's own lines come through.
+struct LaterWindows {
+  const uint8_t* near;  // into the first cache
+  const uint8_t* far;   // into the second
+  HWY_INLINE void Fetch(size_t offset) const {
+    Prefetch(near + offset);
+    PrefetchFar(far + offset);
+  }
+};
 
 // One 128-bit lane from each of kLanes128 tiles.
 HWY_INLINE V8 LoadLanes(const uint8_t* p, size_t tile_bytes) {
@@ -69,24 +81,37 @@ HWY_INLINE void TurnTiles(const uint8_t* tiles, size_t tile_bytes, V8* out) {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums) {
+// kGroups: coarse_bytes / 4 if known at compile time, so that the tables stay in registers; else 0.
+template <int kGroups>
+HWY_INLINE void SumNibblesOf(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
+                             int32_t* sums) {
+  const int groups = kGroups > 0 ? kGroups : coarse_bytes / 4;
   const __m512i low = _mm512_set1_epi8(15), position = _mm512_set1_epi32(0x30201000), ones = _mm512_set1_epi8(1);
-  const int groups = coarse_bytes / 4;
-  const __m512i start = _mm512_set1_epi32(-2 * kTableBias * coarse_bytes);
-  __m512i sum[4] = {start, start, start, start};
-  for (int g = 0; g < groups; ++g) {
-    const __m512i table_lo = _mm512_loadu_si512(tables + g * 128), table_hi = _mm512_loadu_si512(tables + g * 128 + 64);
-    for (int t = 0; t < 4; ++t) {
-      __m512i v = _mm512_loadu_si512(coarse + t * kTileTokens * coarse_bytes + g * 64);
+  const __m512i start = _mm512_set1_epi32(-2 * kTableBias * 4 * groups);
+  __m512i kept[2 * kGroups + 1];
+  for (int i = 0; i < 2 * kGroups; ++i) kept[i] = _mm512_loadu_si512(tables + i * 64);
+  const auto table = [&](int i) HWY_ATTR { return kGroups > 0 ? kept[i] : _mm512_loadu_si512(tables + i * 64); };
+  for (size_t t = 0, line = 0; t < 4; ++t) {
+    __m512i sum = start;
+    for (int g = 0; g < groups; ++g, line += 64) {
+      later.Fetch(line);
+      __m512i v = _mm512_loadu_si512(coarse + line);
       asm("" : "+v"(v));  // GCC loads it a second time for the shift otherwise, and loads are what is scarce
       const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
       const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
       const __m512i both =
-          _mm512_add_epi8(_mm512_permutexvar_epi8(lo, table_lo), _mm512_permutexvar_epi8(hi, table_hi));
-      sum[t] = _mm512_dpbusd_epi32(sum[t], both, ones);
+          _mm512_add_epi8(_mm512_permutexvar_epi8(lo, table(2 * g)), _mm512_permutexvar_epi8(hi, table(2 * g + 1)));
+      sum = _mm512_dpbusd_epi32(sum, both, ones);
     }
+    _mm512_store_si512(sums + t * 16, sum);
   }
-  for (int t = 0; t < 4; ++t) _mm512_store_si512(sums + t * 16, sum[t]);
+}
+
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
+                           int32_t* sums) {
+  if (coarse_bytes == 16) return SumNibblesOf<4>(coarse, coarse_bytes, tables, later, sums);
+  if (coarse_bytes == 8) return SumNibblesOf<2>(coarse, coarse_bytes, tables, later, sums);
+  SumNibblesOf<0>(coarse, coarse_bytes, tables, later, sums);
 }
 
 // Appends the keys of a window's mask, counted from the stride's first key, to `keys`; room for 64.
@@ -136,9 +161,11 @@ HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, 
   for (; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
 }
 
-HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, LaterWindows later,
+                         int32_t* sums) {
   __m512i sum = _mm512_setzero_si512();
   for (int g = 0; g < coarse_bytes / 4; ++g) {
+    for (int t = 0; t < 4; ++t) later.Fetch(g * 256 + t * 64);
     V8 v[4];
     TurnTiles(coarse + g * 64, static_cast<size_t>(kTileTokens) * coarse_bytes, v);
     for (int p = 0; p < 4; ++p) {
@@ -157,7 +184,8 @@ HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t*
 
 #else
 
-HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums) {
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
+                           int32_t* sums) {
   const D8 d;
   const hn::Repartition<uint16_t, D8> d16;
   const V8 low = hn::Set(d, uint8_t{15});
@@ -166,6 +194,7 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   for (size_t t = 0; t < 4; t += kLanes128) {
     auto even = hn::Zero(d16), odd = hn::Zero(d16);
     for (int g = 0; g < coarse_bytes / 4; ++g) {
+      for (size_t l = 0; l < kLanes128; ++l) later.Fetch((t + l) * tile_bytes + g * 64);
       V8 v[4];
       TurnTiles(coarse + t * tile_bytes + g * 64, tile_bytes, v);
       for (int p = 0; p < 4; ++p) {
@@ -203,7 +232,9 @@ HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, 
   for (int row = 0; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
 }
 
-HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums) {
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, LaterWindows later,
+                         int32_t* sums) {
+  for (int b = 0; b < kWindowTokens * coarse_bytes; b += 64) later.Fetch(b);
   scalar::SumTiers(coarse, coarse_bytes, tiers, sums);
 }
 
