@@ -381,7 +381,8 @@ class Life {
   std::vector<ItemAnswer>& answers_;
 };
 
-void ExpectNothingLostAtAnyCall(const IndexConfig& config, Device::Error error) {
+// `again`: of how many calls that are refused one is followed by a second life of the same index.
+void ExpectNothingLostAtAnyCall(const IndexConfig& config, Device::Error error, int again = 1) {
   std::vector<ItemAnswer> expected;
   {
     const auto cpu = MakeCpuBackend(1);
@@ -413,6 +414,9 @@ void ExpectNothingLostAtAnyCall(const IndexConfig& config, Device::Error error) 
       ASSERT_EQ(index->DescribeHead({"s", 0}, 0, 1)->num_retained, life.retained);
       index->DeleteSequence({"f", 0}).IgnoreError();
       ASSERT_TRUE(index->DeleteSequence({"s", 0}).ok());
+      ASSERT_EQ(index->stats().store_bytes, 0);
+      ASSERT_EQ(index->stats().code_bytes, 0);
+      if (refused % again != 0) continue;
       ASSERT_TRUE(Life(index.get(), &answers).Run().ok());  // and all goes well the next time
       EXPECT_TRUE(SameAnswers(answers, expected));
     } else {
@@ -477,7 +481,7 @@ TEST(DeviceIndexTest, EveryCallOfTheDeviceFailsOnceWithSubspaces) {
 }
 
 TEST(DeviceIndexTest, EveryCallOfTheDeviceLacksMemoryOnceWithSubspaces) {
-  ExpectNothingLostAtAnyCall(LowRankKeysConfig(), Device::kOutOfMemory);
+  ExpectNothingLostAtAnyCall(LowRankKeysConfig(), Device::kOutOfMemory, 5);  // a life takes long here
 }
 
 }  // namespace
