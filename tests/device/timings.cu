@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "kernels/cuda/codec_cache.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/cuda/search_launch.h"
 #include "kernels/cuda/traffic.h"
@@ -142,7 +143,7 @@ struct PreparedLayer {
 // Each kernel alone (medians over layers and repeats), and all layers' kernels one behind another.
 bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, double copy_gb_s, double link_gb_s,
                  Json* out) {
-  const auto stream = static_cast<cudaStream_t>(layers[0]->lane.stream);
+  const auto stream = cuda::Cuda(layers[0]->lane.stream);
   const std::vector<cuda::StepTraffic> traffic = cuda::CountTraffic(*layers[0]->plan);
   std::vector<std::vector<double>> us(traffic.size());
   for (int r = 0; r < kRepeats; ++r) {
@@ -245,7 +246,7 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
     }
     const cuda::GatherArgs args = {views.Put(items.data(), items.size()), kItems};
     if (views.Send() != 0) return {{"done", false}};
-    Marks marks(static_cast<cudaStream_t>(lane.stream));
+    Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
     if (device->Gather(args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();

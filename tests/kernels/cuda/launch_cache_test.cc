@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
 #include <set>
+
+#include "kernels/backend.h"
 
 namespace seine::cuda {
 namespace {
@@ -262,6 +265,17 @@ TEST(GraphsSetting, IsOnOrOff) {
     why.clear();
     EXPECT_FALSE(ReadGraphsSetting(wrong, &on, &why)) << wrong;
     EXPECT_NE(why.find("SEINE_CUDA_GRAPHS"), std::string::npos) << why;
+  }
+}
+
+// Said before the device is looked for, so wherever the build has CUDA.
+TEST(GraphsSetting, WrongOnesAreSaidWhereTheBackendOpens) {
+  std::string why;
+  setenv("SEINE_CUDA_GRAPHS", "maybe", 1);
+  EXPECT_EQ(MakeBackend("cuda", 1, &why), nullptr);
+  unsetenv("SEINE_CUDA_GRAPHS");
+  if (why.find("this build has no CUDA") == std::string::npos) {
+    EXPECT_NE(why.find("SEINE_CUDA_GRAPHS=maybe"), std::string::npos) << why;
   }
 }
 
