@@ -1,8 +1,11 @@
 // The real device: calls of the CUDA runtime.
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/data_launch.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_launch.h"
@@ -15,17 +18,13 @@ namespace {
 
 constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
 
-// An error that does not stick to the device is taken off the thread, so that a later launch does not report it.
-Device::Error Result(cudaError_t error) {
-  if (error != cudaSuccess) cudaGetLastError();
-  return static_cast<Device::Error>(error);
-}
-cudaStream_t Cuda(Device::Stream stream) { return static_cast<cudaStream_t>(stream); }
-
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(std::string name) : name_(std::move(name)) {}
-  std::string name() const override { return name_; }
+  CudaDevice(std::string name, bool graphs) : name_(std::move(name)), graphs_(graphs) {}
+  std::string name() const override {
+    if (!graphs_) return name_ + ", graphs off";
+    return failed_graphs_ == 0 ? name_ : name_ + ", graphs failed: " + std::to_string(failed_graphs_);
+  }
   std::string Describe(Error error) const override { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
   Error Allocate(size_t bytes, void** out) override { return Result(cudaMalloc(out, bytes)); }
@@ -37,11 +36,14 @@ class CudaDevice final : public Device {
 
   Error MakeStream(Stream* out) override {
     cudaStream_t stream = nullptr;
-    const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    *out = stream;
-    return Result(error);
+    const Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    *out = error == kNoError ? std::make_unique<CudaStream>(stream).release() : nullptr;
+    return error;
   }
-  Error DropStream(Stream stream) override { return Result(cudaStreamDestroy(Cuda(stream))); }
+  Error DropStream(Stream stream) override {
+    const std::unique_ptr<CudaStream> dropped(StateOf(stream));
+    return Result(cudaStreamDestroy(dropped->stream));
+  }
   Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
 
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
@@ -52,7 +54,13 @@ class CudaDevice final : public Device {
   }
   Error Encode(const EncodeArgs& args, Stream stream) override { return Result(LaunchEncode(args, Cuda(stream))); }
   Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) override {
-    return Result(LaunchSearch(plan, args, Cuda(stream)));
+    const auto enqueue = [&] { return Result(LaunchSearch(plan, args, Cuda(stream))); };
+    if (!graphs_) return enqueue();
+    LaunchCache& searches = StateOf(stream)->searches;
+    const int64_t failed = searches.counts().failed;
+    const Error error = searches.Launch(LaunchKey(plan.params(), plan.grids(), args), enqueue);
+    failed_graphs_ += searches.counts().failed - failed;
+    return error;
   }
   Error Count(const CountArgs& args, Stream stream) override { return Result(LaunchCount(args, Cuda(stream))); }
   Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
@@ -65,11 +73,15 @@ class CudaDevice final : public Device {
 
  private:
   const std::string name_;
+  const bool graphs_;
+  std::atomic<int64_t> failed_graphs_{0};
 };
 
 }  // namespace
 
 std::unique_ptr<Device> OpenDevice(std::string* why) {
+  bool graphs = true;
+  if (!ReadGraphsSetting(std::getenv("SEINE_CUDA_GRAPHS"), &graphs, why)) return nullptr;
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // kernels are loaded now, not when memory is short
   int count = 0;
   cudaDeviceProp properties;
@@ -85,7 +97,7 @@ std::unique_ptr<Device> OpenDevice(std::string* why) {
     *why = std::string(properties.name) + " is older than compute capability 8.0";
     return nullptr;
   }
-  return std::make_unique<CudaDevice>(properties.name);
+  return std::make_unique<CudaDevice>(properties.name, graphs);
 }
 
 }  // namespace seine::cuda

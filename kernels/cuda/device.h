@@ -21,11 +21,11 @@ namespace seine::cuda {
 class Device {
  public:
   using Error = int;                                      // cudaError_t's number; 0: none
-  using Stream = void*;                                   // cudaStream_t
+  using Stream = void*;                                   // the device's own (cuda_stream.h)
   static constexpr Error kNoError = 0, kOutOfMemory = 2;  // cudaErrorMemoryAllocation
 
   virtual ~Device() = default;
-  virtual std::string name() const = 0;  // "NVIDIA H200"
+  virtual std::string name() const = 0;  // "NVIDIA H200", and where its graphs (launch_cache.h) are off or failed, that
   virtual std::string Describe(Error error) const = 0;
 
   // Memory of the device, and page-locked memory of the host, which kernels read at the same address. Both 256-byte

@@ -115,6 +115,35 @@ int DifferingItems(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   return differing;
 }
 
+// Two searches by turns, each as often as it takes to run plainly, as it is captured, and twice from its graph
+// (launch_cache.h), always with other queries. -1 for an error.
+int DifferingRepeats(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
+  Rng rng(29);
+  int differing = 0;
+  for (int done = 0; done < options.items / 20; ++done) {
+    const auto codec = RandomCodec(&rng, kHeadDims[Pick(&rng, 0, 5)]);
+    Item item(&rng, cpu, gpu, codec, options.small ? 1024 : 8192);
+    if (!item.done) return -1;
+    const SearchParams params[] = {RandomParams(&rng, false), RandomParams(&rng, false)};
+    for (int turn = 0; turn < 8; ++turn) {
+      item.queries = Gaussian(item.queries.size(), rng());
+      const SearchTask tasks[] = {item.Task(0), item.Task(1)};
+      SearchOutput a, b;
+      if (cpu->Search(&tasks[0], 1, params[turn % 2], &a) != Outcome::kDone) return -1;
+      if (gpu->Search(&tasks[1], 1, params[turn % 2], &b) != Outcome::kDone) return -1;
+      differing += !Same(a, b);
+    }
+  }
+  return differing;
+}
+
+// Graphs that could not be made or launched: the device's name says so. Of this one, whose searches are done.
+int FailedGraphs(Backend* gpu) {
+  std::string why;
+  const auto fresh = cuda::OpenDevice(&why);
+  return fresh == nullptr ? -1 : gpu->simd_target() != fresh->name();
+}
+
 // Codes of a zone as bytes, brought back from wherever they lie.
 bool CodesOf(const Zone& zone, cuda::Device* device, std::vector<uint8_t>* out) {
   out->resize(zone.codes.size());
@@ -325,6 +354,7 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
   };
   check("codes equal the CPU's", 36, [&] { return DifferingCodeBytes(cpu, gpu); });
   check("random ragged items equal the CPU's", options.items, [&] { return DifferingItems(options, cpu, gpu); });
+  check("repeated searches equal the CPU's", options.items / 20, [&] { return DifferingRepeats(options, cpu, gpu); });
   check("sums of keys equal the CPU's", options.items / 20, [&] { return DifferingSums(options, cpu, gpu); });
   check("scores and retained places equal the CPU's", options.items / 20,
         [&] { return DifferingScores(options, cpu, gpu); });
@@ -333,6 +363,7 @@ nlohmann::ordered_json RunChecks(const SuiteOptions& options, Backend* cpu, Back
   check("learnt bases equal the CPU's", options.items / 50, [&] { return DifferingLearning(options, cpu, gpu); });
   check("searches over low-rank keys equal the CPU's", options.items / 50,
         [&] { return DifferingLowRankSearches(options, cpu, gpu); });
+  check("no graph of a search failed", 1, [&] { return FailedGraphs(gpu); });
   if (!options.small) check("memory that runs out is refused", 3, [&] { return FullDevice(gpu); });
   return checks;
 }

@@ -2,6 +2,7 @@
 // subspaces do.
 #include <cstring>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/math.h"
 #include "kernels/oja_rule.h"
@@ -151,7 +152,7 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
     const cuda::ScoreArgs score_args = {views.Put(score.data(), score.size()), kHeads, kKeys};
     const cuda::SelectArgs select_args = {views.Put(select.data(), select.size()), kHeads};
     if (views.Send() != 0) return {{"done", false}};
-    Marks marks(static_cast<cudaStream_t>(lane.stream));
+    Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
     if (device->Sum(sum_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
@@ -181,7 +182,7 @@ Json TimeLowRank(Backend* gpu, cuda::Device* device, double copy, double link) {
   if (!layer.Make(gpu, &lane)) return {{"done", false}};
   std::vector<double> project_us, rebuild_us, learn_us;
   for (int r = 0; r < 10; ++r) {
-    Marks marks(static_cast<cudaStream_t>(lane.stream));
+    Marks marks(cuda::Cuda(lane.stream));
     if (!layer.Run(device, &lane, r % LowRankLayer::kTurns, &marks)) return {{"done", false}};
     project_us.push_back(marks.Between(0));
     rebuild_us.push_back(marks.Between(1));

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "kernels/cuda/codec_cache.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/cuda/search_launch.h"
 #include "kernels/cuda/traffic.h"
@@ -142,7 +144,7 @@ struct PreparedLayer {
 // Each kernel alone (medians over layers and repeats), and all layers' kernels one behind another.
 bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, double copy_gb_s, double link_gb_s,
                  Json* out) {
-  const auto stream = static_cast<cudaStream_t>(layers[0]->lane.stream);
+  const auto stream = cuda::Cuda(layers[0]->lane.stream);
   const std::vector<cuda::StepTraffic> traffic = cuda::CountTraffic(*layers[0]->plan);
   std::vector<std::vector<double>> us(traffic.size());
   for (int r = 0; r < kRepeats; ++r) {
@@ -172,23 +174,65 @@ bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, doub
   return true;
 }
 
-// Through the backend, a call a layer: tables sent, kernels, answers read.
-bool TimeBackend(Backend* gpu, const Step& step, int per_layer, const SearchParams& params, Json* out) {
+// Steps of kLayers calls, one after another: their median, in ms, after two that are not timed, in which every layer is
+// seen and captured. 0 where a call fails.
+template <typename Layer>
+double MedianStep(const Layer& run) {
   std::vector<double> ms;
-  std::vector<SearchOutput> outputs(per_layer);
-  for (int r = 0; r < kRepeats; ++r) {
+  for (int r = -2; r < kRepeats; ++r) {
     const auto begin = std::chrono::steady_clock::now();
     for (int layer = 0; layer < kLayers; ++layer) {
-      const SearchTask* tasks = step.tasks.data() + static_cast<size_t>(layer) * per_layer;
-      if (gpu->Search(tasks, per_layer, params, outputs.data()) != Outcome::kDone) return false;
+      if (!run(layer)) return 0;
     }
-    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    if (r >= 0) ms.push_back(took.count());
   }
-  (*out)["step_backend_ms"] = Median(ms);
-  return true;
+  return Median(ms);
 }
 
-Json TimeShape(Backend* gpu, cuda::Device* device, const Shape& shape, const Buffer& keys, double copy, double link) {
+// Each layer launched and waited for: kernel by kernel, and as a graph.
+bool TimeLaunches(const std::vector<std::unique_ptr<PreparedLayer>>& layers, Json* out) {
+  const double plain = MedianStep([&](int i) {
+    const PreparedLayer& layer = *layers[i];
+    return cuda::LaunchSearch(*layer.plan, layer.args, cuda::Cuda(layer.lane.stream)) == cudaSuccess &&
+           layer.lane.device->Finish(layer.lane.stream) == 0;
+  });
+  const double graph = MedianStep([&](int i) {
+    const PreparedLayer& layer = *layers[i];
+    return layer.lane.device->Search(*layer.plan, layer.args, layer.lane.stream) == 0 &&
+           layer.lane.device->Finish(layer.lane.stream) == 0;
+  });
+  int64_t launched = 0, failed = 0;
+  for (const auto& layer : layers) {
+    const cuda::LaunchCache::Counts& counts = cuda::StateOf(layer->lane.stream)->searches.counts();
+    launched += counts.launched, failed += counts.failed;
+  }
+  (*out)["step_launched"] = {
+      {"plain_ms", plain}, {"graph_ms", graph}, {"graphs_launched", launched}, {"graphs_failed", failed}};
+  return plain > 0 && graph > 0 && launched > 0;
+}
+
+// The same machine's backend twice: one that launches kernels alone, one with graphs.
+struct Backends {
+  std::unique_ptr<Backend> plain, graph;
+};
+
+// Through the backend, a call a layer: tables sent, kernels, answers read.
+bool TimeBackends(const Backends& backends, const Step& step, int per_layer, const SearchParams& params, Json* out) {
+  std::vector<SearchOutput> outputs(per_layer);
+  const auto time = [&](Backend* gpu) {
+    return MedianStep([&](int layer) {
+      const SearchTask* tasks = step.tasks.data() + static_cast<size_t>(layer) * per_layer;
+      return gpu->Search(tasks, per_layer, params, outputs.data()) == Outcome::kDone;
+    });
+  };
+  const double plain = time(backends.plain.get()), graph = time(backends.graph.get());
+  (*out)["step_backend"] = {{"plain_ms", plain}, {"graph_ms", graph}};
+  return plain > 0 && graph > 0;
+}
+
+Json TimeShape(Backend* gpu, const Backends& backends, cuda::Device* device, const Shape& shape, const Buffer& keys,
+               double copy, double link) {
   Json out = {{"num_keys", shape.num_keys},
               {"batch", shape.batch},
               {"layers", kLayers},
@@ -210,7 +254,8 @@ Json TimeShape(Backend* gpu, cuda::Device* device, const Shape& shape, const Buf
     layers.push_back(std::make_unique<PreparedLayer>(device));
     done = layers.back()->Make(step.tasks.data() + static_cast<size_t>(layer) * per_layer, per_layer, params, &codecs);
   }
-  done = done && TimeKernels(layers, copy, link, &out) && TimeBackend(gpu, step, per_layer, params, &out);
+  done = done && TimeKernels(layers, copy, link, &out) && TimeLaunches(layers, &out) &&
+         TimeBackends(backends, step, per_layer, params, &out);
   out["encode_keys_per_s"] = step.encode_s > 0 ? static_cast<double>(shape.num_keys) / step.encode_s : 0;
   out["done"] = done;
   std::fprintf(stderr, "%lld keys, batch %d: %s\n", static_cast<long long>(shape.num_keys), shape.batch,
@@ -245,7 +290,7 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
     }
     const cuda::GatherArgs args = {views.Put(items.data(), items.size()), kItems};
     if (views.Send() != 0) return {{"done", false}};
-    Marks marks(static_cast<cudaStream_t>(lane.stream));
+    Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
     if (device->Gather(args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
@@ -281,16 +326,21 @@ Json RunTimings(Backend* gpu) {
   out["copy_gb_s"] = copy;
   out["link_gb_s"] = link;
   std::string why;
+  Backends backends;
+  setenv("SEINE_CUDA_GRAPHS", "OFF", /*overwrite=*/1);
+  backends.plain = MakeBackend("cuda", 1, &why);
+  setenv("SEINE_CUDA_GRAPHS", "ON", /*overwrite=*/1);
+  backends.graph = MakeBackend("cuda", 1, &why);
   const auto device = cuda::OpenDevice(&why);
   const Buffer keys = RandomKeys(gpu, 1 << 20);
-  if (device == nullptr || !keys || copy == 0 || link == 0) return out;
+  if (device == nullptr || !backends.plain || !backends.graph || !keys || copy == 0 || link == 0) return out;
   out["gather"] = TimeGather(gpu, device.get(), keys, link);
   out["evict"] = TimeEvict(gpu, device.get(), keys, copy);
   out["low_rank"] = TimeLowRank(gpu, device.get(), copy, link);
   out["shapes"] = Json::array();
   for (const Shape& shape :
        {Shape{131072, 1, .02}, Shape{131072, 8, .02}, Shape{1048576, 1, .01}, Shape{1048576, 8, .01}}) {
-    out["shapes"].push_back(TimeShape(gpu, device.get(), shape, keys, copy, link));
+    out["shapes"].push_back(TimeShape(gpu, backends, device.get(), shape, keys, copy, link));
   }
   return out;
 }

@@ -229,6 +229,27 @@ TEST(CudaBackend, CallersHaveLanesOfTheirOwn) {
   for (std::thread& t : callers) t.join();
 }
 
+// Layers and steps of one shape are one launch to the device (launch_cache.h), so that a graph may stand for them; one
+// more block of the scan is another.
+TEST(CudaBackend, SearchesOfOneShapeAreOneLaunch) {
+  auto control = std::make_shared<HostDeviceControl>();
+  const auto gpu = cuda::BackendOn(control, 1);
+  const auto codec = MakeRsqCodec({.head_dim = 64});
+  const BackendZone layers[] = {{gpu.get(), codec, Keys(4096, 64, 5)},
+                                {gpu.get(), codec, Keys(4096, 64, 6)},
+                                {gpu.get(), codec, Keys(8192, 64, 7)}};
+  SearchOutput out;
+  for (const int layer : {2, 0, 1, 0, 2}) {  // the largest first, for which the lane's memory grows
+    const std::vector<float> queries = Gaussian(64, 8 + control->searches.size());
+    const SearchTask task = layers[layer].Task(queries);
+    ASSERT_EQ(gpu->Search(&task, 1, SearchParams(), &out), Outcome::kDone);
+  }
+  const std::vector<cuda::LaunchKey>& launches = control->searches;
+  EXPECT_TRUE(launches[1] == launches[2] && launches[1] == launches[3]);
+  EXPECT_TRUE(launches[0] == launches[4]);
+  EXPECT_FALSE(launches[0] == launches[1]);
+}
+
 // One call of the device after another fails, in a life that allocates, encodes, counts, copies and searches. Memory
 // that runs out costs that operation; any other error loses the device, and that is said.
 TEST(CudaBackend, EveryCallOfTheDeviceFailsOnce) {

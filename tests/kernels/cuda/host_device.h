@@ -17,12 +17,14 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/data_host.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/encode_host.h"
 #include "kernels/cuda/evict_host.h"
+#include "kernels/cuda/launch_cache.h"
 #include "kernels/cuda/low_rank_host.h"
 #include "kernels/cuda/search_host.h"
 
@@ -37,6 +39,8 @@ struct HostDeviceControl {
   std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
   std::atomic<int> page_locked{0};                      // calls of AllocateHost so far
   int64_t device_limit = int64_t{1} << 30;
+  std::mutex mutex;
+  std::vector<LaunchKey> searches;  // so far; guarded by mutex
 };
 
 class HostDevice final : public Device {
@@ -130,6 +134,10 @@ class HostDevice final : public Device {
     return Open([&] { RunEncodeOnHost(args, ++seed_); });
   }
   Error Search(const SearchPlan& plan, const SearchArgs& args, Stream) override {
+    {
+      const std::lock_guard<std::mutex> lock(control_->mutex);
+      control_->searches.emplace_back(plan.params(), plan.grids(), args);
+    }
     return Open([&] {
       for (size_t i = 0; i < plan.items().size(); ++i) CheckRows(args.items[i]);
       RunSearchOnHost(plan, args, ++seed_);
