@@ -238,12 +238,15 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
     for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every query of the group
+      int pass = 0;
       for (int g = 0; g < task.group; ++g) {
         if (!queries[g].open) continue;
         QueryWork& w = work[g];
         Reserve(&w.found, w.found.size + task.segment_keys + kSlack, row_bytes);
-        ScanAbove(ArgsFor(task, w, collision, s), queries[g].threshold, static_cast<uint32_t>(s * task.segment_keys),
-                  &w.found);
+        ScanArgs a = ArgsFor(task, w, collision, s);
+        a.pass = pass++;
+        a.passes = static_cast<int>(open);
+        ScanAbove(a, queries[g].threshold, static_cast<uint32_t>(s * task.segment_keys), &w.found);
       }
     }
     stats->scanned_keys += task.num_keys * open;

@@ -59,6 +59,7 @@ struct ScanArgs {
   int begin = 0, end = 0;
   const ConstCodePlanes* next = nullptr;  // what is scanned after this from its first key on, to be fetched ahead
   int next_keys = 0;
+  int pass = 0, passes = 1;  // which of the scans of these same keys, by several queries, one right after another
 };
 // Every score: scores[end - begin], bases[(end - begin) / 64].
 void ScanScores(const ScanArgs& args, float* scores, float* bases);
