@@ -145,10 +145,11 @@ absl::Status Run(const KernelsFlags& f) {
 void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   auto f = std::make_shared<KernelsFlags>();
   CLI::App* command = app->add_subcommand("kernels", kKernelsDescription);
-  const auto positive = CLI::PositiveNumber;
-  command->add_option("--num-keys", f->num_keys, "Keys of a head, multiples of 64")->delimiter(',')->check(positive);
+  const auto keys = CLI::Range(int64_t{1}, int64_t{1} << 31);
+  const auto rate = CLI::Range(1e-3, 1e6);
+  command->add_option("--num-keys", f->num_keys, "Keys of a head, multiples of 64")->delimiter(',')->check(keys);
   command->add_option("--batch", f->batches, "Sequences at once")->delimiter(',')->check(CLI::Range(1, 512));
-  command->add_option("--layers", f->layers, "Of a decode step")->check(positive);
+  command->add_option("--layers", f->layers, "Of a decode step")->check(CLI::Range(1, 1024));
   command->add_option("--kv-heads", f->kv_heads)->check(CLI::Range(1, 128));
   command->add_option("--group", f->group, "Query heads a KV head")->check(CLI::Range(1, kMaxGroup));
   command->add_option("--head-dim", f->head_dim)->check(CLI::IsMember({64, 80, 96, 128, 192, 256}));
@@ -159,16 +160,16 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--beta", f->beta, "Share of the keys that are candidates")->check(CLI::Range(1e-6, 1.0));
   command->add_option("--refine", f->refine, "Keys of a query scored exactly")->check(CLI::Range(0, 65536));
   command->add_option("--dense", f->dense, "Dense tokens read for SOFTMAX_SUM, from the host")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 20));
   command->add_option("--scope", f->scope)->check(CLI::IsMember({"kv_head", "q_head"}));
   command->add_option("--rank", f->rank, "Of subspaces, at most head_dim; 0: three quarters of it")
       ->check(CLI::Range(0, 256));
   command->add_option("--interval", f->interval, "Rows between a subspace's updates")->check(CLI::Range(1, 128));
   command->add_option("--budget", f->budget, "Share of the keys that eviction keeps")->check(CLI::Range(0.0, 1.0));
   command->add_option("--block-gops", f->block_gops, "fp32 operations of one multiprocessor, 10^9 a second")
-      ->check(positive);
-  command->add_option("--bandwidth", f->bandwidth, "Of the device's memory, GB/s")->check(positive);
-  command->add_option("--link", f->link, "Of the host's link, GB/s")->check(positive);
+      ->check(rate);
+  command->add_option("--bandwidth", f->bandwidth, "Of the device's memory, GB/s")->check(rate);
+  command->add_option("--link", f->link, "Of the host's link, GB/s")->check(rate);
   command->add_option("-o,--output", f->output, "table or json")->check(CLI::IsMember({"table", "json"}));
   command->callback([f, run] { *run = [f] { return Run(*f); }; });
 }

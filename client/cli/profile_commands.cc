@@ -226,7 +226,7 @@ void AddCalibrate(CLI::App* app, Session* session) {
   calibrate->add_flag("--fp32", arguments->fp32, "Store in fp32 (default: fp16, half the size)");
   calibrate
       ->add_option("--sink", arguments->options.sink, "First tokens of each text to leave out (16; a server's own)")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(CLI::Range(0, 1 << 30).description(""))
       ->excludes(index);
   calibrate->add_option("--licence", arguments->options.licence, "Terms of model and texts (default: the traces')");
   calibrate->callback([=] {
