@@ -248,26 +248,36 @@ class BalancedCodec final : public Codec {
     reader_.coarse_bytes = layout_.coarse_bytes;
     reader_.record_bytes = layout_.fine_bytes - 1;
     const size_t lanes = static_cast<size_t>(reader_.groups) * 64;
-    reader_.steps.assign(reader_.groups, 0);
-    for (auto* table : {&reader_.byte, &reader_.bit, &reader_.value}) table->assign(lanes * 6, 0);
-    reader_.flip.assign(lanes, 0);
-    for (int i = 0; i < dim; ++i) {
-      const int total = tables_.total[i];
-      reader_.steps[i / 64] = std::max<uint8_t>(reader_.steps[i / 64], static_cast<uint8_t>(total));
-      if (total > 0) reader_.flip[i] = static_cast<uint8_t>((1 << (total - 1)) - 1);
+    for (auto* table : {&reader_.coarse_byte, &reader_.coarse_mask, &reader_.fine_mask, &reader_.flip}) {
+      table->assign(lanes, 0);
     }
-    const auto put = [&](const BitPlace& p, int first_byte) {
-      const int total = tables_.total[p.coordinate];
-      for (int b = 0; b < p.bits; ++b) {  // bit from + b of the index is number total - 1 - from - b from the top
-        const int step = total - 1 - p.from - b;
-        const size_t at = (static_cast<size_t>(p.coordinate / 64) * 6 + step) * 64 + p.coordinate % 64;
-        reader_.byte[at] = static_cast<uint8_t>(first_byte + (p.at + b) / 8);
-        reader_.bit[at] = static_cast<uint8_t>(1 << ((p.at + b) % 8));
-        reader_.value[at] = static_cast<uint8_t>(step == 0 ? 0 : 1 << (total - 1 - step));
+    for (auto* table : {&reader_.coarse_shift, &reader_.fine_shift}) table->assign(lanes, 0);
+    reader_.fine_byte.assign(lanes, static_cast<uint8_t>(layout_.coarse_bytes));
+    for (int i = 0; i < dim; ++i) {
+      if (tables_.total[i] > 0) reader_.flip[i] = static_cast<uint8_t>((1 << (tables_.total[i] - 1)) - 1);
+    }
+    const auto bits = [](int n) { return (1 << n) - 1; };
+    for (const BitPlace& p : coarse_places_) {
+      reader_.coarse_byte[p.coordinate] = static_cast<uint8_t>(p.at / 8);
+      reader_.coarse_shift[p.coordinate] = static_cast<int8_t>(p.at % 8 - p.from);
+      reader_.coarse_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits) << p.from);
+    }
+    for (const BitPlace& p : fine_places_) {
+      // A lane without a field begins where the next field does, so that eight lanes' bytes are near one another.
+      std::fill(reader_.fine_byte.begin() + p.coordinate, reader_.fine_byte.end(),
+                static_cast<uint8_t>(layout_.coarse_bytes + (p.at + p.bits) / 8));
+      reader_.fine_byte[p.coordinate] = static_cast<uint8_t>(layout_.coarse_bytes + p.at / 8);
+      reader_.fine_shift[p.coordinate] = static_cast<int8_t>(p.at % 8);
+      reader_.fine_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits));
+    }
+    for (int b = 1; b <= kMaxGaussianBits; ++b) {
+      const int half = 1 << (b - 1);
+      for (int bin = 0; bin < half; ++bin) {
+        const int level = AllGaussianTables().levels8[half - 1 + bin];
+        reader_.raised[2 * half + half + bin] = static_cast<uint8_t>(128 + level);
+        reader_.raised[2 * half + half - 1 - bin] = static_cast<uint8_t>(128 - level);
       }
-    };
-    for (const BitPlace& p : coarse_places_) put(p, 0);
-    for (const BitPlace& p : fine_places_) put(p, layout_.coarse_bytes);
+    }
     largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
     std::copy_n(AllGaussianTables().levels8, 64, reader_.levels);
   }

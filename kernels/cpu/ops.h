@@ -101,15 +101,18 @@ struct BalancedTables {
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors);
 
-// How the fine stage reads a key: where bit p of each coordinate's index, counted from the highest, lies in
-// [coarse row | record], 64 bytes at most. Coordinates in groups of 64; what lies past dim has total bits 0.
+// How the fine stage reads a key: an index is two fields of the bytes [coarse row | record], 64 at most. Coordinates in
+// groups of 64; what lies past dim has total bits 0.
 struct BalancedReader {
   int groups = 0;                          // ceil(dim / 64)
   int coarse_bytes = 0, record_bytes = 0;  // record: without its factor
-  std::vector<uint8_t> steps;              // [groups] bits of the longest index
-  std::vector<uint8_t> byte, bit, value;   // [groups][6][64]: source byte, mask in it, worth in the magnitude bin
+  // [groups][64], a lane a coordinate: byte of row and record where a field begins; how many bits it lies above its
+  // place in the index, from -5 to 7; the index's bits that it holds. Fields of the record ascend.
+  std::vector<uint8_t> coarse_byte, coarse_mask, fine_byte, fine_mask;
+  std::vector<int8_t> coarse_shift, fine_shift;
   std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
-  uint8_t levels[64];         // of 1 to 6 bits one after another, largest 127
+  uint8_t levels[64];         // of magnitudes of 1 to 6 bits one after another, largest 127
+  uint8_t raised[128];        // 128 + signed level of index i of b bits, at 2^b + i
 };
 // Fine sums: out[i] = DecodeFactor(record i's last byte, bases[i]) * sum_j z^_j * fine8[j] in units of the levels; the
 // sum exact in int32.

@@ -224,21 +224,18 @@ void EncodeBalancedWindow(const float* x, const BalancedTables& t, uint8_t* cell
 void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                     const BalancedReader& r, const int8_t* fine8, float* out) {
   for (int i = 0; i < count; ++i) {
-    uint8_t bytes[64];
+    uint8_t bytes[65] = {0};  // one beyond, for the last field's second byte
     memcpy(bytes, coarse_rows[i], r.coarse_bytes);
     memcpy(bytes + r.coarse_bytes, records[i], r.record_bytes);
     int32_t sum = 0;
     for (int c = 0; c < r.groups * 64; ++c) {
-      const auto bit = [&](int p) {
-        const size_t at = (static_cast<size_t>(c / 64) * 6 + p) * 64 + c % 64;
-        return (bytes[r.byte[at]] & r.bit[at]) != 0 ? r.value[at] : 0;
-      };
-      const size_t sign_at = static_cast<size_t>(c / 64) * 6 * 64 + c % 64;
-      const bool negative = (bytes[r.byte[sign_at]] & r.bit[sign_at]) == 0;
-      int bin = 0;
-      for (int p = 1; p < r.steps[c / 64]; ++p) bin |= bit(p);
-      if (negative) bin ^= r.flip[c];
-      const int product = r.levels[bin + r.flip[c]] * fine8[c];
+      const int fine_at = r.fine_byte[c], fine = bytes[fine_at] | bytes[fine_at + 1] << 8;
+      const int coarse = bytes[r.coarse_byte[c]] << 8;
+      const int index =
+          (coarse >> (8 + r.coarse_shift[c]) & r.coarse_mask[c]) | (fine >> r.fine_shift[c] & r.fine_mask[c]);
+      const int flip = r.flip[c];
+      const bool negative = index <= flip;
+      const int product = r.levels[((index ^ (negative ? flip : 0)) & flip) + flip] * fine8[c];
       sum += negative ? -product : product;
     }
     out[i] = DecodeFactor(records[i][r.record_bytes], bases[i]) * static_cast<float>(sum);
