@@ -85,7 +85,7 @@ HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
 template <int kColumns, int kKeys>
 HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half, VI (&sums)[kColumns][kKeys]) {
   const DI di;
-#if HWY_TARGET == HWY_AVX3_DL  // written out: GCC 12 copies every accumulator of the loops below in each turn
+#if HWY_TARGET == HWY_AVX3_DL  // by hand: GCC 12 copies or spills accumulators in each turn, of loops and intrinsics alike
   static_assert(kColumns == 4 && kKeys == 4);
   const __m512i zero = _mm512_setzero_si512();
   __m512i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
@@ -93,18 +93,16 @@ HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half,
   for (int j = 0; j < half; ++j, pairs += kWindowTokens) {
     const __m512i x0 = _mm512_load_si512(pairs), x1 = _mm512_load_si512(pairs + 16);
     const __m512i x2 = _mm512_load_si512(pairs + 32), x3 = _mm512_load_si512(pairs + 48);
-    __m512i w = _mm512_set1_epi32(columns[j]);
-    a0 = _mm512_dpwssd_epi32(a0, x0, w), a1 = _mm512_dpwssd_epi32(a1, x1, w);
-    a2 = _mm512_dpwssd_epi32(a2, x2, w), a3 = _mm512_dpwssd_epi32(a3, x3, w);
-    w = _mm512_set1_epi32(columns[half + j]);
-    b0 = _mm512_dpwssd_epi32(b0, x0, w), b1 = _mm512_dpwssd_epi32(b1, x1, w);
-    b2 = _mm512_dpwssd_epi32(b2, x2, w), b3 = _mm512_dpwssd_epi32(b3, x3, w);
-    w = _mm512_set1_epi32(columns[2 * half + j]);
-    c0 = _mm512_dpwssd_epi32(c0, x0, w), c1 = _mm512_dpwssd_epi32(c1, x1, w);
-    c2 = _mm512_dpwssd_epi32(c2, x2, w), c3 = _mm512_dpwssd_epi32(c3, x3, w);
-    w = _mm512_set1_epi32(columns[3 * half + j]);
-    d0 = _mm512_dpwssd_epi32(d0, x0, w), d1 = _mm512_dpwssd_epi32(d1, x1, w);
-    d2 = _mm512_dpwssd_epi32(d2, x2, w), d3 = _mm512_dpwssd_epi32(d3, x3, w);
+    const auto add = [&](int column, __m512i& s0, __m512i& s1, __m512i& s2, __m512i& s3) HWY_ATTR {
+      const __m512i w = _mm512_set1_epi32(columns[column * half + j]);
+      asm("vpdpwssd %5, %4, %0\n\tvpdpwssd %6, %4, %1\n\tvpdpwssd %7, %4, %2\n\tvpdpwssd %8, %4, %3"
+          : "+&v"(s0), "+&v"(s1), "+&v"(s2), "+&v"(s3)
+          : "v"(w), "v"(x0), "v"(x1), "v"(x2), "v"(x3));
+    };
+    add(0, a0, a1, a2, a3);
+    add(1, b0, b1, b2, b3);
+    add(2, c0, c1, c2, c3);
+    add(3, d0, d1, d2, d3);
   }
   const __m512i all[4][4] = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, {d0, d1, d2, d3}};
   for (int c = 0; c < 4; ++c) {
