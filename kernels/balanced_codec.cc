@@ -20,10 +20,7 @@ constexpr float kLargestLevel8 = 127.0f;
 
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
 
-// Bits of one coordinate's index: `bits` of them from the index's bit `from` on, at bit `at` of the row or record.
-struct BitPlace {
-  int coordinate, from, bits, at;
-};
+using cpu::BitPlace;
 
 // Nibbles of whole coordinates. Widest first, each completed by the widest that still fits; ascending coordinates
 // within a width, so that neighbours in importance share a table.
@@ -58,38 +55,6 @@ std::vector<BitPlace> PlaceFine(const std::vector<uint8_t>& coarse, const std::v
     at += rest;
   }
   return places;
-}
-
-// Packs 64 keys' cells [dim][64] into byte planes [num_bytes rounded up to 4][64]: eight keys an operation.
-void PackPlanes(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint8_t* planes) {
-  constexpr uint64_t kEach = 0x0101010101010101;
-  memset(planes, 0, static_cast<size_t>(RoundUp4(num_bytes)) * kWindowTokens);
-  for (const BitPlace& p : places) {
-    const uint8_t* from = cells + static_cast<size_t>(p.coordinate) * kWindowTokens;
-    uint8_t* to = planes + static_cast<size_t>(p.at / 8) * kWindowTokens;
-    const int shift = p.at % 8, spill = shift + p.bits - 8;  // bits that reach into the next byte
-    const uint64_t mask = kEach * ((1u << p.bits) - 1), low = kEach * (((1u << p.bits) - 1) >> std::max(spill, 0));
-    for (int k = 0; k < kWindowTokens; k += 8) {
-      uint64_t v, byte;
-      memcpy(&v, from + k, 8);
-      v = (v >> p.from) & mask;
-      memcpy(&byte, to + k, 8);
-      byte |= (v & low) << shift;
-      memcpy(to + k, &byte, 8);
-      if (spill <= 0) continue;
-      memcpy(&byte, to + kWindowTokens + k, 8);
-      byte |= (v >> (8 - shift)) & (kEach * ((1u << spill) - 1));
-      memcpy(to + kWindowTokens + k, &byte, 8);
-    }
-  }
-}
-
-// Bytes of four planes [4][64] key by key.
-void FourBytes(const uint8_t* planes, uint32_t* words) {
-  const uint8_t *p0 = planes, *p1 = p0 + kWindowTokens, *p2 = p1 + kWindowTokens, *p3 = p2 + kWindowTokens;
-  for (int k = 0; k < kWindowTokens; ++k) {
-    words[k] = uint32_t{p0[k]} | uint32_t{p1[k]} << 8 | uint32_t{p2[k]} << 16 | uint32_t{p3[k]} << 24;
-  }
 }
 
 class BalancedCodec final : public Codec {
@@ -297,26 +262,27 @@ class BalancedCodec final : public Codec {
   }
 
   void EncodeWindow(const float* rows, int first, const CodePlanes& out) const {
-    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens], planes[(kMaxBalancedBytes + 3) * kWindowTokens];
+    alignas(64) uint8_t cells[kMaxHeadDim * kWindowTokens];
+    alignas(64) uint32_t words[(kMaxBalancedBytes + 3) / 4 * kWindowTokens];
     float coarse_factors[kWindowTokens], fine_factors[kWindowTokens];
     cpu::EncodeBalancedWindow(rows, tables_, cells, coarse_factors, fine_factors);
-    PackPlanes(cells, coarse_places_, layout_.coarse_bytes, planes);
+    cpu::PackBalancedWindow(cells, coarse_places_, layout_.coarse_bytes, words);
     uint8_t* coarse = out.coarse + static_cast<size_t>(first) * layout_.coarse_bytes;
-    for (int b = 0; b < layout_.coarse_bytes; b += 4) {
-      uint32_t words[kWindowTokens];
-      FourBytes(planes + b * kWindowTokens, words);
+    for (int w = 0; w < layout_.coarse_bytes / 4; ++w) {
       for (int k = 0; k < kWindowTokens; k += kTileTokens) {
-        memcpy(coarse + (k / kTileTokens * layout_.coarse_bytes + b) * kTileTokens, words + k, 4 * kTileTokens);
+        memcpy(coarse + (k / kTileTokens * layout_.coarse_bytes + w * 4) * kTileTokens, words + w * kWindowTokens + k,
+               4 * kTileTokens);
       }
     }
     const int record_bytes = layout_.fine_bytes - 1;
-    PackPlanes(cells, fine_places_, record_bytes, planes);
+    cpu::PackBalancedWindow(cells, fine_places_, record_bytes, words);
     uint8_t* fine = out.fine + static_cast<size_t>(first) * layout_.fine_bytes;
-    for (int b = 0; b < record_bytes; b += 4) {
-      uint32_t words[kWindowTokens];
-      FourBytes(planes + b * kWindowTokens, words);
-      const int bytes = std::min(4, record_bytes - b);
-      for (int k = 0; k < kWindowTokens; ++k) memcpy(fine + k * layout_.fine_bytes + b, words + k, bytes);
+    for (int k = 0; k < kWindowTokens; ++k) {
+      uint8_t* record = fine + k * layout_.fine_bytes;
+      const uint32_t* from = words + k;
+      int b = 0;
+      for (; b + 4 <= record_bytes; b += 4, from += kWindowTokens) memcpy(record + b, from, 4);
+      memcpy(record + b, from, record_bytes - b);
     }
     const uint32_t coarse_base = FactorBase(*std::max_element(coarse_factors, coarse_factors + kWindowTokens));
     const uint32_t fine_base = FactorBase(*std::max_element(fine_factors, fine_factors + kWindowTokens));

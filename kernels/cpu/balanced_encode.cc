@@ -29,6 +29,41 @@ using DI = hn::RebindToSigned<DF>;
 using VI = hn::Vec<DI>;
 inline constexpr int kVectors = kWindowTokens / static_cast<int>(kN);  // that hold one number of each key
 
+// Four lanes from each of the places p, p + apart, ...: one a block of 128 bits.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const int32_t* p, size_t apart) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, p);
+  } else {
+    const hn::Half<D> half;
+    constexpr size_t kBlocks = hn::MaxLanes(half) / 4;
+    return hn::Combine(d, LoadBlocks(half, p + kBlocks * apart, apart), LoadBlocks(half, p, apart));
+  }
+}
+
+// rows[64][n] -> columns[n][64], n a multiple of 4: four columns of kN rows at a time.
+HWY_INLINE void Turn(const int32_t* rows, int n, int32_t* columns) {
+  const DI di;
+  const hn::Repartition<int64_t, DI> d64;
+  for (int k = 0; k < kWindowTokens; k += static_cast<int>(kN)) {
+    for (int j = 0; j < n; j += 4) {
+      const auto load = [&](int row) HWY_ATTR { return LoadBlocks(di, rows + (k + row) * n + j, size_t{4} * n); };
+      const VI r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+      const auto low01 = hn::BitCast(d64, hn::InterleaveLower(r0, r1));
+      const auto low23 = hn::BitCast(d64, hn::InterleaveLower(r2, r3));
+      const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(di, r0, r1));
+      const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(di, r2, r3));
+      const auto store = [&](int column, auto v) HWY_ATTR {
+        hn::StoreU(hn::BitCast(di, v), di, columns + (j + column) * kWindowTokens + k);
+      };
+      store(0, hn::InterleaveLower(low01, low23));
+      store(1, hn::InterleaveUpper(d64, low01, low23));
+      store(2, hn::InterleaveLower(high01, high23));
+      store(3, hn::InterleaveUpper(d64, high01, high23));
+    }
+  }
+}
+
 // Rows scaled to 16 bits and turned: pairs[j][key] holds coordinates 2j and 2j + 1 of a key. back[64]: their unit.
 HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) {
   const DI di;
@@ -58,12 +93,7 @@ HWY_INLINE void MakePairs(const float* x, int dim, int32_t* pairs, float* back) 
       hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Add(v, away))), d16, row + j);
     }
   }
-  // Sixteen keys' pairs at a time, so that what is written stays in whole lines.
-  for (int k = 0; k < kWindowTokens; k += 16) {
-    for (int j = 0; j < dim / 2; ++j) {
-      for (int i = 0; i < 16; ++i) pairs[j * kWindowTokens + k + i] = rows[(k + i) * (dim / 2) + j];
-    }
-  }
+  Turn(rows, dim / 2, pairs);
 }
 
 #if HWY_TARGET != HWY_AVX3_DL
@@ -85,7 +115,8 @@ HWY_INLINE VI MulAddPair(VI sum, VI x, VI weight) {
 template <int kColumns, int kKeys>
 HWY_INLINE void SumPairs(const int32_t* pairs, const int32_t* columns, int half, VI (&sums)[kColumns][kKeys]) {
   const DI di;
-#if HWY_TARGET == HWY_AVX3_DL  // by hand: GCC 12 copies or spills accumulators in each turn, of loops and intrinsics alike
+#if HWY_TARGET == \
+    HWY_AVX3_DL  // by hand: GCC 12 copies or spills accumulators in each turn, of loops and intrinsics alike
   static_assert(kColumns == 4 && kKeys == 4);
   const __m512i zero = _mm512_setzero_si512();
   __m512i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
@@ -146,68 +177,150 @@ HWY_INLINE void Product(const int32_t* pairs, const BalancedTables& t, float* a,
   }
 }
 
-// Level of |z| and index of z of kN keys, for the widths of one coordinate.
-struct Cell {
-  VF level, merged;
-  VI index;
-};
-HWY_INLINE Cell Quantise(VF z, VF u, const GaussianQuantiser& q, int kept) {
+// Keys that the quantiser holds in registers at once: with 16 lanes a whole window, so that each coordinate's
+// thresholds are read once.
+inline constexpr int kHeld = kN == 16 ? kVectors : 1;
+
+// op(v) of each vector v of keys held.
+template <typename Op>
+HWY_INLINE void ForHeld(Op op) {
+  for (int v = 0; v < kHeld; ++v) op(v);
+}
+
+// Coordinates a[dim][64] of the held keys into cells; factors in units of their scale.
+HWY_INLINE void QuantiseHeld(const float* a, const float* squares, const float* back, const BalancedTables& t,
+                             uint8_t* cells, float* coarse_factors, float* fine_factors) {
   const DF d;
   const DI di;
-  const int half = 1 << (q.bits - 1), rest = q.bits - kept;
-  VF level = hn::Set(d, q.levels[0]), merged = hn::Set(d, q.merged[kept][0]);
-  VI index = hn::Zero(di);
-  // Whole cells of the coarse code one after another, so that their level is chosen once.
-  for (int first = 0, m = 1; m < half; ++first) {
-    for (const int end = std::min(half, (first + 1) << rest); m < end; ++m) {
-      const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
-      level = hn::IfThenElse(above, hn::Set(d, q.levels[m]), level);
-      index = hn::IfThenElse(hn::RebindMask(di, above), hn::Set(di, m), index);
+  const hn::Rebind<uint8_t, DI> d8;
+  const VF zero = hn::Zero(d), one = hn::Set(d, 1.0f), share = hn::Set(d, 1.0f / static_cast<float>(t.dim));
+  VF inverse[kHeld], coarse_top[kHeld], coarse_sum[kHeld], fine_top[kHeld], fine_sum[kHeld];
+  ForHeld([&](int v) HWY_ATTR {
+    const VF size = hn::Sqrt(hn::Mul(hn::LoadU(d, squares + v * kN), share));
+    inverse[v] = hn::IfThenElseZero(hn::Gt(size, zero), hn::Div(one, size));
+    coarse_top[v] = coarse_sum[v] = fine_top[v] = fine_sum[v] = zero;
+  });
+  for (int i = 0; i < t.dim; ++i, a += kWindowTokens, cells += kWindowTokens) {
+    const int total = t.total[i], kept = t.coarse[i];
+    if (total == 0) {
+      memset(cells, 0, kHeld * kN);
+      continue;
     }
-    if (m == half) break;
-    const auto above = hn::Gt(u, hn::Set(d, q.thresholds[m - 1]));
-    merged = hn::IfThenElse(above, hn::Set(d, q.merged[kept][first + 1]), merged);
+    const GaussianQuantiser& q = GaussianQuantiserOf(total);
+    const int half = 1 << (total - 1), rest = total - kept;
+    VF u[kHeld], level[kHeld], merged[kHeld];
+    VI index[kHeld];
+    ForHeld([&](int v) HWY_ATTR {
+      u[v] = hn::Abs(hn::Mul(hn::LoadU(d, a + v * kN), inverse[v]));
+      level[v] = hn::Set(d, q.levels[0]);
+      merged[v] = hn::Set(d, q.merged[kept][0]);
+      index[v] = hn::Zero(di);
+    });
+    // Whole cells of the coarse code one after another, so that their level is chosen once.
+    for (int first = 0, m = 1; m < half; ++first) {
+      for (const int end = std::min(half, (first + 1) << rest); m < end; ++m) {
+        const VF threshold = hn::Set(d, q.thresholds[m - 1]), next = hn::Set(d, q.levels[m]);
+        const VI at = hn::Set(di, m);
+        ForHeld([&](int v) HWY_ATTR {
+          const auto above = hn::Gt(u[v], threshold);
+          level[v] = hn::IfThenElse(above, next, level[v]);
+          index[v] = hn::IfThenElse(hn::RebindMask(di, above), at, index[v]);
+        });
+      }
+      if (m == half) break;
+      const VF threshold = hn::Set(d, q.thresholds[m - 1]), next = hn::Set(d, q.merged[kept][first + 1]);
+      ForHeld([&](int v) HWY_ATTR { merged[v] = hn::IfThenElse(hn::Gt(u[v], threshold), next, merged[v]); });
+    }
+    const VI up = hn::Set(di, half), down = hn::Set(di, half - 1);
+    const VF lambda = hn::Set(d, t.lambda[i]);
+    ForHeld([&](int v) HWY_ATTR {
+      const auto positive = hn::RebindMask(di, hn::Ge(hn::Mul(hn::LoadU(d, a + v * kN), inverse[v]), zero));
+      const VI signed_index = hn::IfThenElse(positive, hn::Add(up, index[v]), hn::Sub(down, index[v]));
+      hn::StoreU(hn::DemoteTo(d8, signed_index), d8, cells + v * kN);
+      const VF weighted = hn::Mul(u[v], lambda);
+      fine_top[v] = hn::Add(fine_top[v], hn::Mul(weighted, u[v]));
+      fine_sum[v] = hn::Add(fine_sum[v], hn::Mul(weighted, level[v]));
+    });
+    if (kept == 0) continue;
+    ForHeld([&](int v) HWY_ATTR {
+      const VF weighted = hn::Mul(u[v], lambda);
+      coarse_top[v] = hn::Add(coarse_top[v], hn::Mul(weighted, u[v]));
+      coarse_sum[v] = hn::Add(coarse_sum[v], hn::Mul(weighted, merged[v]));
+    });
   }
-  const auto positive = hn::RebindMask(di, hn::Ge(z, hn::Zero(d)));
-  index = hn::IfThenElse(positive, hn::Add(hn::Set(di, half), index), hn::Sub(hn::Set(di, half - 1), index));
-  return {level, merged, index};
+  ForHeld([&](int v) HWY_ATTR {
+    const VF size = hn::Sqrt(hn::Mul(hn::LoadU(d, squares + v * kN), share));
+    const VF s = hn::Mul(size, hn::LoadU(d, back + v * kN));
+    const auto factor = [&](VF top, VF sum)
+                            HWY_ATTR { return hn::IfThenElseZero(hn::Gt(sum, zero), hn::Mul(s, hn::Div(top, sum))); };
+    hn::StoreU(factor(coarse_top[v], coarse_sum[v]), d, coarse_factors + v * kN);
+    hn::StoreU(factor(fine_top[v], fine_sum[v]), d, fine_factors + v * kN);
+  });
 }
 
 void EncodeBalancedWindowImpl(const float* x, const BalancedTables& t, uint8_t* cells, float* coarse_factors,
                               float* fine_factors) {
-  const DF d;
-  const hn::Rebind<uint8_t, DI> d8;
   alignas(64) int32_t pairs[kMaxHeadDim / 2 * kWindowTokens];
   alignas(64) float a[kMaxHeadDim * kWindowTokens], squares[kWindowTokens], back[kWindowTokens];
   MakePairs(x, t.dim, pairs, back);
   Product(pairs, t, a, squares);
-  const VF share = hn::Set(d, 1.0f / static_cast<float>(t.dim)), one = hn::Set(d, 1.0f), zero = hn::Zero(d);
-  for (size_t key = 0; key < kWindowTokens; key += kN) {
-    const VF size = hn::Sqrt(hn::Mul(hn::LoadU(d, squares + key), share));
-    const VF inverse = hn::IfThenElseZero(hn::Gt(size, zero), hn::Div(one, size));
-    VF coarse_top = zero, coarse_sum = zero, fine_top = zero, fine_sum = zero;
-    for (int i = 0; i < t.dim; ++i) {
-      uint8_t* to = cells + static_cast<size_t>(i) * kWindowTokens + key;
-      const int total = t.total[i], kept = t.coarse[i];
-      if (total == 0) {
-        memset(to, 0, kN);
-        continue;
+  for (size_t k = 0; k < kWindowTokens; k += kHeld * kN) {
+    QuantiseHeld(a + k, squares + k, back + k, t, cells + k, coarse_factors + k, fine_factors + k);
+  }
+}
+
+// Bytes are made one after another, each in a register until its last field is in.
+HWY_INLINE void PackPlanes(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint8_t* planes) {
+  const hn::CappedTag<uint8_t, kWindowTokens> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;  // shifts are of 16 bits, and masks drop what they bring along
+  constexpr size_t kBytes = hn::MaxLanes(hn::CappedTag<uint8_t, kWindowTokens>());
+  for (size_t k = 0; k < kWindowTokens; k += kBytes) {
+    uint8_t* to = planes + k;
+    auto byte = hn::Zero(d16);
+    int at = 0;  // of `byte`
+    const auto reach = [&](int wanted) HWY_ATTR {
+      for (; at < wanted; ++at, to += kWindowTokens, byte = hn::Zero(d16)) {
+        hn::StoreU(hn::BitCast(d, byte), d, to);
       }
-      const VF z = hn::Mul(hn::LoadU(d, a + static_cast<size_t>(i) * kWindowTokens + key), inverse), u = hn::Abs(z);
-      const Cell cell = Quantise(z, u, GaussianQuantiserOf(total), kept);
-      hn::StoreU(hn::DemoteTo(d8, cell.index), d8, to);
-      const VF weighted = hn::Mul(u, hn::Set(d, t.lambda[i])), top = hn::Mul(weighted, u);
-      fine_top = hn::Add(fine_top, top);
-      fine_sum = hn::Add(fine_sum, hn::Mul(weighted, cell.level));
-      if (kept == 0) continue;
-      coarse_top = hn::Add(coarse_top, top);
-      coarse_sum = hn::Add(coarse_sum, hn::Mul(weighted, cell.merged));
+    };
+    for (const BitPlace& p : places) {
+      reach(p.at / 8);
+      const auto cell = hn::LoadU(d, cells + static_cast<size_t>(p.coordinate) * kWindowTokens + k);
+      const auto field = hn::And(hn::ShiftRightSame(hn::BitCast(d16, cell), p.from),
+                                 hn::BitCast(d16, hn::Set(d, static_cast<uint8_t>((1 << p.bits) - 1))));
+      const int shift = p.at % 8, spill = shift + p.bits - 8;  // bits that reach into the next byte
+      const auto here = hn::Set(d, static_cast<uint8_t>((1 << (p.bits - HWY_MAX(spill, 0))) - 1));
+      byte = hn::Or(byte, hn::ShiftLeftSame(hn::And(field, hn::BitCast(d16, here)), shift));
+      if (spill <= 0) continue;
+      reach(p.at / 8 + 1);
+      const auto there = hn::Set(d, static_cast<uint8_t>((1 << spill) - 1));
+      byte = hn::And(hn::ShiftRightSame(field, 8 - shift), hn::BitCast(d16, there));
     }
-    const VF s = hn::Mul(size, hn::LoadU(d, back + key));
-    const auto factor = [&](VF top, VF sum)
-                            HWY_ATTR { return hn::IfThenElseZero(hn::Gt(sum, zero), hn::Mul(s, hn::Div(top, sum))); };
-    hn::StoreU(factor(coarse_top, coarse_sum), d, coarse_factors + key);
-    hn::StoreU(factor(fine_top, fine_sum), d, fine_factors + key);
+    reach((num_bytes + 3) / 4 * 4);
+  }
+}
+
+void PackBalancedWindowImpl(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words) {
+  alignas(64) uint8_t planes[(kMaxBalancedBytes + 3) / 4 * 4 * kWindowTokens];
+  PackPlanes(cells, places, num_bytes, planes);
+  const hn::FixedTag<uint8_t, 16> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  for (int b = 0; b < num_bytes; b += 4, words += kWindowTokens) {
+    for (int k = 0; k < kWindowTokens; k += 16) {
+      const auto plane = [&](int i) HWY_ATTR { return hn::Load(d, planes + (b + i) * kWindowTokens + k); };
+      const auto p0 = plane(0), p1 = plane(1), p2 = plane(2), p3 = plane(3);
+      const auto low01 = hn::BitCast(d16, hn::InterleaveLower(p0, p1));
+      const auto low23 = hn::BitCast(d16, hn::InterleaveLower(p2, p3));
+      const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d, p0, p1));
+      const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d, p2, p3));
+      const auto store = [&](int key, auto v) HWY_ATTR {
+        hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint8_t*>(words + k + key));
+      };
+      store(0, hn::InterleaveLower(low01, low23));
+      store(4, hn::InterleaveUpper(d16, low01, low23));
+      store(8, hn::InterleaveLower(high01, high23));
+      store(12, hn::InterleaveUpper(d16, high01, high23));
+    }
   }
 }
 
@@ -233,12 +346,17 @@ HWY_AFTER_NAMESPACE();
 namespace seine::cpu {
 
 HWY_EXPORT(EncodeBalancedWindowImpl);
+HWY_EXPORT(PackBalancedWindowImpl);
 HWY_EXPORT(MulRowImpl);
 
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors) {
   if (ScalarForced()) return scalar::EncodeBalancedWindow(x, tables, cells, coarse_factors, fine_factors);
   HWY_DYNAMIC_DISPATCH(EncodeBalancedWindowImpl)(x, tables, cells, coarse_factors, fine_factors);
+}
+void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words) {
+  if (ScalarForced()) return scalar::PackBalancedWindow(cells, places, num_bytes, words);
+  HWY_DYNAMIC_DISPATCH(PackBalancedWindowImpl)(cells, places, num_bytes, words);
 }
 void MulRow(const float* x, const float* matrix, int dim, float* out) {
   if (ScalarForced()) return scalar::MulRow(x, matrix, dim, out);

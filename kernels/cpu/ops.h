@@ -101,6 +101,14 @@ struct BalancedTables {
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors);
 
+// Bits of one coordinate's index: `bits` of them from the index's bit `from` on, at bit `at` of the row or record.
+struct BitPlace {
+  int coordinate, from, bits, at;
+};
+// Packs 64 keys' cells [dim][64] into words [num_bytes rounded up to 4, / 4][64], 4 bytes of a key each. Places ascend
+// and fill num_bytes; what they leave is 0.
+void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);
+
 // How the fine stage reads a key: an index is two fields of the bytes [coarse row | record], 64 at most. Coordinates in
 // groups of 64; what lies past dim has total bits 0.
 struct BalancedReader {

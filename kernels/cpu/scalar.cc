@@ -221,6 +221,18 @@ void EncodeBalancedWindow(const float* x, const BalancedTables& t, uint8_t* cell
   }
 }
 
+void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words) {
+  std::fill_n(words, (num_bytes + 3) / 4 * kWindowTokens, 0u);
+  for (const BitPlace& p : places) {
+    for (int b = 0; b < p.bits; ++b) {
+      for (int k = 0; k < kWindowTokens; ++k) {
+        const uint32_t bit = cells[p.coordinate * kWindowTokens + k] >> (p.from + b) & 1u;
+        words[(p.at + b) / 32 * kWindowTokens + k] |= bit << ((p.at + b) % 32);
+      }
+    }
+  }
+}
+
 void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                     const BalancedReader& r, const int8_t* fine8, float* out) {
   for (int i = 0; i < count; ++i) {

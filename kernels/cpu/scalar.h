@@ -35,6 +35,7 @@ void RerankRsq(const uint8_t* const* coarse_rows, const uint8_t* const* records,
 void MulRow(const float* x, const float* matrix, int dim, float* out);
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors);
+void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);
 void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                     const BalancedReader& reader, const int8_t* fine8, float* out);
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
