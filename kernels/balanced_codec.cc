@@ -228,9 +228,9 @@ class BalancedCodec final : public Codec {
       reader_.coarse_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits) << p.from);
     }
     for (const BitPlace& p : fine_places_) {
-      // A lane without a field begins where the next field does, so that eight lanes' bytes are near one another.
+      // A lane without a field begins where the one before it ends, so that eight lanes' bytes are near one another.
       std::fill(reader_.fine_byte.begin() + p.coordinate, reader_.fine_byte.end(),
-                static_cast<uint8_t>(layout_.coarse_bytes + (p.at + p.bits) / 8));
+                static_cast<uint8_t>(layout_.coarse_bytes + (p.at + p.bits - 1) / 8));
       reader_.fine_byte[p.coordinate] = static_cast<uint8_t>(layout_.coarse_bytes + p.at / 8);
       reader_.fine_shift[p.coordinate] = static_cast<int8_t>(p.at % 8);
       reader_.fine_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits));
