@@ -36,7 +36,8 @@ Setting Number(std::string key, std::string help, int low, int high, Field field
     field(*config) = value;
     return absl::OkStatus();
   };
-  return {key, "N", help, set, [=](const ServerConfig& config) { return absl::StrCat(field(config)); }};
+  return {std::move(key), "N", std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return absl::StrCat(field(config)); }};
 }
 
 template <typename Field>
@@ -49,7 +50,8 @@ Setting Word(std::string key, std::string help, const std::vector<std::string>& 
     field(*config) = text;
     return absl::OkStatus();
   };
-  return {key, choice, help, set, [=](const ServerConfig& config) { return field(config); }};
+  return {std::move(key), choice, std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return field(config); }};
 }
 
 template <typename Field>
@@ -63,7 +65,8 @@ Setting Bytes(std::string key, std::string help, int64_t low, int64_t high, Fiel
     field(*config) = *bytes;
     return absl::OkStatus();
   };
-  return {key, "BYTES", help, set, [=](const ServerConfig& config) { return FormatBytes(field(config)); }};
+  return {std::move(key), "BYTES", std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return FormatBytes(field(config)); }};
 }
 
 Setting ListenSetting() {
