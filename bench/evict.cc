@@ -15,8 +15,6 @@
 namespace seine::bench {
 namespace {
 
-constexpr int kRepeats = 9;
-
 using Selected = std::vector<std::vector<uint32_t>>;
 
 double Seconds(std::chrono::steady_clock::time_point since) {
@@ -210,13 +208,13 @@ absl::StatusOr<EvictRow> MeasureEviction(const std::vector<std::unique_ptr<Evict
       return taken;
     };
     double best = std::numeric_limits<double>::infinity(), best_first = best;
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    for (int repeat = 0; repeat < setting.repeats; ++repeat) {
       auto again = run(true);
       if (!again.ok()) return again.status();
       best = std::min(best, *again);
       if (*again > 1 && repeat > 0) break;  // a slow scorer is not run more often than it must
     }
-    for (int repeat = 0; repeat < 3; ++repeat) {
+    for (int repeat = 0; repeat < std::min(3, setting.repeats); ++repeat) {
       auto first = run(false);
       if (!first.ok()) return first.status();
       best_first = std::min(best_first, *first);

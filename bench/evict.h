@@ -57,6 +57,7 @@ struct EvictSetting {
   BudgetConfig budget;
   KeepConfig keep;
   std::string budget_name;
+  int repeats = 9;  // timed runs, at least 1: the best counts
 };
 
 // Errors are the scorer's or the budget's. `rope` as the data state it; `profile` may be nullptr. Caches are emptied

@@ -44,7 +44,7 @@ struct EvictFlags {
   KeepConfig keep;
   double safeguard = .2;
   int64_t interval = 0;
-  int threads = 1;
+  int threads = 1, repeats = EvictSetting().repeats;
 };
 
 void AddFlags(CLI::App* app, EvictFlags* f) {
@@ -93,6 +93,9 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
       ->group(evict);
   const char* run = "Run";
   app->add_option("--threads", f->threads, "of the backend; 0: one a core")->capture_default_str()->group(run);
+  app->add_option("--repeats", f->repeats, "timed runs of each row, of which the best counts")
+      ->capture_default_str()
+      ->group(run);
   app->add_option("-o,--output", f->output, "table or json")
       ->check(IsMember({"table", "json"}))
       ->capture_default_str()
@@ -141,7 +144,7 @@ absl::StatusOr<std::vector<EvictSetting>> Settings(const EvictFlags& f, bool has
     for (const std::string& text : f.budgets) {
       auto budget = ParseBudget(f, text);
       if (!budget.ok()) return budget.status();
-      settings.push_back({scorer, *budget, f.keep, text});
+      settings.push_back({scorer, *budget, f.keep, text, f.repeats});
     }
   }
   const auto owns = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
@@ -274,6 +277,7 @@ absl::StatusOr<std::optional<Profile>> MaybeProfile(const std::string& path) {
 absl::Status Run(EvictFlags f) {
   if (f.threads < 0) return InvalidFlag("threads", "at least 0 (one a core)");
   if (f.interval < 0) return InvalidFlag("interval", "at least 0 (not measured)");
+  if (f.repeats < 1) return InvalidFlag("repeats", absl::StrCat(f.repeats, " is fewer than 1"));
   if (f.kv_heads < 1) return InvalidFlag("kv-heads", "at least 1");
   if (f.kv_heads > 1 && !f.data.trace.empty()) return InvalidFlag("kv-heads", "a trace has its own");
   if (absl::Status s = Validate(f.keep); !s.ok()) return s;

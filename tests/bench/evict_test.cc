@@ -12,7 +12,8 @@ const std::string kEvictTrace = std::string("evict --trace ") + SEINE_TRACE + " 
 
 TEST(EvictCommandTest, EveryScorerRunsAndKeptIsExact) {
   const TestFolder folder;
-  const ProgramRun run = RunBench(kEvictTrace + "--budget 25%,100 -o json --plot " + folder.File("plot.svg"));
+  const ProgramRun run =
+      RunBench(kEvictTrace + "--repeats 2 --budget 25%,100 -o json --plot " + folder.File("plot.svg"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
   for (const char* key : {"retained_attention_mass", "overlap_with_attention_top", "us_per_token", "kept"}) {
@@ -38,7 +39,7 @@ TEST(EvictCommandTest, EveryScorerRunsAndKeptIsExact) {
 TEST(EvictCommandTest, AdaptiveKeepsTheTotalAndSyntheticSaysSo) {
   const ProgramRun run = RunBench(
       "evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --heads adaptive --scorer keydiff --budget "
-      "512");
+      "512 --repeats 1");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("synthetic: rope"), std::string::npos);
   EXPECT_NE(run.out.find(" 512 "), std::string::npos) << run.out;
@@ -46,13 +47,14 @@ TEST(EvictCommandTest, AdaptiveKeepsTheTotalAndSyntheticSaysSo) {
 
 TEST(EvictCommandTest, MadeUpDataSuitsEveryScorer) {
   const ProgramRun run =
-      RunBench("evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --budget 512 -o json");
+      RunBench("evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --budget 512 --repeats 1 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const auto& row : nlohmann::json::parse(run.out)["rows"]) EXPECT_EQ(row["kept"], 512) << row;
 }
 
 TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
-  const ProgramRun run = RunBench(kEvictTrace + "--budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
+  const ProgramRun run =
+      RunBench(kEvictTrace + "--repeats 2 --budget 512 --scorer keydiff,qfilters,snapkv --interval 100 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto rows = nlohmann::json::parse(run.out)["rows"];
   for (const int i : {0, 1, 2}) {
@@ -66,7 +68,7 @@ TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABloc
   }
   EXPECT_FALSE(rows[3].contains("stream"));  // the oracle
 
-  const ProgramRun table = RunBench(kEvictTrace + "--budget 512 --scorer knorm --interval 128");
+  const ProgramRun table = RunBench(kEvictTrace + "--repeats 2 --budget 512 --scorer knorm --interval 128");
   EXPECT_NE(table.out.find("us an eviction"), std::string::npos) << table.out << table.err;
 }
 
@@ -81,6 +83,7 @@ TEST(EvictCommandTest, WrongFlagsAreOneLine) {
       {"--kv-heads 2", "--kv-heads: a trace has its own"},
       {"--recent-share 2", "keep.recent_share: 2"},
       {"--interval -1", "--interval: at least 0"},
+      {"--repeats 0", "--repeats: 0 is fewer than 1"},
       {"--profile nowhere", "--profile: "},
   };
   for (const auto& [flags, error] : kCases) {
