@@ -329,12 +329,12 @@ absl::Status Run(RecallFlags f) {
   std::string why;
   const auto host = MakeCpuBackend(f.threads), backend = MakeBackend(f.backend, f.threads, &why);
   if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("--backend: ", why));
+  auto methods = MakeMethods(f, info, backend.get());
+  if (!methods.ok()) return methods.status();
   MemoryProbe probe(host.get());
   if (!probe.ok()) return absl::ResourceExhaustedError("not enough memory to measure the read bandwidth");
   constexpr int kBandwidthPasses = 8;
   probe.Measure(kBandwidthPasses);
-  auto methods = MakeMethods(f, info, backend.get());
-  if (!methods.ok()) return methods.status();
   const RecallOptions options = Options(f, info);
   auto rows = MeasureRecall(**dataset, options, *methods, &probe);
   if (!rows.ok()) return rows.status();
