@@ -41,25 +41,29 @@ HWY_INLINE hn::Vec<D> LoadBlocks(D d, const int32_t* p, size_t apart) {
   }
 }
 
+// store(i, v) for i < 4: within each block of 128 bits, lanes of a, b, c, e in turn: of the i-th quarter of their
+// lanes.
+template <class D, class V, class Store>
+HWY_INLINE void Interleave4(D d, V a, V b, V c, V e, Store store) {
+  const hn::RepartitionToWide<D> wide;
+  const auto low_ab = hn::BitCast(wide, hn::InterleaveLower(d, a, b));
+  const auto low_ce = hn::BitCast(wide, hn::InterleaveLower(d, c, e));
+  const auto high_ab = hn::BitCast(wide, hn::InterleaveUpper(d, a, b));
+  const auto high_ce = hn::BitCast(wide, hn::InterleaveUpper(d, c, e));
+  store(0, hn::BitCast(d, hn::InterleaveLower(wide, low_ab, low_ce)));
+  store(1, hn::BitCast(d, hn::InterleaveUpper(wide, low_ab, low_ce)));
+  store(2, hn::BitCast(d, hn::InterleaveLower(wide, high_ab, high_ce)));
+  store(3, hn::BitCast(d, hn::InterleaveUpper(wide, high_ab, high_ce)));
+}
+
 // rows[64][n] -> columns[n][64], n a multiple of 4: four columns of kN rows at a time.
 HWY_INLINE void Turn(const int32_t* rows, int n, int32_t* columns) {
   const DI di;
-  const hn::Repartition<int64_t, DI> d64;
   for (int k = 0; k < kWindowTokens; k += static_cast<int>(kN)) {
     for (int j = 0; j < n; j += 4) {
       const auto load = [&](int row) HWY_ATTR { return LoadBlocks(di, rows + (k + row) * n + j, size_t{4} * n); };
-      const VI r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
-      const auto low01 = hn::BitCast(d64, hn::InterleaveLower(r0, r1));
-      const auto low23 = hn::BitCast(d64, hn::InterleaveLower(r2, r3));
-      const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(di, r0, r1));
-      const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(di, r2, r3));
-      const auto store = [&](int column, auto v) HWY_ATTR {
-        hn::StoreU(hn::BitCast(di, v), di, columns + (j + column) * kWindowTokens + k);
-      };
-      store(0, hn::InterleaveLower(low01, low23));
-      store(1, hn::InterleaveUpper(d64, low01, low23));
-      store(2, hn::InterleaveLower(high01, high23));
-      store(3, hn::InterleaveUpper(d64, high01, high23));
+      Interleave4(di, load(0), load(1), load(2), load(3),
+                  [&](int column, VI v) HWY_ATTR { hn::StoreU(v, di, columns + (j + column) * kWindowTokens + k); });
     }
   }
 }
@@ -304,22 +308,12 @@ void PackBalancedWindowImpl(const uint8_t* cells, const std::vector<BitPlace>& p
   alignas(64) uint8_t planes[(kMaxBalancedBytes + 3) / 4 * 4 * kWindowTokens];
   PackPlanes(cells, places, num_bytes, planes);
   const hn::FixedTag<uint8_t, 16> d;
-  const hn::Repartition<uint16_t, decltype(d)> d16;
   for (int b = 0; b < num_bytes; b += 4, words += kWindowTokens) {
     for (int k = 0; k < kWindowTokens; k += 16) {
       const auto plane = [&](int i) HWY_ATTR { return hn::Load(d, planes + (b + i) * kWindowTokens + k); };
-      const auto p0 = plane(0), p1 = plane(1), p2 = plane(2), p3 = plane(3);
-      const auto low01 = hn::BitCast(d16, hn::InterleaveLower(p0, p1));
-      const auto low23 = hn::BitCast(d16, hn::InterleaveLower(p2, p3));
-      const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d, p0, p1));
-      const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d, p2, p3));
-      const auto store = [&](int key, auto v) HWY_ATTR {
-        hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint8_t*>(words + k + key));
-      };
-      store(0, hn::InterleaveLower(low01, low23));
-      store(4, hn::InterleaveUpper(d16, low01, low23));
-      store(8, hn::InterleaveLower(high01, high23));
-      store(12, hn::InterleaveUpper(d16, high01, high23));
+      Interleave4(d, plane(0), plane(1), plane(2), plane(3), [&](int quarter, auto v) HWY_ATTR {
+        hn::StoreU(v, d, reinterpret_cast<uint8_t*>(words + k + 4 * quarter));
+      });
     }
   }
 }
