@@ -115,8 +115,8 @@ struct BalancedReader {
   int groups = 0;                          // ceil(dim / 64)
   int coarse_bytes = 0, record_bytes = 0;  // record: without its factor
   // [groups][64], a lane a coordinate: byte of row and record where a field begins; how many bits it lies above its
-  // place in the index, from -5 to 7; the index's bits that it holds. Fields of the record
-  // ascend, and those of eight coordinates together begin within eight bytes.
+  // place in the index, from -5 to 7; the index's bits that it holds. Fields of the record ascend, and those of eight
+  // coordinates together lie within eight bytes.
   std::vector<uint8_t> coarse_byte, coarse_mask, fine_byte, fine_mask;
   std::vector<int8_t> coarse_shift, fine_shift;
   std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
