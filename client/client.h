@@ -52,7 +52,7 @@ struct Options {
 };
 
 enum class Transport {
-  kBlocking,  // sleeps in the kernel while waiting: the usual choice
+  kBlocking,  // sleeps in the kernel while waiting, but for the last moment of a longer step: the usual choice
   kPolling,   // spins on the caller's thread: least latency, one core busy while Read waits
 };
 

@@ -1,6 +1,8 @@
-// The decode stream over its two transports: gRPC's blocking stream, and an asynchronous one whose completion queue the
-// caller's own thread spins on (no wake-up, which costs more than all of gRPC's work).
+// The decode stream: gRPC's asynchronous one, whose completion queue the caller's own thread waits for, in two ways. It
+// spins (no wake-up, which costs more than all of gRPC's work), or it sleeps until the server announces the answer, and
+// spins for the moment that is left.
 #include <array>
+#include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,67 +20,23 @@ absl::Status Ended(const grpc::Status& status, const std::string& endpoint) {
   return FromGrpc(status, endpoint);
 }
 
-class BlockingStream final : public DecodeStream {
- public:
-  BlockingStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint)
-      : endpoint_(std::move(endpoint)),
-        stub_(v1::RetrievalService::NewStub(channel)),
-        stream_(stub_->Decode(&context_)) {}
-
-  ~BlockingStream() override {
-    if (!end_) context_.TryCancel();
-    End();
-  }
-
-  absl::Status Write(const DecodeStep& step) override {
-    if (end_) return Ended(*end_, endpoint_);
-    absl::Status status = ToProto(step, &request_);
-    if (!status.ok()) return status;
-    return stream_->Write(request_) ? absl::OkStatus() : Ended(End(), endpoint_);
-  }
-
-  absl::Status Read(DecodeAnswer* answer) override {
-    if (end_ || !stream_->Read(&response_)) return Ended(End(), endpoint_);
-    return FromProto(response_, answer);
-  }
-
-  absl::Status Finish() override {
-    if (!end_) stream_->WritesDone();
-    return FromGrpc(End(), endpoint_);
-  }
-
- private:
-  const grpc::Status& End() {
-    if (!end_) {
-      while (stream_->Read(&response_)) {  // gRPC hands out the status after the last message only
-      }
-      end_ = stream_->Finish();
-    }
-    return *end_;
-  }
-
-  const std::string endpoint_;
-  const std::unique_ptr<v1::RetrievalService::Stub> stub_;
-  grpc::ClientContext context_;
-  const std::unique_ptr<grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream_;
-  v1::DecodeRequest request_;
-  v1::DecodeResponse response_;
-  std::optional<grpc::Status> end_;
-};
+using Clock = std::chrono::steady_clock;
+// Longer than the server announces an answer ahead of it; one that is this late is slept for.
+constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 
 // At most one operation of each kind is under way; a Read always is while the stream lives, so that an answer is taken
-// off the socket by the same spin that sees it arrive.
-class PollingStream final : public DecodeStream {
+// off the socket by the same wait that sees it arrive.
+class QueueStream final : public DecodeStream {
  public:
-  PollingStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint)
-      : endpoint_(std::move(endpoint)), stub_(v1::RetrievalService::NewStub(channel)) {
+  QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport)
+      : endpoint_(std::move(endpoint)), transport_(transport), stub_(v1::RetrievalService::NewStub(channel)) {
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
     Await(kStart);
     stream_->Read(&response_, Begin(kRead));
   }
 
-  ~PollingStream() override {
+  ~QueueStream() override {
     if (!end_) context_.TryCancel();
     End();
     queue_.Shutdown();
@@ -93,13 +51,22 @@ class PollingStream final : public DecodeStream {
     if (!Await(kWrite)) return Ended(End(), endpoint_);
     absl::Status status = ToProto(step, &request_);
     if (!status.ok()) return status;
-    stream_->Write(request_, Begin(kWrite));  // serialised here; Read's spin hears of its completion
+    request_.set_announce(true);
+    stream_->Write(request_, Begin(kWrite));  // serialised here; Read's wait hears of its completion
     return absl::OkStatus();
   }
 
   absl::Status Read(DecodeAnswer* answer) override {
-    if (end_ || !Await(kRead)) return Ended(End(), endpoint_);
+    bool announced = false;
+    for (;; announced = true) {
+      if (end_ || !Await(kRead)) return Ended(End(), endpoint_);
+      if (!response_.announcement()) break;
+      spin_until_ = Clock::now() + kAnnouncedSpin;
+      stream_->Read(&response_, Begin(kRead));
+    }
+    spin_until_ = {};
     absl::Status status = FromProto(response_, answer);
+    answer->announced = announced;
     stream_->Read(&response_, Begin(kRead));
     return status;
   }
@@ -120,14 +87,17 @@ class PollingStream final : public DecodeStream {
     return &under_way_[operation];
   }
 
-  // Spins until `operation` is done; whether its last run succeeded.
+  bool Spins() const { return transport_ == Transport::kPolling || Clock::now() < spin_until_; }
+
+  // Waits until `operation` is done; whether its last run succeeded.
   bool Await(Operation operation) {
     while (under_way_[operation]) {
       void* tag;
       bool ok;
       // A deadline long past: look once, without sleeping. Yielding costs next to nothing where a core is free, and
       // where none is it lets the server run rather than wait for our time slice to end.
-      if (queue_.AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC)) != grpc::CompletionQueue::GOT_EVENT) {
+      const auto deadline = Spins() ? gpr_inf_past(GPR_CLOCK_MONOTONIC) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
+      if (queue_.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) {
         std::this_thread::yield();
         continue;
       }
@@ -151,7 +121,9 @@ class PollingStream final : public DecodeStream {
   }
 
   const std::string endpoint_;
+  const Transport transport_;
   const std::unique_ptr<v1::RetrievalService::Stub> stub_;
+  Clock::time_point spin_until_;  // an answer has been announced
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream_;
@@ -168,8 +140,7 @@ absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string
                                                                Transport transport) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
-  if (transport == Transport::kPolling) return std::make_unique<PollingStream>(*channel, endpoint);
-  return std::make_unique<BlockingStream>(*channel, endpoint);
+  return std::make_unique<QueueStream>(*channel, endpoint, transport);
 }
 
 }  // namespace seine::client

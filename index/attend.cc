@@ -2,6 +2,7 @@
 // host's threads. Keys, values and the means of windows lie in the host's memory with every backend (page-locked under
 // a device), so a device only searches.
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "index/index_impl.h"
@@ -61,16 +62,18 @@ double WorkNs(const cpu::AttentionTask& task) {
 }
 
 // Every head's output, log-sum-exp and counts into its answer.
-void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks) {
+void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const Meanwhile& meanwhile) {
   double work = 0;
   for (const HeadTask& task : *tasks) work += WorkNs(task.attention);
+  const std::thread::id caller = std::this_thread::get_id();
+  const int count = static_cast<int>(tasks->size());
   const auto attend = [&](int i) {
+    if (meanwhile && std::this_thread::get_id() == caller) meanwhile(count - i);
     HeadTask& task = (*tasks)[i];
     const int64_t q_head = int64_t{task.kv_head} * g.group();
     task.attended = cpu::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
                                 task.answer->log_sum_exp.data() + q_head);
   };
-  const int count = static_cast<int>(tasks->size());
   if (work > kWorthSharingNs) {
     backend->Run(count, attend);
   } else {
@@ -86,7 +89,8 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
 
 absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params,
-                                                            const AttentionParams& attention) const {
+                                                            const AttentionParams& attention,
+                                                            const Meanwhile& meanwhile) const {
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   if (absl::Status s = Validate(attention, context_.config); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
@@ -99,7 +103,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answers[i].status = sequence.status();
     if (sequence.ok()) batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(scaled); !s.ok()) return s;
+  if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
   std::vector<HeadTask> tasks;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
@@ -112,7 +116,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       tasks.back().answer = &answer;
     }
   }
-  AttendAll(g, context_.backend, &tasks);
+  AttendAll(g, context_.backend, &tasks, meanwhile);
   for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }

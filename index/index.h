@@ -230,16 +230,26 @@ class Index {
     return Append(handle, layer, position, keys, values, {});
   }
 
-  // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call.
+  // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call. `meanwhile`:
+  // backend.h.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
-                                                           const SearchParams& params) const = 0;
+                                                           const SearchParams& params,
+                                                           const Meanwhile& meanwhile) const = 0;
+  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
+                                                   const SearchParams& params) const {
+    return Retrieve(items, params, {});
+  }
 
   // Retrieves, and attends what is found and what is dense, on the host's threads; low-rank rows as they read. Items
   // and `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION:
   // kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
-                                                           const SearchParams& params,
-                                                           const AttentionParams& attention) const = 0;
+                                                           const SearchParams& params, const AttentionParams& attention,
+                                                           const Meanwhile& meanwhile) const = 0;
+  absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
+                                                   const AttentionParams& attention) const {
+    return Attend(items, params, attention, {});
+  }
 
   // How much each token that a layer holds is worth keeping. FAILED_PRECONDITION where kv_store keeps no keys, or the
   // scorer needs values that are not kept; INVALID_ARGUMENT naming the field.

@@ -35,10 +35,11 @@ class IndexImpl : public Index {
   absl::Status Truncate(const SequenceHandle& handle, int64_t position) override;
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
                                  const TensorView& values, const QueryView& queries) override;
-  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
-                                                   const SearchParams& params) const override;
+  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items, const SearchParams& params,
+                                                   const Meanwhile& meanwhile) const override;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
-                                                   const AttentionParams& attention) const override;
+                                                   const AttentionParams& attention,
+                                                   const Meanwhile& meanwhile) const override;
   absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
                                     const ScoreGiven& given) const override;
   absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,

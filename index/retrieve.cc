@@ -28,7 +28,8 @@ void IndexImpl::Asked(const SequenceRef& sequence, const RetrieveItem& item, int
 }
 
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
-                                                            const SearchParams& params) const {
+                                                            const SearchParams& params,
+                                                            const Meanwhile& meanwhile) const {
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   std::vector<ItemAnswer> answers(items.size());
   SearchBatch batch(&context_);
@@ -37,7 +38,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     answers[i].status = sequence.status();
     if (sequence.ok()) batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(params); !s.ok()) return s;
+  if (absl::Status s = batch.Search(params, meanwhile); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
   batch.KeepQueries();
   batch.Unlock();

@@ -57,7 +57,7 @@ void SearchBatch::Lock() {
   }
 }
 
-absl::Status SearchBatch::Search(const SearchParams& params) {
+absl::Status SearchBatch::Search(const SearchParams& params, const Meanwhile& meanwhile) {
   const Geometry& g = context_.config.geometry;
   params_ = params;
   Lock();
@@ -81,7 +81,7 @@ absl::Status SearchBatch::Search(const SearchParams& params) {
   if (tasks.empty()) return absl::OkStatus();
   outputs_.resize(tasks.size());
   const Outcome outcome =
-      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data());
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), meanwhile);
   if (outcome != Outcome::kDone) Unlock();
   return StatusOf(*context_.backend, outcome);
 }

@@ -34,7 +34,7 @@ class SearchBatch {
 
   // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
   // the backend could not; nothing is locked then.
-  absl::Status Search(const SearchParams& params);
+  absl::Status Search(const SearchParams& params, const Meanwhile& meanwhile);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
     for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);

@@ -79,6 +79,10 @@ struct CountTask {
   uint32_t* counts = nullptr;  // [head_dim / 8][256] in Place::kCodes
 };
 
+// May be called on the thread that called an operation, before each task that it works on itself: `left` of the
+// operation's tasks are not begun. A moment for something short that does not call the backend. May be empty.
+using Meanwhile = std::function<void(int left)>;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -103,7 +107,10 @@ class Backend {
   // Both run their tasks in parallel.
   [[nodiscard]] virtual Outcome Encode(const EncodeTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Search(const SearchTask* tasks, int count, const SearchParams& params,
-                                       SearchOutput* outputs) = 0;
+                                       SearchOutput* outputs, const Meanwhile& meanwhile) = 0;
+  [[nodiscard]] Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) {
+    return Search(tasks, count, params, outputs, {});
+  }
 
   // Eviction's, on the host's memory, in parallel too: keys are Place::kStore's, all else is any memory.
   [[nodiscard]] virtual Outcome Sum(const SumTask* tasks, int count) = 0;

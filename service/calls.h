@@ -5,6 +5,7 @@
 #ifndef SEINE_SERVICE_CALLS_H_
 #define SEINE_SERVICE_CALLS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,10 +74,11 @@ absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::
 class DecodeSession {
  public:
   explicit DecodeSession(Core& core) : core_(core), retriever_(core) {}
-  void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response);
+  // announce() is called, once at most, on this thread, when the answer is near, where the request asks for it.
+  void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response, const std::function<void()>& announce);
 
  private:
-  absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response);
+  absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response, const Meanwhile& meanwhile);
 
   Core& core_;
   Retriever retriever_;

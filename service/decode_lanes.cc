@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "service/calls.h"
@@ -36,6 +37,8 @@ class DecodeStream {
   bool accepted() const { return accepted_; }
   bool IsStep(const Tag* tag) const { return tag == &read_tag_; }
   bool gone() const { return pending_ == 0; }
+  // The announcement's tag while it is on its way: the step's answer waits for it, and is written by its event.
+  const void* announcing() const { return announcing_ ? &announced_tag_ : nullptr; }
   // Ends the stream if it waits for its client, else after its step.
   void Drain() {
     draining_ = true;
@@ -61,9 +64,24 @@ class DecodeStream {
     --pending_;
     if (!std::exchange(reading_, false)) return;  // finished by Drain meanwhile
     if (!ok) return Finish(absl::OkStatus());
-    session_.Step(request_, &response_);
+    session_.Step(request_, &response_, [this] { Announce(); });
     core_.calls.fetch_add(1, std::memory_order_relaxed);
     if (response_.has_status()) core_.errors.fetch_add(1, std::memory_order_relaxed);
+    if (!announcing_) Answer();
+  }
+  void Announce() {
+    announcement_.set_step(request_.step());
+    announcement_.set_announcement(true);
+    announcing_ = true;
+    ++pending_;
+    wire_.Write(announcement_, &announced_tag_);
+  }
+  void OnAnnounced(bool) {
+    --pending_;
+    announcing_ = false;
+    Answer();
+  }
+  void Answer() {
     ++pending_;
     wire_.Write(response_, &write_tag_);
   }
@@ -83,11 +101,12 @@ class DecodeStream {
   grpc::ServerContext context_;
   DecodeLanes::Wire wire_{&context_};
   v1::DecodeRequest request_;  // both are used again by every step: their buffers grow once
-  v1::DecodeResponse response_;
+  v1::DecodeResponse response_, announcement_;
   Tag accept_tag_{this, &DecodeStream::OnAccepted}, read_tag_{this, &DecodeStream::OnRead};
   Tag write_tag_{this, &DecodeStream::OnWritten}, finish_tag_{this, &DecodeStream::OnFinished};
+  Tag announced_tag_{this, &DecodeStream::OnAnnounced};
   int pending_ = 0;
-  bool accepted_ = false, reading_ = false, draining_ = false;
+  bool accepted_ = false, reading_ = false, announcing_ = false, draining_ = false;
 };
 
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait, Request request)
@@ -146,7 +165,7 @@ void DecodeLanes::Work(Lane* lane) {
     const bool spin = (linger || wait_ == Wait::kSpin) && !lane->streams.empty();
     // A deadline in the past polls once.
     const auto deadline = spin ? gpr_time_0(GPR_CLOCK_MONOTONIC) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    switch (lane->queue->AsyncNext(&tag, &ok, deadline)) {
+    switch (Next(lane, deadline, &tag, &ok)) {
       case grpc::CompletionQueue::TIMEOUT:
         if (linger) std::this_thread::yield();  // the core may be wanted
         break;
@@ -166,12 +185,28 @@ void DecodeLanes::Work(Lane* lane) {
   }
 }
 
+// Events that were put aside come first.
+grpc::CompletionQueue::NextStatus DecodeLanes::Next(Lane* lane, gpr_timespec deadline, void** tag, bool* ok) {
+  if (lane->aside.empty()) return lane->queue->AsyncNext(tag, ok, deadline);
+  std::tie(*tag, *ok) = lane->aside.front();
+  lane->aside.pop_front();
+  return grpc::CompletionQueue::GOT_EVENT;
+}
+
 void DecodeLanes::Handle(Lane* lane, void* tag, bool ok, bool draining) {
   const auto* event = static_cast<DecodeStream::Tag*>(tag);
   DecodeStream* stream = event->stream;
   const bool was_accepted = stream->accepted();
   if (draining) stream->Drain();  // what is accepted from now on ends at once
   (stream->*event->done)(ok);
+  while (stream->announcing() != nullptr && lane->queue->Next(&tag, &ok)) {  // other streams' steps would hold it up
+    if (tag != stream->announcing()) {
+      lane->aside.emplace_back(tag, ok);
+      continue;
+    }
+    event = static_cast<DecodeStream::Tag*>(tag);
+    (stream->*event->done)(ok);
+  }
   const bool opened = stream->accepted() && !was_accepted, gone = stream->gone();
   if (!opened && !gone) return;
   if (opened) lane->streams.insert(stream);

@@ -9,11 +9,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "seine/v1/retrieval_service.grpc.pb.h"
@@ -51,12 +53,14 @@ class DecodeLanes {
     grpc::Alarm drain;  // its event, without a tag, tells the thread to drain
     std::thread thread;
     std::unordered_set<DecodeStream*> streams;  // open; of the thread alone
+    std::deque<std::pair<void*, bool>> aside;   // events taken while another was waited for; of the thread alone
     size_t load = 0;                            // their number; guarded by mutex_
     bool offering = false;                      // a stream waits to be accepted; guarded by mutex_
   };
 
   void Offer();  // a lane takes new streams if none has fewer. Needs mutex_
   void Work(Lane* lane);
+  static grpc::CompletionQueue::NextStatus Next(Lane* lane, gpr_timespec deadline, void** tag, bool* ok);
   void Handle(Lane* lane, void* tag, bool ok, bool draining);
 
   Core& core_;

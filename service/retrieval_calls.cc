@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/announcing_moment.h"
 #include "service/calls.h"
 #include "service/convert.h"
 #include "service/error.h"
@@ -14,14 +15,16 @@
 namespace seine {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 class Stopwatch {
  public:
   int64_t microseconds() const {
-    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin_).count();
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_).count();
   }
 
  private:
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const Clock::time_point begin_ = Clock::now();
 };
 
 // Empty where the request has none and the index keeps none; whether it may have any is the index's to say.
@@ -85,7 +88,7 @@ absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::Retrie
   if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
   Retriever retriever(core);
   if (auto s = retriever.Prepare(request.items(), request.selector(), nullptr); !s.ok()) return s;
-  if (auto s = retriever.Retrieve(response->mutable_answers()); !s.ok()) return s;
+  if (auto s = retriever.Retrieve(response->mutable_answers(), {}); !s.ok()) return s;
   response->set_server_us(watch.microseconds());
   return absl::OkStatus();
 }
@@ -95,7 +98,7 @@ absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResp
   if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
   Retriever retriever(core);
   if (auto s = retriever.Prepare(request.items(), request.selector(), &request.attention()); !s.ok()) return s;
-  if (auto s = retriever.Attend(response->mutable_answers()); !s.ok()) return s;
+  if (auto s = retriever.Attend(response->mutable_answers(), {}); !s.ok()) return s;
   response->set_server_us(watch.microseconds());
   return absl::OkStatus();
 }
@@ -130,20 +133,33 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
       kSequenceAsHandle);
 }
 
-void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
+void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                         const std::function<void()>& announce) {
   const Stopwatch watch;
   response->Clear();
-  const absl::Status status = TryStep(request, response);
+  int64_t announcing_us = 0;  // the wire's time, not the index's
+  AnnouncingMoment moment;
+  Meanwhile meanwhile;
+  if (request.announce()) {
+    meanwhile = [&](int left) {
+      if (!moment.Come(Clock::now(), left)) return;
+      const Stopwatch announcing;
+      announce();
+      announcing_us = announcing.microseconds();
+    };
+  }
+  const absl::Status status = TryStep(request, response, meanwhile);
   if (!status.ok()) {
     response->Clear();
     ToProto(status, response->mutable_status());
   }
   response->set_step(request.step());
-  response->set_server_us(watch.microseconds());
+  response->set_server_us(watch.microseconds() - announcing_us);
 }
 
 // The settings are checked before anything is appended: a step that fails as a whole has changed nothing.
-absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response) {
+absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                    const Meanwhile& meanwhile) {
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
@@ -152,8 +168,8 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
     v1::Status* status = response->add_append_status();
     if (!length.ok()) ToProto(length.status(), status);
   }
-  if (attention != nullptr) return retriever_.Attend(response->mutable_attended());
-  return retriever_.Retrieve(response->mutable_answers());
+  if (attention != nullptr) return retriever_.Attend(response->mutable_attended(), meanwhile);
+  return retriever_.Retrieve(response->mutable_answers(), meanwhile);
 }
 
 }  // namespace seine

@@ -24,9 +24,9 @@ class Retriever {
   // Checks the settings and every item; a wrong item is remembered for its answer, wrong settings are returned. `items`
   // must live until they are answered. nullptr: the items are to be retrieved, not attended.
   absl::Status Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
-  // Answers what Prepare has taken, in order: one of the two, as Prepare was told.
-  absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers);
-  absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers);
+  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `meanwhile`: kernels/backend.h.
+  absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers, const Meanwhile& meanwhile);
+  absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const Meanwhile& meanwhile);
 
  private:
   // The items of one index and the settings for them.

@@ -88,8 +88,13 @@ class CpuBackend final : public Backend {
     return Outcome::kDone;
   }
 
-  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
-    const auto run = [&](int i) { cpu::SearchOne(tasks[i], params, &outputs[i]); };
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                 const Meanwhile& meanwhile) override {
+    const std::thread::id caller = std::this_thread::get_id();
+    const auto run = [&](int i) {
+      if (meanwhile && std::this_thread::get_id() == caller) meanwhile(count - i);
+      cpu::SearchOne(tasks[i], params, &outputs[i]);
+    };
     double work = 0;
     for (int i = 0; i < count; ++i) {
       const double keys = static_cast<double>(tasks[i].num_keys);

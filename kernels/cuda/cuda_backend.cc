@@ -83,7 +83,8 @@ class CudaBackend final : public Backend {
   }
 
   Outcome Encode(const EncodeTask* tasks, int count) override;
-  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override;
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                 const Meanwhile& meanwhile) override;
 
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
@@ -320,7 +321,9 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   return item;
 }
 
-Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) {
+// No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
+Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                            const Meanwhile&) {
   if (lost_) return Outcome::kLost;
   const LanePool::Handle lane = lanes_.Acquire();
   Device::Error error = Device::kNoError;

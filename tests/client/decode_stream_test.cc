@@ -133,6 +133,28 @@ TEST_P(DecodeStreamTest, ReusedMessagesHoldNothingOfStepsBefore) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+// A step of many items takes long enough to be announced; its answers are as ever.
+TEST_P(DecodeStreamTest, LongStepsAreAnnounced) {
+  const auto stream = Open();
+  DecodeAnswer answer;
+  int announced = 0;
+  for (int64_t position = kPrefill; position < kPrefill + kSteps; ++position) {
+    DecodeStep step = Step(0, position);
+    step.items.assign(512, step.items[0]);
+    ASSERT_TRUE(stream->Write(step).ok() && stream->Read(&answer).ok());
+    announced += answer.announced ? 1 : 0;
+    ASSERT_EQ(answer.answers.size(), 512u);
+    answer.answers.resize(1);
+    ExpectRight(answer, 0, position);
+  }
+  EXPECT_GT(announced, 0);
+  DecodeStep nothing = Step(0, kPrefill + kSteps - 1);
+  nothing.items.clear();
+  ASSERT_TRUE(stream->Write(nothing).ok() && stream->Read(&answer).ok());
+  EXPECT_FALSE(answer.announced);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_P(DecodeStreamTest, ErrorsStayWithTheirItems) {
   const auto stream = Open();
   DecodeAnswer answer;

@@ -54,9 +54,10 @@ class TestBackend : public Backend {
     for (int i = 0; i < count; ++i) encoded_keys += tasks[i].num_keys;
     return inner_->Encode(tasks, count);
   }
-  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) override {
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                 const Meanwhile& meanwhile) override {
     const Outcome outcome = Next();
-    return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs) : outcome;
+    return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs, meanwhile) : outcome;
   }
   Outcome Sum(const SumTask* tasks, int count) override {
     const Outcome outcome = Next();

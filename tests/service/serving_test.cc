@@ -177,6 +177,53 @@ TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
   for (auto& o : open) o->context.TryCancel();
 }
 
+// Announcements come only where they are asked for, at most one a step and before its answer; answers are what they are
+// without them. Several streams at once: events of others are at hand while one's announcement is on its way.
+TEST_P(ServingTest, LongStepsAreAnnouncedWhereAsked) {
+  constexpr int kStreams = 10, kRounds = 5, kItems = 256;
+  const auto handle = NewSequence("keys");
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 2000)).ok());
+  v1::DecodeRequest step;
+  for (int i = 0; i < kItems; ++i) *step.add_items() = Query(handle, 0, /*seed=*/i + 1);
+  step.set_step(7);
+  struct Open {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream;
+  };
+  std::vector<Open> open(kStreams);
+  for (Open& o : open) o.stream = stubs_->retrieval->Decode(&o.context);
+  v1::DecodeResponse expected, response;
+  for (int round = 0; round < kRounds; ++round) {
+    ASSERT_TRUE(open[0].stream->Write(step) && open[0].stream->Read(&expected));
+    EXPECT_FALSE(expected.announcement());
+  }
+  ASSERT_EQ(expected.answers_size(), kItems);
+  expected.clear_server_us();
+  v1::DecodeResponse announcement;
+  announcement.set_step(7);
+  announcement.set_announcement(true);
+  step.set_announce(true);
+  int announced = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    for (Open& o : open) ASSERT_TRUE(o.stream->Write(step));
+    for (Open& o : open) {
+      ASSERT_TRUE(o.stream->Read(&response));
+      if (response.announcement()) {
+        ++announced;
+        EXPECT_EQ(response.SerializeAsString(), announcement.SerializeAsString());
+        ASSERT_TRUE(o.stream->Read(&response));
+      }
+      response.clear_server_us();
+      EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
+    }
+  }
+  EXPECT_GT(announced, 0);
+  for (Open& o : open) {
+    o.stream->WritesDone();
+    EXPECT_TRUE(o.stream->Finish().ok());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Serving, ServingTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "service/address.h"
+#include "service/announcing_moment.h"
 #include "service/config.h"
 #include "service/convert.h"
 #include "service/error.h"
@@ -194,6 +196,40 @@ TEST(Config, ClaimRemovesTheSocketOfTheDeadOnly) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/file"));
   EXPECT_EQ(Claim(*ParseAddress("unix:" + folder + "/no/such")).code(), absl::StatusCode::kFailedPrecondition);
   std::filesystem::remove_all(folder);
+}
+
+// The number of tasks left when the moment of a step of `count` tasks came; 0: never. Each of `threads` takes the next.
+int MomentOf(int count, std::chrono::microseconds task, int threads = 1) {
+  AnnouncingMoment moment;
+  AnnouncingMoment::Time now{};
+  int came = 0;
+  for (int begun = 0; begun < count; begun += threads, now += task) {
+    if (!moment.Come(now, count - begun)) continue;
+    EXPECT_EQ(came, 0) << "twice";
+    came = count - begun;
+  }
+  return came;
+}
+
+TEST(AnnouncingMoment, ComesBeforeTheLastTaskThatLeavesTimeToWakeUp) {
+  using us = std::chrono::microseconds;
+  EXPECT_EQ(MomentOf(8, us(190)), 1);
+  EXPECT_EQ(MomentOf(100, us(20)), 6);     // 120 us ahead: after another task a wake-up would no longer fit
+  EXPECT_EQ(MomentOf(16, us(190), 2), 2);  // one each
+  EXPECT_EQ(MomentOf(8, us(60)), 2);
+  EXPECT_EQ(MomentOf(8, us(30)), 0);    // 240 us: nobody sleeps deeply
+  EXPECT_EQ(MomentOf(1, us(2000)), 0);  // nothing to foresee it from
+  EXPECT_EQ(MomentOf(8, us(2000)), 0);  // 2 ms to spin
+}
+
+TEST(AnnouncingMoment, IsOneForAllBatchesOfAStep) {
+  AnnouncingMoment moment;
+  AnnouncingMoment::Time now{};
+  int times = 0;
+  for (int batch = 0; batch < 3; ++batch) {
+    for (int left = 8; left > 0; --left, now += std::chrono::microseconds(100)) times += moment.Come(now, left) ? 1 : 0;
+  }
+  EXPECT_EQ(times, 1);
 }
 
 TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
