@@ -11,14 +11,15 @@
 namespace seine {
 namespace {
 
-constexpr size_t kFew = 128;    // scores that are simply sorted out
+constexpr size_t kFew = 8;      // scores that are simply sorted out
+constexpr size_t kShrink = 8;   // scores are gathered anew where only one in so many is left between the bounds
 constexpr int kMaxPasses = 24;  // counting passes; enough but for scores that span many orders of magnitude
 constexpr size_t kSampled = 8192, kSample = 256;  // scores that a sample of them is worth taking for, and its size
 
-Cut CutOf(std::vector<float>* values, size_t m) {
-  std::nth_element(values->begin(), values->begin() + (m - 1), values->end(), std::greater<float>());
-  const float cut = (*values)[m - 1];
-  const size_t above = std::count_if(values->begin(), values->begin() + (m - 1), [&](float v) { return v > cut; });
+Cut CutOf(float* values, size_t n, size_t m) {
+  std::nth_element(values, values + (m - 1), values + n, std::greater<float>());
+  const float cut = values[m - 1];
+  const size_t above = std::count_if(values, values + (m - 1), [&](float v) { return v > cut; });
   return {cut, m - above};
 }
 
@@ -36,29 +37,31 @@ Bounds BoundsOf(const float* scores, size_t n) {
   return b;
 }
 
-// Closer ones, four standard deviations to either side of where a sample has the cut; a side that falls outside of the
-// sample, or that counting proves wrong, stays as it was.
-void Sample(const float* scores, size_t n, size_t m, Bounds* b) {
+// Bounds four standard deviations to either side of where a sample has the cut; a side that falls outside of the
+// sample, or that counting proves wrong, leaves everything within.
+Bounds Sample(const float* scores, size_t n, size_t m, std::vector<float>* scratch) {
   float sample[kSample];
   for (size_t i = 0; i < kSample; ++i) sample[i] = scores[i * n / kSample];
   const double share = static_cast<double>(m) / static_cast<double>(n), at = share * kSample;
   const double margin = 4 * std::sqrt(at * (1 - share)) + 1;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Bounds b = {-kInfinity, kInfinity, n, 0};
   if (at + margin < kSample) {
-    float* low = sample + static_cast<size_t>(at + margin);
-    std::nth_element(sample, low, sample + kSample, std::greater<float>());
-    const size_t above = cpu::CountAbove(scores, n, *low);
-    if (above >= m) b->low = *low, b->above_low = above;
+    const float low = FindCut(sample, kSample, static_cast<size_t>(at + margin) + 1, scratch).value;
+    const size_t above = cpu::CountAbove(scores, n, low);
+    if (above >= m) b.low = low, b.above_low = above;
   }
   if (at > margin) {
-    float* high = sample + static_cast<size_t>(at - margin);
-    std::nth_element(sample, high, sample + kSample, std::greater<float>());
-    const size_t above = cpu::CountAbove(scores, n, *high);
-    if (above < m) b->high = *high, b->above_high = above;
+    const float high = FindCut(sample, kSample, static_cast<size_t>(at - margin) + 1, scratch).value;
+    const size_t above = cpu::CountAbove(scores, n, high);
+    if (above < m) b.high = high, b.above_high = above;
   }
+  return b;
 }
 
-void Bisect(const float* scores, size_t n, size_t m, Bounds* b) {
-  for (int pass = 0; pass < kMaxPasses && b->between() > kFew; ++pass) {
+// Closer ones, until `few` lie between them or counting no longer tells scores apart.
+void Bisect(const float* scores, size_t n, size_t m, size_t few, Bounds* b) {
+  for (int pass = 0; pass < kMaxPasses && b->between() > few; ++pass) {
     const float middle = b->low + (b->high - b->low) * 0.5f;
     if (!(middle > b->low && middle < b->high)) return;
     const size_t above = cpu::CountAbove(scores, n, middle);
@@ -75,26 +78,28 @@ void Bisect(const float* scores, size_t n, size_t m, Bounds* b) {
 }  // namespace
 
 Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch) {
-  if (n <= kFew) {
-    scratch->assign(scores, scores + n);
-    return CutOf(scratch, m);
+  // The scores between the bounds, which may lie in `scratch` already, become all there are.
+  const auto gather = [&](Bounds* b) {
+    if (scratch->size() < b->between() + 16) scratch->resize(b->between() + 16);
+    cpu::GatherBetween(scores, n, b->low, b->high, scratch->data());
+    scores = scratch->data();
+    n = b->between();
+    m -= b->above_high;
+    b->above_low = n;
+    b->above_high = 0;
+  };
+  if (n >= kSampled) {
+    Bounds b = Sample(scores, n, m, scratch);
+    if (b.between() <= n / 2) gather(&b);
   }
   Bounds b = BoundsOf(scores, n);
-  if (n >= kSampled) Sample(scores, n, m, &b);
-  if (b.between() <= n / 2) {  // bisected where they lie together
-    scratch->resize(b.between() + 16);
-    cpu::GatherBetween(scores, n, b.low, b.high, scratch->data());
-    n = b.between();
-    m -= b.above_high;
-    b.above_low = n;
-    b.above_high = 0;
-    scores = scratch->data();
+  for (size_t before = n + 1; n > kFew && n < before;) {
+    before = n;
+    Bisect(scores, n, m, std::max(kFew, n / kShrink), &b);
+    gather(&b);
   }
-  Bisect(scores, n, m, &b);
-  if (scores != scratch->data()) scratch->resize(b.between() + 16);
-  cpu::GatherBetween(scores, n, b.low, b.high, scratch->data());
-  scratch->resize(b.between());
-  return CutOf(scratch, m - b.above_high);
+  if (scores != scratch->data()) scratch->assign(scores, scores + n);
+  return CutOf(scratch->data(), n, m);
 }
 
 void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out) {

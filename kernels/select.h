@@ -15,8 +15,8 @@ struct Cut {
   size_t ties = 0;
 };
 
-// Cut of the `m` largest of scores[n], 1 <= m <= n, all finite. Values are bisected by counting passes until few lie
-// between the bounds; those are gathered and partitioned. `scratch` is reused storage.
+// Cut of the `m` largest of scores[n], 1 <= m <= n, all finite. Values are bisected by counting passes; those between
+// the bounds are gathered each time that they have become few, and sorted out at last. `scratch` is reused storage.
 Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch);
 
 // Places of the `m` largest of scores[n], ascending by place, ties to the lowest. m >= n gives all. Appends to nothing:

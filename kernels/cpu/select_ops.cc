@@ -62,7 +62,7 @@ void GatherBetweenImpl(const float* scores, size_t n, float low, float high, flo
   for (; i + kN <= n; i += kN) {
     const VF x = hn::LoadU(d, scores + i);
     const MF in = hn::And(hn::Gt(x, vlow), hn::Le(x, vhigh));
-    if (hn::AllFalse(d, in)) continue;
+    if (kN < 16 && hn::AllFalse(d, in)) continue;
     hn::StoreU(hn::Compress(x, in), d, out);
     out += hn::CountTrue(d, in);
   }
