@@ -84,6 +84,42 @@ HWY_INLINE float Sum16(const F16& a) {
   return hn::GetLane(s);
 }
 
+// Sum16 of each of four, by the same tree: the adds of several sums share vectors. The first `count` are stored.
+HWY_INLINE void StoreSums4(const F16 (&s)[4], int count, float* out) {
+  const hn::FixedTag<float, 4> d4;
+#if HWY_MAX_BYTES >= 64
+  const DF d;
+  const hn::Half<DF> d8;
+  const auto blocks = [&](VF a, VF b) HWY_ATTR {  // two of a's, two of b's, the blocks added
+    const VF halves = hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+    return hn::Add(halves, hn::SwapAdjacentBlocks(halves));
+  };
+  const VF all = hn::OddEvenBlocks(blocks(s[1].v[0], s[3].v[0]), blocks(s[0].v[0], s[2].v[0]));
+  alignas(64) static constexpr int32_t kFirsts[16] = {0, 4, 8, 12};
+  const VF firsts = hn::TableLookupLanes(AddNear(all), hn::SetTableIndices(d, kFirsts));
+  const auto sums = hn::LowerHalf(d4, hn::LowerHalf(d8, firsts));
+#else
+  const auto block = [&](const F16& a) HWY_ATTR {
+#if HWY_MAX_BYTES >= 32
+    const VF near = hn::Add(a.v[0], a.v[1]);
+    return hn::Add(hn::LowerHalf(d4, near), hn::UpperHalf(d4, near));
+#else
+    return hn::Add(hn::Add(a.v[0], a.v[2]), hn::Add(a.v[1], a.v[3]));
+#endif
+  };
+  const auto pairs = [&](const F16& x, const F16& y) HWY_ATTR {
+    const auto a = block(x), b = block(y);
+    return hn::Add(hn::InterleaveLower(d4, a, b), hn::InterleaveUpper(d4, a, b));
+  };
+  const auto ab = pairs(s[0], s[1]), cd = pairs(s[2], s[3]);
+  const auto sums = hn::Add(hn::ConcatLowerLower(d4, cd, ab), hn::ConcatUpperUpper(d4, cd, ab));
+#endif
+  if (count == 4) return hn::StoreU(sums, d4, out);
+  alignas(16) float four[4];
+  hn::Store(sums, d4, four);
+  for (int i = 0; i < count; ++i) out[i] = four[i];
+}
+
 // Bit j of the result is lane j of the mask.
 template <typename Masks>
 HWY_INLINE uint32_t Bits16(const Masks& masks) {

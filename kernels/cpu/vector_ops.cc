@@ -24,18 +24,26 @@ void ToFloatImpl(const ConstRows& rows, int count, int dim, float* out) {
   }
 }
 
-// One row with kQueries queries: the row is loaded and converted once.
-template <int kQueries>
-HWY_INLINE void DotRow(const void* row, DType dtype, int dim, const float* queries, float* out, int64_t stride) {
-  F16 sums[kQueries];
-  for (F16& sum : sums) sum = Set16(0);
+// Rows [first, first + kRows) of four with kQueries queries: a row is loaded and converted once. sums[g][r] are the
+// lanes of query g with row r.
+template <int kQueries, int kRows>
+HWY_INLINE void MultiplyRows(const void* const (&rows)[4], int first, DType dtype, int dim, const float* queries,
+                             F16 (&sums)[kQueries][4]) {
+  F16 part[kQueries][kRows];
+  for (auto& of_query : part) {
+    for (F16& sum : of_query) sum = Set16(0);
+  }
   for (int j = 0; j < dim; j += 16) {
-    const F16 x = Load16Typed(row, dtype, j);
+    F16 x[kRows];
+    for (int r = 0; r < kRows; ++r) x[r] = Load16Typed(rows[first + r], dtype, j);
     for (int g = 0; g < kQueries; ++g) {
-      sums[g] = Add(sums[g], Mul(x, Load16(queries + static_cast<size_t>(g) * dim + j)));
+      const F16 query = Load16(queries + static_cast<size_t>(g) * dim + j);
+      for (int r = 0; r < kRows; ++r) part[g][r] = Add(part[g][r], Mul(x[r], query));
     }
   }
-  for (int g = 0; g < kQueries; ++g) out[g * stride] = Sum16(sums[g]);
+  for (int g = 0; g < kQueries; ++g) {
+    for (int r = 0; r < kRows; ++r) sums[g][first + r] = part[g][r];
+  }
 }
 
 template <int kQueries, typename Row>
@@ -43,8 +51,16 @@ HWY_INLINE void DotEachTyped(Row row, DType dtype, int64_t count, int dim, const
                              int64_t stride) {
   // One dtype a loop, so that the branch of Load16Typed is taken once and not for each 16 elements.
   const auto run = [&](auto constant) HWY_ATTR {
-    for (int64_t i = 0; i < count; ++i) {
-      DotRow<kQueries>(row(i), decltype(constant)::value, dim, queries, out + i, stride);
+    constexpr int kRows = kN == 16 ? 4 : 1;  // whose sums the registers hold
+    for (int64_t i = 0; i < count; i += 4) {
+      const int now = count - i < 4 ? static_cast<int>(count - i) : 4;
+      const void* rows[4] = {row(i), nullptr, nullptr, nullptr};
+      for (int r = 1; r < 4; ++r) rows[r] = r < now ? row(i + r) : rows[0];
+      F16 sums[kQueries][4];
+      for (int r = 0; r < 4; r += kRows) {
+        MultiplyRows<kQueries, kRows>(rows, r, decltype(constant)::value, dim, queries, sums);
+      }
+      for (int g = 0; g < kQueries; ++g) StoreSums4(sums[g], now, out + g * stride + i);
     }
   };
   if (dtype == DType::kFloat32) return run(std::integral_constant<DType, DType::kFloat32>());
