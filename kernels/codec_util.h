@@ -1,4 +1,5 @@
-// What the codecs share: int8 vectors, nibble tables, and the walk over candidates' records. Internal to kernels/.
+// What the codecs share: int8 vectors, nibble tables, and the walks over keys' segments and candidates' records.
+// Internal to kernels/.
 #ifndef SEINE_KERNELS_CODEC_UTIL_H_
 #define SEINE_KERNELS_CODEC_UTIL_H_
 
@@ -42,6 +43,28 @@ inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, 
   }
 }
 
+// Finds keys of a zone in its segments. Keys mostly ascend, so that a segment serves many: a division for each would
+// cost as much as all else that is done to find one.
+class SegmentWalk {
+ public:
+  SegmentWalk(const ConstCodePlanes* segments, int segment_keys)
+      : segments_(segments), planes_(segments), keys_(static_cast<uint32_t>(segment_keys)) {}
+  // The key's place in its segment, which planes() are then those of.
+  uint32_t PlaceOf(uint32_t key) {
+    if (key - first_ >= keys_) {
+      planes_ = segments_ + key / keys_;
+      first_ = key / keys_ * keys_;
+    }
+    return key - first_;
+  }
+  const ConstCodePlanes& planes() const { return *planes_; }
+
+ private:
+  const ConstCodePlanes *segments_, *planes_;
+  uint32_t first_ = 0;
+  const uint32_t keys_;
+};
+
 // Candidates' coarse rows and fine records, a batch at a time; each batch is fetched while the one before is worked on.
 struct RecordBatch {
   static constexpr size_t kSize = 64;
@@ -50,12 +73,11 @@ struct RecordBatch {
   int size = 0;
 
   void Fetch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t left,
-             const ConstCodePlanes* segments, int segment_keys) {
+             SegmentWalk* walk) {
     size = static_cast<int>(std::min(kSize, left));
     for (int i = 0; i < size; ++i) {
-      const uint32_t index = candidates.index[chosen[i]], segment = index / segment_keys,
-                     key = index - segment * segment_keys;
-      const ConstCodePlanes& planes = segments[segment];
+      const uint32_t key = walk->PlaceOf(candidates.index[chosen[i]]);
+      const ConstCodePlanes& planes = walk->planes();
       rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
       records[i] = planes.fine + static_cast<size_t>(key) * layout.fine_bytes;
       base_at[i] = planes.fine_base + key / kWindowTokens;
@@ -71,10 +93,10 @@ template <typename Use>
 void ForEachRecordBatch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t count,
                         const ConstCodePlanes* segments, int segment_keys, Use use) {
   RecordBatch batches[2];
+  SegmentWalk walk(segments, segment_keys);
   const auto fetch = [&](size_t first) {
     if (first >= count) return;
-    batches[first / RecordBatch::kSize % 2].Fetch(layout, candidates, chosen + first, count - first, segments,
-                                                  segment_keys);
+    batches[first / RecordBatch::kSize % 2].Fetch(layout, candidates, chosen + first, count - first, &walk);
   };
   fetch(0);
   for (size_t first = 0; first < count; first += RecordBatch::kSize) {

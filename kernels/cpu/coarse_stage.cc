@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
+#include "kernels/codec_util.h"
 #include "kernels/collision.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
@@ -188,10 +190,7 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
   stats->candidates += static_cast<int64_t>(work->chosen.size());
   FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
-  for (size_t i = 0; i < work->chosen.size(); ++i) {
-    work->found.coarse[i] = work->scores[work->chosen[i]];
-    work->chosen[i] = static_cast<uint32_t>(i);
-  }
+  std::iota(work->chosen.begin(), work->chosen.end(), 0u);
   stats->select_ns += NowNs() - scanned;
 }
 
@@ -288,11 +287,12 @@ void FillCandidates(const SearchTask& task, const QueryWork& work, const std::ve
   const float unit = query.coarse_step > 0 ? query.query8_step / query.coarse_step : 0.0f;
   Reserve(out, keys.size(), layout.coarse_bytes);
   out->size = keys.size();
+  SegmentWalk walk(task.segments, task.segment_keys);
   uint32_t row_of_base = UINT32_MAX;
   float base = work.shared_base;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const ConstCodePlanes& planes = task.segments[keys[i] / task.segment_keys];
-    const int key = static_cast<int>(keys[i] % task.segment_keys);
+    const int key = static_cast<int>(walk.PlaceOf(keys[i]));
+    const ConstCodePlanes& planes = walk.planes();
     if (bases != nullptr) {
       base = bases[keys[i] / kWindowTokens];
     } else if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {

@@ -71,7 +71,11 @@ void ScanAbove(const ScanArgs& args, float threshold, uint32_t first_index, Cand
 inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint8_t* row) {
   const uint8_t* tile =
       coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
-  for (int g = 0; g < coarse_bytes; g += 4) memcpy(row + g, tile + g * 16, 4);
+  const auto copy = [&](int bytes) {
+    for (int g = 0; g < bytes; g += 4) memcpy(row + g, tile + g * 16, 4);
+  };
+  if (coarse_bytes == 16) return copy(16);  // the usual length without a loop
+  copy(coarse_bytes);
 }
 
 // int8 dot product, exact. n a multiple of 16.
