@@ -2,9 +2,9 @@
 #include "kernels/cpu/search.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
-#include <iterator>
 
 #include "kernels/cpu/coarse_stage.h"
 #include "kernels/cpu/low_rank_products.h"
@@ -44,8 +44,8 @@ class LogSumExp {
 struct SearchWorkspace {
   QueryWork query[kMaxGroup];
   LogSumExp lse[kMaxGroup];
-  std::vector<uint32_t> keys;  // zone keys scored exactly, ascending
-  std::vector<uint32_t> survivors, merged;
+  std::vector<uint32_t> keys;      // zone keys scored exactly, ascending
+  std::vector<uint64_t> marks;     // one bit for each of the zone's keys: which survive with some query
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
   std::vector<uint32_t> together;  // keys of all heads, ascending, and their logits [group][together]
@@ -158,21 +158,34 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
   SelectLargest(q->estimates.data(), q->estimates.size(), keep, &q->scratch, &q->survivors);
 }
 
-// Adds the keys of q's survivors, ascending, to `keys`, which stay ascending and without doubles.
-void AddSurvivors(const QueryWork& q, SearchWorkspace* w) {
-  w->survivors.clear();
-  for (const uint32_t s : q.survivors) w->survivors.push_back(q.found.index[q.chosen[s]]);
-  w->merged.clear();
-  std::set_union(w->keys.begin(), w->keys.end(), w->survivors.begin(), w->survivors.end(),
-                 std::back_inserter(w->merged));
-  std::swap(w->keys, w->merged);
+// Keys of the survivors of queries [begin, end) to w->keys, ascending and each once. Several lists meet as bits of the
+// zone: a merge would wait for each comparison before the next.
+void JoinSurvivors(const SearchTask& task, int begin, int end, SearchWorkspace* w) {
+  size_t total = 0;
+  for (int g = begin; g < end; ++g) total += w->query[g].survivors.size();
+  w->keys.resize(total);
+  uint32_t* out = w->keys.data();
+  const auto for_each = [&](int g, auto use) {
+    const QueryWork& q = w->query[g];
+    for (const uint32_t s : q.survivors) use(q.found.index[q.chosen[s]]);
+  };
+  if (end - begin == 1) return for_each(begin, [&](uint32_t key) { *out++ = key; });
+  w->marks.assign((task.num_keys + 63) / 64, 0);
+  for (int g = begin; g < end; ++g) {
+    for_each(g, [&](uint32_t key) { w->marks[key / 64] |= uint64_t{1} << (key % 64); });
+  }
+  for (size_t i = 0; i < w->marks.size(); ++i) {
+    for (uint64_t left = w->marks[i]; left != 0; left &= left - 1) {
+      *out++ = static_cast<uint32_t>(i * 64 + std::countr_zero(left));
+    }
+  }
+  w->keys.resize(out - w->keys.data());
 }
 
 // Logits of every head's survivors with every head: a key that several heads want is read, and where it turns rebuilt,
 // once for all of them.
 void ScoreTogether(const SearchTask& task, float scale, SearchWorkspace* w) {
-  w->keys.clear();
-  for (int g = 0; g < task.group; ++g) AddSurvivors(w->query[g], w);
+  JoinSurvivors(task, 0, task.group, w);
   SetKeys(task, w);
   w->logits.resize(w->keys.size() * task.group);
   DotLowRank(task, w);
@@ -218,8 +231,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
     for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
   }
   if (joint) {
-    w->keys.clear();
-    for (int g = 0; g < task.group; ++g) AddSurvivors(w->query[g], w);
+    JoinSurvivors(task, 0, task.group, w);
     SetKeys(task, w);
     Score(task, w->query, scale, w, stats);
     Reduce(task, params, zone, full, w);
@@ -232,8 +244,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
     alone.reduce = GqaReduce::kMean;
     if (task.low_rank != nullptr) ScoreTogether(task, scale, w);
     for (int g = 0; g < task.group; ++g) {
-      w->keys.clear();
-      AddSurvivors(w->query[g], w);
+      JoinSurvivors(task, g, g + 1, w);
       SetKeys(task, w);
       one.queries = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
       if (task.low_rank != nullptr) {
