@@ -24,8 +24,7 @@ using Clock = std::chrono::steady_clock;
 // Longer than the server announces an answer ahead of it; one that is this late is slept for.
 constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 
-// At most one operation of each kind is under way; a Read always is while the stream lives, so that an answer is taken
-// off the socket by the same wait that sees it arrive.
+// At most one operation of each kind is under way.
 class QueueStream final : public DecodeStream {
  public:
   QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport)
@@ -33,7 +32,6 @@ class QueueStream final : public DecodeStream {
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
     Await(kStart);
-    stream_->Read(&response_, Begin(kRead));
   }
 
   ~QueueStream() override {
@@ -51,23 +49,22 @@ class QueueStream final : public DecodeStream {
     if (!Await(kWrite)) return Ended(End(), endpoint_);
     absl::Status status = ToProto(step, &request_);
     if (!status.ok()) return status;
-    request_.set_announce(true);
-    stream_->Write(request_, Begin(kWrite));  // serialised here; Read's wait hears of its completion
+    request_.set_announce(transport_ == Transport::kBlocking);  // one that spins would gain nothing
+    stream_->Write(request_, Begin(kWrite));                    // serialised here; Read's wait hears of its completion
+    BeginRead();
     return absl::OkStatus();
   }
 
   absl::Status Read(DecodeAnswer* answer) override {
     bool announced = false;
     for (;; announced = true) {
-      if (end_ || !Await(kRead)) return Ended(End(), endpoint_);
+      if (end_ || !Receive()) return Ended(End(), endpoint_);
       if (!response_.announcement()) break;
       spin_until_ = Clock::now() + kAnnouncedSpin;
-      stream_->Read(&response_, Begin(kRead));
     }
     spin_until_ = {};
     absl::Status status = FromProto(response_, answer);
     answer->announced = announced;
-    stream_->Read(&response_, Begin(kRead));
     return status;
   }
 
@@ -87,6 +84,20 @@ class QueueStream final : public DecodeStream {
     return &under_way_[operation];
   }
 
+  // Called once a step is on its way rather than when the last answer has come: gRPC tells the server of the room that
+  // an answer has left, in a message of its own unless a step takes the news along.
+  void BeginRead() {
+    if (!under_way_[kRead] && succeeded_[kRead] && !received_) stream_->Read(&response_, Begin(kRead));
+  }
+
+  // The next message to response_. False: none comes any more.
+  bool Receive() {
+    BeginRead();
+    const bool received = Await(kRead);
+    received_ = false;
+    return received;
+  }
+
   bool Spins() const { return transport_ == Transport::kPolling || Clock::now() < spin_until_; }
 
   // Waits until `operation` is done; whether its last run succeeded.
@@ -104,13 +115,15 @@ class QueueStream final : public DecodeStream {
       const size_t done = static_cast<bool*>(tag) - under_way_.data();
       under_way_[done] = false;
       succeeded_[done] = ok;
+      if (done == kRead) received_ = ok;
     }
     return succeeded_[operation];
   }
 
   const grpc::Status& End() {
     if (!end_) {
-      while (Await(kRead)) stream_->Read(&response_, Begin(kRead));
+      while (Receive()) {  // gRPC hands out the status after the last message only
+      }
       Await(kWrite);
       grpc::Status status;
       stream_->Finish(&status, Begin(kFinish));
@@ -131,6 +144,7 @@ class QueueStream final : public DecodeStream {
   std::array<bool, kNumOperations> succeeded_ = {true, true, true, true};
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
+  bool received_ = false;  // response_ holds what Read has not taken yet
   std::optional<grpc::Status> end_;
 };
 

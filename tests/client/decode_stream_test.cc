@@ -133,7 +133,7 @@ TEST_P(DecodeStreamTest, ReusedMessagesHoldNothingOfStepsBefore) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// A step of many items takes long enough to be announced; its answers are as ever.
+// A step of many items takes long enough to be announced to a client that sleeps; its answers are as ever.
 TEST_P(DecodeStreamTest, LongStepsAreAnnounced) {
   const auto stream = Open();
   DecodeAnswer answer;
@@ -147,7 +147,7 @@ TEST_P(DecodeStreamTest, LongStepsAreAnnounced) {
     answer.answers.resize(1);
     ExpectRight(answer, 0, position);
   }
-  EXPECT_GT(announced, 0);
+  EXPECT_EQ(announced > 0, std::get<0>(GetParam()) == Transport::kBlocking);
   DecodeStep nothing = Step(0, kPrefill + kSteps - 1);
   nothing.items.clear();
   ASSERT_TRUE(stream->Write(nothing).ok() && stream->Read(&answer).ok());
