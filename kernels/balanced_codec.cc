@@ -1,6 +1,7 @@
 // The balanced codec (ours; retrieval.md, "The balanced code"): where each coordinate's bits lie, the encoder's tables,
 // and the query's. Keys are centred in the model's own space, so that one query serves every transform's centres.
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -55,6 +56,29 @@ std::vector<BitPlace> PlaceFine(const std::vector<uint8_t>& coarse, const std::v
     at += rest;
   }
   return places;
+}
+
+// Levels of a coordinate of `total` bits by the value of the nibble that holds its leading bits at `place`.
+const float (&LevelsOf(int total, const BitPlace& place))[16] {
+  struct Tables {
+    float levels[kMaxGaussianBits + 1][5][4][16];  // by total and leading bits, and the first one's place
+    Tables() {
+      for (int all = 1; all <= kMaxGaussianBits; ++all) {
+        for (int bits = 1; bits <= std::min(all, 4); ++bits) {
+          const std::array<float, 32>& merged = GaussianQuantiserOf(all).merged[bits];
+          const int half = 1 << (bits - 1);
+          for (int at = 0; at + bits <= 4; ++at) {
+            for (int v = 0; v < 16; ++v) {
+              const int index = (v >> at) & (2 * half - 1);
+              levels[all][bits][at][v] = index >= half ? merged[index - half] : -merged[half - 1 - index];
+            }
+          }
+        }
+      }
+    }
+  };
+  static const Tables tables;
+  return tables.levels[total][place.bits][place.at % 4];
 }
 
 class BalancedCodec final : public Codec {
@@ -141,13 +165,7 @@ class BalancedCodec final : public Codec {
     out->fine8_step = Quantise8(weights, dim, out->fine8.data());
     float sums[kMaxHeadDim / 4 * 16] = {0};
     for (const BitPlace& p : coarse_places_) {
-      const GaussianQuantiser& q = GaussianQuantiserOf(tables_.total[p.coordinate]);
-      const int half = 1 << (p.bits - 1);
-      for (int v = 0; v < 16; ++v) {
-        const int index = (v >> (p.at % 4)) & (2 * half - 1);
-        const float level = index >= half ? q.merged[p.bits][index - half] : -q.merged[p.bits][half - 1 - index];
-        sums[p.at / 4 * 16 + v] += weights[p.coordinate] * level;
-      }
+      AddToNibble(LevelsOf(tables_.total[p.coordinate], p), weights[p.coordinate], sums + p.at / 4 * 16);
     }
     StoreNibbleTables(sums, nibbles_, layout_.coarse_bytes, out);
   }

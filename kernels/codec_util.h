@@ -4,22 +4,27 @@
 #define SEINE_KERNELS_CODEC_UTIL_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "kernels/code.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
 
 namespace seine {
 
+// Largest |x| of n >= 1.
+inline float Largest(const float* x, size_t n) {
+  float low, high;
+  cpu::Range(x, n, &low, &high);
+  return std::max(0.0f, std::max(-low, high));
+}
+
 // int8 values with one scale; returns the scale, 0 for a zero vector.
 inline float Quantise8(const float* x, int n, int8_t* out) {
-  float largest = 0;
-  for (int i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  const Scale8 scale = Scale8Of(largest);
+  const Scale8 scale = Scale8Of(Largest(x, n));
   for (int i = 0; i < n; ++i) out[i] = ToInt8(x[i], scale.inverse);
   return scale.step;
 }
@@ -30,11 +35,16 @@ inline uint8_t* NibbleTable(PreparedQuery* query, int nibble) {
   return query->tables.data() + (byte / 4) * 128 + (nibble % 2) * 64 + (byte % 4) * 16;
 }
 
+// What a nibble's 16 values say of one coordinate, times its weight, added to the nibble's sums.
+inline void AddToNibble(const float (&levels)[16], float weight, float* sums) {
+  float added[16];  // the compiler cannot know that sums and levels lie apart
+  for (int v = 0; v < 16; ++v) added[v] = sums[v] + weight * levels[v];
+  std::copy_n(added, 16, sums);
+}
+
 // Stores sums [nibbles][16] as 7-bit entries in steps that keep the largest within kTableMax.
 inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, PreparedQuery* out) {
-  float largest = 0;
-  for (int i = 0; i < nibbles * 16; ++i) largest = std::max(largest, std::fabs(sums[i]));
-  const TableScale scale = TableScaleOf(largest);
+  const TableScale scale = TableScaleOf(Largest(sums, static_cast<size_t>(nibbles) * 16));
   out->coarse_step = scale.step;
   out->tables.assign(static_cast<size_t>(coarse_bytes) * 32, kTableBias);
   for (int i = 0; i < nibbles; ++i) {

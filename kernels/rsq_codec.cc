@@ -17,6 +17,12 @@ namespace {
 
 constexpr int kSubvector = 8;
 
+// Signs of the four coordinates by a nibble's value.
+constexpr float kSigns[4][16] = {{-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1},
+                                 {-1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1},
+                                 {-1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1},
+                                 {-1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1}};
+
 RsqTables MakeTables() {
   const MagnitudeQuantiser& q = RsqQuantiser();
   RsqTables t;
@@ -144,11 +150,9 @@ class RsqCodec final : public Codec {
     const int nibbles = layout_.head_dim / 4;
     float sums[kMaxHeadDim / 4 * 16];
     for (int i = 0; i < nibbles; ++i) {
-      for (int v = 0; v < 16; ++v) {
-        float sum = 0;
-        for (int j = 0; j < 4; ++j) sum += (v >> j) & 1 ? q[i * 4 + j] : -q[i * 4 + j];
-        sums[i * 16 + v] = sum;
-      }
+      float* nibble = sums + i * 16;
+      std::fill_n(nibble, 16, 0.0f);
+      for (int j = 0; j < 4; ++j) AddToNibble(kSigns[j], q[i * 4 + j], nibble);
     }
     StoreNibbleTables(sums, nibbles, layout_.coarse_bytes, out);
   }
