@@ -98,18 +98,84 @@ HWY_INLINE VF Weights(const uint8_t* codes, int subvectors, int first, uint32_t 
   return hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), hn::Set(di, static_cast<int32_t>(base))));
 }
 
+inline constexpr int kAhead = 16;  // records in flight
+
+HWY_INLINE void FetchRecord(const uint8_t* const* records, int i, int count, int record_bytes) {
+  if (i >= count) return;
+  for (int b = 0; b < record_bytes; b += 64) Prefetch(records[i] + b);
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+HWY_INLINE __mmask64 Bits64(const uint8_t* p) {
+  uint64_t bits;
+  memcpy(&bits, p, sizeof bits);
+  return _cvtu64_mask64(bits);
+}
+
+// Whole chunks of 64 coordinates: planes and signs add up to an index of 16 levels, signed and 128 too high, so that
+// the query's bytes stay in their registers as they are.
+template <int kChunks>
+void RerankChunks(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
+                  const RsqTables& tables, const int8_t* query8, float* out) {
+  constexpr int kSubvectors = kChunks * 8, kRecordBytes = kChunks * 32;
+  alignas(16) uint8_t raised16[16];
+  for (int t = 0; t < 8; ++t) {
+    raised16[t] = static_cast<uint8_t>(128 - tables.levels8[t]);
+    raised16[8 + t] = static_cast<uint8_t>(128 + tables.levels8[t]);
+  }
+  const __m512i raised = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(raised16)));
+  const __m512i one = _mm512_set1_epi8(1), two = _mm512_set1_epi8(2), four = _mm512_set1_epi8(4);
+  const __m512i eight = _mm512_set1_epi8(8), zero = _mm512_setzero_si512();
+  __m512i query[kChunks], begin[kChunks];  // `begin` takes off what the levels are too high
+  for (int c = 0; c < kChunks; ++c) {
+    query[c] = _mm512_loadu_si512(query8 + c * 64);
+    begin[c] = _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), query[c]));
+  }
+  const DI di;
+  for (int i = 0; i < kAhead; ++i) FetchRecord(records, i, count, kRecordBytes);
+  for (int i = 0; i < count; i += 4) {
+    F16 totals[4];
+    for (int k = 0; k < 4; ++k) {
+      const int at = HWY_MIN(i + k, count - 1);
+      FetchRecord(records, i + k + kAhead, count, kRecordBytes);
+      const auto products = [&](int c) HWY_ATTR {
+        const uint8_t* planes = records[at] + c * 8;
+        __m512i index = _mm512_maskz_mov_epi8(Bits64(planes), one);
+        index = _mm512_mask_add_epi8(index, Bits64(planes + kSubvectors), index, two);
+        index = _mm512_mask_add_epi8(index, Bits64(planes + 2 * kSubvectors), index, four);
+        index = _mm512_mask_add_epi8(index, Bits64(coarse_rows[at] + c * 8), index, eight);
+        return hn::Vec<DI>{_mm512_dpbusd_epi32(begin[c], _mm512_shuffle_epi8(raised, index), query[c])};
+      };
+      totals[k] = Set16(0);
+      for (int c = 0; c < kChunks; c += 2) {  // 16 subvectors, of two products each
+        const auto low = products(c), high = c + 1 < kChunks ? products(c + 1) : hn::Zero(di);
+        const auto sums = hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low));
+        const VF weights = Weights(records[at] + 3 * kSubvectors, kSubvectors, c * 8, bases[at]);
+        totals[k].v[0] = hn::Add(totals[k].v[0], hn::Mul(weights, hn::ConvertTo(DF(), sums)));
+      }
+    }
+    StoreSums4(totals, HWY_MIN(count - i, 4), out + i);
+  }
+}
+
+#endif
+
 void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,
                    int dim, const RsqTables& tables, const int8_t* query8, float* out) {
-  constexpr int kAhead = 16;  // records in flight
+#if HWY_TARGET == HWY_AVX3_DL
+  if (dim % 64 == 0) {
+    static constexpr decltype(&RerankChunks<1>) kOf[] = {RerankChunks<1>, RerankChunks<2>, RerankChunks<3>,
+                                                         RerankChunks<4>};
+    return kOf[dim / 64 - 1](coarse_rows, records, bases, count, tables, query8, out);
+  }
+#endif
   alignas(16) uint8_t levels16[16] = {0};
   for (int t = 0; t < 8; ++t) levels16[t] = tables.levels8[t];
   const int subvectors = dim / 8, record_bytes = dim / 2;
-  const auto fetch = [&](int i) HWY_ATTR {
-    for (int b = 0; b < record_bytes; b += 64) Prefetch(records[i] + b);
-  };
-  for (int i = 0; i < kAhead && i < count; ++i) fetch(i);
+  for (int i = 0; i < kAhead; ++i) FetchRecord(records, i, count, record_bytes);
   for (int i = 0; i < count; ++i) {
-    if (i + kAhead < count) fetch(i + kAhead);
+    FetchRecord(records, i + kAhead, count, record_bytes);
     F16 total = Set16(0);
     for (int b = 0; b < subvectors; b += 16) {
       total = Add(total, Map([&](size_t p) HWY_ATTR {
