@@ -186,17 +186,16 @@ class HostBlock {
   template <bool kUnsigned>
   void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
     for (int warp = 0; warp < num_lanes(); warp += kWarp) {
-      for (int row = 0; row < 16; ++row) {
-        for (int column = 0; column < 8; ++column) {
-          int32_t sum = 0;
-          for (int depth = 0; depth < 32; ++depth) {
-            const int j = depth % 16 / 4, shift = depth % 4 * 8, half = depth / 16;
-            const uint32_t x = a[warp + row % 8 * 4 + j].word[row / 8 + 2 * half];
+      for (int column = 0; column < 8; ++column) {
+        for (int half = 0; half < 2; ++half) {
+          for (int j = 0; j < 4; ++j) {
             const uint32_t y = b[warp + column * 4 + j].word[half];
-            const int left = kUnsigned ? static_cast<uint8_t>(x >> shift) : static_cast<int8_t>(x >> shift);
-            sum += left * static_cast<int8_t>(y >> shift);
+            if (y == 0) continue;  // as most of a selector is
+            for (int row = 0; row < 16; ++row) {
+              const uint32_t x = a[warp + row % 8 * 4 + j].word[row / 8 + 2 * half];
+              d[warp + row % 8 * 4 + column / 2].sum[row / 8 * 2 + column % 2] += DotOfBytes<kUnsigned>(x, y);
+            }
           }
-          d[warp + row % 8 * 4 + column / 2].sum[row / 8 * 2 + column % 2] += sum;
         }
       }
     }
@@ -208,6 +207,16 @@ class HostBlock {
   }
 
  private:
+  template <bool kUnsigned>
+  static int32_t DotOfBytes(uint32_t x, uint32_t y) {
+    int32_t sum = 0;
+    for (int shift = 0; shift < 32; shift += 8) {
+      const int left = kUnsigned ? static_cast<uint8_t>(x >> shift) : static_cast<int8_t>(x >> shift);
+      sum += left * static_cast<int8_t>(y >> shift);
+    }
+    return sum;
+  }
+
   BlockIndex index_;
   uint64_t seed_;
   std::vector<int> order_;
