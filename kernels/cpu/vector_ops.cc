@@ -102,14 +102,17 @@ void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count,
                    float* out) {
   constexpr int kAhead = 16;  // rows in flight: a DRAM latency's worth of dot products
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  const void* ahead[kAhead];  // where they lie, which takes a division to find
   const auto fetch = [&](int i) HWY_ATTR {
     const uint8_t* p = static_cast<const uint8_t*>(rows.row(positions[i]));
     for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
+    ahead[i % kAhead] = p;
   };
-  for (int i = 0; i < count && i < kAhead; ++i) fetch(i);
-  const auto row = [&](int64_t i) HWY_ATTR {
+  const auto row = [&](int64_t i) HWY_ATTR {  // in order from 0 on, for each four queries
+    for (int j = 0; i == 0 && j < count && j < kAhead; ++j) fetch(j);
+    const void* p = ahead[i % kAhead];
     if (i + kAhead < count) fetch(static_cast<int>(i) + kAhead);
-    return rows.row(positions[i]);
+    return p;
   };
   DotEach(row, rows.dtype, count, rows.head_dim, queries, group, out, count);
 }

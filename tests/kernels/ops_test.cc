@@ -85,18 +85,19 @@ TEST(Ops, ExponentialsEqualTheirScalarTwinAndMath) {
 }
 
 TEST(Ops, GatheredDotsEqualRowDots) {
-  const int dim = 96, n = 300;
-  const std::vector<float> keys = Keys(n, dim, 4), queries = Gaussian(3 * dim, 5);
+  const int dim = 96, n = 300, group = 7;  // four, then three
+  const std::vector<float> keys = Keys(n, dim, 4), queries = Gaussian(group * dim, 5);
   std::vector<std::vector<float>> chunks;
   std::vector<const uint8_t*> pointers;
   for (int c = 0; c < 3; ++c) chunks.emplace_back(keys.begin() + c * 100 * dim, keys.begin() + (c + 1) * 100 * dim);
   for (const auto& c : chunks) pointers.push_back(reinterpret_cast<const uint8_t*>(c.data()));
-  const std::vector<int32_t> positions = {0, 299, 99, 100, 101, 7, 7, 250};
-  std::vector<float> rows(3 * n), got(3 * positions.size());
+  const std::vector<int32_t> positions = {0,  299, 99,  100, 101, 7,   7,  250, 1,  298, 50,  150,
+                                          51, 200, 199, 201, 42,  143, 44, 245, 46, 88,  260, 17};
+  std::vector<float> rows(group * n), got(group * positions.size());
   OnEveryTarget([&](const std::string&) {
-    cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, queries.data(), 3, rows.data(), n);
+    cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, queries.data(), group, rows.data(), n);
     cpu::DotGather({pointers.data(), 100, dim, DType::kFloat32}, positions.data(), static_cast<int>(positions.size()),
-                   queries.data(), 3, got.data());
+                   queries.data(), group, got.data());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i], rows[i / positions.size() * n + positions[i % positions.size()]]);
     }
