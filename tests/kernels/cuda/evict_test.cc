@@ -64,7 +64,7 @@ TEST(CudaEvict, ScoresAreTheCpus) {
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
     for (const int dim : kHeadDims) {
-      for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      for (const DType dtype : DTypesOf(dim)) {
         for (const KeyScore kind : kEveryKeyScore) {
           for (const int64_t window : {0, 64, 77}) {
             SCOPED_TRACE(testing::Message()
@@ -107,7 +107,7 @@ TEST(CudaEvict, SumsAreTheCpus) {
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
     for (const int dim : kHeadDims) {
-      for (const DType dtype : kDTypes) {
+      for (const DType dtype : DTypesOf(dim)) {
         for (const bool unit : {false, true}) {
           for (const int64_t window : {0, 50, 256, 400}) {
             SCOPED_TRACE(testing::Message()
