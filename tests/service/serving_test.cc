@@ -178,11 +178,12 @@ TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
 }
 
 // Announcements come only where they are asked for, at most one a step and before its answer; answers are what they are
-// without them. Several streams at once: events of others are at hand while one's announcement is on its way.
+// without them. Several streams at once: events of others are at hand while one's announcement is on its way. Tasks
+// that the machine's load stretches leave no moment for one, so that some come is asked of a stream that has it alone.
 TEST_P(ServingTest, LongStepsAreAnnouncedWhereAsked) {
-  constexpr int kStreams = 10, kRounds = 5, kItems = 256;
+  constexpr int kStreams = 10, kRounds = 3, kItems = 128, kMostTries = 100;
   const auto handle = NewSequence("keys");
-  ASSERT_TRUE(Append(Item(handle, 0, 0, 2000)).ok());
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 600)).ok());
   v1::DecodeRequest step;
   for (int i = 0; i < kItems; ++i) *step.add_items() = Query(handle, 0, /*seed=*/i + 1);
   step.set_step(7);
@@ -204,18 +205,23 @@ TEST_P(ServingTest, LongStepsAreAnnouncedWhereAsked) {
   announcement.set_announcement(true);
   step.set_announce(true);
   int announced = 0;
+  const auto read = [&](Open& o) {
+    ASSERT_TRUE(o.stream->Read(&response));
+    if (response.announcement()) {
+      ++announced;
+      EXPECT_EQ(response.SerializeAsString(), announcement.SerializeAsString());
+      ASSERT_TRUE(o.stream->Read(&response));
+    }
+    response.clear_server_us();
+    EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
+  };
   for (int round = 0; round < kRounds; ++round) {
     for (Open& o : open) ASSERT_TRUE(o.stream->Write(step));
-    for (Open& o : open) {
-      ASSERT_TRUE(o.stream->Read(&response));
-      if (response.announcement()) {
-        ++announced;
-        EXPECT_EQ(response.SerializeAsString(), announcement.SerializeAsString());
-        ASSERT_TRUE(o.stream->Read(&response));
-      }
-      response.clear_server_us();
-      EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
-    }
+    for (Open& o : open) read(o);
+  }
+  for (int tries = 0; announced == 0 && tries < kMostTries; ++tries) {
+    ASSERT_TRUE(open[0].stream->Write(step));
+    read(open[0]);
   }
   EXPECT_GT(announced, 0);
   for (Open& o : open) {
