@@ -63,7 +63,8 @@ class DecodeStream {
   virtual ~DecodeStream() = default;  // cancels a stream that was not finished
 
   // Sends a step; copies the tensors out before it returns. INVALID_ARGUMENT: a tensor without data or with a negative
-  // dimension; nothing was sent then. Any other error means that the stream has ended.
+  // dimension; nothing was sent then. Any other error means that the stream has ended. It does not wait for the step to
+  // reach the server, so an error on the way shows in the next call.
   virtual absl::Status Write(const DecodeStep& step) = 0;
 
   // Waits for the next answer; reuses what `answer` has allocated. Not OK: the stream has ended, and why. Errors of a

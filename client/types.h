@@ -249,7 +249,7 @@ struct DecodeAnswer {
   std::vector<Answer> answers;              // one an item, in order
   std::vector<Attended> attended;           // in place of answers, where the step has an attention
   int64_t server_us = 0;
-  bool announced = false;  // the server said beforehand that it was near: longer steps, to a client that sleeps
+  bool announced = false;  // the server said beforehand that it was near: steps of 250 us on, to Transport::kBlocking
 };
 
 // Stored rows, [count, head_dim] in `dtype`, in the order that was asked for.
