@@ -1,6 +1,7 @@
 // Endpoints, connecting, and gRPC errors as absl::Status.
 #include "client/channel.h"
 
+#include <grpc/grpc.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -66,6 +67,9 @@ std::string DefaultEndpoint() {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options) {
   const absl::Status valid = CheckEndpoint(endpoint);
   if (!valid.ok()) return valid;
+  // gRPC's own end, when the last of its objects goes, would wait for a poller that a large message may have started:
+  // up to 10 s (gRPC 1.51). So it is kept for the life of the process.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(options.max_message_bytes, std::numeric_limits<int>::max())));

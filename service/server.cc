@@ -1,6 +1,7 @@
 // Builds the gRPC server on its address, with limits and keepalive, and takes it down in order.
 #include "service/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
@@ -109,6 +110,9 @@ class ServerImpl final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  // gRPC's own end, when the last of its objects goes, would wait for a poller that a large message may have started:
+  // up to 10 s (gRPC 1.51). So it is kept for the life of the process.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   std::string why;
   std::unique_ptr<Backend> backend = MakeBackend(options.core.backend, options.core.threads, &why);
   if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));

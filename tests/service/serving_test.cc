@@ -139,6 +139,28 @@ TEST_P(ServingTest, ShutdownEndsIdleStreamsAtOnceAndFinishesTheBusy) {
   EXPECT_FALSE(Append(Item(handle, 0, 10, 1)).ok());
 }
 
+// gRPC's own end would wait for the poller that it starts for what a socket does not take at once.
+TEST_P(ServingTest, TheLastServerAndClientEndAtOnceAfterLargeMessages) {
+  const auto handle = NewSequence("keys");
+  {
+    grpc::ClientContext context;
+    auto stream = stubs_->retrieval->Decode(&context);
+    v1::DecodeResponse response;
+    for (int i = 0; i < 8; ++i) {
+      v1::DecodeRequest step;
+      *step.add_appends() = Item(handle, 0, i * 8192, 8192, i);
+      stream->Write(step);
+      ASSERT_TRUE(stream->Read(&response));
+    }
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  stubs_.reset();
+  server_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
 // More streams than threads that answer them (decode_lanes.h): all are answered, also those opened while others end.
 TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
   constexpr int kStreams = 20, kRounds = 3;
