@@ -259,7 +259,7 @@ TEST_F(RefitTest, RefitsUnderLoad) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {  // asks both
-      for (int i = 0; i < 400; ++i) {
+      for (int i = 0; i < 240; ++i) {
         const float* query = queries[i % queries.size()].data();
         const auto answers =
             index->Retrieve({{sequences[0], 1, query}, {sequences[1], 1, query}}, index->config().search);
@@ -268,7 +268,7 @@ TEST_F(RefitTest, RefitsUnderLoad) {
     });
     threads.emplace_back([&, t] {  // writes one
       std::mt19937 random(t);
-      for (int64_t length = 1500, i = 0; i < 200; ++i) {
+      for (int64_t length = 1500, i = 0; i < 120; ++i) {
         if (length + 20 > kTokens || random() % 4 == 0) {
           length -= 30;
           ASSERT_TRUE(index->Truncate(sequences[t], length).ok());
