@@ -196,7 +196,8 @@ class CausalModel:
         if self.gguf:
             import gguf  # transformers asks for the same table of tensors' names once a module: 6 s of SmolLM2's 16
 
-            gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
+            if not hasattr(gguf.get_tensor_name_map, "cache_info"):
+                gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
         self.model = self.transformers.AutoModelForCausalLM.from_pretrained(
             self.source, config=self.config, gguf_file=self.gguf, dtype=self.dtype, attn_implementation=name
         )
