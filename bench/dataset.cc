@@ -77,7 +77,7 @@ class TraceDataset : public Dataset {
     auto own = Rows(head.layer, 'q', own_rows_, head.kv_head * info_.group, info_.group);
     if (!own.ok()) return own.status();
     head.own_queries = *std::move(own);
-    for (int64_t row : own_rows_) head.own_positions.push_back(info_.num_tokens - num_query_rows_ + row);
+    for (int64_t row : own_rows_) head.own_positions.push_back(info_.query_start + row);
     return head;
   }
 
@@ -85,7 +85,7 @@ class TraceDataset : public Dataset {
     const int layer = info_.layers[index / info_.num_kv_heads];
     const auto tensor = Tensor3(layer, 'v');
     if (!tensor.ok()) return tensor.status();
-    if (tensor->shape != std::vector<int64_t>{info_.num_tokens, info_.num_kv_heads, info_.head_dim}) {
+    if (tensor->shape != std::vector<int64_t>{trace_tokens_, info_.num_kv_heads, info_.head_dim}) {
       return Wrong(file_.path(), absl::StrCat("layer ", layer, ": values [", absl::StrJoin(tensor->shape, ", "),
                                               "] are not of the keys' shape"));
     }
@@ -157,7 +157,22 @@ class TraceDataset : public Dataset {
       if (!dtype.ok()) return dtype.status();
       info_.dtype = *dtype;
     }
+    if (absl::Status s = CutTokens(options.tokens); !s.ok()) return s;
     return TakeZone(options);
+  }
+
+  // Leaves the first `tokens` and the queries among them.
+  absl::Status CutTokens(int64_t tokens) {
+    trace_tokens_ = info_.num_tokens;
+    info_.query_start = trace_tokens_ - num_query_rows_;
+    if (tokens == 0) return absl::OkStatus();
+    if (tokens <= info_.query_start || tokens > trace_tokens_) {
+      return absl::InvalidArgumentError(absl::StrCat("--tokens: ", tokens, " is not in (", info_.query_start, ", ",
+                                                     trace_tokens_, "], where the trace has queries"));
+    }
+    info_.num_tokens = tokens;
+    num_query_rows_ = tokens - info_.query_start;
+    return absl::OkStatus();
   }
 
   absl::Status ChooseLayers(const std::vector<int>& wanted) {
@@ -239,7 +254,8 @@ class TraceDataset : public Dataset {
 
   TensorFile file_;
   bool with_values_ = false;
-  int64_t num_query_rows_ = 0;
+  int64_t trace_tokens_ = 0;                    // that the file holds; info_.num_tokens are looked at
+  int64_t num_query_rows_ = 0;                  // up to the last token looked at
   std::vector<int64_t> query_rows_, own_rows_;  // asked; kept aside
 };
 

@@ -47,6 +47,7 @@ struct DatasetInfo {
   int64_t num_tokens = 0;
   int64_t zone_begin = 0, zone_end = 0;
   int64_t num_positions = 0;  // queries a query head
+  int64_t query_start = 0;    // of a trace: the position of its first query
 
   int num_heads() const { return static_cast<int>(layers.size()) * num_kv_heads; }
   int64_t num_keys() const { return zone_end - zone_begin; }
@@ -56,6 +57,7 @@ struct DatasetOptions {
   std::string trace;               // a path, or
   std::string synthetic;           // a generator
   std::vector<int> layers;         // of a trace; empty: all that it holds
+  int64_t tokens = 0;              // of a trace, its first ones, as if it ended there; 0: all
   int64_t num_keys = 131072;       // synthetic
   int head_dim = 128;              // synthetic
   int64_t num_queries = 0;         // at most so many a query head, evenly spread; 0: all of a trace, 64 made up

@@ -7,6 +7,7 @@
 
 #include "bench/evict_command.h"
 #include "bench/kernels_command.h"
+#include "bench/prompt_command.h"
 #include "bench/recall_command.h"
 #include "bench/subspace_command.h"
 #ifdef SEINE_BENCH_SERVICE
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
+  seine::bench::AddPromptCommand(&app, &run);
   seine::bench::AddEvictCommand(&app, &run);
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);

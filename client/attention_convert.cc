@@ -16,6 +16,7 @@ absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out) {
   out->num_tokens = answer.num_tokens();
   out->attended_tokens = answer.attended_tokens();
   out->tail = answer.tail();
+  out->codes_outgrown = answer.codes_outgrown();
   out->num_q_heads = out->head_dim = 0;
   out->output.clear();
   out->log_sum_exp.clear();

@@ -369,6 +369,7 @@ absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
   out->zone_begin = answer.zone_begin();
   out->zone_end = answer.zone_end();
   out->all_returned = answer.all_returned();
+  out->codes_outgrown = answer.codes_outgrown();
   out->num_sets = out->width = 0;
   out->positions.clear();
   out->counts.clear();

@@ -187,6 +187,8 @@ struct Answer {
   int64_t num_tokens = 0;
   int64_t zone_begin = 0, zone_end = 0;
   bool all_returned = false;  // top_k covers the whole zone
+  // The codes searched are made for other positions than the layer has reached: recall may be lower.
+  bool codes_outgrown = false;
   int num_sets = 0;
   int width = 0;                                      // of a row of positions
   std::vector<int32_t> positions;                     // [num_sets, width], each row ascending, padded with -1
@@ -223,6 +225,7 @@ struct Attended {
   std::vector<float> log_sum_exp;  // [num_q_heads]
   int64_t attended_tokens = 0;     // of all query heads together, the tail's not counted
   bool tail = false;               // whether it was counted in
+  bool codes_outgrown = false;     // as Answer's
   Answer selected;                 // if asked for
   absl::Span<const float> head(int i) const { return absl::MakeConstSpan(output).subspan(i * head_dim, head_dim); }
 };

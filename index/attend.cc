@@ -101,13 +101,16 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   for (size_t i = 0; i < items.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
-    if (sequence.ok()) batch.Add(*std::move(sequence), &items[i], i);
+    if (!sequence.ok()) continue;
+    reencoder_.FinishDue(*sequence, items[i].layer);
+    batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
   std::vector<HeadTask> tasks;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
     answer.path = batch.PathOf(t);
+    answer.codes_outgrown = batch.CodesOutgrown(t);
     answer.num_tokens = batch.targets()[t].layer().length();
     answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
     answer.log_sum_exp.resize(g.num_q_heads);

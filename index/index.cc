@@ -223,7 +223,7 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   Layer& target = *(*sequence)->layers[layer];
   WriterLock lock(target.mutex());
   absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries);
-  const bool outgrown = target.Outgrown();
+  const bool outgrown = target.WantsReencoding(keys.num_tokens);
   lock.unlock();
   if (outgrown) reencoder_.Add(*sequence, layer);
   return length;

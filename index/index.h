@@ -67,9 +67,12 @@ struct ItemAnswer {
   absl::Status status;
   Path path = Path::kIndex;
   int64_t num_tokens = 0;
-  int64_t dense_begin = 0;                            // = zone begin
-  int64_t dense_end = 0;                              // = zone end
-  bool all_returned = false;                          // top_k >= tokens in the zone
+  int64_t dense_begin = 0;    // = zone begin
+  int64_t dense_end = 0;      // = zone end
+  bool all_returned = false;  // top_k >= tokens in the zone
+  // The codes that were searched are made for other positions than the layer has reached: recall may be lower. So it is
+  // while a decoding layer's are made anew, where memory is short for that, or where kv_store keeps no keys.
+  bool codes_outgrown = false;
   std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
   std::vector<std::vector<float>> scores;             // beside positions
   std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates
@@ -89,6 +92,7 @@ struct AttendAnswer {
   std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits
   int64_t attended_tokens = 0;     // of all query heads together, without what the tail counts in
   bool tail = false;               // whether it was counted in; with nothing to search there is none
+  bool codes_outgrown = false;     // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions
 };
 

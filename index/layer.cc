@@ -10,6 +10,13 @@
 
 namespace seine {
 
+namespace {
+
+// An append of more tokens than this is a prompt's; of fewer, a decode step's, speculated tokens included.
+constexpr int64_t kStepTokens = 16;
+
+}  // namespace
+
 Layer::Layer(const Context* context, int layer)
     : context_(context),
       layer_(layer),
@@ -51,6 +58,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     kept_queries_.Commit(*std::move(staged));
     done += part;
   }
+  JudgeDue(keys.num_tokens - std::max<int64_t>(replayed, 0));
   // Where the scorer looks at queries, those of the last token may still come, before the next one does.
   const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
   if (Room() <= 0 && !waits) {
@@ -134,11 +142,13 @@ absl::Status Layer::CommitTruncate(int64_t position) {
   kept_queries_.DropFrom(position);
   ++cuts_;
   length_ = position;
+  JudgeDue(0);
   return status;
 }
 
 void Layer::ShareFrom(const Layer& source) {
   length_ = source.length_;
+  due_ = source.due();
   kept_queries_.ShareFrom(source.kept_queries_);
   strips_.clear();
   for (const auto& strip : source.strips_) strips_.push_back(std::make_unique<Strip>(*strip));
@@ -276,6 +286,7 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   }
   strips_ = std::move(kept);
   ++cuts_;
+  JudgeDue(0);
   context_->eviction.Count(gone);
   return gone;
 }
@@ -291,11 +302,29 @@ absl::Status Layer::EvictByItself() {
 }
 
 bool Layer::Outgrown() const {
-  for (const auto& strip : strips_) {
+  return std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
     const CodeStore& codes = strip->codes();
-    if (keeps_all_keys() && codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_)) return true;
-  }
-  return false;
+    return codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_);
+  });
+}
+
+bool Layer::WantsReencoding(int64_t appended) const {
+  if (!keeps_all_keys()) return false;
+  if (appended <= kStepTokens) return Outgrown();
+  return std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
+    const CodeStore& codes = strip->codes();
+    return codes.visible() > 0 && context_->transforms.Doubled(*codes.codecs(), length_);
+  });
+}
+
+void Layer::JudgeDue(int64_t appended) {
+  constexpr int64_t kFar = 5;  // a fifth of the length: what the reencoder may lag behind while decoding
+  if (!keeps_all_keys() || !Outgrown()) return NotDue();
+  const bool far = std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
+    const CodeStore& codes = strip->codes();
+    return codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_ - length_ / kFar);
+  });
+  if (far || appended > kStepTokens) due_.store(true, std::memory_order_relaxed);
 }
 
 bool Layer::keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
@@ -344,6 +373,7 @@ bool Layer::Ready(const std::vector<CodeStore>& next) const {
 
 void Layer::Swap(std::vector<CodeStore>* next) {
   for (size_t i = 0; i < strips_.size(); ++i) std::swap(*strips_[i]->mutable_codes(), (*next)[i]);
+  JudgeDue(0);
 }
 
 bool Layer::CopyStored(int64_t position, int64_t count, float* keys, float* values) const {

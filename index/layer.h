@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -64,9 +65,19 @@ class Layer {
   // Keeps nothing else; returns how many tokens went, all heads together. RESOURCE_EXHAUSTED: nothing has changed.
   absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places);
 
-  // For the reencoder. Whether the positions that the codes' transform was made for end before the layer does, and the
-  // keys to encode anew are held.
+  // Whether the positions that the codes' transform was made for end before the layer does, or the layer has doubled
+  // since: codes made anew would find more.
   bool Outgrown() const;
+  // For the reencoder. Whether it is time for its thread to make them, `appended` tokens having come: the keys are
+  // held, and the layer has doubled or is decoding. A horizon that ends within a prompt waits for the first answer, so
+  // a key costs at most two encodings more until then, however long the prompt and small the steps.
+  bool WantsReencoding(int64_t appended) const;
+  // Whether the next answer had better wait for them: a prompt has outgrown the codes. A decode step's few tokens alone
+  // make no answer wait, unless the reencoder has fallen far behind. Needs no mutex.
+  bool due() const { return due_.load(std::memory_order_relaxed); }
+  void NotDue() const { due_.store(false, std::memory_order_relaxed); }  // there is no memory to make them in
+  // Held by whoever encodes the layer anew, before mutex(). Needs no mutex.
+  const std::shared_ptr<std::mutex>& reencoding() const { return reencoding_; }
   int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
   // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
   std::shared_ptr<const LayerCodecs> codecs() const;
@@ -113,6 +124,8 @@ class Layer {
   int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
   absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status EvictByItself();
+  // For codes that have changed, or `appended` tokens that have come.
+  void JudgeDue(int64_t appended);
   // Copies of those queries that are of positions [begin, end); `queries` are of positions before `last`.
   absl::StatusOr<KeptQueries::Staged> StageQueries(const QueryView& queries, int64_t last, int64_t begin,
                                                    int64_t end) const;
@@ -133,6 +146,8 @@ class Layer {
   const Context* context_;
   const int layer_;
   mutable std::shared_mutex mutex_;
+  const std::shared_ptr<std::mutex> reencoding_ = std::make_shared<std::mutex>();
+  mutable std::atomic<bool> due_{false};
   int64_t length_ = 0;
   int64_t cuts_ = 0;
   std::atomic<bool> queued_{false};

@@ -15,7 +15,9 @@ namespace {
 // Keys of all heads encoded under one shared lock: some milliseconds. The pause after it lets a waiting writer in, for
 // a shared mutex may prefer readers.
 constexpr int64_t kStepKeys = 256;
-constexpr std::chrono::microseconds kPause(100);
+// The same where an answer waits for all of it, without a pause.
+constexpr int64_t kDueStepKeys = 8192;
+constexpr std::chrono::microseconds kPause(100), kNoPause(0);
 
 // Loss above which a head's code is unfit, and by which another must be better. Between what fits and what does not:
 // the figures in query_fit.h.
@@ -52,12 +54,20 @@ void Reencoder::Work() {
     }
     // Before the work, so that a layer that outgrows the new transform too before it is in place is queued again.
     if (const std::shared_ptr<Sequence> sequence = job.sequence.lock()) sequence->layers[job.layer]->SetQueued(false);
-    while (Reencode(job) == Outcome::kCut) continue;
+    while (Reencode(job, /*refit=*/true) == Outcome::kCut) continue;
+  }
+}
+
+void Reencoder::FinishDue(const std::shared_ptr<Sequence>& sequence, int layer) {
+  const Layer& target = *sequence->layers[layer];
+  while (target.due()) {
+    const Outcome outcome = Reencode({sequence, layer}, /*refit=*/false);
+    if (outcome == Outcome::kLeft) return target.NotDue();
   }
 }
 
 // Transforms are computed without the layer's mutex: they take some ten milliseconds.
-Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number) const {
+Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number, bool refit) const {
   Plan plan;
   std::shared_ptr<const LayerCodecs> codecs;
   int64_t length = 0;
@@ -73,7 +83,7 @@ Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number) const {
   if (outgrown) {
     auto further = context_.transforms.Of(number, length, codecs->queries);
     if (further.ok()) plan.codecs = *std::move(further);
-  } else if (layer.Refittable()) {
+  } else if (refit && layer.Refittable()) {
     Refit(layer, number, length, codecs, &plan);
   }
   return plan;
@@ -100,22 +110,32 @@ void Reencoder::Refit(const Layer& layer, int number, int64_t length, const std:
   }
 }
 
-Reencoder::Outcome Reencoder::Reencode(const Job& job) {
+// Outlives a sequence that is deleted meanwhile. nullptr: it is already.
+std::shared_ptr<std::mutex> Reencoder::TurnOf(const Job& job) {
+  const std::shared_ptr<Sequence> sequence = job.sequence.lock();
+  return sequence == nullptr ? nullptr : sequence->layers[job.layer]->reencoding();
+}
+
+Reencoder::Outcome Reencoder::Reencode(const Job& job, bool refit) {
+  const std::shared_ptr<std::mutex> turn = TurnOf(job);
+  if (turn == nullptr) return Outcome::kLeft;
+  const std::lock_guard<std::mutex> hold(*turn);
   std::vector<CodeStore> next;
   Plan plan;
-  for (; !stop_; std::this_thread::sleep_for(kPause)) {
+  for (bool due = false; !stop_; std::this_thread::sleep_for(due ? kNoPause : kPause)) {
     const std::shared_ptr<Sequence> sequence = job.sequence.lock();
     if (sequence == nullptr) return Outcome::kLeft;
     Layer& layer = *sequence->layers[job.layer];
+    due = layer.due();
     if (next.empty()) {
-      plan = MakePlan(layer, job.layer);
+      plan = MakePlan(layer, job.layer, refit);
       if (plan.codecs == nullptr) return Outcome::kLeft;
     }
     {
       std::shared_lock<std::shared_mutex> lock(layer.mutex());
       if (layer.cuts() != plan.cuts) return Outcome::kCut;
       if (next.empty()) next = layer.NewCodes(plan.codecs);
-      if (!layer.GrowFromStored(kStepKeys, &next).ok()) return Outcome::kLeft;
+      if (!layer.GrowFromStored(due ? kDueStepKeys : kStepKeys, &next).ok()) return Outcome::kLeft;
       if (!layer.Ready(next)) continue;
     }
     std::unique_lock<std::shared_mutex> lock(layer.mutex());

@@ -33,6 +33,11 @@ class Reencoder {
   // again. Call without the layer's mutex.
   void Add(const std::shared_ptr<Sequence>& sequence, int layer);
 
+  // Before an answer of a layer: encodes it anew on this thread and the backend's where that is due (Layer::due), or
+  // waits until the reencoder's own thread has. Where there is no memory for it the layer stays as it is. Call without
+  // the layer's mutex.
+  void FinishDue(const std::shared_ptr<Sequence>& sequence, int layer);
+
   int64_t layers_done() const { return layers_done_.load(std::memory_order_relaxed); }
   int64_t unfit_layers_done() const { return unfit_layers_done_.load(std::memory_order_relaxed); }  // of them
   int64_t keys_done() const { return keys_done_.load(std::memory_order_relaxed); }                  // of one head each
@@ -51,10 +56,12 @@ class Reencoder {
   };
 
   void Work();
-  Plan MakePlan(const Layer& layer, int number) const;
+  // `refit`: also for the queries asked, not for the length alone.
+  Plan MakePlan(const Layer& layer, int number, bool refit) const;
   void Refit(const Layer& layer, int number, int64_t length, const std::shared_ptr<const LayerCodecs>& codecs,
              Plan* plan) const;
-  Outcome Reencode(const Job& job);
+  static std::shared_ptr<std::mutex> TurnOf(const Job& job);
+  Outcome Reencode(const Job& job, bool refit);
   void Finish(Layer* layer, Plan plan, int64_t keys);
 
   const Context& context_;

@@ -36,7 +36,9 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   for (size_t i = 0; i < items.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
-    if (sequence.ok()) batch.Add(*std::move(sequence), &items[i], i);
+    if (!sequence.ok()) continue;
+    reencoder_.FinishDue(*sequence, items[i].layer);
+    batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(params, meanwhile); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);

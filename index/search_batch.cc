@@ -93,6 +93,10 @@ Path SearchBatch::PathOf(size_t target) const {
   return Path::kDense;
 }
 
+bool SearchBatch::CodesOutgrown(size_t target) const {
+  return PathOf(target) == Path::kIndex && targets_[target].layer().Outgrown();
+}
+
 // Fills in what does not depend on the search, and makes room for each head's sets.
 void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   const Geometry& g = context_.config.geometry;
@@ -103,6 +107,7 @@ void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   answer->positions.resize(params_.scope == Scope::kPerKvHead ? g.num_kv_heads : g.num_q_heads);
   answer->scores.resize(answer->positions.size());
   const bool dense = answer->path == Path::kDense;
+  answer->codes_outgrown = CodesOutgrown(target);
   answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
   answer->dense_end =
       layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + layer.strip(0).codes().visible();

@@ -46,6 +46,8 @@ class SearchBatch {
   const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
   // kDense where no head of a target was searched.
   Path PathOf(size_t target) const;
+  // ItemAnswer::codes_outgrown.
+  bool CodesOutgrown(size_t target) const;
   // Moves what was found of a target into an answer, in positions.
   void Take(size_t target, ItemAnswer* answer);
 

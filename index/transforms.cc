@@ -81,7 +81,12 @@ int64_t Transforms::PositionOf(int64_t length) const {
   return config_.codec.query_position.value_or(SealingPosition(length, config_.codec.horizon));
 }
 
+bool Transforms::Doubled(const LayerCodecs& codecs, int64_t length) const {
+  return codecs.position >= 0 && !config_.codec.query_position && length >= 2 * codecs.position;
+}
+
 bool Transforms::Outgrown(const LayerCodecs& codecs, int64_t length) const {
+  if (Doubled(codecs, length)) return true;
   return codecs.position >= 0 && !config_.codec.query_position && length > codecs.position + config_.codec.horizon;
 }
 

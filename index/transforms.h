@@ -51,8 +51,10 @@ class Transforms {
   Transforms(const IndexConfig* config, MemoryLedger* ledger);
 
   const CodeLayout& layout() const { return layout_; }
-  // Whether the horizon of `codecs` ends before `length`, so that another p would serve its queries better.
+  // Whether another p would serve a layer of `length` tokens better: the horizon of `codecs` ends before `length`, or
+  // the layer is twice as long as its keys were expected to be.
   bool Outgrown(const LayerCodecs& codecs, int64_t length) const;
+  bool Doubled(const LayerCodecs& codecs, int64_t length) const;  // the latter alone
   // For a layer of `length` tokens. INVALID_ARGUMENT where its moments cannot be balanced; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> Of(int layer, int64_t length);
   // The same for other moments of queries than the profile's, where given; such codecs are the caller's alone.

@@ -369,6 +369,7 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
   out->set_zone_begin(answer.dense_begin);
   out->set_zone_end(answer.dense_end);
   out->set_all_returned(answer.all_returned);
+  out->set_codes_outgrown(answer.codes_outgrown);
   SetRows<int32_t>(v1::D_TYPE_INT32, answer.positions, sets, width, -1, out->mutable_positions());
   SetTensor(v1::D_TYPE_INT32, {sets}, out->mutable_counts());
   std::string* counts = out->mutable_counts()->mutable_raw();
@@ -388,6 +389,7 @@ void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAns
   out->set_num_tokens(answer.num_tokens);
   out->set_attended_tokens(answer.attended_tokens);
   out->set_tail(answer.tail);
+  out->set_codes_outgrown(answer.codes_outgrown);
   SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads, geometry.head_dim}, out->mutable_output());
   out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
   SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads}, out->mutable_log_sum_exp());

@@ -114,12 +114,15 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
                      {"zone_begin", answer.zone_begin},
                      {"zone_end", answer.zone_end},
                      {"all_returned", answer.all_returned},
+                     {"codes_outgrown", answer.codes_outgrown},
                      {"server_us", result->server_us},
                      {"sets", sets}};
   session.Print(json, [&] {
     return absl::StrCat("path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [",
                         answer.zone_begin, ", ", answer.zone_end, "), sets per ", per_q_head ? "query" : "KV",
-                        " head, ", result->server_us, " us\n", SetsToText(sets));
+                        " head, ", result->server_us, " us\n",
+                        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower\n" : "",
+                        SetsToText(sets));
   });
   return absl::OkStatus();
 }

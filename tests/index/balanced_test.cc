@@ -205,8 +205,22 @@ TEST_F(BalancedTest, TransformsAreComputedOnceForAllThreads) {
   EXPECT_NE(*transforms.Of(1, 1500), got[0]);
   EXPECT_NE(*transforms.Of(0, 2500), got[0]);
   EXPECT_EQ(got[0]->heads.size(), 2u);
-  EXPECT_FALSE(transforms.Outgrown(*got[0], got[0]->position + config.codec.horizon));
-  EXPECT_TRUE(transforms.Outgrown(*got[0], got[0]->position + config.codec.horizon + 1));
+}
+
+// The horizon ends, or the length has doubled, whichever comes first.
+TEST_F(BalancedTest, CodesAreOutgrownByTheHorizonOrByDoubling) {
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  for (const auto& [horizon, outgrown_at] : {std::pair<int64_t, int64_t>{512, 1536 + 513}, {32768, 2 * 1536}}) {
+    IndexConfig config = BalancedConfig(model_, profile_);
+    config.codec.horizon = horizon;
+    Transforms transforms(&config, &ledger);
+    const auto codecs = *transforms.Of(0, 1536);
+    ASSERT_EQ(codecs->position, 1536);
+    EXPECT_FALSE(transforms.Outgrown(*codecs, outgrown_at - 1)) << horizon;
+    EXPECT_TRUE(transforms.Outgrown(*codecs, outgrown_at)) << horizon;
+    EXPECT_FALSE(transforms.Doubled(*codecs, 2 * 1536 - 1));
+    EXPECT_TRUE(transforms.Doubled(*codecs, 2 * 1536));
+  }
 }
 
 TEST(SealingPositionTest, LiesNearTheLengthAndTakesFewValues) {
@@ -258,6 +272,61 @@ TEST_F(BalancedTest, ALayerThatOutgrowsItsHorizonIsEncodedAnew) {
             2 * index->GetSequence(fresh)->code_bytes + index->GetSequence(fork)->code_bytes);
 }
 
+// Whatever the steps and the horizon, codes that serve the length answer right after them: nothing is left to the
+// background by then. Doubling costs a key at most two encodings more, the first answer one.
+TEST_F(BalancedTest, APromptInStepsIsFinishedBeforeTheFirstAnswer) {
+  constexpr int64_t kTokens = 4096;
+  for (const int64_t horizon : {int64_t{512}, kDefaultHorizon}) {
+    IndexConfig config = BalancedConfig(model_, profile_);
+    config.codec.horizon = horizon;
+    auto index = MakeIndex(config, backend_.get());
+    for (const int64_t step : {64, 500, 1024}) {
+      const int64_t before = index->stats().reencoded_keys;
+      const SequenceHandle seq = *index->CreateSequence("");
+      for (int64_t at = 0; at < kTokens; at += step) {
+        ASSERT_TRUE(AppendModel(index.get(), model_, seq, at, std::min(step, kTokens - at)).ok());
+      }
+      for (int layer = 0; layer < 2; ++layer) {
+        EXPECT_FALSE(Probe(*index, seq, layer)[0].codes_outgrown);
+        const int64_t position = index->DescribeHead(seq, layer, 0)->position;
+        EXPECT_GT(2 * position, kTokens) << horizon << " " << step;
+        EXPECT_GE(position + horizon, kTokens) << horizon << " " << step;
+      }
+      EXPECT_LE(index->stats().reencoded_keys - before, 3 * 2 * kTokens) << horizon << " " << step;
+      ASSERT_TRUE(index->DeleteSequence(seq).ok());
+    }
+  }
+}
+
+TEST_F(BalancedTest, APromptInTwoAppendsAnswersAsInOne) {
+  constexpr int64_t kTokens = 4096;
+  for (const int64_t horizon : {int64_t{512}, kDefaultHorizon}) {
+    IndexConfig config = BalancedConfig(model_, profile_);
+    config.codec.horizon = horizon;
+    auto index = MakeIndex(config, backend_.get());
+    const SequenceHandle once = Filled(index.get(), kTokens), twice = Filled(index.get(), 1024);
+    ASSERT_TRUE(AppendModel(index.get(), model_, twice, 1024, kTokens - 1024).ok());
+    EXPECT_TRUE(SameAnswers(Probe(*index, twice, 1), Probe(*index, once, 1))) << horizon;
+    EXPECT_EQ(index->DescribeHead(twice, 1, 0)->position, SealingPosition(kTokens, horizon));
+  }
+}
+
+// While it grows too: at no length are the codes made for less than half of it, or for a horizon that has ended.
+TEST_F(BalancedTest, APromptInStepsIsAnsweredWell) {
+  IndexConfig config = BalancedConfig(model_, profile_);
+  config.codec.horizon = 1024;
+  auto index = MakeIndex(config, backend_.get());
+  const SequenceHandle seq = *index->CreateSequence("");
+  for (int64_t at = 0; at < 6000; at += 200) {
+    ASSERT_TRUE(AppendModel(index.get(), model_, seq, at, 200).ok());
+    EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_outgrown) << at;
+    const int64_t position = index->DescribeHead(seq, 0, 0)->position, length = at + 200;
+    if (position < 0) continue;  // nothing is encoded yet
+    EXPECT_LT(length, 2 * position);
+    EXPECT_LE(length, position + config.codec.horizon);
+  }
+}
+
 // Without stored keys there is nothing to encode from, and under a fixed p nothing is outgrown.
 TEST_F(BalancedTest, WhatNeedNotOrCannotBeEncodedAnewStays) {
   IndexConfig none = BalancedConfig(model_, profile_, KvStore::kNone), fixed = BalancedConfig(model_, profile_);
@@ -271,6 +340,7 @@ TEST_F(BalancedTest, WhatNeedNotOrCannotBeEncodedAnewStays) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(index->stats().reencoded_layers, 0);
     EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, position);
+    EXPECT_EQ(Probe(*index, seq, 0)[0].codes_outgrown, config == &none);
   }
 }
 
@@ -291,11 +361,16 @@ TEST_F(BalancedTest, EncodingAnewWaitsForMemory) {
   EXPECT_EQ(index->stats().reencoded_layers, 0);
   EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, 576);
   EXPECT_FALSE(Probe(*index, seq, 0)[0].positions[0].empty());
+  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_outgrown);
+  EXPECT_EQ(budget->used_bytes(), kLimit);
+  ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1089, 20).ok());  // a prompt's: the answer would wait, in vain
+  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_outgrown);
   EXPECT_EQ(budget->used_bytes(), kLimit);
   budget->Release(left);
-  ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1089, 1).ok());
+  ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1109, 1).ok());
   AwaitReencoded(*index, 2);
-  EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, SealingPosition(1090, 512));
+  EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, SealingPosition(1110, 512));
+  EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_outgrown);
 }
 
 // Appends, cuts, forks, deletions and searches run while layers are encoded anew; in the end every sequence answers as

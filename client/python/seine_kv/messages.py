@@ -71,6 +71,7 @@ class Answer:
     # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
     dense_positions: list = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
+    codes_outgrown: bool = False  # the codes are made for other positions than the layer has reached: recall may be lower
 
     def set(self, i):
         """Positions of set i, ascending."""
@@ -98,6 +99,7 @@ class Attended:
     tail: bool  # whether it was counted in
     selected: Optional[Answer] = None
     error: Optional[SeineError] = None  # this item's own failure; output and log_sum_exp are then None
+    codes_outgrown: bool = False  # as Answer's
 
 
 @dataclass

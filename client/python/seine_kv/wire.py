@@ -147,6 +147,7 @@ def attended_of(answer):
         tail=answer.tail,
         selected=answer_of(answer.selected) if answer.HasField("selected") else None,
         error=failed,
+        codes_outgrown=answer.codes_outgrown,
     )
 
 
@@ -163,6 +164,7 @@ def answer_of(answer):
         scores=array_of(answer.scores) if len(answer.scores.shape) == 2 else None,
         dense_positions=[array_of(positions) for positions in answer.dense_positions],
         error=error_of(answer.status),
+        codes_outgrown=answer.codes_outgrown,
     )
 
 
