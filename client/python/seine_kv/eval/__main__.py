@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seine_kv.address import default_address, target_of
 from seine_kv.client import Client, SeineError
-from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output
+from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
@@ -146,6 +146,10 @@ class Evaluation:
         self.args, self.reporter, self.parts = args, reporter, check(args)
         self.contexts = [1024, 2048] if args.quick else [1024, 2048, 4096, 8192]
         self.speeds = [1024, 4096] if args.quick else [1024, 4096, 8192]
+        find_model(args.model, args.gguf_file)
+        if args.spawn is None:
+            with server_of(args) as address, Client(address, timeout=10.0) as client:
+                client.server_info()  # that nobody waits minutes to hear of it
         self.model = CausalModel(args, max(args.context, *self.contexts, *self.speeds))
         from seine_kv.eval import texts  # after torch is known to be there
 
@@ -241,10 +245,6 @@ class Evaluation:
 def run(args, reporter):
     from seine_kv.eval import report
 
-    check(args)
-    if args.spawn is None:
-        with server_of(args) as address, Client(address, timeout=10.0) as client:
-            client.server_info()  # before minutes of reading
     evaluation = Evaluation(args, reporter)
     with server_of(args) as address:
         results = evaluation.run(address)
