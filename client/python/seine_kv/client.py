@@ -147,6 +147,7 @@ class Client(LayerCalls):
         eviction: Optional[Settings] = None,
         subspace: Optional[Settings] = None,
         memory_limit_bytes: int = 0,
+        exist_ok: bool = False,
     ) -> dict[str, Any]:
         """Creates an index and returns it as a dict: "spec", its specification with every default filled in, and counts.
 
@@ -163,7 +164,9 @@ class Client(LayerCalls):
         of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
         moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
         full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
-        version_tokens, carried_to (positions). What is left out takes the server's default.
+        version_tokens, carried_to (positions). What is left out takes the server's default. exist_ok: an index of this name
+        that has all that is asked for is returned as it is, with its sequences; one that has not is ALREADY_EXISTS, as any
+        is without exist_ok.
         """
         geometry = {
             "num_layers": num_layers,
@@ -185,8 +188,17 @@ class Client(LayerCalls):
             subspace=subspace,
             memory_limit_bytes=memory_limit_bytes,
         )
-        request = index_service_pb2.CreateIndexRequest(spec=spec)
-        return settings.to_dict(self._call(self._indexes.CreateIndex, request).index)
+        try:
+            request = index_service_pb2.CreateIndexRequest(spec=spec)
+            return settings.to_dict(self._call(self._indexes.CreateIndex, request).index)
+        except SeineError as error:
+            if error.code != "ALREADY_EXISTS" or not exist_ok:
+                raise
+        index = self.get_index(name)
+        wrong = list(settings.differences(settings.to_dict(spec), index["spec"]))
+        if wrong:
+            raise SeineError("ALREADY_EXISTS", f"name: the index {name} is there and does not fit: {'; '.join(wrong)}", "name")
+        return index
 
     def get_index(self, name: str) -> dict[str, Any]:
         """Specification and memory of an index, as a dict."""
@@ -248,14 +260,15 @@ class Client(LayerCalls):
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
         On an error, messages before the failing one stay. Returns the tokens sent.
         """
-        item = Append(sequence, layer, position, *(None if a is None else np.asarray(a) for a in (keys, values, queries)))
+        item = Append(sequence, layer, position, np.asarray(keys))
+        item.values, item.queries = (None if array is None else np.asarray(array) for array in (values, queries))
         wire.check_tokens(item)  # before the first piece leaves
         pieces = (retrieval_service_pb2.AppendStreamRequest(item=piece) for piece in wire.pieces(item))
         return self._call(self._retrieval.AppendStream, pieces).tokens
 
     def retrieve(self, sequence: Sequence, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
         """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see retrieve_batch."""
-        answer = self.retrieve_batch([Item(sequence, layer, queries)], **selector)[0]
+        answer = self.retrieve_batch([Item(sequence, layer, np.asarray(queries))], **selector)[0]
         if answer.error is not None:
             raise answer.error
         return answer
@@ -263,7 +276,8 @@ class Client(LayerCalls):
     def retrieve_batch(self, items: Iterable[Item], **selector: Any) -> list[Answer]:
         """One Answer an Item, each with its own `error`.
 
-        selector: top_k=, or mass_p=(p, floor, cap); scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or
+        selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of the
+        zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or
         recall_target=; refine=; with_scores=True; exact=True (read every stored key). What is left out takes the index's
         setting.
         """
@@ -278,7 +292,7 @@ class Client(LayerCalls):
         """The Attended for one (sequence, layer): attention over what is visible and selected. Needs kv_store
         "keys_values". queries: [num_q_heads, head_dim]. For the selector see retrieve_batch; here a scope
         that is not given means "per_q_head"."""
-        attended = self.attend_batch([Item(sequence, layer, queries)], attention, **selector)[0]
+        attended = self.attend_batch([Item(sequence, layer, np.asarray(queries))], attention, **selector)[0]
         if attended.error is not None:
             raise attended.error
         return attended

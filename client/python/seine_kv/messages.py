@@ -69,7 +69,7 @@ class Item:
 @dataclass
 class Answer:
     """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path` is
-    "dense" all are, and there are no sets. A set belongs to a KV head or a query head, as `scope` says."""
+    "dense" all are, and the sets are empty. A set belongs to a KV head or a query head, as `scope` says."""
 
     path: str
     num_tokens: int
@@ -86,6 +86,14 @@ class Answer:
     def set(self, i: int) -> np.ndarray:
         """Positions of set i, ascending."""
         return self.positions[i, : self.counts[i]]
+
+    def visible(self, i: int) -> np.ndarray:
+        """All positions that the head of set i is to attend to, ascending: its set and what is dense."""
+        if self.dense_positions:
+            dense = self.dense_positions[i * len(self.dense_positions) // len(self.counts)]
+        else:
+            dense = np.r_[0 : self.zone_begin, self.zone_end : self.num_tokens]
+        return np.union1d(dense, self.set(i)).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ numpy arrays, and what is absent is None, which in turn may be put in and means:
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -145,6 +145,20 @@ def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **
     fill(spec.geometry.rope, rope, "rope")
     fill(spec, settings, "")
     return spec
+
+
+def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """What of a specification, as a dict, another one has otherwise; of what is asked for, and of parts that change what
+    an index does by being there."""
+    for name, want in asked.items():
+        at, is_now = f"{path}{name}", have.get(name)
+        if isinstance(want, Mapping) and isinstance(is_now, Mapping):
+            yield from differences(want, is_now, f"{at}.")
+        elif want in (None, "", 0, []):
+            if name in ("eviction", "subspace") and is_now is not None:
+                yield f"{at} is stated, and now is not"
+        elif is_now != want and not (name == "config_json" and have.get("inv_freq")):  # a server may state the table
+            yield f"{at} is {is_now if not isinstance(is_now, Mapping) else 'stated'}, not {want}"
 
 
 def to_dict(message: Any) -> dict[str, Any]:

@@ -25,10 +25,11 @@ class DecodeStream:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._call = method(iter(self._requests.get, None))
         self._steps, self._address = 0, address
-        self._timeout, self._begun, self._late = timeout, None, False
+        self._timeout, self._late = timeout, False
+        self._begun: Optional[float] = None  # of the step that is under way, monotonic
         self._closed = threading.Event()
         if timeout is not None:
-            threading.Thread(target=self._watch, daemon=True).start()
+            threading.Thread(target=self._watch, args=(timeout,), daemon=True).start()
 
     def __enter__(self) -> DecodeStream:
         return self
@@ -101,11 +102,11 @@ class DecodeStream:
         finally:
             self._begun = None
 
-    def _watch(self) -> None:
+    def _watch(self, timeout: float) -> None:
         # Messages of a stream have no deadlines of their own: gRPC knows that of a whole call only.
-        while not self._closed.wait(self._timeout / 4):
+        while not self._closed.wait(timeout / 4):
             begun = self._begun
-            if begun is not None and time.monotonic() - begun > self._timeout:
+            if begun is not None and time.monotonic() - begun > timeout:
                 self._late = True
                 self._call.cancel()
                 return
@@ -114,10 +115,11 @@ class DecodeStream:
 def _raise_first(step: Step, appends: list[Append], items: list[Item]) -> None:
     """StepError of what failed, if anything did; an append's failure before those of items, which may follow from it."""
     failed = [("the step", step.error)] if step.error is not None else []
-    for what, asked, errors in (
+    pairs: list[tuple[str, list[Any], list[Optional[SeineError]]]] = [
         ("append", appends, step.append_errors),
         ("item", items, [answer.error for answer in step.attended or step.answers]),
-    ):
+    ]
+    for what, asked, errors in pairs:
         for i, (one, error) in enumerate(zip(asked, errors)):
             if error is not None:
                 failed.append((f"{what} {i} ({one.sequence.index}/{one.sequence.id}, layer {one.layer})", error))

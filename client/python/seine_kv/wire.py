@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -121,7 +122,10 @@ def selector_of(**selector: Any) -> Any:
         if name in given:
             given[name] = number_of(enum, given[name], name)
     if "mass_p" in given:
-        p, floor, cap = given["mass_p"]
+        try:
+            p, floor, cap = given["mass_p"]
+        except (TypeError, ValueError):
+            raise TypeError(f"mass_p: must be (p, floor, cap), as (0.9, 1, 1000), not {given['mass_p']!r}") from None
         given["mass_p"] = retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap)
     return retrieval_service_pb2.Selector(**given)
 
@@ -211,6 +215,7 @@ def _seine_error(code: str, message: str, details: Any) -> SeineError:
             field = violations[0].field if violations else ""
         elif any_detail.type_url.endswith("google.rpc.ErrorInfo"):
             reason = status_pb2.ErrorInfo.FromString(any_detail.value).reason
+    message = re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message)  # in the words that callers use
     return SeineError(code, message, field, reason)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import seine_kv
 from seine_kv import client as client_module
-from seine_kv.client import Append, Client, DecodeStream, Item, SeineError, Sequence, StepError, default_address
+from seine_kv.client import Append, Attention, Client, DecodeStream, Item, SeineError, Sequence, StepError, default_address
 
 SHAPE = {"num_layers": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64}
 TOKENS = 300
@@ -93,11 +93,44 @@ def test_other_names_of_words_and_dtypes(client):
         assert spec["geometry"]["dtype"] == word and spec["retrieval"]["scope"] == "per_q_head"
 
 
+def test_errors_speak_of_dtypes_in_the_same_words(client, chat, keys):
+    with pytest.raises(SeineError, match="float32.* got float16") as caught:
+        client.append(chat, 0, TOKENS, keys[TOKENS:].astype(np.float16))
+    assert "D_TYPE" not in str(caught.value) and caught.value.field == "item.keys.dtype"
+
+
 def test_what_is_absent_is_none(client, chat):
     spec = client.get_index("words")["spec"]
     assert spec["eviction"] is None and spec["subspace"] is None and spec["geometry"]["rope"] is None
     head = client.describe_head(chat, 0, 0)
     assert head["predicted_loss"] is None and head["lambda"] is None and head["num_tokens"] == TOKENS
+
+
+def test_an_index_that_is_there_already(client, chat):
+    """A script that is run twice: the same index serves; one that does not fit is told apart, field by field."""
+    have = client.get_index("words")
+    again = client.create_index("words", dtype="fp32", retrieval={"top_k": 100}, exist_ok=True, **SHAPE)
+    assert again == have and again["num_sequences"] == 1
+    with pytest.raises(SeineError) as caught:
+        client.create_index("words", dtype="float32", **SHAPE)
+    assert caught.value.code == "ALREADY_EXISTS"
+    rope = {"config_json": '{"rope_theta": 10000.0, "rope_type": "default"}', "style": "interleaved"}
+    for other, wrong in (
+        ({"dtype": "float16"}, "geometry.dtype is float32, not float16"),
+        ({"retrieval": {"top_k": 7, "scope": "per_q_head"}}, "retrieval.top_k is 100, not 7; retrieval.scope is per_kv_head"),
+        ({"kv_store": "keys_values"}, "kv_store is keys, not keys_values"),
+        ({"eviction": {"budget": 50}}, "eviction is None, not "),
+    ):
+        with pytest.raises(SeineError) as caught:
+            client.create_index("words", exist_ok=True, **{"dtype": "float32", **SHAPE, **other})
+        assert caught.value.code == "ALREADY_EXISTS" and wrong in str(caught.value) and caught.value.field == "name"
+    with pytest.raises(SeineError) as caught:  # another mistake is itself
+        client.create_index("words", zones={"sink": -1}, exist_ok=True, **SHAPE)
+    assert caught.value.code == "INVALID_ARGUMENT"
+    for _ in range(2):
+        client.create_index("turned", rope=rope, eviction={"budget": 500}, exist_ok=True, **SHAPE)
+    with pytest.raises(SeineError, match="eviction is stated, and now is not"):
+        client.create_index("turned", exist_ok=True, **SHAPE)
 
 
 # Wrong types --------------------------------------------------------------------------------------------------------------
@@ -118,6 +151,7 @@ def test_a_wrong_type_is_a_type_error_that_names_the_argument(client, chat, keys
             (r"zones: must be a dict", lambda: client.create_index("x", zones=16, **SHAPE)),
             (r"head_dim: must be an int", lambda: client.create_index("x", **{**SHAPE, "head_dim": "64"})),
             (r"unknown argument topk; a selector has top_k,", lambda: client.retrieve(chat, 0, keys[0], topk=3)),
+            (r"mass_p: must be \(p, floor, cap\).* not 0.9", lambda: client.retrieve(chat, 0, keys[0], mass_p=0.9)),
             (r"budget: must be tokens a head.* not 0.25", lambda: client.evict(chat, 0, 0.25)),
             (r"keep\.positions: must be positions", lambda: client.evict(chat, 0, 9, keep={"positions": [1.5]})),
         ):
@@ -155,6 +189,31 @@ def test_a_step_raises_what_failed_and_the_stream_goes_on(client, chat, keys):
         returned = stream.step([good, gap], [item, wrong], on_error="return")
         assert [error and error.code for error in returned.append_errors] == [None, "OUT_OF_RANGE"]
         assert stream.step(items=[item]).answers[0].num_tokens == TOKENS + 1
+
+
+# Answers ------------------------------------------------------------------------------------------------------------------
+
+
+def test_visible_is_what_attention_attends(client, keys):
+    """Against Attend's own output over the same answer, in numpy: dense, searched, and after an eviction, in both scopes."""
+    shape = {**SHAPE, "num_q_heads": 4}
+    zones = {"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64}
+    client.create_index("visible", dtype="float32", kv_store="keys_values", zones=zones, **shape)
+    sequence, queries = client.create_sequence("visible"), np.random.default_rng(9).standard_normal((4, 64)).astype(np.float32)
+    tokens = 0
+    for append, path in ((40, "dense"), (200, "index"), (-150, "index"), (-40, "dense")):
+        if append > 0:
+            client.append(sequence, 0, tokens, keys[tokens : tokens + append], keys[tokens : tokens + append])
+            tokens += append
+        else:
+            client.evict(sequence, 0, -append, "knorm")
+        for scope, group in (("per_q_head", 1), ("per_kv_head", 2)):
+            attended = client.attend(sequence, 0, queries, Attention(tail=False, with_positions=True), top_k=5, scope=scope)
+            assert attended.path == path
+            for head in range(4):
+                rows = keys[attended.selected.visible(head // group), head // 2].astype(np.float64)
+                weights = np.exp(rows @ queries[head] / 8)
+                np.testing.assert_allclose(attended.output[head], weights @ rows / weights.sum(), atol=1e-5)
 
 
 # Eviction -----------------------------------------------------------------------------------------------------------------
