@@ -3,8 +3,8 @@
     python client/python/tests/versions.py SEINED
 
 builds ./client/python once, as `pip install` does, installs it into a virtual environment for each, and runs
-test_client.py there against the seined program: calls of every service, steps and arrays. Needs PyPI and a Python with
-pip; nothing beyond the standard library. Under a minute on two idle cores.
+test_client.py and test_arguments.py there against the seined program: calls of every service, steps, arrays and words.
+Needs PyPI and a Python with pip; nothing beyond the standard library. About a minute on two idle cores.
 """
 
 import os
@@ -58,7 +58,8 @@ def try_versions(wanted, wheel, seined):
         python = str(Path(folder) / "bin" / "python")
         pip("--python", python, "install", "--quiet", "--no-compile", *wanted, str(wheel), "pytest")
         installed = run(python, "-c", CHECK, cwd=folder)
-        tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_client.py"), cwd=folder, SEINED=seined)
+        tests = [str(TESTS / name) for name in ("test_client.py", "test_arguments.py")]
+        tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=folder, SEINED=seined)
     return f"{installed}: {tests.splitlines()[-1]}; {time.monotonic() - begun:.0f} s with the installation"
 
 
