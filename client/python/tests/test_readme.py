@@ -65,12 +65,12 @@ def run_shell(text, environment):
 
 
 def test_every_block_runs_in_the_order_in_which_it_is_read(tmp_path, monkeypatch, capfd):
+    page = [(line, language, text.replace("/tmp/", f"{tmp_path}/")) for line, language, text in blocks()]
     socket = tmp_path / "seine" / "seine.sock"
     socket.parent.mkdir()
     process = start(socket)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("SEINE_SERVER", str(socket))
-    page = [(line, language, text.replace("/tmp/", f"{tmp_path}/")) for line, language, text in blocks()]
     try:
         with Client() as client:
             client.wait_until_ready(20)
