@@ -3,6 +3,8 @@
 Arrays are numpy's: float32, float16 or bfloat16 (ml_dtypes) where they go in.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -12,9 +14,18 @@ import numpy as np
 class SeineError(Exception):
     """What the server (or gRPC) said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason` may be ""."""
 
-    def __init__(self, code, message, field="", reason=""):
+    def __init__(self, code: str, message: str, field: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.code, self.field, self.reason = code, field, reason
+
+
+class StepError(SeineError):
+    """Something of a decode step failed: code, field and reason are the first failure's. `step` is the whole Step: what
+    did not fail has been applied and answered."""
+
+    def __init__(self, code: str, message: str, field: str, reason: str, step: Step) -> None:
+        super().__init__(code, message, field, reason)
+        self.step = step
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Sequence:
 @dataclass(frozen=True)
 class SequenceInfo:
     handle: Sequence
-    layer_tokens: list  # tokens each layer holds
+    layer_tokens: list[int]  # tokens each layer holds
     code_bytes: int
     store_bytes: int
 
@@ -58,7 +69,7 @@ class Item:
 @dataclass
 class Answer:
     """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path` is
-    "dense" all are, and there are no sets. A set belongs to a KV head or a query head, as `scope` says."""
+    "dense" all are, and the sets are empty. A set belongs to a KV head or a query head, as `scope` says."""
 
     path: str
     num_tokens: int
@@ -69,13 +80,21 @@ class Answer:
     counts: np.ndarray  # int32 [sets]
     scores: Optional[np.ndarray]  # float32 beside positions, with with_scores
     # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
-    dense_positions: list = field(default_factory=list)
+    dense_positions: list[np.ndarray] = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
     codes_outgrown: bool = False  # the codes are made for other positions than the layer has reached: recall may be lower
 
-    def set(self, i):
+    def set(self, i: int) -> np.ndarray:
         """Positions of set i, ascending."""
         return self.positions[i, : self.counts[i]]
+
+    def visible(self, i: int) -> np.ndarray:
+        """All positions that the head of set i is to attend to, ascending: its set and what is dense."""
+        if self.dense_positions:
+            dense = self.dense_positions[i * len(self.dense_positions) // len(self.counts)]
+        else:
+            dense = np.r_[0 : self.zone_begin, self.zone_end : self.num_tokens]
+        return np.union1d(dense, self.set(i)).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -106,7 +125,7 @@ class Attended:
 class Evicted:
     """What an eviction kept of a layer."""
 
-    kept: list  # one int32 array of positions a KV head, ascending
+    kept: list[np.ndarray]  # one int32 array of positions a KV head, ascending
     tokens_evicted: int  # of all heads together
     bytes_freed: int  # 0 in a dry run
 
@@ -115,8 +134,8 @@ class Evicted:
 class Step:
     """Answer to one decode step."""
 
-    append_errors: list  # one an append: None or SeineError
-    answers: list  # one Answer an item; none in a step with attention
+    append_errors: list[Optional[SeineError]]  # one an append: None or SeineError
+    answers: list[Answer]  # one Answer an item; none in a step with attention
     server_us: int
     error: Optional[SeineError] = None  # the whole step was refused
-    attended: list = field(default_factory=list)  # one Attended an item, in a step with attention
+    attended: list[Attended] = field(default_factory=list)  # one Attended an item, in a step with attention

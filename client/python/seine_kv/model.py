@@ -163,7 +163,8 @@ class CausalModel:
             import torch
             import transformers
         except ImportError as error:
-            raise InputError(f"{error.name} is missing; try: pip install 'seine-kv[trace]'") from None
+            wanted = 'pip install torch "transformers>=5" accelerate gguf'
+            raise InputError(f"{error.name} is not installed; try: {wanted}") from None
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         self.torch, self.transformers = torch, transformers

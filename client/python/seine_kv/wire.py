@@ -1,61 +1,61 @@
-"""Between messages.py and the messages of proto/seine/v1: arrays as raw bytes, settings by name, statuses as errors."""
+"""Between messages.py and the messages of proto/seine/v1: sequences, items, answers, statuses as errors."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, Optional
 
 import grpc
 import numpy as np
 
-from seine.v1 import common_pb2, eviction_pb2, retrieval_service_pb2, status_pb2
-from seine_kv.messages import Answer, Append, Attended, SeineError, Sequence, SequenceInfo
+from seine.v1 import common_pb2, retrieval_service_pb2, status_pb2
+from seine_kv.address import VARIABLE, socket_path
+from seine_kv.arrays import array_of, check_dtype, tensor_of
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo
+from seine_kv.settings import number_of, word_of
 
-DTYPES = {
-    "float32": common_pb2.D_TYPE_FLOAT32,
-    "float16": common_pb2.D_TYPE_FLOAT16,
-    "bfloat16": common_pb2.D_TYPE_BFLOAT16,
-    "int32": common_pb2.D_TYPE_INT32,
-}
-# numpy has no bfloat16 of its own: those arrays come back as their bits, for .view(ml_dtypes.bfloat16).
-_NUMPY = {
-    common_pb2.D_TYPE_FLOAT32: np.dtype("<f4"),
-    common_pb2.D_TYPE_FLOAT16: np.dtype("<f2"),
-    common_pb2.D_TYPE_BFLOAT16: np.dtype("<u2"),
-    common_pb2.D_TYPE_INT32: np.dtype("<i4"),
-}
 _PIECE_BYTES = 4 << 20  # of an append: what one message carries
-PATHS = {1: "index", 2: "dense", 3: "exact"}
 
 
-def handle_of(sequence):
+def handle_of(sequence: Sequence) -> common_pb2.SequenceHandle:
+    if not isinstance(sequence, Sequence):
+        hint = "; its .handle is one" if isinstance(sequence, SequenceInfo) else ""
+        wanted = "must be a Sequence, as create_sequence returns it, or Sequence(index, id)"
+        shown = repr(sequence) if isinstance(sequence, str) else f"a {type(sequence).__name__}"
+        raise TypeError(f"sequence: {wanted}, not {shown}{hint}")
     return common_pb2.SequenceHandle(index=sequence.index, id=sequence.id, generation=sequence.generation)
 
 
-def sequence_of(handle):
+def name_of(value: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{field}: must be its name, a str, not a {type(value).__name__}")
+    return value
+
+
+def sequence_of(handle: Any) -> Sequence:
     return Sequence(handle.index, handle.id, handle.generation)
 
 
-def sequence_info_of(info):
+def sequence_info_of(info: Any) -> SequenceInfo:
     return SequenceInfo(sequence_of(info.handle), list(info.layer_tokens), info.code_bytes, info.store_bytes)
 
 
-def _check_dtype(array, name):
-    if array.dtype.name not in DTYPES:
-        raise ValueError(f"{name}: dtype must be float32, float16 or bfloat16, not {array.dtype.name}")
+def integer(value: Any, field: str) -> int:
+    """TypeError for what is none; numpy's are."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{field}: must be an int, not {value!r}") from None
 
 
-def tensor_of(array, name):
-    array = np.asarray(array)
-    _check_dtype(array, name)
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return common_pb2.Tensor(dtype=DTYPES[array.dtype.name], shape=array.shape, raw=little.tobytes())
-
-
-def array_of(tensor):
-    return np.frombuffer(tensor.raw, _NUMPY[tensor.dtype]).reshape(tuple(tensor.shape))
-
-
-def append_item(append):
+def append_item(append: Append) -> Any:
     item = retrieval_service_pb2.AppendItem(
         handle=handle_of(append.sequence),
-        layer=append.layer,
-        position=append.position,
+        layer=integer(append.layer, "layer"),
+        position=integer(append.position, "position"),
         keys=tensor_of(append.keys, "keys"),
     )
     if append.values is not None:
@@ -65,19 +65,24 @@ def append_item(append):
     return item
 
 
-def check_tokens(append):
-    if append.keys.ndim != 3 or (append.values is not None and append.values.shape != append.keys.shape):
-        raise ValueError("keys and values: must be [tokens, num_kv_heads, head_dim], of one shape")
-    _check_dtype(append.keys, "keys")
+def check_tokens(append: Append) -> None:
+    """What can be told of an append before any of it leaves; the server checks the rest."""
+    handle_of(append.sequence), integer(append.layer, "layer"), integer(append.position, "position")
+    shape = list(append.keys.shape)
+    if len(shape) != 3:
+        raise ValueError(f"keys: must be [tokens, num_kv_heads, head_dim], not {shape}")
+    if append.values is not None and append.values.shape != append.keys.shape:
+        raise ValueError(f"values: must have the shape of keys, {shape}, not {list(append.values.shape)}")
+    check_dtype(append.keys, "keys")
     if append.values is not None:
-        _check_dtype(append.values, "values")
+        check_dtype(append.values, "values")
     if append.queries is not None:
         if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
             raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
-        _check_dtype(append.queries, "queries")
+        check_dtype(append.queries, "queries")
 
 
-def pieces(append):
+def pieces(append: Append) -> Iterator[Any]:
     """AppendItems of at most _PIECE_BYTES (but at least one token) that make up `append`."""
     tokens = len(append.keys)
     token_bytes = append.keys.nbytes // max(1, tokens) * (1 if append.values is None else 2)
@@ -94,52 +99,51 @@ def pieces(append):
         yield append_item(Append(append.sequence, append.layer, position, append.keys[part], values, queries))
 
 
-def retrieve_item(item):
+def retrieve_item(item: Item) -> Any:
     return retrieval_service_pb2.RetrieveItem(
-        handle=handle_of(item.sequence), layer=item.layer, queries=tensor_of(item.queries, "queries")
+        handle=handle_of(item.sequence), layer=integer(item.layer, "layer"), queries=tensor_of(item.queries, "queries")
     )
 
 
-def selector_of(
-    top_k=None,
-    mass_p=None,
-    scope=None,
-    gqa_reduce=None,
-    beta=None,
-    refine=None,
-    with_scores=False,
-    exact=False,
-    recall_target=None,
-):
-    if top_k is not None and mass_p is not None:
+SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
+_SELECTOR_ENUMS = {"scope": common_pb2.Scope.DESCRIPTOR, "gqa_reduce": common_pb2.GqaReduce.DESCRIPTOR}
+_PATHS = {number: word_of(retrieval_service_pb2.Path.DESCRIPTOR, number) for number in retrieval_service_pb2.Path.values()}
+
+
+def selector_of(**selector: Any) -> Any:
+    """The Selector of a call's keyword arguments; what is None is left out."""
+    for name in selector:
+        if name not in SELECTOR:
+            raise TypeError(f"unknown argument {name}; a selector has {', '.join(SELECTOR)}")
+    given = {name: value for name, value in selector.items() if value is not None}
+    if "top_k" in given and "mass_p" in given:
         raise ValueError("top_k and mass_p exclude each other")
-    selector = retrieval_service_pb2.Selector(
-        beta=beta,
-        recall_target=recall_target,
-        refine=refine,
-        scope=enum_value(common_pb2.Scope, scope, "scope") if scope else 0,
-        gqa_reduce=enum_value(common_pb2.GqaReduce, gqa_reduce, "gqa_reduce") if gqa_reduce else 0,
-        with_scores=with_scores,
-        exact=exact,
-    )
-    if top_k is not None:
-        selector.top_k = top_k
-    if mass_p is not None:
-        p, floor, cap = mass_p
-        selector.mass_p.CopyFrom(retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap))
-    return selector
+    for name, enum in _SELECTOR_ENUMS.items():
+        if name in given:
+            given[name] = number_of(enum, given[name], name)
+    if "mass_p" in given:
+        try:
+            p, floor, cap = given["mass_p"]
+        except (TypeError, ValueError):
+            raise TypeError(f"mass_p: must be (p, floor, cap), as (0.9, 1, 1000), not {given['mass_p']!r}") from None
+        given["mass_p"] = retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap)
+    return retrieval_service_pb2.Selector(**given)
 
 
-def attention_of(attention):
+def attention_of(attention: Attention) -> Any:
     return retrieval_service_pb2.Attention(
         tail=attention.tail, scale=attention.scale, with_positions=attention.with_positions
     )
 
 
-def attended_of(answer):
+def path_of(answer: Any) -> str:
+    return _PATHS.get(answer.path) or "unknown"
+
+
+def attended_of(answer: Any) -> Attended:
     failed = error_of(answer.status)
     return Attended(
-        path=PATHS.get(answer.path, "unknown"),
+        path=path_of(answer),
         num_tokens=answer.num_tokens,
         output=None if failed else array_of(answer.output),
         log_sum_exp=None if failed else array_of(answer.log_sum_exp),
@@ -151,10 +155,10 @@ def attended_of(answer):
     )
 
 
-def answer_of(answer):
+def answer_of(answer: Any) -> Answer:
     has_sets = len(answer.positions.shape) == 2
     return Answer(
-        path=PATHS.get(answer.path, "unknown"),
+        path=path_of(answer),
         num_tokens=answer.num_tokens,
         zone_begin=answer.zone_begin,
         zone_end=answer.zone_end,
@@ -168,83 +172,43 @@ def answer_of(answer):
     )
 
 
-def enum_value(enum, name, field):
-    """The value of a name such as "window": CENTRE_WINDOW without the enum's prefix."""
-    for full_name, value in enum.items():
-        if value != 0 and full_name.lower().endswith("_" + str(name)):
-            return value
-    raise ValueError(f"{field}: unknown value {name}")
-
-
-def fill(message, settings, what, **enums):
-    """Sets fields of `message` from a dict; a key that the message does not have is an error, not ignored."""
-    for name, value in (settings or {}).items():
-        if name not in message.DESCRIPTOR.fields_by_name:
-            raise ValueError(f"{what}: unknown setting {name}")
-        if hasattr(getattr(message, name), "extend"):  # a repeated field
-            getattr(message, name).extend(value)
-        else:
-            setattr(message, name, enum_value(enums[name], value, f"{what}.{name}") if name in enums else value)
-
-
-def fill_scorer(message, scorer):
-    enums = {"anchor": eviction_pb2.Anchor, "similarity": eviction_pb2.Similarity, "metric": eviction_pb2.Metric}
-    fill(message, {"name": scorer} if isinstance(scorer, str) else scorer, "scorer", **enums)
-
-
-def fill_eviction(message, scorer, budget, keep):
-    """Scorer, budget and keep of a request or of an index's settings."""
-    fill_scorer(message.scorer, scorer)
-    if budget is not None:
-        settings = budget if isinstance(budget, dict) else {"tokens": int(budget)}
-        fill(message.budget, settings, "budget", heads=eviction_pb2.HeadBudget)
-    if keep is not None:
-        fill(message.keep, keep, "keep")
-
-
-def fill_given(message, queries=None, filters=None, scores=()):
-    if queries is not None:
-        message.queries.CopyFrom(tensor_of(np.asarray(queries), "queries"))
-    if filters is not None:
-        message.filters.CopyFrom(tensor_of(np.asarray(filters, np.float32), "filters"))
-    for head in scores:
-        message.scores.append(tensor_of(np.asarray(head, np.float32), "scores"))
-
-
-def to_dict(message):
-    """A message as nested dicts of Python values; enums by number's name in lower case."""
-    out = {}
-    for descriptor in message.DESCRIPTOR.fields:
-        value = getattr(message, descriptor.name)
-        if hasattr(value, "extend"):  # a repeated field
-            value = [to_dict(v) if descriptor.message_type is not None else v for v in value]
-        elif descriptor.message_type is not None:
-            value = to_dict(value)
-        elif descriptor.enum_type is not None:
-            value = descriptor.enum_type.values_by_number[value].name.lower()
-        out[descriptor.name] = value
-    return out
-
-
 # Errors -----------------------------------------------------------------------------------------------------------------
 
 
-def error_of(status):
+def error_of(status: Any) -> Optional[SeineError]:
     """A wire Status as SeineError, None if it is OK."""
     if status.code == 0:
         return None
     return _seine_error(_CODE_NAMES.get(status.code, "UNKNOWN"), status.message, status)
 
 
-def error_of_call(error):
+def error_of_call(error: Any, address: str) -> SeineError:
+    """What a call of gRPC's raised; what gRPC itself says of a server that is not there, in a line of ours."""
     details = status_pb2.Status()
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             details.ParseFromString(value)
-    return _seine_error(error.code().name, error.details() or error.code().name, details)
+    code, text = error.code().name, error.details() or error.code().name
+    if not details.details and code == "UNAVAILABLE":
+        path = socket_path(address)
+        if path is not None and not os.path.exists(path):
+            text = no_server(address, "there is no such socket")
+        elif "connection refused" in text.lower():
+            text = no_server(address, "the connection was refused")
+        elif "failed to connect" in text.lower() or "resol" in text.lower():
+            text = no_server(address, text.rpartition("error: ")[2])
+        else:
+            text = f"lost the server at {address}: {text}"
+    elif not details.details and code == "DEADLINE_EXCEEDED":
+        text = f"no answer from {address} in time"
+    return _seine_error(code, " ".join(text.split()), details)
 
 
-def _seine_error(code, message, details):
+def no_server(address: str, why: str) -> str:
+    return f"no server at {address} ({why}); start one with seined, or say where it is: Client(address) or {VARIABLE}"
+
+
+def _seine_error(code: str, message: str, details: Any) -> SeineError:
     # google.rpc's details, read with our wire-identical messages (proto/seine/v1/status.proto).
     field = reason = ""
     for any_detail in details.details:
@@ -253,6 +217,7 @@ def _seine_error(code, message, details):
             field = violations[0].field if violations else ""
         elif any_detail.type_url.endswith("google.rpc.ErrorInfo"):
             reason = status_pb2.ErrorInfo.FromString(any_detail.value).reason
+    message = re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message)  # in the words that callers use
     return SeineError(code, message, field, reason)
 
 

@@ -125,12 +125,13 @@ def test_decode_stream_keeps_errors_apart(client, sequence, model):
     with client.decode_stream() as stream:
         good = Append(sequence, 0, TOKENS, model["keys"][TOKENS : TOKENS + 1], model["values"][TOKENS : TOKENS + 1])
         gap = Append(sequence, 0, TOKENS + 9, good.keys, good.values)
-        step = stream.step([good, gap], [Item(sequence, 0, model["queries"]), Item(sequence, 3, model["queries"])])
+        items = [Item(sequence, 0, model["queries"]), Item(sequence, 3, model["queries"])]
+        step = stream.step([good, gap], items, on_error="return")
         assert step.append_errors[0] is None and step.append_errors[1].code == "OUT_OF_RANGE"
         assert step.answers[0].error is None and step.answers[0].num_tokens == TOKENS + 1
         assert step.answers[1].error.code == "INVALID_ARGUMENT" and "layer" in step.answers[1].error.field
-        assert stream.step(items=[Item(sequence, 0, model["queries"])], top_k=-1).error.code == "INVALID_ARGUMENT"
-        assert stream.step(items=[Item(sequence, 0, model["queries"])], top_k=5).answers[0].positions.shape == (HEADS, 5)
+        assert stream.step(items=items[:1], top_k=-1, on_error="return").error.code == "INVALID_ARGUMENT"
+        assert stream.step(items=items[:1], top_k=5).answers[0].positions.shape == (HEADS, 5)
 
 
 def test_errors_name_code_field_and_reason(client, sequence, model):
@@ -198,6 +199,7 @@ def test_no_server():
 
 
 def test_default_address(monkeypatch, tmp_path):
+    monkeypatch.delenv("SEINE_SERVER", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_address() == f"unix://{tmp_path}/seine.sock"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
@@ -402,12 +404,13 @@ def test_a_step_attends(client, sequence, model):
     with client.decode_stream() as stream:
         append = Append(sequence, 0, TOKENS, model["keys"][TOKENS : TOKENS + 1], model["values"][TOKENS : TOKENS + 1])
         items = [Item(sequence, 0, model["queries"]), Item(sequence, 7, model["queries"])]
-        step = stream.step([append], items, Attention(tail=False), top_k=2 * TOKENS)
+        step = stream.step([append], items, Attention(tail=False), top_k=2 * TOKENS, on_error="return")
         output, _ = softmax_attention(model, HEADS, np.arange(TOKENS + 1))
         np.testing.assert_allclose(step.attended[0].output, output, atol=1e-5)
         assert step.answers == [] and step.attended[1].error.code == "INVALID_ARGUMENT"
         assert step.attended[1].output is None
-        assert stream.step(items=items[:1], attention=Attention(scale=-1.0)).error.field.endswith("scale")
+        refused = stream.step(items=items[:1], attention=Attention(scale=-1.0), on_error="return")
+        assert refused.error.field.endswith("scale")
 
 
 def test_attending_needs_stored_values(client):

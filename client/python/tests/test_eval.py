@@ -270,6 +270,8 @@ def test_the_default_text_is_long():
         (["--rank", "1.5"], "--rank: must be above 0 and at most 1"),
         (["--plot", "/nowhere/x.svg"], "--plot /nowhere/x.svg"),
         (["--model", "/nowhere/model.gguf"], "no such file"),
+        (["--server", "/nowhere/seine.sock"], "no server at unix:///nowhere/seine.sock (there is no such socket)"),
+        (["--server", "nowhere"], "--server: expected unix:///"),
         (["--spawn", "/nowhere/seined"], "--spawn /nowhere/seined: no such program"),
     ],
 )

@@ -110,7 +110,7 @@ def test_half_precision(client, dtype):
     logits, _, _ = decode(model, prompt(), 4)
     assert logits.dtype == dtype and torch.isfinite(logits).all()
     torch.testing.assert_close(logits[0], expected[0])
-    assert seine.spec["geometry"]["dtype"].endswith(str(dtype).removeprefix("torch."))
+    assert seine.spec["geometry"]["dtype"] == str(dtype).removeprefix("torch.")
     assert_all_served(seine)
     hf.uninstall(model)
 
@@ -410,11 +410,11 @@ def test_low_rank_settings(model, client):
     unstated.config.rope_parameters["rope_type"] = "unheard_of"  # once it is built
     for one, frame in ((model, "pre_rope"), (unstated, "post_rope")):
         seine = hf.install(one, client.address, low_rank=hf.LowRank(), evict=hf.Eviction(100))
-        assert seine.spec["subspace"]["frame"] == f"key_frame_{frame}" and seine.spec["subspace"]["key_rank"] == 38
+        assert seine.spec["subspace"]["frame"] == frame and seine.spec["subspace"]["key_rank"] == 38
         assert seine.spec["zones"]["dense_threshold"] < 2**20  # what is retained is searched: rows are low-rank in a zone
         hf.uninstall(one)
     hf.install(model, client.address, index="low", low_rank=hf.LowRank(0.5, 9))
     hf.uninstall(model)
-    for low_rank, match in ((None, "subspace.key_rank is 32, not 0"), (hf.LowRank(), "subspace.value_rank is 9, not 38")):
+    for low_rank, match in ((None, "subspace.key_rank is 32, not None"), (hf.LowRank(), "subspace.value_rank is 9, not 38")):
         with pytest.raises(ValueError, match=match):
             hf.install(model, client.address, index="low", low_rank=low_rank)

@@ -11,8 +11,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from seine_kv.client import Client, SeineError, default_address
-from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output
+from seine_kv.address import default_address, target_of
+from seine_kv.client import Client, SeineError
+from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
@@ -59,7 +60,7 @@ def parse_args(argv):
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
     add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
     server = parser.add_argument_group("the server")
-    server.add_argument("--server", metavar="ADDRESS", help="unix:///path or host:port (default: where seined listens)")
+    server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port (default: SEINE_SERVER's, else where seined listens)")
     server.add_argument("--spawn", metavar="SEINED", help="starts this program on a socket of its own instead")
     server.add_argument("--profiles", metavar="DIR", help="of the server that is spawned")
     data = parser.add_argument_group("model and texts")
@@ -89,7 +90,7 @@ def parse_args(argv):
 def server_of(args):
     """The address of a server that answers; --spawn's lives as long as this."""
     if args.spawn is None:
-        yield args.server or default_address()
+        yield target_of(args.server, "--server") if args.server else default_address()
         return
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix://{folder}/seine.sock"
@@ -145,6 +146,10 @@ class Evaluation:
         self.args, self.reporter, self.parts = args, reporter, check(args)
         self.contexts = [1024, 2048] if args.quick else [1024, 2048, 4096, 8192]
         self.speeds = [1024, 4096] if args.quick else [1024, 4096, 8192]
+        find_model(args.model, args.gguf_file)
+        if args.spawn is None:
+            with server_of(args) as address, Client(address, timeout=10.0) as client:
+                client.server_info()  # that nobody waits minutes to hear of it
         self.model = CausalModel(args, max(args.context, *self.contexts, *self.speeds))
         from seine_kv.eval import texts  # after torch is known to be there
 

@@ -17,8 +17,12 @@ it is back. A cache that is copied forks its sequences, one that is cropped trun
 Needs the extra `hf`: torch, transformers >= 5, ml_dtypes for bfloat16.
 """
 
-import weakref
+from __future__ import annotations
 
+import weakref
+from typing import Any, Optional
+
+from seine_kv.hf import requirements  # noqa: F401, first: it says what is missing
 from seine_kv.hf.attention import NAME, register
 from seine_kv.hf.cache import SeineCache  # noqa: F401
 from seine_kv.hf.eviction import Eviction  # noqa: F401
@@ -27,11 +31,12 @@ from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa:
 from seine_kv.hf.low_rank import LowRank, Memory  # noqa: F401
 from seine_kv.hf.stats import Stats  # noqa: F401
 
-_installed = weakref.WeakKeyDictionary()  # model -> Installation
+_installed: weakref.WeakKeyDictionary[Any, Installation] = weakref.WeakKeyDictionary()  # model -> Installation
 
 
-def install(model, endpoint=None, **settings):
-    """Lets `model` decode through the server at `endpoint` (where seined listens by default); returns the Installation.
+def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Installation:
+    """Lets `model`, a causal language model of transformers, decode through the server at `endpoint` (None: where
+    SEINE_SERVER says, else where seined listens by default); returns the Installation.
 
     The index is made if it does not exist, and must fit the model and the settings if it does:
       index       its name (default: one that follows from the model and the settings)
@@ -67,7 +72,7 @@ def install(model, endpoint=None, **settings):
     return installation
 
 
-def uninstall(model):
+def uninstall(model: Any) -> None:
     """Takes Seine out of `model` again and deletes its sequences, not the index; its caches go on as they are."""
     installation = _installed.pop(model, None)
     if installation is None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from seine_kv.arrays import ALIASES
 from seine_kv.client import SeineError
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
@@ -101,22 +102,17 @@ def differences(spec, settings):
     shape = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "dtype")
     asked = [("geometry", {name: settings[name] for name in shape}), ("", {"kv_store": settings["kv_store"]})]
     asked += [(group, settings[group]) for group in ("zones", "codec", "retrieval")]
-    asked += [("subspace", settings["subspace"] or {"key_rank": 0})]
+    asked += [("subspace", settings["subspace"] or {"key_rank": None})]
     for group, values in asked:
-        have = spec[group] if group else spec
+        have = (spec[group] if group else spec) or {}  # None: the index has no such part
         for name, want in values.items():
-            if not _same(have[name], want):
-                yield f"{group}.{name}".lstrip("."), _short(have[name]), want
-    eviction = settings["eviction"]
-    have_tokens, want_tokens = spec["eviction"]["budget"]["tokens"], eviction["budget"]["tokens"] if eviction else 0
+            if have.get(name) not in (want, ALIASES.get(want) if isinstance(want, str) else want):
+                yield f"{group}.{name}".lstrip("."), have.get(name), want
+    have_tokens, want_tokens = (_budget_tokens(eviction) for eviction in (spec["eviction"], settings["eviction"]))
     if have_tokens != want_tokens:
         yield "eviction.budget.tokens", have_tokens, want_tokens
 
 
-def _same(have, want):
-    """Enums come back with their type's name before them: "scope_per_q_head" for "per_q_head"."""
-    return have == want or (isinstance(want, str) and str(have).endswith(f"_{want}"))
-
-
-def _short(have):
-    return str(have).removeprefix("d_type_").removeprefix("kv_store_") if isinstance(have, str) else have
+def _budget_tokens(eviction):
+    """Of an index's eviction; None without one."""
+    return eviction["budget"]["tokens"] if eviction else None

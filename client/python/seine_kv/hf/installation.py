@@ -153,7 +153,9 @@ class Installation:
             self._stream = self.client.decode_stream(self._timeout)
         begun = time.perf_counter()
         try:
-            step = self._stream.step(appends, items, Attention(self.tail, scale), **self.selector)
+            step = self._stream.step(
+                appends, items, Attention(self.tail, scale), on_error="return", **self.selector
+            )
         finally:
             self._stats.step_seconds += time.perf_counter() - begun
         if step.error is not None:

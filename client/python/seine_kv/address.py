@@ -1,0 +1,48 @@
+"""Where a server listens: the addresses that people write, and those that gRPC takes."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+VARIABLE = "SEINE_SERVER"  # of the environment; the programs honour it too
+FORMS = "expected unix:///path/to/socket, /path/to/socket or host:port"
+MAX_PATH_BYTES = 107  # of a Unix socket's path, as Linux has it
+
+
+def default_address() -> str:
+    """What the environment variable SEINE_SERVER says, else where seined listens unless told otherwise:
+    unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else unix:///tmp/seine-<uid>.sock."""
+    stated = os.environ.get(VARIABLE, "")
+    if stated:
+        return target_of(stated, VARIABLE)
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    if folder.startswith("/") and os.path.isdir(folder):
+        return f"unix://{folder}/seine.sock"
+    return f"unix:///tmp/seine-{os.getuid()}.sock"
+
+
+def target_of(address: str, what: str = "address") -> str:
+    """The address as gRPC takes it: unix:///absolute/path or host:port. ValueError, naming `what`, for any other."""
+    path = socket_path(address)
+    if path is not None:
+        if not path:
+            raise ValueError(f"{what}: {FORMS}, not {address!r}")
+        path = os.path.abspath(path)
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise ValueError(f"{what}: a socket's path has at most {MAX_PATH_BYTES} bytes, not {address!r}")
+        return f"unix://{path}"
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and "/" not in host and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise ValueError(f"{what}: {FORMS}, not {address!r}")
+    return address
+
+
+def socket_path(address: str) -> Optional[str]:
+    """The path of a Unix socket's address; None for any other."""
+    if not isinstance(address, str):
+        raise TypeError(f"address: must be a str, not {type(address).__name__}")
+    if address.startswith("unix:"):
+        path = address[len("unix:") :]
+        return path[2:] if path.startswith("//") else path
+    return address if "/" in address and "://" not in address else None
