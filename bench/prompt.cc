@@ -147,11 +147,16 @@ class Measure {
         ParseRope(result_.data.rope_json, result_.data.head_dim, result_.data.rope_style, result_.data.num_tokens);
     if (!rope.ok()) return rope.status();
     rope_ = *std::move(rope);
-    for (int64_t n = kFirstTokens; n <= result_.data.num_tokens; n *= 2) {
-      if (n - std::min(options_.data.local, n) < result_.data.query_start) continue;
+    std::vector<int64_t> lengths = options_.lengths;
+    for (int64_t n = kFirstTokens; options_.lengths.empty() && n <= result_.data.num_tokens; n *= 2) {
+      if (n - std::min(options_.data.local, n) >= result_.data.query_start) lengths.push_back(n);
+    }
+    for (const int64_t n : lengths) {
       auto cut = Open(n);
       if (!cut.ok()) return cut.status();
-      if ((*cut)->info().num_keys() <= options_.top_k) continue;
+      if ((*cut)->info().num_keys() <= options_.top_k) {
+        return absl::InvalidArgumentError(absl::StrCat("--length: ", n, " tokens leave no more than --top-k keys"));
+      }
       cuts_.push_back(*std::move(cut));
     }
     if (cuts_.empty()) {

@@ -19,7 +19,8 @@ struct PromptOptions {
   DatasetOptions data;                     // a trace; `tokens` is overridden
   std::shared_ptr<const Profile> profile;  // of the trace's model
   int64_t horizon = kDefaultHorizon;
-  std::vector<int64_t> steps;  // tokens an append
+  std::vector<int64_t> steps;    // tokens an append
+  std::vector<int64_t> lengths;  // ascending, at which it is asked; empty: every power of two from 1,024 on
   int top_k = 100;
   double beta = .05;
   int refine = 300;

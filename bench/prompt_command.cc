@@ -1,6 +1,7 @@
 // See prompt_command.h.
 #include "bench/prompt_command.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -41,6 +42,8 @@ void AddFlags(CLI::App* app, PromptFlags* f) {
   app->add_option("--profile", f->profile, "the model's profile")->required();
   app->add_option("--layers", o.data.layers, "of the trace; all that it holds if absent")->delimiter(',');
   app->add_option("--step", o.steps, "tokens an append; several")->delimiter(',')->capture_default_str();
+  app->add_option("--length", o.lengths, "tokens at which it is asked, ascending; absent: every power of two")
+      ->delimiter(',');
   app->add_option("--horizon", o.horizon, "positions ahead that queries are expected at")->capture_default_str();
   app->add_option("--num-queries", o.data.num_queries, "positions asked at each length")->capture_default_str();
   app->add_option("--top-k", o.top_k, "keys wanted a query")->capture_default_str();
@@ -115,6 +118,8 @@ absl::Status Run(PromptFlags f) {
   for (const int64_t step : f.options.steps) {
     if (step < 1) return InvalidFlag("step", absl::StrCat(step, " is not at least 1"));
   }
+  if (!std::is_sorted(f.options.lengths.begin(), f.options.lengths.end()))
+    return InvalidFlag("length", "not ascending");
   auto profile = ReadProfile(f.profile);
   if (!profile.ok()) {
     return absl::Status(profile.status().code(), absl::StrCat("--profile: ", profile.status().message()));
