@@ -1,7 +1,7 @@
 // Writes README.md's C++ blocks, or a header's sample, as sources that the build compiles: the Nth block of C++ becomes
-// the Nth file named. A block given as excerpt:SOURCE must stand in that source, but for what its lines are set in by.
+// the Nth file named. A block given as excerpt:SOURCE must stand in that source, but for blanks.
 // usage: readme_extract README.md (FILE | excerpt:SOURCE)... | readme_extract --sample HEADER FILE
-#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -29,11 +29,9 @@ std::string LineDirective(int line, const std::string& path) {
   return "#line " + std::to_string(line) + " \"" + path + "\"\n";
 }
 
-std::string WithoutIndentation(const std::string& text) {
-  std::istringstream in(text);
-  std::string out, line;
-  while (std::getline(in, line)) out += line.substr(std::min(line.size(), line.find_first_not_of(' '))) + "\n";
-  return out;
+std::string WithoutBlanks(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+  return text;
 }
 
 // The lines of the comment that opens a header which are set in by three blanks.
@@ -72,8 +70,7 @@ int main(int argc, char** argv) {
     const std::string& target = arguments[i + 1];
     if (target.rfind(kExcerpt, 0) == 0) {
       const std::string source = target.substr(sizeof(kExcerpt) - 1);
-      if (WithoutIndentation(ReadFile(source)).find(WithoutIndentation(programs[i].text)) != std::string::npos)
-        continue;
+      if (WithoutBlanks(ReadFile(source)).find(WithoutBlanks(programs[i].text)) != std::string::npos) continue;
       return Fail(arguments[0] + ":" + std::to_string(programs[i].line) + ": does not stand so in " + source);
     }
     std::ofstream(target) << LineDirective(programs[i].line, arguments[0]) << programs[i].text;
