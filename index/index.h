@@ -4,8 +4,8 @@
 //   auto backend = seine::MakeCpuBackend(/*threads=*/0);
 //   auto index = seine::Index::Create(config, backend.get()).value();
 //   auto seq = index->CreateSequence("").value();
-//   index->Append(seq, layer, /*position=*/0, {keys, values});      // prefill, then one token a step
-//   auto answer = index->Retrieve({{seq, layer, queries}}, params); // per decode step and layer, whole batch at once
+//   index->Append(seq, layer, /*position=*/0, keys, /*values=*/{}).value();  // prefill, then one token a step
+//   auto answers = index->Retrieve({{seq, layer, queries}}, config.search).value();  // a step's layer, whole batch
 //
 // Thread safety: every method may be called from any thread; calls on one sequence's layer are serialised where one
 // writes. Errors are absl::Status at every call; nothing throws; a call that fails has changed nothing.

