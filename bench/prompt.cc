@@ -152,6 +152,10 @@ class Measure {
       if (n - std::min(options_.data.local, n) >= result_.data.query_start) lengths.push_back(n);
     }
     for (const int64_t n : lengths) {
+      if (n <= result_.data.query_start || n > result_.data.num_tokens) {
+        return absl::InvalidArgumentError(absl::StrCat("--length: ", n, " is not in (", result_.data.query_start, ", ",
+                                                       result_.data.num_tokens, "], where the trace has queries"));
+      }
       auto cut = Open(n);
       if (!cut.ok()) return cut.status();
       if ((*cut)->info().num_keys() <= options_.top_k) {
