@@ -58,7 +58,7 @@ class Layer {
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, const ScoreGiven& given) const;
-  // The places of each head that are kept by score.
+  // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
                                                             const ScoreGiven& given) const;
   // Keeps nothing else; returns how many tokens went, all heads together. RESOURCE_EXHAUSTED: nothing has changed.
@@ -113,6 +113,9 @@ class Layer {
   int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
   absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status EvictByItself();
+  // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.
+  bool KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const;
+  absl::Status CheckSizes(const ScoreGiven& given) const;  // of what comes for each token held
   // Copies of those queries that are of positions [begin, end); `queries` are of positions before `last`.
   absl::StatusOr<KeptQueries::Staged> StageQueries(const QueryView& queries, int64_t last, int64_t begin,
                                                    int64_t end) const;

@@ -6,7 +6,7 @@
 //   hybrid               (1 - lambda) keydiff + lambda manifoldkv, each scaled to [0, 1] within its head; the paper's
 //                        table 10 names it and does not define it: this is our reading
 //   normalized           |k/|k| - mean of unit keys|, our reading of the same table
-//   qfilters             <k, filter>                                        Q-Filters, section 3
+//   qfilters             <k, filter>                                        Q-Filters, section 2.2
 //   knorm                -|k|
 //   streaming_llm        the first `sink` tokens, then the most recent      StreamingLLM
 //   snapkv               mean attention of the last queries, pooled         SnapKV
