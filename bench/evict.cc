@@ -200,7 +200,7 @@ absl::StatusOr<EvictRow> MeasureEviction(const std::vector<std::unique_ptr<Evict
       const double gb_s = probe->EvictCaches();
       const auto begin = std::chrono::steady_clock::now();
       if (absl::Status s = (*scorer)->Score(input, &scores); !s.ok()) return s;
-      auto kept = SelectKept(setting.budget, setting.keep, layer->layer, num_layers, input, &scores);
+      auto kept = SelectKept(setting.budget, setting.keep, num_layers, (*scorer)->observation_window(), input, &scores);
       const double taken = Seconds(begin);
       if (!kept.ok()) return kept.status();
       selected = *std::move(kept);
@@ -241,7 +241,7 @@ EvictRow MeasureOracle(const std::vector<std::unique_ptr<EvictLayer>>& layers, c
   for (const auto& layer : layers) {
     Selected selected(layer->heads.size());
     std::vector<float> scratch;
-    const int64_t kept = KeptTokens(setting.budget, layer->scored, 0, 1);
+    const int64_t kept = KeptTokens(setting.budget, layer->scored, {.length = layer->scored});
     for (size_t h = 0; h < selected.size(); ++h) {
       SelectLargest(layer->weights[h].data(), layer->scored, kept, &scratch, &selected[h]);
     }

@@ -190,7 +190,18 @@ bool HasEvictionProfile(const IndexConfig& config) {
 // A pyramid's last layer has the least.
 int64_t LeastBudget(const IndexConfig& config) {
   const int layers = config.geometry.num_layers;
-  return KeptTokens(config.eviction->budget, INT32_MAX, layers - 1, layers);
+  return KeptTokens(config.eviction->budget, INT32_MAX,
+                    {.layer = layers - 1, .num_layers = layers, .length = INT32_MAX});
+}
+
+absl::Status CheckFilterHorizon(const IndexConfig& config) {
+  const EvictionConfig& e = *config.eviction;
+  if (!e.horizon) return absl::OkStatus();
+  if (e.scorer.name != "qfilters" || !e.filters.empty()) {
+    return Wrong("eviction", "horizon", "given, but only qfilters from a profile has one");
+  }
+  if (!config.geometry.rope.stated()) return Wrong("eviction", "horizon", "given, but geometry.rope is not");
+  return CheckRange("eviction", "horizon", *e.horizon, kMinHorizon, kMaxHorizon);
 }
 
 absl::Status CheckEvictionProfile(const IndexConfig& config) {
@@ -233,14 +244,13 @@ absl::Status CheckKeptQueries(const IndexConfig& config, const Scorer& scorer) {
     return Wrong("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
                  scorer.takes_profile() ? " where there is no eviction.profile" : "");
   }
-  if (e.scorer.name != "snapkv") return absl::OkStatus();
-  if (kept < e.scorer.query_window) {
+  if (e.scorer.name == "snapkv" && kept < e.scorer.query_window) {
     return Wrong("eviction", "keep_queries", kept, ", but scorer.query_window is ", e.scorer.query_window);
   }
   const int64_t least = LeastBudget(config);
-  if (e.scorer.query_window <= least) return absl::OkStatus();
-  return Wrong("eviction", "budget.tokens", least, " in the last layer, but snapkv always keeps scorer.query_window, ",
-               e.scorer.query_window);
+  if (scorer.kept_prompt() <= least) return absl::OkStatus();
+  return Wrong("eviction", "budget.tokens", least, " in the last layer, but ", e.scorer.name, " always keeps scorer.",
+               e.scorer.name == "snapkv" ? "query_window, " : "sink, ", scorer.kept_prompt());
 }
 
 absl::Status CheckEviction(const IndexConfig& config) {
@@ -265,7 +275,7 @@ absl::Status CheckEviction(const IndexConfig& config) {
                  " recent tokens leave no room");
   }
   if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return First(CheckEvictionProfile(config), CheckKeptQueries(config, **scorer));
+  return First(CheckEvictionProfile(config), CheckFilterHorizon(config), CheckKeptQueries(config, **scorer));
 }
 
 }  // namespace
@@ -278,6 +288,11 @@ int QueriesKept(const IndexConfig& config) {
   if (e.scorer.name == "tova") return 1;
   const bool expects = e.scorer.name == "expected_attention" && !HasEvictionProfile(config);
   return expects || e.scorer.name == "h2o" ? kDefaultKeptQueries : 0;
+}
+
+int64_t FilterHorizon(const IndexConfig& config) {
+  if (config.eviction && config.eviction->horizon) return *config.eviction->horizon;
+  return config.codec.name == "balanced" ? config.codec.horizon : kDefaultHorizon;
 }
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {

@@ -82,6 +82,9 @@ struct EvictionConfig {
   std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
   std::string profile_name;                // as descriptions give it
   std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
+  // qfilters from a profile: its moments are carried to queries at positions [0, horizon], which should be about as long
+  // as sequences grow. Absent: the balanced codec's horizon, under another codec kDefaultHorizon.
+  std::optional<int64_t> horizon = {};
   // Positions whose queries each layer of a sequence keeps, the last ones seen, for scorers that look at queries:
   // num_q_heads * head_dim * 4 bytes each. Absent: what the scorer needs (QueriesKept).
   std::optional<int> keep_queries = {};
@@ -115,6 +118,9 @@ struct AttentionParams {
 // eviction.keep_queries, or where it is absent what the scorer needs: snapkv's query_window, tova 1, h2o and, without a
 // profile, expected_attention kDefaultKeptQueries, others none.
 int QueriesKept(const IndexConfig& config);
+
+// eviction.horizon, or where it is absent what stands in for it.
+int64_t FilterHorizon(const IndexConfig& config);
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);

@@ -1,5 +1,6 @@
 // Scoring and eviction of one layer: checks, locks, and what is said about them.
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -47,6 +48,10 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
   if ((given.queries == nullptr) != (given.num_queries == 0)) return absl::InvalidArgumentError("queries: no data");
   if (given.queries != nullptr) {
     if (absl::Status s = CheckFinite(given.queries, given.num_queries); !s.ok()) return s;
+  }
+  if (!(given.softmax_scale >= 0 && std::isfinite(given.softmax_scale))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("softmax_scale: ", given.softmax_scale, " is not a finite number of at least 0"));
   }
   if (given.filters == nullptr) return absl::OkStatus();
   const int64_t head = cpu::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);

@@ -138,6 +138,7 @@ struct ScoreGiven {
   int64_t num_queries = 0;
   const float* filters = nullptr;                    // [num_kv_heads, head_dim]
   std::vector<absl::Span<const float>> scores = {};  // client: [num_kv_heads][tokens held]
+  float softmax_scale = 0;  // of the attention that scorers compute; 0: the index's, SearchParams::softmax_scale
 };
 
 // Of one layer, by KV head; positions ascending.

@@ -47,7 +47,8 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     if (Room() <= 0) {
       if (absl::Status s = EvictByItself(); !s.ok()) return s;
     }
-    const int64_t part = std::min(keys.num_tokens - done, Room());
+    // At least one, also where a pyramid takes from this layer by the token what the interval would let it hold.
+    const int64_t part = std::min(keys.num_tokens - done, std::max<int64_t>(1, Room()));
     auto staged = StageQueries(queries, last, length_, length_ + part);
     if (!staged.ok()) return staged.status();
     const int64_t skipped = done * context_->token_bytes();
@@ -89,7 +90,7 @@ int64_t Layer::Room() const {
   if (!context_->eviction.on()) return std::numeric_limits<int64_t>::max();
   std::vector<int64_t> sizes;
   for (const auto& strip : strips_) sizes.push_back(strip->size());
-  return context_->eviction.Room(sizes, layer_);
+  return context_->eviction.Room(sizes, layer_, length_);
 }
 
 absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* values) {
@@ -162,102 +163,6 @@ absl::Status Layer::FillTask(int kv_head, const SearchParams& params, SearchTask
 void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const {
   const Strip& held = strip(kv_head);
   held.FillAttention(kv_head - held.first_head(), searched, tail, task);
-}
-
-// What scorers look at: what is held, what the index knows, and what came with the call.
-absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const {
-  const Geometry& g = context_->config.geometry;
-  input->backend = context_->backend;
-  input->head_dim = g.head_dim;
-  input->group = g.group();
-  input->softmax_scale = 1 / std::sqrt(static_cast<float>(g.head_dim));
-  input->length = length_;
-  input->layer = layer_;
-  input->queries = given.queries;
-  input->num_queries = given.num_queries;
-  // Queries that tokens have come and gone since would speak for what they have seen alone.
-  const bool recent = kept_queries_.on() && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
-  if (wanted.queries && given.queries == nullptr && recent && kept_queries_.newest() >= 0) {
-    storage->queries = kept_queries_.Seen();
-    input->queries = storage->queries.rows.data();
-    input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
-    input->query_positions = storage->queries.positions.data();
-  }
-  input->profile = context_->eviction.profile();
-  input->rope = &g.rope;
-  input->filters = given.filters;
-  storage->heads.resize(num_heads());
-  for (int h = 0; h < num_heads(); ++h) {
-    const Strip& held = strip(h);
-    absl::StatusOr<HeadTokens> tokens = held.Tokens(h - held.first_head(), &storage->heads[h]);
-    if (!tokens.ok()) return tokens.status();
-    input->heads.push_back(*tokens);
-  }
-  for (size_t h = 0; h < given.scores.size() && h < input->heads.size(); ++h) {
-    if (static_cast<int64_t>(given.scores[h].size()) != input->heads[h].count) {
-      return absl::InvalidArgumentError(absl::StrCat("scores: ", given.scores[h].size(), " for KV head ", h,
-                                                     ", which holds ", input->heads[h].count, " tokens"));
-    }
-    input->given.push_back(given.scores[h].data());
-  }
-  if (!wanted.filters || given.filters != nullptr) return absl::OkStatus();
-  if (given.queries != nullptr) {
-    storage->filters = FiltersFromQueries(given.queries, given.num_queries, g.num_kv_heads, g.group(), g.head_dim);
-    input->filters = storage->filters.data();
-    return absl::OkStatus();
-  }
-  absl::StatusOr<const Filters*> filters = context_->eviction.FiltersOf(layer_);
-  if (!filters.ok()) return filters.status();
-  if (*filters != nullptr) input->filters = (*filters)->data();
-  return absl::OkStatus();
-}
-
-absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
-  if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
-  if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "queries: eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
-      " positions, and none was seen: append tokens with theirs (this append made again, or "
-      "the one before it, may bring them), or retrieve or attend at the last token"));
-}
-
-absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {
-  InputStorage storage;
-  ScoreInput input;
-  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
-  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
-  if (absl::Status s = CheckSeen(scorer, input); !s.ok()) return s;
-  if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
-    for (HeadTokens& head : input.heads) head.sums = nullptr;
-  }
-  return scorer.Score(input, scores);
-}
-
-absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
-                                                           const ScoreGiven& given) const {
-  const auto& scorers = params.scorers;
-  const bool with_filters =
-      std::any_of(scorers.begin(), scorers.end(), [](const ScorerConfig& s) { return s.name == "qfilters"; });
-  InputStorage storage;
-  ScoreInput input;
-  if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
-    return s;
-  for (const ScorerConfig& config : scorers) {
-    auto scorer = MakeScorer(config);
-    if (!scorer.ok()) return scorer.status();
-    if (absl::Status s = CheckSeen(**scorer, input); !s.ok()) return s;
-  }
-  return seine::Diagnose(params, context_->config.geometry.num_layers, input);
-}
-
-absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
-                                                                 const ScoreGiven& given) const {
-  ScoreRoom::Lease scores = context_->score_room.Take();
-  if (absl::Status s = Score(scorer, given, scores.get()); !s.ok()) return s;
-  InputStorage storage;
-  ScoreInput input;
-  if (absl::Status s = MakeInput(given, {}, &storage, &input); !s.ok()) return s;
-  return SelectKept(params.budget, params.keep, layer_, context_->config.geometry.num_layers, input, scores.get());
 }
 
 absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places) {

@@ -59,7 +59,7 @@ class Layer {
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, const ScoreGiven& given) const;
-  // The places of each head that are kept by score.
+  // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
                                                             const ScoreGiven& given) const;
   // Keeps nothing else; returns how many tokens went, all heads together. RESOURCE_EXHAUSTED: nothing has changed.
@@ -126,6 +126,9 @@ class Layer {
   absl::Status EvictByItself();
   // For codes that have changed, or `appended` tokens that have come.
   void JudgeDue(int64_t appended);
+  // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.
+  bool KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const;
+  absl::Status CheckSizes(const ScoreGiven& given) const;  // of what comes for each token held
   // Copies of those queries that are of positions [begin, end); `queries` are of positions before `last`.
   absl::StatusOr<KeptQueries::Staged> StageQueries(const QueryView& queries, int64_t last, int64_t begin,
                                                    int64_t end) const;

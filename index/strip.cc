@@ -299,12 +299,14 @@ void Strip::WriteWindows(int64_t begin, int64_t end) {
 // Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
 void Strip::AddToSums(int64_t begin) {
   const int chunk = keys_.chunk_tokens();
+  std::vector<int32_t> positions;
+  for (int64_t place = begin; place < size_ && !sums_.empty(); ++place) positions.push_back(position(place));
   for (size_t h = 0; h < sums_.size(); ++h) {
     for (int64_t place = begin; place < size_;) {
       const int64_t stop = std::min<int64_t>(size_, (place / chunk + 1) * chunk);
       sums_[h].Add({keys_.Row(static_cast<int>(h), place), static_cast<size_t>(context_->row_bytes()),
                     context_->config.geometry.dtype},
-                   stop - place);
+                   stop - place, positions.data() + (place - begin));
       place = stop;
     }
   }

@@ -40,19 +40,30 @@ SEINE_HD inline float FinishScore(KeyScore kind, float main, float squares, floa
   return main;
 }
 
+// Windows that part a head's keys: runs of places one after another, none of them empty, each with a sum or an anchor
+// of its own. Which places a window has is the caller's to say: where tokens were evicted, windows of as many positions
+// hold as many keys as are left of each.
+struct KeyWindows {
+  const int32_t* begins =
+      nullptr;        // [count] the first place of each, ascending from 0; nullptr: one window of all keys
+  int64_t count = 1;  // 0: there are no keys
+  // Of `keys` keys in all, window `w`'s are [begin(w), end(w, keys)).
+  int64_t begin(int64_t w) const { return begins == nullptr ? 0 : begins[w]; }
+  int64_t end(int64_t w, int64_t keys) const { return w + 1 < count ? begins[w + 1] : keys; }
+};
+
 // Sums of keys are fp64, by groups of so many keys by their places in a window: a group's keys are added one after
 // another to nothing, then the groups' sums, in order. So a sum's bits depend neither on how its keys came nor on who
 // adds them, and a device has groups to add side by side.
 inline constexpr int kSumGroup = 256;
 
-// One head's sums: of all its keys, or of each run of `window` places.
+// One head's sums, a window each.
 struct SumTask {
   ChunkedRows keys = {};  // [count, head_dim], head_dim a multiple of 16
   int64_t count = 0;
-  bool unit = false;       // of keys divided by their norms, as k * (1 / |k|) in fp32; a zero key adds nothing
-  int64_t window = 0;      // 0: all
-  double* sums = nullptr;  // [windows(), head_dim], overwritten
-  int64_t windows() const { return window == 0 ? 1 : (count + window - 1) / window; }
+  bool unit = false;  // of keys divided by their norms, as k * (1 / |k|) in fp32; a zero key adds nothing
+  KeyWindows windows = {};
+  double* sums = nullptr;  // [windows.count, head_dim], overwritten
 };
 
 // One head's keys. Scores are finite for keys whose squared norm is (an overflowing distance becomes the largest
@@ -61,8 +72,8 @@ struct ScoreTask {
   ChunkedRows keys = {};  // [count, head_dim], head_dim a multiple of 16
   int64_t count = 0;
   KeyScore kind = KeyScore::kNegNorm;
-  const float* anchors = nullptr;  // [ceil(count / window), head_dim]; not read by kNegNorm
-  int64_t window = 0;              // keys that share an anchor, by place; 0: all
+  const float* anchors = nullptr;  // [windows.count, head_dim]; not read by kNegNorm
+  KeyWindows windows = {};         // keys of a window share an anchor
   float* out = nullptr;            // [count]
 };
 

@@ -51,7 +51,7 @@ Filters FiltersFromQueries(const float* queries, int64_t count, int num_kv_heads
                     Eigen::OuterStride<>(num_q_heads * head_dim));
     const Eigen::MatrixXd x = rows.cast<double>();
     Eigen::VectorXd direction = LeadingEigenvector(x.transpose() * x);
-    if (2 * ((x * direction).array() > 0).count() < count) direction = -direction;
+    if ((x * direction).sum() < 0) direction = -direction;
     AddShare(direction, q / group, group, &filters);
   }
   return filters;

@@ -16,12 +16,12 @@ namespace seine {
 // [num_kv_heads, head_dim] of one layer, row-major.
 using Filters = std::vector<float>;
 
-// Per query head the leading eigenvector of the uncentred second moment, its sign such that most queries (of a profile:
-// their mean) project positive; mean over the group, not normalised again. The profile's moments are carried to
-// positions [begin, end]; `rope` as in geometry. INVALID_ARGUMENT where the profile has no such layer.
+// Per query head the leading eigenvector of the uncentred second moment, its sign such that the queries' mean projects
+// positive (section 2.2 c); mean over the group, not normalised again. The profile's moments are carried to positions
+// [begin, end]; `rope` as in geometry. INVALID_ARGUMENT where the profile has no such layer.
 absl::StatusOr<Filters> FiltersFromProfile(const Profile& profile, int layer, const Rope& rope, double begin,
                                            double end);
-// queries [count, num_q_heads, head_dim] after RoPE, count >= 1.
+// The same of queries [count, num_q_heads, head_dim] after RoPE, count >= 1.
 Filters FiltersFromQueries(const float* queries, int64_t count, int num_kv_heads, int group, int head_dim);
 
 // A safetensors file holding "q_filters" [layers, num_kv_heads, head_dim] as they are published: negated, score =

@@ -19,16 +19,20 @@ absl::Status Wrong(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// PyramidKV: budgets M_l = high - l (high - low) / (L - 1) with low = mean / beta, high = 2 mean - low, high at most
-// `most`. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
-int64_t PyramidTokens(double mean, double beta, double most, int64_t count, int layer, int num_layers) {
-  if (num_layers < 2) return std::clamp<int64_t>(std::llround(mean), 1, count);
-  double low = mean / beta;
-  const double high = std::min(2 * mean - low, most);
-  low = 2 * mean - high;
-  const double step = (high - low) / (num_layers - 1);
+// PyramidKV's budgets high - l (high - low) / (L - 1) of layers l < L, as budget.h defines high and low; `n` tokens are
+// there for each layer. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
+int64_t PyramidTokens(double mean, double beta, double n, int64_t count, const BudgetScope& scope) {
+  if (scope.num_layers < 2 || n <= mean) return std::clamp<int64_t>(std::llround(mean), 1, count);
+  const auto window = static_cast<double>(scope.window);
+  double low = mean / beta, high = 2 * mean - low;
+  if (high > n - window) {
+    high = n - window;
+    low = 2 * mean - high;
+  }
+  if (!(high >= low && low >= window)) low = high = mean;
+  const double step = (high - low) / (scope.num_layers - 1);
   const auto until = [&](int l) { return std::llround(l * high - step * l * (l - 1) / 2); };
-  return std::clamp<int64_t>(until(layer + 1) - until(layer), 1, count);
+  return std::clamp<int64_t>(until(scope.layer + 1) - until(scope.layer), 1, count);
 }
 
 // Scores of tokens that are always kept go above all. Fails where they are more than the head keeps. Tokens are
@@ -76,20 +80,6 @@ std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& ke
   return selected;
 }
 
-// Tokens that each head may keep. An adaptive budget is the layer's: what one head lacks, others may have.
-std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, int layer, int num_layers, const ScoreInput& input) {
-  std::vector<int64_t> kept;
-  for (const HeadTokens& head : input.heads) kept.push_back(KeptTokens(budget, head.count, layer, num_layers));
-  if (budget.heads != HeadBudget::kAdaptive || budget.tokens == 0) return kept;
-  int64_t spare = budget.tokens * static_cast<int64_t>(kept.size()) - std::accumulate(kept.begin(), kept.end(), 0LL);
-  for (size_t h = 0; h < kept.size(); ++h) {
-    const int64_t more = std::min(spare, input.heads[h].count - kept[h]);
-    kept[h] += more;
-    spare -= more;
-  }
-  return kept;
-}
-
 }  // namespace
 
 absl::Status Validate(const BudgetConfig& b) {
@@ -116,22 +106,39 @@ absl::Status Validate(const KeepConfig& k) {
   return absl::OkStatus();
 }
 
-int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num_layers) {
+int64_t KeptTokens(const BudgetConfig& budget, int64_t count, const BudgetScope& scope) {
   if (count == 0) return 0;
-  const auto n = static_cast<double>(count);
+  const auto held = static_cast<double>(count);
   const bool absolute = budget.tokens > 0;
-  const double mean = absolute ? static_cast<double>(budget.tokens) : n * (1 - budget.ratio);
+  const double mean = absolute ? static_cast<double>(budget.tokens) : held * (1 - budget.ratio);
   if (budget.heads == HeadBudget::kPyramid) {
-    // By ratio, layers are of one length and none keeps more than it has; by tokens, each has its own.
-    return PyramidTokens(mean, budget.beta, absolute ? 2 * mean : n, count, layer, num_layers);
+    const double n = absolute ? static_cast<double>(scope.length) : held;
+    return PyramidTokens(mean, budget.beta, n, count, scope);
   }
   return std::clamp<int64_t>(static_cast<int64_t>(mean), 1, count);
 }
 
+std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, const std::vector<int64_t>& counts,
+                                 const BudgetScope& scope) {
+  std::vector<int64_t> kept;
+  for (const int64_t count : counts) kept.push_back(KeptTokens(budget, count, scope));
+  if (budget.heads != HeadBudget::kAdaptive || budget.tokens == 0) return kept;
+  int64_t spare = budget.tokens * static_cast<int64_t>(kept.size()) - std::accumulate(kept.begin(), kept.end(), 0LL);
+  for (size_t h = 0; h < kept.size(); ++h) {
+    const int64_t more = std::min(spare, counts[h] - kept[h]);
+    kept[h] += more;
+    spare -= more;
+  }
+  return kept;
+}
+
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
-                                                              int layer, int num_layers, const ScoreInput& input,
+                                                              int num_layers, int64_t window, const ScoreInput& input,
                                                               Scores* scores) {
-  const std::vector<int64_t> kept = KeptOfHeads(budget, layer, num_layers, input);
+  std::vector<int64_t> counts;
+  for (const HeadTokens& head : input.heads) counts.push_back(head.count);
+  const BudgetScope scope{.layer = input.layer, .num_layers = num_layers, .length = input.length, .window = window};
+  const std::vector<int64_t> kept = KeptOfHeads(budget, counts, scope);
   for (size_t h = 0; h < scores->size(); ++h) {
     absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &(*scores)[h]);
     if (!s.ok()) return s;

@@ -12,8 +12,12 @@
 namespace seine {
 
 // kUniform: every head the same. kAdaptive (AdaKV): a head's best floor(safeguard * budget), at least 1, are safe, the
-// rest of the layer's budget goes to the best of all heads. kPyramid (PyramidKV): uniform in a layer, falling linearly
-// from the first layer to the last, the sum over layers unchanged.
+// rest of the layer's budget goes to the best of all heads. kPyramid (PyramidKV, as kvpress defines it): uniform in a
+// layer, falling linearly from `high` in the first layer to `low` in the last, the sum over layers unchanged. With n
+// tokens, a mean budget of m and an observation window of w (BudgetScope) low = m / beta and high = 2 m - low; where a
+// layer cannot use that much, high = n - w and low = 2 m - high. Every layer has m where low would then be above high
+// or below w. By tokens, n is the sequence's length, so that layers agree on it whatever each still holds, and nothing
+// goes where n <= m; by ratio it is what the layer holds.
 enum class HeadBudget : uint8_t { kUniform = 0, kAdaptive = 1, kPyramid = 2 };
 
 struct BudgetConfig {
@@ -36,14 +40,27 @@ struct KeepConfig {
 absl::Status Validate(const BudgetConfig& budget);
 absl::Status Validate(const KeepConfig& keep);
 
-// Tokens that a head of `count` tokens keeps in this layer, before an adaptive budget moves any between heads.
-int64_t KeptTokens(const BudgetConfig& budget, int64_t count, int layer, int num_layers);
+// Where a budget is spent. The defaults are all that kUniform and kAdaptive look at.
+struct BudgetScope {
+  int layer = 0, num_layers = 1;
+  int64_t length = 0;  // kPyramid in tokens: the sequence's, evicted ones counted
+  int64_t window = 0;  // kPyramid: the scorer's (Scorer::observation_window)
+};
+
+// Tokens that a head of `count` tokens keeps, before an adaptive budget moves any between heads.
+int64_t KeptTokens(const BudgetConfig& budget, int64_t count, const BudgetScope& scope);
+
+// The same of a layer's heads, which hold `counts`: an adaptive budget is the layer's, and what one head lacks others
+// may have.
+std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, const std::vector<int64_t>& counts,
+                                 const BudgetScope& scope);
 
 // For each head the places kept, ascending: the best by score, ties to the lowest position. Of all heads together
 // (kAdaptive) ties go to the lowest KV head, then position. Scores of tokens that must be kept are overwritten.
-// INVALID_ARGUMENT where these are more than the budget has; errors of the backend.
+// `window` as in BudgetScope. INVALID_ARGUMENT where tokens that must be kept are more than the budget has; errors of
+// the backend.
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
-                                                              int layer, int num_layers, const ScoreInput& input,
+                                                              int num_layers, int64_t window, const ScoreInput& input,
                                                               Scores* scores);
 
 }  // namespace seine

@@ -186,7 +186,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   for (const ScorerConfig& config : params.scorers) {
     auto one = ScoresOf(config, keys);
     if (!one.ok()) return one.status();
-    auto selected = SelectKept(params.budget, {}, input.layer, num_layers, input, &*one);
+    const int64_t window = (*MakeScorer(config))->observation_window();
+    auto selected = SelectKept(params.budget, {}, num_layers, window, input, &*one);
     if (!selected.ok()) return selected.status();
     scores.push_back(*std::move(one));
     kept.push_back(*std::move(selected));
@@ -207,7 +208,17 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
         heads[h].overlap.push_back(Overlap(kept[a][h], kept[b][h]));
         heads[h].correlation.push_back(Correlation(ranks[a], ranks[b]));
       }
-      if (!attention.empty()) heads[h].attention_correlation.push_back(Correlation(ranks[a], Ranks(attention[h])));
+    }
+    if (attention.empty()) return;
+    // What h2o scores after the last query is no attention.
+    const int64_t seen = scorers::CountUpTo(input.heads[h], input.query_position(input.num_queries - 1));
+    const auto seen_ranks = [seen](std::vector<float> all) {
+      all.resize(seen);
+      return Ranks(all);
+    };
+    heads[h].attention_tokens = seen;
+    for (size_t a = 0; a < scores.size() && seen >= 2; ++a) {
+      heads[h].attention_correlation.push_back(Correlation(seen_ranks(scores[a][h]), seen_ranks(attention[h])));
     }
   });
   return heads;

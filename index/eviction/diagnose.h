@@ -38,8 +38,10 @@ struct HeadDiagnosis {
   double dilution = 0;
   std::vector<double> overlap;      // [scorers, scorers] share of the kept sets in common
   std::vector<double> correlation;  // [scorers, scorers] of scores, by rank (Spearman)
-  // [scorers] of scores with the mean attention of the given queries, by rank; empty without queries.
+  // [scorers] of scores with the mean attention of the queries, by rank, over the tokens that a query saw: those that
+  // came after the last query are left out of it. Empty where fewer than two were seen.
   std::vector<double> attention_correlation;
+  int64_t attention_tokens = 0;  // that were seen; 0 without queries
 };
 
 // INVALID_ARGUMENT "field: ..."; errors of the scorers.

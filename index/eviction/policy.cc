@@ -14,15 +14,29 @@ EvictionPolicy::EvictionPolicy(const IndexConfig* config) : config_(*config) {
   kept_queries_ = QueriesKept(config_);
 }
 
-int64_t EvictionPolicy::Room(const std::vector<int64_t>& sizes, int layer) const {
+int64_t EvictionPolicy::Room(const std::vector<int64_t>& sizes, int layer, int64_t length) const {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // positions that there are
+  const BudgetConfig& budget = settings().budget;
   const auto heads = static_cast<int64_t>(sizes.size());
   // An adaptive budget is the layer's: heads may hold more and less than their share of it.
-  const int64_t held = settings().budget.heads == HeadBudget::kAdaptive
+  const int64_t held = budget.heads == HeadBudget::kAdaptive
                            ? (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) + heads - 1) / heads
                            : *std::max_element(sizes.begin(), sizes.end());
-  const int64_t budget =
-      KeptTokens(settings().budget, std::numeric_limits<int32_t>::max(), layer, config_.geometry.num_layers);
-  return budget + settings().interval - held;
+  const auto room_at = [&](int64_t at) {
+    const BudgetScope scope{.layer = layer,
+                            .num_layers = config_.geometry.num_layers,
+                            .length = at,
+                            .window = scorer_->observation_window()};
+    return KeptTokens(budget, kMost, scope) + settings().interval - held;
+  };
+  const int64_t now = room_at(length);
+  if (budget.heads != HeadBudget::kPyramid || now <= 0) return now;
+  int64_t fits = 0, beyond = kMost;  // the most tokens that then still have room, by bisection
+  while (beyond - fits > 1) {
+    const int64_t middle = fits + (beyond - fits) / 2;
+    (middle <= room_at(length + middle) ? fits : beyond) = middle;
+  }
+  return fits;
 }
 
 const Profile* EvictionPolicy::profile() const {
@@ -36,7 +50,7 @@ absl::StatusOr<const Filters*> EvictionPolicy::FiltersOf(int layer) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (const auto found = filters_.find(layer); found != filters_.end()) return &found->second;
   absl::StatusOr<Filters> made =
-      FiltersFromProfile(*profile(), layer, config_.geometry.rope, 0, static_cast<double>(config_.codec.horizon));
+      FiltersFromProfile(*profile(), layer, config_.geometry.rope, 0, static_cast<double>(FilterHorizon(config_)));
   if (!made.ok()) return made.status();
   return &filters_.emplace(layer, *std::move(made)).first->second;
 }

@@ -38,13 +38,14 @@ class EvictionPolicy {
   int64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }
   int64_t evicted_tokens() const { return tokens_.load(std::memory_order_relaxed); }
 
-  // Tokens that a layer whose heads hold `sizes` may take before it has to evict; at most 0: now.
-  int64_t Room(const std::vector<int64_t>& sizes, int layer) const;
+  // Tokens that a layer whose heads hold `sizes` of a sequence's `length` may take before it has to evict; at most 0:
+  // now. Where a pyramid's upper layers have less the longer the sequence is, also before that comes to be too much.
+  int64_t Room(const std::vector<int64_t>& sizes, int layer, int64_t length) const;
 
   // The profile that scorers see: the eviction's own, else the codec's; nullptr: none.
   const Profile* profile() const;
-  // Of the settings' files, or of the profile, carried to queries at positions [0, horizon]; computed once a layer.
-  // nullptr: there is neither.
+  // Of the settings' files, or of the profile, carried to queries at positions [0, FilterHorizon(config)]; computed
+  // once a layer. nullptr: there is neither.
   absl::StatusOr<const Filters*> FiltersOf(int layer) const;
 
  private:

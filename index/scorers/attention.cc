@@ -8,7 +8,9 @@
 
 namespace seine::scorers {
 
-absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t least) {
+absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t window) {
+  const int64_t least = std::min(window, input.length);
+  if (input.length == 0) return absl::OkStatus();
   if (input.queries != nullptr && input.num_queries >= (input.queries_kept() ? 1 : least)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("queries: ", scorer, " needs those of the last ", least,
                                                  " positions, ", input.queries == nullptr ? 0 : input.num_queries,

@@ -9,8 +9,9 @@
 
 namespace seine::scorers {
 
-// INVALID_ARGUMENT "queries: ..." unless there are queries: at least `least`, where they came with the call.
-absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t least);
+// INVALID_ARGUMENT "queries: ..." unless there are queries: at least one, and where they came with the call those of
+// the last `window` positions, or of all where the sequence is shorter.
+absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t window);
 
 // One KV head's. Not thread-safe: the logits' storage is reused.
 class HeadAttention {

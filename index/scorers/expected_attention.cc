@@ -1,6 +1,6 @@
 // Expected Attention: what queries at the next `future` positions are expected to pay, with queries Gaussian before
-// RoPE, E e^{<q, k> / sqrt(D)} = e^{<k, R mu> / sqrt(D) + k^T R S R^T k / 2D}, R the mean rotation over those
-// positions.
+// RoPE, E e^{s <q, k>} = e^{s <k, R mu> + s^2 k^T R S R^T k / 2}, s the softmax scale and R the mean rotation over
+// those positions.
 //
 // Softmax over a head's tokens but the sinks, mean over the group, (s + epsilon) |v|; sinks are above all others. mu
 // and S come from the observed queries (those past the sinks, RoPE undone) or from the model's profile. Definition:
@@ -73,6 +73,7 @@ class ExpectedAttention : public Scorer {
   bool needs_queries() const override { return true; }
   bool takes_profile() const override { return true; }
   bool needs_values() const override { return config_.value_norms; }
+  int64_t kept_prompt() const override { return config_.sink; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = Check(input); !s.ok()) return s;
@@ -97,7 +98,7 @@ class ExpectedAttention : public Scorer {
   }
 
   absl::Status Check(const ScoreInput& input) const {
-    if (input.profile == nullptr && !Observed(input)) {
+    if (input.profile == nullptr && !Observed(input) && input.length > config_.sink) {
       return absl::InvalidArgumentError("queries: expected_attention needs some past the sinks, or a model profile");
     }
     for (size_t h = 0; config_.value_norms && h < input.heads.size(); ++h) {
@@ -132,7 +133,7 @@ class ExpectedAttention : public Scorer {
     return Observed(input) ? ObservedMoments(input, q_head, config_.sink) : ProfileMoments(input, q_head);
   }
 
-  // <k, R mu> / sqrt(D) + |L^T k|^2 / 2D with R S R^T = L L^T by its eigenvectors: one more dot product a direction.
+  // s <k, R mu> + s^2 |L^T k|^2 / 2 with R S R^T = L L^T by its eigenvectors: one more dot product a direction.
   void Logits(const ScoreInput& input, const HeadTokens& head, int64_t begin, const Moments& moments,
               const Eigen::MatrixXd& rotation, float* out) const {
     const int dim = input.head_dim;
@@ -140,8 +141,9 @@ class ExpectedAttention : public Scorer {
     const Eigen::MatrixXd factor = solver.eigenvectors() * solver.eigenvalues().cwiseMax(0).cwiseSqrt().asDiagonal();
     // Row-major rows are the directions: the mean first.
     Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> directions(dim + 1, dim);
-    directions.row(0) = (rotation * moments.mean / std::sqrt(dim)).cast<float>().transpose();
-    directions.bottomRows(dim) = (factor.transpose() / std::sqrt(2.0 * dim)).cast<float>();
+    const double scale = input.softmax_scale;
+    directions.row(0) = (rotation * moments.mean * scale).cast<float>().transpose();
+    directions.bottomRows(dim) = (factor.transpose() * (scale / std::sqrt(2.0))).cast<float>();
     constexpr int64_t kBlock = 256;
     std::vector<float> dots((dim + 1) * kBlock);
     for (int64_t first = begin; first < head.count; first += kBlock) {

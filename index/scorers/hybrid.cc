@@ -29,8 +29,8 @@ class Hybrid : public Scorer {
     const auto direction = [&](int h) { return UnitVector((*means)[h].unit); };
     const auto mean = [&](int h) { return (*means)[h].raw; };
     Scores away;
-    if (absl::Status s = ScoreHeads(input, KeyScore::kNegCosine, /*window=*/0, direction, &away); !s.ok()) return s;
-    if (absl::Status s = ScoreHeads(input, KeyScore::kL2, /*window=*/0, mean, scores); !s.ok()) return s;
+    if (absl::Status s = ScoreHeads(input, KeyScore::kNegCosine, direction, &away); !s.ok()) return s;
+    if (absl::Status s = ScoreHeads(input, KeyScore::kL2, mean, scores); !s.ok()) return s;
     input.backend->Run(static_cast<int>(input.heads.size()), [&](int h) {
       std::vector<float>& far = (*scores)[h];
       ScaleToUnit(&away[h]);

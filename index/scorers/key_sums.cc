@@ -14,11 +14,20 @@ std::vector<SumKind> KindsOf(const SumsWanted& wanted) {
   return kinds;
 }
 
-std::vector<float> MeansOfSums(const double* sums, int64_t count, int64_t window, int head_dim) {
-  const int64_t windows = SumTask{.count = count, .window = window}.windows();
-  std::vector<float> means(windows * head_dim);
-  for (int64_t w = 0; w < windows && count > 0; ++w) {
-    const auto keys = static_cast<double>(window == 0 ? count : std::min(window, count - w * window));
+std::vector<int32_t> WindowBegins(const int32_t* positions, int64_t count, int64_t window) {
+  std::vector<int32_t> begins;
+  for (int64_t i = 0; i < count;) {
+    begins.push_back(static_cast<int32_t>(i));
+    const int64_t end = ((positions == nullptr ? i : positions[i]) / window + 1) * window;  // the window's
+    i = positions == nullptr ? end : std::lower_bound(positions + i, positions + count, end) - positions;
+  }
+  return begins;
+}
+
+std::vector<float> MeansOfSums(const double* sums, const KeyWindows& windows, int64_t count, int head_dim) {
+  std::vector<float> means(windows.count * head_dim);
+  for (int64_t w = 0; w < windows.count && count > 0; ++w) {
+    const auto keys = static_cast<double>(windows.end(w, count) - windows.begin(w));
     for (int64_t j = w * head_dim; j < (w + 1) * head_dim; ++j) means[j] = static_cast<float>(sums[j] / keys);
   }
   return means;
@@ -27,15 +36,35 @@ std::vector<float> MeansOfSums(const double* sums, int64_t count, int64_t window
 KeySums::KeySums(const SumsWanted& wanted, int head_dim) : head_dim_(head_dim) {
   for (const SumKind& kind : KindsOf(wanted)) {
     const size_t windows = kind.window == 0 ? 1 : 0;
-    running_.push_back({kind, std::vector<double>(windows * head_dim), std::vector<double>(head_dim)});
+    running_.push_back({kind, std::vector<double>(windows * head_dim), std::vector<double>(head_dim), {}});
   }
 }
 
-void KeySums::Add(const ConstRows& rows, int64_t count) {
+// Rows of the last window, at places from `begin` on.
+void KeySums::AddRun(const ConstRows& rows, int64_t count, int64_t begin, Running* r) const {
+  const int64_t before = begin - (r->begins.empty() ? 0 : r->begins.back());
+  double* sums = r->sums.data() + r->sums.size() - head_dim_;
+  cpu::AddToSums(rows, count, head_dim_, r->kind.unit, before, sums, r->open.data());
+}
+
+void KeySums::Add(const ConstRows& rows, int64_t count, const int32_t* positions) {
   for (Running& r : running_) {
-    const int64_t windows = SumTask{.count = count_ + count, .window = r.kind.window}.windows();
-    r.sums.resize(windows * head_dim_);
-    cpu::AddToSums(rows, count, head_dim_, r.kind.unit, r.kind.window, count_, r.sums.data(), r.open.data());
+    if (r.kind.window == 0) {
+      AddRun(rows, count, count_, &r);
+      continue;
+    }
+    const auto position = [&](int64_t i) { return positions == nullptr ? count_ + i : positions[i]; };
+    for (int64_t i = 0; i < count;) {
+      const int64_t window = position(i) / r.kind.window, first = i;
+      while (i < count && position(i) / r.kind.window == window) ++i;
+      if (window != r.last) {
+        if (!r.sums.empty()) cpu::CloseGroup(head_dim_, r.open.data(), r.sums.data() + r.sums.size() - head_dim_);
+        r.sums.resize(r.sums.size() + head_dim_);
+        r.begins.push_back(static_cast<int32_t>(count_ + first));
+        r.last = window;
+      }
+      AddRun({rows.row(first), rows.stride_bytes, rows.dtype}, i - first, count_ + first, &r);
+    }
   }
   count_ += count;
 }
@@ -45,7 +74,12 @@ KeyMeans KeySums::Means() const {
   for (const Running& r : running_) {
     std::vector<double> sums = r.sums, open = r.open;
     if (!sums.empty()) cpu::CloseGroup(head_dim_, open.data(), sums.data() + sums.size() - head_dim_);
-    means.*r.kind.means = MeansOfSums(sums.data(), count_, r.kind.window, head_dim_);
+    KeyWindows windows;
+    if (r.kind.window > 0) {
+      means.begins = r.begins;
+      windows = {means.begins.data(), static_cast<int64_t>(means.begins.size())};
+    }
+    means.*r.kind.means = MeansOfSums(sums.data(), windows, count_, head_dim_);
   }
   return means;
 }

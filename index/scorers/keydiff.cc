@@ -89,7 +89,7 @@ class KeyDiff : public Scorer {
       }
       return anchor;
     };
-    return ScoreHeads(input, kind, /*window=*/0, anchor_of, scores);
+    return ScoreHeads(input, kind, anchor_of, scores);
   }
 
   const Anchor anchor_;

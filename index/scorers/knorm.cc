@@ -11,7 +11,7 @@ class KNorm : public Scorer {
  public:
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     const auto none = [](int) { return std::vector<float>(); };
-    return ScoreHeads(input, KeyScore::kNegNorm, /*window=*/0, none, scores);
+    return ScoreHeads(input, KeyScore::kNegNorm, none, scores);
   }
 };
 

@@ -15,7 +15,7 @@ class ManifoldKv : public Scorer {
     const auto means = MeansOf(input, sums());
     if (!means.ok()) return means.status();
     const auto mean = [&](int h) { return (*means)[h].raw; };
-    return ScoreHeads(input, kind_, /*window=*/0, mean, scores);
+    return ScoreHeads(input, kind_, mean, scores);
   }
 
  private:

@@ -14,7 +14,7 @@ class Normalized : public Scorer {
     const auto means = MeansOf(input, sums());
     if (!means.ok()) return means.status();
     const auto mean = [&](int h) { return (*means)[h].unit; };
-    return ScoreHeads(input, KeyScore::kUnitL2, /*window=*/0, mean, scores);
+    return ScoreHeads(input, KeyScore::kUnitL2, mean, scores);
   }
 };
 

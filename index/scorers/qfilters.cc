@@ -22,7 +22,7 @@ class QFilters : public Scorer {
       const float* first = input.filters + int64_t{h} * input.head_dim;
       return std::vector<float>(first, first + input.head_dim);
     };
-    return ScoreHeads(input, KeyScore::kDot, /*window=*/0, filter, scores);
+    return ScoreHeads(input, KeyScore::kDot, filter, scores);
   }
 };
 

@@ -139,7 +139,8 @@ absl::StatusOr<std::vector<KeyMeans>> MeansOf(const ScoreInput& input, const Sum
   std::vector<KeyMeans> means(input.heads.size());
   std::vector<SumTask> tasks;
   std::vector<std::vector<double>> sums;
-  std::vector<std::vector<float>*> out;
+  std::vector<KeyMeans*> out;
+  std::vector<SumKind> kinds;
   for (size_t h = 0; h < means.size(); ++h) {
     const HeadTokens& head = input.heads[h];
     if (head.sums != nullptr) {
@@ -147,21 +148,26 @@ absl::StatusOr<std::vector<KeyMeans>> MeansOf(const ScoreInput& input, const Sum
       continue;
     }
     for (const SumKind& kind : KindsOf(wanted)) {
-      SumTask& task = tasks.emplace_back(SumTask{head.keys, head.count, kind.unit, kind.window});
-      task.sums = sums.emplace_back(task.windows() * input.head_dim).data();
-      out.push_back(&(means[h].*kind.means));
+      SumTask& task = tasks.emplace_back(SumTask{head.keys, head.count, kind.unit});
+      if (kind.window > 0) {
+        std::vector<int32_t>& begins = means[h].begins = WindowBegins(head.positions, head.count, kind.window);
+        task.windows = {begins.data(), static_cast<int64_t>(begins.size())};
+      }
+      task.sums = sums.emplace_back(task.windows.count * input.head_dim).data();
+      out.push_back(&means[h]);
+      kinds.push_back(kind);
     }
   }
   if (tasks.empty()) return means;
   const Outcome outcome = input.backend->Sum(tasks.data(), static_cast<int>(tasks.size()));
   if (absl::Status s = StatusOf(*input.backend, outcome); !s.ok()) return s;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    *out[i] = MeansOfSums(tasks[i].sums, tasks[i].count, tasks[i].window, input.head_dim);
+    out[i]->*kinds[i].means = MeansOfSums(tasks[i].sums, tasks[i].windows, tasks[i].count, input.head_dim);
   }
   return means;
 }
 
-absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,
+absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind,
                         const std::function<std::vector<float>(int head)>& anchors, Scores* scores) {
   const int count = static_cast<int>(input.heads.size());
   std::vector<std::vector<float>> held(count);
@@ -171,9 +177,21 @@ absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,
   for (int h = 0; h < count; ++h) {
     const HeadTokens& head = input.heads[h];
     (*scores)[h].resize(head.count);
-    tasks[h] = {head.keys, head.count, kind, held[h].data(), window, (*scores)[h].data()};
+    tasks[h] = {head.keys, head.count, kind, held[h].data(), {}, (*scores)[h].data()};
   }
   return StatusOf(*input.backend, input.backend->Score(tasks.data(), count));
+}
+
+absl::Status ScoreWindows(const ScoreInput& input, KeyScore kind, const std::vector<KeyMeans>& means, Scores* scores) {
+  scores->resize(input.heads.size());
+  std::vector<ScoreTask> tasks;
+  for (size_t h = 0; h < input.heads.size(); ++h) {
+    const HeadTokens& head = input.heads[h];
+    const KeyWindows windows = {means[h].begins.data(), static_cast<int64_t>(means[h].begins.size())};
+    (*scores)[h].resize(head.count);
+    tasks.push_back({head.keys, head.count, kind, means[h].windows.data(), windows, (*scores)[h].data()});
+  }
+  return StatusOf(*input.backend, input.backend->Score(tasks.data(), static_cast<int>(tasks.size())));
 }
 
 KeyScore KindOf(Metric metric) {

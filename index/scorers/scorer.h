@@ -2,11 +2,11 @@
 //
 //   keydiff              -cos(k, mean of unit keys)                         KeyDiff, equation 8
 //   manifoldkv           |k - mean of keys|                                 ManifoldKV, equation 3
-//   windowed_manifoldkv  |k - mean of the keys of its window|               ManifoldKV, algorithm 2
+//   windowed_manifoldkv  |k - mean of the keys of its window of positions|  ManifoldKV, algorithm 2
 //   hybrid               (1 - lambda) keydiff + lambda manifoldkv, each scaled to [0, 1] within its head; the paper's
 //                        table 10 names it and does not define it: this is our reading
 //   normalized           |k/|k| - mean of unit keys|, our reading of the same table
-//   qfilters             <k, filter>                                        Q-Filters, section 3
+//   qfilters             <k, filter>                                        Q-Filters, section 2.2
 //   knorm                -|k|
 //   streaming_llm        the first `sink` tokens, then the most recent      StreamingLLM
 //   snapkv               mean attention of the last queries, pooled         SnapKV
@@ -48,7 +48,7 @@ struct ScorerConfig {
   Anchor anchor = Anchor::kUnitMean;            // keydiff
   Similarity similarity = Similarity::kCosine;  // keydiff
   Metric metric = Metric::kL2;                  // manifoldkv, windowed_manifoldkv
-  int window = 4096;                            // windowed_manifoldkv, tokens
+  int window = 4096;                            // windowed_manifoldkv, positions
   double lambda = .3;                           // hybrid, in [0, 1]
   int sink = 4;                                 // streaming_llm, expected_attention: first tokens always kept
   int query_window = 64;                        // snapkv: last queries, whose tokens are kept
@@ -72,7 +72,7 @@ struct HeadTokens {
 struct ScoreInput {
   Backend* backend = nullptr;
   int head_dim = 0, group = 1;  // group: query heads a KV head
-  float softmax_scale = 0;      // 1 / sqrt(head_dim)
+  float softmax_scale = 0;      // of logits <q, k>, where a scorer computes attention
   int64_t length = 0;           // of the sequence: the position of the next token
   int layer = 0;
   std::vector<HeadTokens> heads;   // [num_kv_heads]
@@ -107,6 +107,11 @@ class Scorer {
   virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
   virtual bool needs_values() const { return false; }
   virtual bool needs_filters() const { return false; }
+  // PyramidKV's window: the last positions whose tokens it puts above all others, because the queries that it looks at
+  // are theirs.
+  virtual int64_t observation_window() const { return 0; }
+  // A sequence of at most so many positions loses nothing: the scorer puts all of them above all others.
+  virtual int64_t kept_prompt() const { return observation_window(); }
   // INVALID_ARGUMENT "field: what is missing or wrong".
   virtual absl::Status Score(const ScoreInput& input, Scores* scores) const = 0;
 };

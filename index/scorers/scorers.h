@@ -36,13 +36,16 @@ absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
 void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
                 const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit);
 
-// Means of every head's keys: of its running sums, else of the backend's, in a pass over the keys for each sum wanted.
+// Means of every head's keys, and of each window's: of its running sums, else of the backend's, in a pass over the keys
+// for each sum wanted.
 absl::StatusOr<std::vector<KeyMeans>> MeansOf(const ScoreInput& input, const SumsWanted& wanted);
 
 // The backend's scores of every head's keys. anchors(h) gives what ScoreTask::anchors is to hold for head h, and runs
-// in parallel; `window` as there.
-absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind, int64_t window,
+// in parallel: one anchor.
+absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind,
                         const std::function<std::vector<float>(int head)>& anchors, Scores* scores);
+// The same against the means of each head's windows.
+absl::Status ScoreWindows(const ScoreInput& input, KeyScore kind, const std::vector<KeyMeans>& means, Scores* scores);
 
 KeyScore KindOf(Metric metric);
 

@@ -30,6 +30,7 @@ class SnapKv : public Scorer {
   explicit SnapKv(const ScorerConfig& config) : window_(config.query_window), kernel_(config.kernel) {}
 
   bool needs_queries() const override { return true; }
+  int64_t observation_window() const override { return window_; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;

@@ -1,7 +1,6 @@
 // WindowedManifoldKV (algorithm 2): distance to the mean of the key's own window, for one mean of a long context is
-// near to nothing in particular. Windows do not overlap; the selection is over all of them.
-#include <vector>
-
+// near to nothing in particular. Windows are of positions and do not overlap, whatever is left of each: what was near
+// in the text is compared, also after evictions. The selection is over all of them.
 #include "index/scorers/scorers.h"
 
 namespace seine::scorers {
@@ -17,8 +16,7 @@ class WindowedManifoldKv : public Scorer {
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     const auto means = MeansOf(input, sums());
     if (!means.ok()) return means.status();
-    const auto of_windows = [&](int h) { return (*means)[h].windows; };
-    return ScoreHeads(input, kind_, window_, of_windows, scores);
+    return ScoreWindows(input, kind_, *means, scores);
   }
 
  private:

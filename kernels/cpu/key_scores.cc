@@ -277,19 +277,26 @@ void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, con
   if (ScalarForced()) return scalar::ScoreKeys(rows, count, dim, kind, anchor, out);
   HWY_DYNAMIC_DISPATCH(ScoreKeysImpl)(rows, count, dim, kind, anchor, out);
 }
+namespace {
+// visit(window, first, rows, count) for each run of a task's keys that lie in one chunk and one window, in order.
+template <typename Task, typename Visit>
+void ForEachRun(const Task& task, Visit visit) {
+  const ChunkedRows& keys = task.keys;
+  for (int64_t w = 0; w < task.windows.count; ++w) {
+    const int64_t end = task.windows.end(w, task.count);
+    for (int64_t i = task.windows.begin(w); i < end;) {
+      const int64_t run = std::min<int64_t>(end - i, keys.chunk_tokens - i % keys.chunk_tokens);
+      visit(w, i, ConstRows{keys.row(i), keys.head_dim * SizeOf(keys.dtype), keys.dtype}, run);
+      i += run;
+    }
+  }
+}
+}  // namespace
 void ScoreKeys(const ScoreTask& task) {
   const int dim = task.keys.head_dim;
-  for (int64_t i = 0; i < task.count;) {  // runs of one chunk and one window
-    int64_t run = std::min(task.count - i, task.keys.chunk_tokens - i % task.keys.chunk_tokens);
-    const float* anchor = task.anchors;
-    if (task.window > 0) {
-      run = std::min(run, task.window - i % task.window);
-      anchor += i / task.window * dim;
-    }
-    const ConstRows rows = {task.keys.row(i), dim * SizeOf(task.keys.dtype), task.keys.dtype};
-    ScoreKeys(rows, run, dim, task.kind, anchor, task.out + i);
-    i += run;
-  }
+  ForEachRun(task, [&](int64_t w, int64_t first, const ConstRows& rows, int64_t count) {
+    ScoreKeys(rows, count, dim, task.kind, task.anchors + w * dim, task.out + first);
+  });
 }
 void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* sums) {
   if (ScalarForced()) return scalar::AddKeys(rows, count, dim, unit, sums);
@@ -301,28 +308,23 @@ void CloseGroup(int dim, double* open, double* sums) {
     open[j] = 0;
   }
 }
-void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t window, int64_t before, double* sums,
-               double* open) {
+void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t before, double* sums, double* open) {
   for (int64_t i = 0; i < count;) {  // runs of one group
-    const int64_t index = window == 0 ? 0 : (before + i) / window, place = before + i - index * window;
-    int64_t run = std::min(count - i, kSumGroup - place % kSumGroup);
-    if (window > 0) run = std::min(run, window - place);
+    const int64_t run = std::min(count - i, kSumGroup - (before + i) % kSumGroup);
     AddKeys({rows.row(i), rows.stride_bytes, rows.dtype}, run, dim, unit, open);
-    if ((place + run) % kSumGroup == 0 || place + run == window) CloseGroup(dim, open, sums + index * dim);
     i += run;
+    if ((before + i) % kSumGroup == 0) CloseGroup(dim, open, sums);
   }
 }
 void SumKeys(const SumTask& task) {
   const int dim = task.keys.head_dim;
   double open[kMaxHeadDim] = {0};
-  std::fill_n(task.sums, task.windows() * dim, 0.0);
-  for (int64_t i = 0; i < task.count;) {  // runs of one chunk
-    const int64_t run = std::min(task.count - i, task.keys.chunk_tokens - i % task.keys.chunk_tokens);
-    const ConstRows rows = {task.keys.row(i), dim * SizeOf(task.keys.dtype), task.keys.dtype};
-    AddToSums(rows, run, dim, task.unit, task.window, i, task.sums, open);
-    i += run;
-  }
-  if (task.count > 0) CloseGroup(dim, open, task.sums + (task.windows() - 1) * dim);
+  std::fill_n(task.sums, task.windows.count * dim, 0.0);
+  ForEachRun(task, [&](int64_t w, int64_t first, const ConstRows& rows, int64_t count) {
+    double* sums = task.sums + w * dim;
+    AddToSums(rows, count, dim, task.unit, first - task.windows.begin(w), sums, open);
+    if (first + count == task.windows.end(w, task.count)) CloseGroup(dim, open, sums);
+  });
 }
 
 }  // namespace seine::cpu

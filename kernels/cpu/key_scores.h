@@ -12,7 +12,7 @@ namespace seine::cpu {
 
 // out[i] for rows [0, count) of `dim`, a multiple of 16. anchor[dim]; not read by kNegNorm.
 void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, const float* anchor, float* out);
-// The same by chunks and windows.
+// The same of a task.
 void ScoreKeys(const ScoreTask& task);
 
 // |anchor|^2 as kUnitL2 takes it.
@@ -24,10 +24,9 @@ void AddKeys(const ConstRows& rows, int64_t count, int dim, bool unit, double* s
 
 // The sums of a SumTask.
 void SumKeys(const SumTask& task);
-// The same as keys come: rows [0, count) after `before` others. sums[windows, dim] of whole groups, zeros at a window's
-// first row; open[dim] of the group that is not whole yet, zeros at first: the last window's sum is sums + open.
-void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t window, int64_t before, double* sums,
-               double* open);
+// One window's sum as its keys come: rows [0, count) after `before` others. sums[dim] of whole groups and open[dim] of
+// the group that is not whole yet, both zeros at first: the window's sum is sums + open.
+void AddToSums(const ConstRows& rows, int64_t count, int dim, bool unit, int64_t before, double* sums, double* open);
 // Ends a group: sums[dim] += open, which becomes zeros. Of no rows this changes nothing.
 void CloseGroup(int dim, double* open, double* sums);
 

@@ -34,22 +34,36 @@ Error InBatches(const Task* tasks, int count, int64_t most, Size size_of, Batch 
 
 int64_t ChunksOf(const ChunkedRows& keys, int64_t count) { return (count + keys.chunk_tokens - 1) / keys.chunk_tokens; }
 
-int64_t GroupsOfWindow(const SumTask& t) {
-  const int64_t keys = t.window == 0 ? t.count : std::min(t.window, t.count);
-  return (keys + kSumGroup - 1) / kSumGroup;
+int64_t GroupsOf(const SumTask& t) {
+  int64_t groups = 0;
+  for (int64_t w = 0; w < t.windows.count; ++w) {
+    groups += (t.windows.end(w, t.count) - t.windows.begin(w) + kSumGroup - 1) / kSumGroup;
+  }
+  return groups;
 }
 
 SumItem ItemOf(const SumTask& t, double* sums, double* partial, ViewWriter* views) {
   SumItem item;
+  std::vector<int32_t> key_begins, group_begins;
+  for (int64_t w = 0; w < t.windows.count; ++w) {
+    group_begins.push_back(static_cast<int32_t>(key_begins.size()));
+    const int64_t end = t.windows.end(w, t.count);
+    for (int64_t key = t.windows.begin(w); key < end; key += kSumGroup) {
+      key_begins.push_back(static_cast<int32_t>(key));
+      item.longest = std::max(item.longest, static_cast<int32_t>(std::min<int64_t>(kSumGroup, end - key)));
+    }
+  }
+  item.windows = static_cast<int32_t>(group_begins.size());
+  item.groups = static_cast<int32_t>(key_begins.size());
+  key_begins.push_back(static_cast<int32_t>(t.count));
+  group_begins.push_back(item.groups);
   item.chunks = views->Put(t.keys.chunks, ChunksOf(t.keys, t.count));
+  item.key_begins = views->Put(key_begins.data(), key_begins.size());
+  item.group_begins = views->Put(group_begins.data(), group_begins.size());
   item.chunk_tokens = t.keys.chunk_tokens;
   item.head_dim = t.keys.head_dim;
   item.dtype = t.keys.dtype;
   item.unit = t.unit;
-  item.count = static_cast<int32_t>(t.count);
-  item.window = static_cast<int32_t>(t.window == 0 ? std::max<int64_t>(t.count, 1) : t.window);
-  item.windows = static_cast<int32_t>(t.windows());
-  item.groups = static_cast<int32_t>(GroupsOfWindow(t));
   item.partial = partial;
   item.sums = sums;
   return item;
@@ -59,9 +73,12 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
   size_t bytes = ViewWriter::Room(count * sizeof(SumItem)), sums = 0, partial = 0;
   for (int i = 0; i < count; ++i) {
     const SumTask& t = tasks[i];
+    const int64_t groups = GroupsOf(t);
     bytes += ViewWriter::Room(ChunksOf(t.keys, t.count) * sizeof(uint8_t*));
-    sums += t.windows() * t.keys.head_dim;
-    partial += t.windows() * GroupsOfWindow(t) * t.keys.head_dim;
+    bytes += ViewWriter::Room((groups + 1) * sizeof(int32_t));
+    bytes += ViewWriter::Room((t.windows.count + 1) * sizeof(int32_t));
+    sums += t.windows.count * t.keys.head_dim;
+    partial += groups * t.keys.head_dim;
   }
   if (sums == 0) return Device::kNoError;
   ViewWriter views(lane);
@@ -77,10 +94,10 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
   for (int i = 0; i < count; ++i) {
     const SumItem& item = items.emplace_back(ItemOf(tasks[i], sums_at, partial_at, &views));
     const int slots = SumSlots(item.head_dim);
-    args.most_blocks = std::max(args.most_blocks, (item.num_groups() + slots - 1) / slots);
+    args.most_blocks = std::max(args.most_blocks, (item.groups + slots - 1) / slots);
     args.most_windows = std::max(args.most_windows, item.windows);
     sums_at += int64_t{item.windows} * item.head_dim;
-    partial_at += int64_t{item.num_groups()} * item.head_dim;
+    partial_at += int64_t{item.groups} * item.head_dim;
   }
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
@@ -92,7 +109,7 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
   if (error != Device::kNoError) return error;
   const auto* answer = reinterpret_cast<const double*>(lane->answers.data());
   for (const SumTask* t = tasks; t < tasks + count; ++t) {
-    const int64_t size = t->windows() * t->keys.head_dim;
+    const int64_t size = t->windows.count * t->keys.head_dim;
     std::copy_n(answer, size, t->sums);
     answer += size;
   }
@@ -103,15 +120,14 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
 struct ScoreSizes {
   explicit ScoreSizes(const ScoreTask& t)
       : chunks(ChunksOf(t.keys, t.count)),
-        anchors(!TakesAnchor(t.kind) ? 0
-                : t.window == 0      ? int64_t{t.count > 0}
-                                     : (t.count + t.window - 1) / t.window),
+        begins(t.windows.begins == nullptr ? 0 : t.windows.count),
+        anchors(TakesAnchor(t.kind) && t.count > 0 ? t.windows.count : 0),
         squares(t.kind == KeyScore::kUnitL2 ? anchors : 0) {}
   size_t Bytes(const ScoreTask& t) const {
-    return ViewWriter::Room(chunks * sizeof(uint8_t*)) + ViewWriter::Room(squares * sizeof(float)) +
-           ViewWriter::Room(anchors * t.keys.head_dim * sizeof(float));
+    return ViewWriter::Room(chunks * sizeof(uint8_t*)) + ViewWriter::Room(begins * sizeof(int32_t)) +
+           ViewWriter::Room(squares * sizeof(float)) + ViewWriter::Room(anchors * t.keys.head_dim * sizeof(float));
   }
-  const int64_t chunks, anchors, squares;
+  const int64_t chunks, begins, anchors, squares;
 };
 
 ScoreItem ItemOf(const ScoreTask& t, float* out, ViewWriter* views) {
@@ -123,7 +139,8 @@ ScoreItem ItemOf(const ScoreTask& t, float* out, ViewWriter* views) {
   item.dtype = t.keys.dtype;
   item.kind = t.kind;
   item.count = static_cast<int32_t>(t.count);
-  item.window = static_cast<int32_t>(t.window == 0 ? std::max<int64_t>(t.count, 1) : t.window);
+  item.windows = static_cast<int32_t>(t.windows.count);
+  item.begins = views->Put(t.windows.begins, sizes.begins);
   item.anchors = views->Put(t.anchors, sizes.anchors * t.keys.head_dim);
   std::vector<float> squares;
   for (int64_t a = 0; a < sizes.squares; ++a) {
@@ -216,7 +233,7 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
 
 Error SumOnDevice(const SumTask* tasks, int count, Lane* lane) {
   return InBatches(
-      tasks, count, kMostGroups, [](const SumTask& t) { return t.windows() * GroupsOfWindow(t); },
+      tasks, count, kMostGroups, [](const SumTask& t) { return GroupsOf(t); },
       [&](const SumTask* first, int now, int64_t) { return SumBatch(first, now, lane); });
 }
 

@@ -22,13 +22,12 @@ struct SumItem {
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
   bool unit = false;
-  int32_t count = 0;
-  int32_t window = 1;         // keys a sum
-  int32_t windows = 1;        // sums
-  int32_t groups = 1;         // of a window
-  double* partial = nullptr;  // [num_groups()][head_dim], of the first kernel
-  double* sums = nullptr;     // [windows][head_dim]
-  SEINE_HD int32_t num_groups() const { return windows * groups; }
+  int32_t windows = 1, groups = 0;        // a window's groups (key_score.h) follow one another, as windows do
+  int32_t longest = 0;                    // keys of a group, at most
+  const int32_t* key_begins = nullptr;    // [groups + 1] first keys of groups
+  const int32_t* group_begins = nullptr;  // [windows + 1] first groups of windows
+  double* partial = nullptr;              // [groups][head_dim], of the first kernel
+  double* sums = nullptr;                 // [windows][head_dim]
 };
 struct SumArgs {  // blocks of SumSlots groups, items; then windows, items
   const SumItem* items = nullptr;
@@ -47,10 +46,24 @@ struct ScoreItem {
   DType dtype = DType::kFloat32;
   KeyScore kind = KeyScore::kNegNorm;
   int32_t count = 0;
-  int32_t window = 1;                     // keys an anchor
-  const float* anchors = nullptr;         // [ceil(count / window)][head_dim]
-  const float* anchor_squares = nullptr;  // [ceil(count / window)], of kUnitL2
+  int32_t windows = 1;
+  const int32_t* begins = nullptr;        // [windows] first keys of windows; not read where there is one
+  const float* anchors = nullptr;         // [windows][head_dim]
+  const float* anchor_squares = nullptr;  // [windows], of kUnitL2
   float* out = nullptr;                   // [count]
+  // The window of a key, by bisection.
+  SEINE_HD int32_t WindowOf(int32_t key) const {
+    int32_t window = 0, beyond = windows;
+    while (beyond - window > 1) {
+      const int32_t middle = window + (beyond - window) / 2;
+      if (begins[middle] <= key) {
+        window = middle;
+      } else {
+        beyond = middle;
+      }
+    }
+    return window;
+  }
 };
 struct ScoreArgs {  // blocks of kScoreKeys, items
   const ScoreItem* items = nullptr;

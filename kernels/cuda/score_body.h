@@ -116,7 +116,7 @@ struct ScoreBody {
       for (int i = lane / 16; i < count; i += kScoreLanes / 16) {  // half-warps side by side read adjacent rows
         const int key = first + i, chunk = key / item.chunk_tokens;
         const uint8_t* row = item.chunks[chunk] + static_cast<int64_t>(key - chunk * item.chunk_tokens) * row_bytes;
-        const float* anchor = item.anchors + static_cast<int64_t>(key / item.window) * item.head_dim;
+        const float* anchor = item.anchors + static_cast<int64_t>(item.WindowOf(key)) * item.head_dim;
         const LaneSums sums = SumLane<kKind, kType>(row, anchor, lane % 16, item.head_dim);
         s.main[i][lane % 16] = sums.main;
         s.squares[i][lane % 16] = sums.squares;
@@ -127,7 +127,7 @@ struct ScoreBody {
       float main = 0, squares = 0, anchor_squares = 0;
       if constexpr (TakesAnchor(kKind)) main = ReduceRow<kKind == KeyScore::kLinf>(s.main[lane]);
       if constexpr (TakesSquares(kKind)) squares = ReduceRow<false>(s.squares[lane]);
-      if constexpr (kKind == KeyScore::kUnitL2) anchor_squares = item.anchor_squares[(first + lane) / item.window];
+      if constexpr (kKind == KeyScore::kUnitL2) anchor_squares = item.anchor_squares[item.WindowOf(first + lane)];
       item.out[first + lane] = FinishScore(kKind, main, squares, anchor_squares);
     });
   }

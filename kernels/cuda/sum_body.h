@@ -29,7 +29,7 @@ struct SumBody {
   template <typename Block>
   SEINE_BODY void operator()(Block& block, SumShared& s, const SumArgs& args) const {
     const SumItem& item = args.items[block.index().y];
-    if (block.index().x * SumSlots(item.head_dim) >= item.num_groups()) return;
+    if (block.index().x * SumSlots(item.head_dim) >= item.groups) return;
     switch (item.dtype) {
       case DType::kFloat32:
         return Run<DType::kFloat32>(block, s, item);
@@ -60,13 +60,13 @@ struct SumBody {
   template <DType kType, typename Block>
   SEINE_BODY static void Run(Block& block, SumShared& s, const SumItem& item) {
     const int dim = item.head_dim, slots = SumSlots(dim), stride = Quads<kType>(item) + 2;
-    const int first_group = block.index().x * slots, most = Least(kSumGroup, item.window);
+    const int first_group = block.index().x * slots;
     typename Block::template Local<double> sums(block);
     block.Lanes([&](int lane) {
       sums[lane] = 0;
       if (lane < slots) PlaceGroup(item, first_group + lane, &s.begin[lane], &s.count[lane]);
     });
-    for (int first = 0; first < most; first += kRows<kType>) {
+    for (int first = 0; first < item.longest; first += kRows<kType>) {
       block.Lanes([&](int lane) { LoadRows<kType>(item, first, lane, &s); });
       if (item.unit) FindScales<kType>(block, s, item, first);
       block.Lanes([&](int lane) {
@@ -83,18 +83,15 @@ struct SumBody {
     }
     block.Lanes([&](int lane) {
       const int slot = lane / dim, group = first_group + slot;
-      if (slot >= slots || group >= item.num_groups()) return;
+      if (slot >= slots || group >= item.groups) return;
       item.partial[static_cast<int64_t>(group) * dim + (lane - slot * dim)] = sums[lane];
     });
   }
 
   SEINE_BODY static void PlaceGroup(const SumItem& item, int group, int* begin, int* count) {
-    const int window = group / item.groups;
-    const int64_t first = static_cast<int64_t>(window) * item.window,
-                  end = Least<int64_t>(item.count, first + item.window);
-    const int64_t from = first + static_cast<int64_t>(group - window * item.groups) * kSumGroup;
-    *begin = static_cast<int>(from);
-    *count = static_cast<int>(Most<int64_t>(0, Least<int64_t>(kSumGroup, end - from)));
+    const bool there = group < item.groups;
+    *begin = there ? item.key_begins[group] : 0;
+    *count = there ? item.key_begins[group + 1] - *begin : 0;
   }
 
   template <DType kType>
@@ -141,11 +138,10 @@ struct FoldBody {
     const SumItem& item = args.items[block.index().y];
     const int window = block.index().x, dim = item.head_dim;
     if (window >= item.windows) return;
-    const int64_t keys = Least<int64_t>(item.window, item.count - static_cast<int64_t>(window) * item.window);
-    const int groups = static_cast<int>((keys + kSumGroup - 1) / kSumGroup);
+    const int first = item.group_begins[window], groups = item.group_begins[window + 1] - first;
     block.Lanes([&](int lane) {
       if (lane >= dim) return;
-      const double* partial = item.partial + static_cast<int64_t>(window) * item.groups * dim + lane;
+      const double* partial = item.partial + static_cast<int64_t>(first) * dim + lane;
       double sum = 0;
       int g = 0;
       for (; g + kAhead <= groups; g += kAhead) {

@@ -190,15 +190,16 @@ int DifferingSums(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
     const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
     const std::vector<float> values = Keys(count, dim, rng());
     const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 1, 5000);
+    const MadeUpWindows windows(count, window, rng() % 2);
     const bool unit = Pick(&rng, 0, 1) == 1;
     std::vector<double> sums[2];
     for (Backend* backend : {cpu, gpu}) {
       const Buffer store = StoredKeys(backend, values);
       if (!store) return -1;
       const uint8_t* chunk = store.data();
-      SumTask task = {{&chunk, count, dim, DType::kFloat16}, count, unit, window};
+      SumTask task = {{&chunk, count, dim, DType::kFloat16}, count, unit, windows.view()};
       std::vector<double>& out = sums[backend == gpu];
-      out.resize(task.windows() * dim);
+      out.resize(task.windows.count * dim);
       task.sums = out.data();
       if (backend->Sum(&task, 1) != Outcome::kDone) return -1;
     }
@@ -215,7 +216,8 @@ int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
     const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
     const std::vector<float> values = Keys(count, dim, rng());
     const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 64, 700), kept = Pick(&rng, 0, count);
-    const std::vector<float> anchors = Gaussian(dim * (window == 0 ? 1 : (count + window - 1) / window), rng());
+    const MadeUpWindows windows(count, window, rng() % 2);
+    const std::vector<float> anchors = Gaussian(dim * static_cast<int>(windows.view().count), rng());
     const auto kind = static_cast<KeyScore>(Pick(&rng, 0, 6));
     std::vector<float> scores[2];
     std::vector<uint32_t> places[2];
@@ -226,7 +228,7 @@ int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
       const uint8_t* chunk = store.data();
       scores[which].resize(count);
       const ScoreTask score = {
-          {&chunk, count, dim, DType::kFloat16}, count, kind, anchors.data(), window, scores[which].data()};
+          {&chunk, count, dim, DType::kFloat16}, count, kind, anchors.data(), windows.view(), scores[which].data()};
       const SelectTask select = {scores[which].data(), count, kept, &places[which]};
       if (backend->Score(&score, 1) != Outcome::kDone || backend->Select(&select, 1) != Outcome::kDone) return -1;
     }

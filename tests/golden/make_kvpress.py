@@ -12,6 +12,7 @@ another seed), but for StreamingLLM, whose scores are all ties and whose cut is 
 import json
 import struct
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from kvpress import (
     KeyDiffPress,
     KnormPress,
     ObservedAttentionPress,
+    PyramidKVPress,
     QFilterPress,
     SnapKVPress,
     StreamingLLMPress,
@@ -31,6 +33,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotary
 
 TOKENS, KV_HEADS, GROUP, DIM, HIDDEN = 160, 2, 2, 64, 96
 RATIOS = (0.5, 0.75, 0.9)
+PYRAMID_LAYERS = 4
 
 
 def make_layer(seed):
@@ -90,6 +93,41 @@ def adaptive(press, layer, hidden, keys, values, kwargs, ratio):
     return mask
 
 
+def place(layer, num_layers):
+    """What PyramidKV looks at of a layer's module."""
+    return SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=num_layers))
+
+
+def pyramid_budgets():
+    """Rows of (prompt, tokens, percent, window, beta, layers, layer, kept): a mean budget in tokens, or the percent that
+    goes where tokens is 0. A budget in tokens is for kvpress the share of the prompt that it leaves out."""
+    rows = []
+    for prompt in (1, 10, 65, 160, 1200, 2100, 32768):
+        sizes = [(0, percent) for percent in (25, 50, 90)] + [(tokens, 0) for tokens in (64, 1000) if tokens < prompt]
+        for tokens, percent in sizes:
+            for window in (0, 8, 64):
+                for beta in (4, 20):
+                    press = PyramidKVPress(window_size=window, beta=beta)
+                    press.compression_ratio = 1 - tokens / prompt if tokens else percent / 100
+                    for layers in (2, 5):
+                        for layer in range(layers):
+                            kept = press.get_layer_budget(place(layer, layers), prompt)
+                            rows.append([prompt, tokens, percent, window, beta, layers, layer, kept])
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def pyramid_sets(tensors, layer, hidden, keys, values, kwargs):
+    """Ascending positions that PyramidKV keeps of the tokens in each of PYRAMID_LAYERS layers."""
+    press = PyramidKVPress(window_size=8)
+    scores = press.score(layer, hidden, keys, values, None, kwargs).float()
+    for ratio in RATIOS:
+        press.compression_ratio = ratio
+        for index in range(PYRAMID_LAYERS):
+            count = press.get_layer_budget(place(index, PYRAMID_LAYERS), TOKENS)
+            kept = scores.topk(count, dim=-1).indices.sort(dim=-1).values[0]
+            tensors[f"pyramidkv.{ratio}.{index}"] = kept.to(torch.int32)
+
+
 def main(path, seed):
     layer, hidden = make_layer(seed)
     with torch.no_grad():
@@ -126,6 +164,8 @@ def main(path, seed):
             for ratio in RATIOS:
                 mask = adaptive(presses[name], layer, hidden, keys, values, kwargs, ratio)
                 tensors[f"adakv.{name}.{ratio}"] = mask
+        pyramid_sets(tensors, layer, hidden, keys, values, kwargs)
+        tensors["pyramid"] = pyramid_budgets()
     write(path, tensors)
 
 

@@ -142,12 +142,11 @@ TEST(KeyScores, SumsOnEveryTargetAndInAnySplit) {
 }
 
 // Groups of kSumGroup by place in a window, each from nothing, then the groups in order: by hand.
-std::vector<double> SumsByHand(const std::vector<float>& values, int n, int dim, int64_t window) {
-  const int64_t span = window == 0 ? n : window, windows = window == 0 ? 1 : (n + window - 1) / window;
-  std::vector<double> sums(windows * dim);
-  for (int64_t w = 0; w < windows; ++w) {
-    const int64_t end = std::min<int64_t>(n, (w + 1) * span);
-    for (int64_t first = w * span; first < end; first += kSumGroup) {
+std::vector<double> SumsByHand(const std::vector<float>& values, int n, int dim, const KeyWindows& windows) {
+  std::vector<double> sums(windows.count * dim);
+  for (int64_t w = 0; w < windows.count; ++w) {
+    const int64_t end = w + 1 < windows.count ? windows.begins[w + 1] : n;
+    for (int64_t first = windows.count == 1 ? 0 : windows.begins[w]; first < end; first += kSumGroup) {
       for (int j = 0; j < dim; ++j) {
         double group = 0;
         for (int64_t i = first; i < std::min(end, first + kSumGroup); ++i) group += values[i * dim + j];
@@ -158,23 +157,51 @@ std::vector<double> SumsByHand(const std::vector<float>& values, int n, int dim,
   return sums;
 }
 
+// A head's keys in chunks of a length that divides nothing.
+struct ChunkedKeys {
+  static constexpr int kChunk = 90;
+  ChunkedKeys(const std::vector<float>& keys, int n, int dim) {
+    for (int i = 0; i < n; i += kChunk) chunks.push_back(reinterpret_cast<const uint8_t*>(&keys[size_t(i) * dim]));
+    rows = {chunks.data(), kChunk, dim, DType::kFloat32};
+  }
+  std::vector<const uint8_t*> chunks;
+  ChunkedRows rows;
+};
+
 TEST(KeyScores, SumsRunByGroupsOfAWindowsPlaces) {
   constexpr int kDim = 80;
   for (const int n : {0, 1, 255, 256, 257, 1400}) {
     const std::vector<float> keys = Keys(n, kDim, 3 + n);
+    const ChunkedKeys chunked(keys, n, kDim);
     for (const int64_t window : {0, 1, 64, 256, 400, 512, 2000}) {
-      SCOPED_TRACE(testing::Message() << n << " keys, window " << window);
-      std::vector<const uint8_t*> chunks;
-      constexpr int kChunk = 90;
-      for (int i = 0; i < n; i += kChunk) chunks.push_back(reinterpret_cast<const uint8_t*>(&keys[size_t(i) * kDim]));
-      SumTask task = {{chunks.data(), kChunk, kDim, DType::kFloat32}, n, /*unit=*/false, window};
-      std::vector<double> sums(task.windows() * kDim, -7.0);
-      task.sums = sums.data();
-      const std::vector<double> want = SumsByHand(keys, n, kDim, window);
-      OnEveryTarget([&](const std::string&) {
-        cpu::SumKeys(task);
-        EXPECT_EQ(sums, want);
-      });
+      for (const uint32_t seed : {0, 7}) {
+        SCOPED_TRACE(testing::Message() << n << " keys, window " << window << ", seed " << seed);
+        const MadeUpWindows windows(n, window, seed);
+        std::vector<double> sums(windows.view().count * kDim, -7.0);
+        const SumTask task = {chunked.rows, n, /*unit=*/false, windows.view(), sums.data()};
+        const std::vector<double> want = SumsByHand(keys, n, kDim, windows.view());
+        OnEveryTarget([&](const std::string&) {
+          cpu::SumKeys(task);
+          EXPECT_EQ(sums, want);
+        });
+      }
+    }
+  }
+}
+
+TEST(KeyScores, KeysOfAWindowShareItsAnchor) {
+  constexpr int kDim = 64, kKeys = 700;
+  const std::vector<float> keys = Keys(kKeys, kDim, 4);
+  const ChunkedKeys chunked(keys, kKeys, kDim);
+  for (const int64_t window : {1, 50, 256, 2000}) {
+    const MadeUpWindows windows(kKeys, window, 5);
+    const KeyWindows view = windows.view();
+    const std::vector<float> anchors = Gaussian(static_cast<size_t>(view.count) * kDim, 6);
+    std::vector<float> out(kKeys);
+    cpu::ScoreKeys({chunked.rows, kKeys, KeyScore::kL2, anchors.data(), view, out.data()});
+    for (int64_t w = 0, i = 0; i < kKeys; ++i) {
+      if (w + 1 < view.count && view.begins[w + 1] == i) ++w;
+      EXPECT_NEAR(out[i], Exact(KeyScore::kL2, &keys[i * kDim], &anchors[w * kDim], kDim), 1e-4) << i;
     }
   }
 }
@@ -183,17 +210,14 @@ TEST(KeyScores, SumsThatRunOnAreThoseOfOnePass) {
   constexpr int kDim = 64, kKeys = 1100;
   const Typed typed(WithAZero(kKeys, kDim), kDim, DType::kBFloat16);
   for (const bool unit : {false, true}) {
-    for (const int64_t window : {0, 100, 600}) {
-      const int64_t windows = window == 0 ? 1 : (kKeys + window - 1) / window;
-      std::vector<double> want(windows * kDim), open(kDim), all(windows * kDim), rest(kDim);
-      cpu::AddToSums(typed.rows, kKeys, kDim, unit, window, 0, want.data(), open.data());
-      for (int first = 0, count = 1; first < kKeys; first += count, count = count * 2 + 1) {
-        const ConstRows rows = {typed.rows.row(first), typed.rows.stride_bytes, typed.rows.dtype};
-        cpu::AddToSums(rows, std::min(count, kKeys - first), kDim, unit, window, first, all.data(), rest.data());
-      }
-      EXPECT_EQ(all, want) << window;
-      EXPECT_EQ(rest, open) << window;
+    std::vector<double> want(kDim), open(kDim), all(kDim), rest(kDim);
+    cpu::AddToSums(typed.rows, kKeys, kDim, unit, 0, want.data(), open.data());
+    for (int first = 0, count = 1; first < kKeys; first += count, count = count * 2 + 1) {
+      const ConstRows rows = {typed.rows.row(first), typed.rows.stride_bytes, typed.rows.dtype};
+      cpu::AddToSums(rows, std::min(count, kKeys - first), kDim, unit, first, all.data(), rest.data());
     }
+    EXPECT_EQ(all, want);
+    EXPECT_EQ(rest, open);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/code.h"
+#include "kernels/key_score.h"
 
 namespace seine {
 
@@ -60,6 +61,21 @@ inline BalancedOptions RandomBalanced(int dim, uint64_t seed, bool half_bit) {
   for (int i = 3; i < dim * 3 / 4 && i < 200; ++i) o.total_bits[i] = static_cast<uint8_t>(o.total_bits[i] + i % 2);
   return o;
 }
+
+// Windows of 1 to `longest` of `count` keys, as where tokens were evicted; seed 0: of `longest` each. longest 0: one.
+struct MadeUpWindows {
+  MadeUpWindows(int64_t count, int64_t longest, uint32_t seed) : one(longest == 0) {
+    std::mt19937 random(seed);
+    for (int64_t i = 0; i < count && !one; i += seed == 0 ? longest : 1 + static_cast<int64_t>(random() % longest)) {
+      begins.push_back(static_cast<int32_t>(i));
+    }
+  }
+  KeyWindows view() const {
+    return one ? KeyWindows() : KeyWindows{begins.data(), static_cast<int64_t>(begins.size())};
+  }
+  bool one;
+  std::vector<int32_t> begins;
+};
 
 }  // namespace seine
 

@@ -50,17 +50,34 @@ TEST(Filters, OfAProfilePointWhereItsQueriesDo) {
   EXPECT_FALSE(FiltersFromProfile(profile, 1, Rope(), 0, 100).ok());
 }
 
-// Queries along +-axis, most of them along +axis; two heads of a group whose axes are orthogonal.
-TEST(Filters, OfQueriesPointWhereMostDo) {
+// Queries along +-axis, most of them short and along +axis, few of them long and along -axis: the direction is the
+// mean's (Q-Filters, section 2.2 c), and the profile of the same queries says the same. Two heads of a group whose axes
+// are orthogonal.
+TEST(Filters, PointWhereTheMeanDoesAlsoWhereMostDoNot) {
   std::vector<float> queries;
+  Profile profile;
+  profile.num_q_heads = 2, profile.num_kv_heads = 1, profile.head_dim = 3;
+  LayerProfile& layer = profile.layers.emplace_back();
+  layer.q_mean.assign(2, Eigen::VectorXd::Zero(3));
+  layer.q_moment.assign(2, Eigen::MatrixXd::Zero(3, 3));
   for (int i = 0; i < 5; ++i) {
-    const float x = i < 2 ? -3.0f : 2.0f;
+    const float x = i < 2 ? -3.0f : 1.0f;
     queries.insert(queries.end(), {x, 0, 0, 0, 0, -x});
+    for (int h = 0; h < 2; ++h) {
+      const Eigen::VectorXd q = Eigen::Map<const Eigen::VectorXf>(queries.data() + (i * 2 + h) * 3, 3).cast<double>();
+      layer.q_mean[h] += q / 5;
+      layer.q_moment[h] += q * q.transpose() / 5;
+    }
   }
-  const Filters filters = FiltersFromQueries(queries.data(), 5, 1, 2, 3);
-  const std::vector<float> want = {.5f, 0, -.5f};
-  ASSERT_EQ(filters.size(), want.size());
-  for (int j = 0; j < 3; ++j) EXPECT_NEAR(filters[j], want[j], 1e-6);
+  const Filters observed = FiltersFromQueries(queries.data(), 5, 1, 2, 3);
+  const auto profiled = FiltersFromProfile(profile, 0, Rope(), 0, 100);
+  ASSERT_TRUE(profiled.ok());
+  const std::vector<float> want = {-.5f, 0, .5f};
+  ASSERT_EQ(observed.size(), want.size());
+  for (int j = 0; j < 3; ++j) {
+    EXPECT_NEAR(observed[j], want[j], 1e-6);
+    EXPECT_NEAR((*profiled)[j], want[j], 1e-6);
+  }
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST_F(Budgets, UniformKeepsTheBestWithTiesToTheLowestPosition) {
     const std::vector<int64_t> counts = {500, 0, 1, 777};
     Scores scores = Random(counts, levels);
     for (const int64_t tokens : {1, 64, 500, 1000}) {
-      const auto kept = SelectKept({.tokens = tokens}, {}, 0, 1, Input(counts, 800), &scores);
+      const auto kept = SelectKept({.tokens = tokens}, {}, 1, 0, Input(counts, 800), &scores);
       ASSERT_TRUE(kept.ok());
       for (size_t h = 0; h < counts.size(); ++h) EXPECT_EQ((*kept)[h], Best(scores[h], tokens)) << tokens;
     }
@@ -60,11 +60,11 @@ TEST_F(Budgets, UniformKeepsTheBestWithTiesToTheLowestPosition) {
 }
 
 TEST_F(Budgets, RatiosRoundDownInDoublesAndKeepAtLeastOne) {
-  EXPECT_EQ(KeptTokens({.ratio = .9}, 1000, 0, 1), 99);  // int(1000 * (1 - .9)), as kvpress computes it
-  EXPECT_EQ(KeptTokens({.ratio = .75}, 1000, 0, 1), 250);
-  EXPECT_EQ(KeptTokens({.ratio = .999}, 10, 0, 1), 1);
-  EXPECT_EQ(KeptTokens({.ratio = .5}, 0, 0, 1), 0);
-  EXPECT_EQ(KeptTokens({.tokens = 64}, 10, 0, 1), 10);
+  EXPECT_EQ(KeptTokens({.ratio = .9}, 1000, {}), 99);  // int(1000 * (1 - .9)), as kvpress computes it
+  EXPECT_EQ(KeptTokens({.ratio = .75}, 1000, {}), 250);
+  EXPECT_EQ(KeptTokens({.ratio = .999}, 10, {}), 1);
+  EXPECT_EQ(KeptTokens({.ratio = .5}, 0, {}), 0);
+  EXPECT_EQ(KeptTokens({.tokens = 64}, 10, {}), 10);
 }
 
 TEST_F(Budgets, PyramidFallsLinearlyAndItsTotalIsExact) {
@@ -74,7 +74,7 @@ TEST_F(Budgets, PyramidFallsLinearlyAndItsTotalIsExact) {
         const BudgetConfig budget{.ratio = ratio, .heads = HeadBudget::kPyramid, .beta = beta};
         int64_t total = 0, last = 4096;
         for (int l = 0; l < layers; ++l) {
-          const int64_t kept = KeptTokens(budget, 4096, l, layers);
+          const int64_t kept = KeptTokens(budget, 4096, {.layer = l, .num_layers = layers, .length = 4096});
           EXPECT_LE(kept, last + 1) << l;  // rounding may lift one by one
           EXPECT_GE(kept, 1);
           last = kept;
@@ -91,7 +91,7 @@ TEST_F(Budgets, AdaptiveTotalsAreExactAndEveryHeadHasItsSafeguard) {
   Scores scores = Random(counts, 1000);
   for (float& s : scores[1]) s += 5000;  // the whole budget would go to this head
   const BudgetConfig budget{.tokens = 100, .heads = HeadBudget::kAdaptive};
-  const auto kept = SelectKept(budget, {}, 0, 1, Input(counts, 300), &scores);
+  const auto kept = SelectKept(budget, {}, 1, 0, Input(counts, 300), &scores);
   ASSERT_TRUE(kept.ok());
   EXPECT_EQ((*kept)[0], Best(scores[0], 20));
   EXPECT_EQ((*kept)[2], Best(scores[2], 20));
@@ -102,7 +102,7 @@ TEST_F(Budgets, AdaptiveTotalsAreExactAndEveryHeadHasItsSafeguard) {
 TEST_F(Budgets, AdaptiveSpendsTheLayersBudgetWhenHeadsDiffer) {
   const std::vector<int64_t> counts = {250, 30, 180};
   Scores scores = Random(counts, 50);
-  const auto kept = SelectKept({.tokens = 100, .heads = HeadBudget::kAdaptive}, {}, 0, 1, Input(counts, 250), &scores);
+  const auto kept = SelectKept({.tokens = 100, .heads = HeadBudget::kAdaptive}, {}, 1, 0, Input(counts, 250), &scores);
   ASSERT_TRUE(kept.ok());
   size_t total = 0;
   for (const auto& head : *kept) total += head.size();
@@ -113,15 +113,15 @@ TEST_F(Budgets, WhatMustBeKeptIs) {
   const std::vector<int64_t> counts = {200};
   Scores scores = {Random(counts, 10)[0]};
   const KeepConfig keep{.sinks = 4, .recent = 10, .positions = {50, 60, 70, 1000}};
-  const auto kept = SelectKept({.tokens = 30}, keep, 0, 1, Input(counts, 200), &scores);
+  const auto kept = SelectKept({.tokens = 30}, keep, 1, 0, Input(counts, 200), &scores);
   ASSERT_TRUE(kept.ok());
   ASSERT_EQ((*kept)[0].size(), 30u);
   for (const uint32_t must : {0, 3, 50, 60, 70, 190, 199}) {
     EXPECT_TRUE(std::binary_search((*kept)[0].begin(), (*kept)[0].end(), must)) << must;
   }
-  const auto share = SelectKept({.tokens = 40}, {.recent_share = .1}, 0, 1, Input(counts, 200), &scores);
+  const auto share = SelectKept({.tokens = 40}, {.recent_share = .1}, 1, 0, Input(counts, 200), &scores);
   for (uint32_t i = 196; i < 200; ++i) EXPECT_TRUE(std::binary_search((*share)[0].begin(), (*share)[0].end(), i));
-  const absl::Status status = SelectKept({.tokens = 16}, keep, 0, 1, Input(counts, 200), &scores).status();
+  const absl::Status status = SelectKept({.tokens = 16}, keep, 1, 0, Input(counts, 200), &scores).status();
   EXPECT_EQ(status.message(), "keep: 17 tokens of KV head 0 must stay, its budget is 16");
 }
 

@@ -83,6 +83,49 @@ TEST_F(DiagnoseTest, OverlapsAndCorrelations) {
   EXPECT_LT(std::fabs(d.attention_correlation[0]), 1);
 }
 
+// Tokens that came after the last query: no attention is known of them, so that ranks are of the others alone.
+TEST_F(DiagnoseTest, AttentionIsOfTheTokensThatQueriesSaw) {
+  MadeUpLayer l(1, 1, 64, 300, 3);
+  std::vector<float> given(300);
+  DiagnoseParams params;
+  params.scorers.resize(1);
+  params.scorers[0].name = "client";
+  const std::vector<int64_t> positions = {50, 90, 99};
+  ScoreInput input = l.Input(backend_.get());
+  input.query_positions = positions.data();
+  // Mean attention of the queries that see a token, in float64; nothing of the 200 that none sees.
+  for (int i = 0; i < 300; ++i) given[i] = -1;
+  for (int i = 0; i < 100; ++i) {
+    double sum = 0, seen = 0;
+    for (int q = 0; q < 3; ++q) {
+      if (positions[q] < i) continue;
+      double all = 0, own = 0;
+      for (int64_t j = 0; j <= positions[q]; ++j) {
+        double dot = 0;
+        for (int d = 0; d < 64; ++d) dot += double(l.Query(q, 0, 0)[d]) * l.Key(0, j)[d];
+        all += std::exp(dot / 8);
+        if (j == i) own = std::exp(dot / 8);
+      }
+      sum += own / all;
+      ++seen;
+    }
+    given[i] = static_cast<float>(sum / seen);
+  }
+  input.given = {given.data()};
+  auto heads = Diagnose(params, 1, input);
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  ASSERT_EQ(heads->at(0).attention_correlation.size(), 1u);
+  EXPECT_NEAR(heads->at(0).attention_correlation[0], 1, 1e-6);
+  EXPECT_EQ(heads->at(0).attention_tokens, 100);
+  const std::vector<int64_t> first = {0};
+  input.query_positions = first.data();
+  input.num_queries = 1;
+  heads = Diagnose(params, 1, input);
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_TRUE(heads->at(0).attention_correlation.empty());
+  EXPECT_EQ(heads->at(0).attention_tokens, 1);
+}
+
 TEST_F(DiagnoseTest, FewOrEqualTokensAndBadInput) {
   MadeUpLayer l(1, 1, 64, 5, 0);
   std::fill(l.keys[0].begin(), l.keys[0].end(), 1.0f);

@@ -419,6 +419,13 @@ TEST_F(Evict, SettingsOfAnIndexThatEvictsByItself) {
        [](IndexConfig* c) { c->eviction->keep = {.sinks = 80, .recent = 30}; }},
       {"eviction.keep.positions: come with", [](IndexConfig* c) { c->eviction->keep.positions = {1}; }},
       {"eviction.interval: 0 is not in", [](IndexConfig* c) { c->eviction->interval = 0; }},
+      {"eviction.budget.tokens: 100 in the last layer, but snapkv always keeps scorer.query_window, 101",
+       [](IndexConfig* c) { c->eviction->scorer.name = "snapkv", c->eviction->scorer.query_window = 101; }},
+      {"eviction.budget.tokens: 3 in the last layer, but expected_attention always keeps scorer.sink, 4",
+       [](IndexConfig* c) {
+         c->eviction->scorer.name = "expected_attention", c->eviction->scorer.value_norms = false;
+         c->eviction->budget.tokens = 3;
+       }},
   };
   for (const Case& test : kCases) {
     IndexConfig config = EvictingConfig(100, 30);

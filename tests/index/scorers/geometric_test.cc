@@ -229,9 +229,9 @@ TEST_F(GeometricScorers, QFiltersProjectOnTheGroupsDirection) {
         }
         v = Unit(next);
       }
-      int positive = 0;
-      for (int q = 0; q < 200; ++q) positive += Dot(Vector(l.Query(q, h, g), l.Query(q, h, g) + l.dim), v) > 0;
-      for (int j = 0; j < l.dim; ++j) direction[j] += v[j] * (positive * 2 >= 200 ? 1 : -1) / 3;
+      double projected = 0;
+      for (int q = 0; q < 200; ++q) projected += Dot(Vector(l.Query(q, h, g), l.Query(q, h, g) + l.dim), v);
+      for (int j = 0; j < l.dim; ++j) direction[j] += v[j] * (projected > 0 ? 1 : -1) / 3;
     }
     for (int i = 0; i < l.n; ++i) EXPECT_NEAR(scores[h][i], Dot(Row(l, h, i), direction), 1e-3);
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -50,17 +51,15 @@ class Kvpress : public ::testing::Test {
     return {tensor.data, tensor.data + size_t{kGoldenTokens} * kGoldenDim * 2};
   }
 
-  std::vector<std::vector<uint32_t>> Kept(const std::string& name, const std::string& ratio, HeadBudget heads) {
+  std::vector<std::vector<uint32_t>> Kept(const std::string& name, const BudgetConfig& budget, int num_layers = 1) {
     ScorerConfig config;
     config.name = name;
     if (name == "snapkv") config.query_window = 8;
     Scores scores;
-    const absl::Status status = (*MakeScorer(config))->Score(input_, &scores);
+    const auto scorer = *MakeScorer(config);
+    const absl::Status status = scorer->Score(input_, &scores);
     EXPECT_TRUE(status.ok()) << status;
-    BudgetConfig budget;
-    budget.ratio = std::stod(ratio);
-    budget.heads = heads;
-    auto kept = SelectKept(budget, {}, 0, 1, input_, &scores);
+    auto kept = SelectKept(budget, {}, num_layers, scorer->observation_window(), input_, &scores);
     EXPECT_TRUE(kept.ok()) << kept.status();
     return *kept;
   }
@@ -78,7 +77,7 @@ TEST_F(Kvpress, RetainedSetsAreEqual) {
        {"knorm", "keydiff", "qfilters", "streaming_llm", "snapkv", "tova", "h2o", "expected_attention"}) {
     for (const char* ratio : kRatios) {
       const TensorFile::Tensor golden = *file_.Get(std::string(name) + "." + ratio);
-      const auto kept = Kept(name, ratio, HeadBudget::kUniform);
+      const auto kept = Kept(name, {.ratio = std::stod(ratio)});
       for (int h = 0; h < kGoldenHeads; ++h) {
         ASSERT_EQ(static_cast<int64_t>(kept[h].size()), golden.shape[1]) << name << " " << ratio;
         std::vector<uint32_t> want(kept[h].size());
@@ -89,17 +88,60 @@ TEST_F(Kvpress, RetainedSetsAreEqual) {
   }
 }
 
+// By ratio, and by as many tokens.
 TEST_F(Kvpress, AdaKvKeepsTheSameOfEachHead) {
   for (const char* name : {"knorm", "keydiff", "snapkv"}) {
     for (const char* ratio : kRatios) {
       const TensorFile::Tensor golden = *file_.Get(std::string("adakv.") + name + "." + ratio);
-      const auto kept = Kept(name, ratio, HeadBudget::kAdaptive);
-      for (int h = 0; h < kGoldenHeads; ++h) {
-        std::vector<uint32_t> want;
-        for (uint32_t i = 0; i < kGoldenTokens; ++i) {
-          if (golden.data[h * kGoldenTokens + i] != 0) want.push_back(i);
+      const BudgetConfig by_ratio{.ratio = std::stod(ratio), .heads = HeadBudget::kAdaptive};
+      const BudgetConfig by_tokens{.tokens = static_cast<int64_t>(kGoldenTokens * (1 - by_ratio.ratio)),
+                                   .heads = HeadBudget::kAdaptive};
+      for (const BudgetConfig& budget : {by_ratio, by_tokens}) {
+        const auto kept = Kept(name, budget);
+        for (int h = 0; h < kGoldenHeads; ++h) {
+          std::vector<uint32_t> want;
+          for (uint32_t i = 0; i < kGoldenTokens; ++i) {
+            if (golden.data[h * kGoldenTokens + i] != 0) want.push_back(i);
+          }
+          EXPECT_EQ(kept[h], want) << name << " at " << ratio << ", head " << h;
         }
-        EXPECT_EQ(kept[h], want) << name << " at " << ratio << ", head " << h;
+      }
+    }
+  }
+}
+
+// Budgets within rounding: kvpress rounds each layer's, ours add up to the rounded sum.
+TEST_F(Kvpress, PyramidBudgetsAreEqualWithinRounding) {
+  struct Row {
+    int32_t prompt, tokens, percent, window, beta, layers, layer, kept;
+  };
+  const TensorFile::Tensor golden = *file_.Get("pyramid");
+  ASSERT_GT(golden.shape[0], 1000);
+  for (int64_t i = 0; i < golden.shape[0]; ++i) {
+    Row row;
+    std::memcpy(&row, golden.data + i * sizeof(row), sizeof(row));
+    const BudgetConfig budget{.tokens = row.tokens,
+                              .ratio = row.percent / 100.0,
+                              .heads = HeadBudget::kPyramid,
+                              .beta = static_cast<double>(row.beta)};
+    const BudgetScope scope{.layer = row.layer, .num_layers = row.layers, .length = row.prompt, .window = row.window};
+    EXPECT_LE(std::abs(KeptTokens(budget, row.prompt, scope) - row.kept), 1)
+        << row.prompt << " tokens, budget " << row.tokens << " or " << row.percent << " % off, window " << row.window
+        << ", beta " << row.beta << ", layer " << row.layer << " of " << row.layers;
+  }
+}
+
+TEST_F(Kvpress, PyramidKvKeepsTheSameOfEachLayer) {
+  constexpr int kLayers = 4;
+  for (const char* ratio : kRatios) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const TensorFile::Tensor golden = *file_.Get(std::string("pyramidkv.") + ratio + "." + std::to_string(layer));
+      input_.layer = layer;
+      const auto kept = Kept("snapkv", {.ratio = std::stod(ratio), .heads = HeadBudget::kPyramid}, kLayers);
+      for (int h = 0; h < kGoldenHeads; ++h) {
+        std::vector<uint32_t> want(golden.shape[1]);
+        std::memcpy(want.data(), golden.data + h * want.size() * sizeof(uint32_t), want.size() * sizeof(uint32_t));
+        EXPECT_EQ(kept[h], want) << ratio << ", layer " << layer << ", head " << h;
       }
     }
   }

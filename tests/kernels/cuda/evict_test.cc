@@ -44,15 +44,17 @@ struct StoredHead {
 
 // Scores of heads of several lengths, one call for all.
 std::vector<std::vector<float>> ScoresOn(Backend* backend, KeyScore kind, int dim, DType dtype, int64_t window) {
+  std::vector<std::unique_ptr<MadeUpWindows>> windows;
   std::vector<std::unique_ptr<StoredHead>> heads;
   std::vector<std::vector<float>> scores, anchors;
   std::vector<ScoreTask> tasks;
   for (const int count : {0, 1, 127, 128, 129, 300}) {
     heads.push_back(std::make_unique<StoredHead>(backend, count, dim, dtype));
-    const int64_t needed = window == 0 ? 1 : (count + window - 1) / window;
-    anchors.push_back(Gaussian(static_cast<size_t>(needed) * dim, 5 + count));
+    windows.push_back(std::make_unique<MadeUpWindows>(count, window, window % 2 == 0 ? 0 : 3));
+    const KeyWindows view = windows.back()->view();
+    anchors.push_back(Gaussian(static_cast<size_t>(view.count) * dim, 5 + count));
     scores.emplace_back(count, -7.0f);
-    tasks.push_back({heads.back()->rows, count, kind, anchors.back().data(), window, nullptr});
+    tasks.push_back({heads.back()->rows, count, kind, anchors.back().data(), view, nullptr});
   }
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i].out = scores[i].data();
   EXPECT_EQ(backend->Score(tasks.data(), static_cast<int>(tasks.size())), Outcome::kDone);
@@ -88,14 +90,16 @@ TEST(CudaEvict, ScoresAreTheCpus) {
 // Sums of heads of several lengths, one call for all.
 std::vector<std::vector<double>> SumsOn(Backend* backend, int dim, DType dtype, bool unit, int64_t window) {
   std::vector<std::unique_ptr<StoredHead>> heads;
+  std::vector<std::unique_ptr<MadeUpWindows>> windows;
   std::vector<std::vector<double>> sums;
   std::vector<SumTask> tasks;
   std::vector<int> counts = {0, 1, 255, 256, 257, 700};
   if (dim == 64 && window == 0) counts.push_back(33 * kSumGroup + 5);  // more groups than are read ahead
   for (const int count : counts) {
     heads.push_back(std::make_unique<StoredHead>(backend, count, dim, dtype));
-    tasks.push_back({heads.back()->rows, count, unit, window});
-    sums.emplace_back(tasks.back().windows() * dim, -7.0);
+    windows.push_back(std::make_unique<MadeUpWindows>(count, window, window % 2 == 0 ? 0 : 3));
+    tasks.push_back({heads.back()->rows, count, unit, windows.back()->view()});
+    sums.emplace_back(tasks.back().windows.count * dim, -7.0);
   }
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i].sums = sums[i].data();
   EXPECT_EQ(backend->Sum(tasks.data(), static_cast<int>(tasks.size())), Outcome::kDone);
@@ -109,7 +113,7 @@ TEST(CudaEvict, SumsAreTheCpus) {
     for (const int dim : kHeadDims) {
       for (const DType dtype : DTypesOf(dim)) {
         for (const bool unit : {false, true}) {
-          for (const int64_t window : {0, 50, 256, 400}) {
+          for (const int64_t window : {0, 50, 256, 400, 601}) {
             SCOPED_TRACE(testing::Message()
                          << "dim " << dim << " type " << int(dtype) << " unit " << unit << " window " << window);
             const auto want = SumsOn(cpu.get(), dim, dtype, unit, window);
@@ -189,9 +193,10 @@ TEST(CudaEvict, EveryCallOfTheDeviceFailsOnce) {
         const std::vector<float> anchor = Gaussian(dim, 1);
         std::vector<float> scores(count);
         std::vector<double> sums(count * dim);  // a window a key: more than a lane holds at first, too
+        const MadeUpWindows windows(count, 1, 0);
         std::vector<uint32_t> places;
-        const SumTask sum = {head.rows, count, true, 1, sums.data()};
-        const ScoreTask score = {head.rows, count, KeyScore::kL2, anchor.data(), 0, scores.data()};
+        const SumTask sum = {head.rows, count, true, windows.view(), sums.data()};
+        const ScoreTask score = {head.rows, count, KeyScore::kL2, anchor.data(), {}, scores.data()};
         const SelectTask select = {scores.data(), count, 100, &places};
         control->error = error;
         control->fail_call = control->calls + fail;

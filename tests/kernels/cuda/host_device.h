@@ -151,13 +151,14 @@ class HostDevice final : public Device {
   }
   Error Sum(const SumArgs& args, Stream) override {
     return Open([&] {
-      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i]);
+      for (int i = 0; i < args.num_items; ++i)
+        CheckChunks(args.items[i], args.items[i].key_begins[args.items[i].groups]);
       RunSumOnHost(args, ++seed_);
     });
   }
   Error Score(const ScoreArgs& args, Stream) override {
     return Open([&] {
-      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i]);
+      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].count);
       RunScoreOnHost(args, ++seed_);
     });
   }
@@ -195,8 +196,8 @@ class HostDevice final : public Device {
     abort();
   }
   template <typename Item>
-  void CheckChunks(const Item& item) {
-    for (int key = 0; key < item.count; key += item.chunk_tokens) MustReach(item.chunks[key / item.chunk_tokens]);
+  void CheckChunks(const Item& item, int count) {
+    for (int key = 0; key < count; key += item.chunk_tokens) MustReach(item.chunks[key / item.chunk_tokens]);
   }
   void CheckRuns(const LowRankRows& rows) {
     for (int r = 0; r < rows.num_runs; ++r) {
