@@ -25,7 +25,10 @@ constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"se
 
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
   std::shared_ptr<Index> index = core.catalog.Find(name);
-  if (index == nullptr) return FieldError("INDEX_NOT_FOUND", field, "no such index", absl::StatusCode::kNotFound);
+  if (index == nullptr) {
+    return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: '", name, "'"),
+                      absl::StatusCode::kNotFound);
+  }
   return index;
 }
 

@@ -91,19 +91,19 @@ int Run(int argc, char** argv) {
   ReplayOptions options;
   CLI::App app("Replay a recorded decode of a real model through a running seined, and compare with exact attention.",
                "seine-demo");
-  app.add_option("--server", server, "unix:///path/to/socket or host:port")->envname("SEINE_SERVER");
+  app.add_option("--server", server, "unix:///path/to/socket, /path/to/socket or host:port (default: the socket that seined listens on)")->envname("SEINE_SERVER");
   app.add_option("--trace", path, "Recorded queries and keys (python -m seine_kv.trace)")->required();
-  app.add_option("--steps", options.steps, "Decode steps: the trace's last tokens (512)");
-  app.add_option("--top-k", options.top_k, "Tokens retrieved for each query head (100)")->check(CLI::Range(1, 65536));
+  app.add_option("--steps", options.steps, "Decode steps: the trace's last tokens (default: 512)");
+  app.add_option("--top-k", options.top_k, "Tokens retrieved for each query head (default: 100)")->check(CLI::Range(1, 65536));
   app.add_option("--profile", options.profile,
                  "One of the server's model profiles: keys are held in the balanced code instead of ParisKV's");
   app.add_option("--model-layers", options.model_layers,
                  "Layers of the model, as the profile has them (default: up to the last recorded)");
-  app.add_option("--beta", options.beta, "Share of the zone kept as candidates (.10)");
-  app.add_option("--refine", options.refine, "Survivors that are scored exactly (200)");
+  app.add_option("--beta", options.beta, "Share of the zone kept as candidates (default: .10)");
+  app.add_option("--refine", options.refine, "Survivors that are scored exactly (default: 200)");
   app.add_option("--transport", transport, "blocking, or polling: least latency, one core spins")
       ->check(CLI::IsMember({"blocking", "polling"}).description(""));
-  app.add_option("--wait", wait_seconds, "Seconds to wait for the server (10)")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--wait", wait_seconds, "Seconds to wait for the server (default: 10)")->check(CLI::Range(0.0, 1e6));
   app.add_option("-o,--output", output, "table or json")->check(CLI::IsMember({"table", "json"}).description(""));
   app.footer(cli::kExitCodeHelp);
   try {
