@@ -47,6 +47,7 @@ absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::
   if (!config.ok()) return config.status();
   auto index = core.catalog.Create(*config);
   if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
+  core.log.Created(**index);
   ToProto(**index, response->mutable_index());
   return absl::OkStatus();
 }
@@ -68,6 +69,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
   if (!index.ok()) return index.status();
   // Of two deletions at once, one finds nothing.
   if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
+  core.log.Deleted(request.name());
   return absl::OkStatus();
 }
 

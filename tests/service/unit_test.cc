@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "profile/spelling.h"
+#include "seine/v1/eviction.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "seine/v1/subspace.pb.h"
 #include "service/address.h"
 #include "service/announcing_moment.h"
 #include "service/config.h"
@@ -166,6 +170,24 @@ TEST(Config, Bytes) {
   }
   for (const char* wrong : {"", "GiB", "-1", "1.5GiB", "8 GiB", "8GiBs", "99999999999GiB", "0x10"}) {
     EXPECT_FALSE(ParseBytes(wrong).ok()) << wrong;
+  }
+}
+
+// profile/spelling.h's numbers are the wire's, and the wire's own names are among its spellings.
+TEST(Config, TheWiresNamesAreSpellings) {
+  const google::protobuf::EnumDescriptor* const types[] = {
+      v1::DType_descriptor(),  v1::Scope_descriptor(),      v1::GqaReduce_descriptor(), v1::Coarse_descriptor(),
+      v1::Centre_descriptor(), v1::RopeStyle_descriptor(),  v1::KvStore_descriptor(),   v1::KeyFrame_descriptor(),
+      v1::Anchor_descriptor(), v1::Similarity_descriptor(), v1::Metric_descriptor(),    v1::HeadBudget_descriptor(),
+      v1::Path_descriptor()};
+  EXPECT_EQ(AllValueSpellings().size(), std::size(types));
+  for (const auto* type : types) {
+    const std::string zero = type->value(0)->name(), prefix = zero.substr(0, zero.rfind("UNSPECIFIED"));
+    for (int i = 1; i < type->value_count(); ++i) {
+      const auto* value = type->value(i);
+      if (value->number() == v1::D_TYPE_INT32 && type == v1::DType_descriptor()) continue;  // of positions, no setting
+      EXPECT_EQ(FindValue(type->name(), value->name().substr(prefix.size())), value->number()) << value->name();
+    }
   }
 }
 
