@@ -20,6 +20,7 @@
 #include "bench/progress.h"
 #include "bench/svg_plot.h"
 #include "bench/table.h"
+#include "bench/value_flag.h"
 
 namespace seine::bench {
 namespace {
@@ -61,7 +62,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
   app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
   app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
   app->add_option("--dtype", f->data.dtype, "of the keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
-      ->check(IsMember({"fp32", "fp16", "bf16"}))
+      ->transform(ValueOf("DType"))
       ->group(data);
   const char* evict = "Eviction";
   app->add_option("--scorer", f->scorers, "names, or all")->delimiter(',')->capture_default_str()->group(evict);
@@ -70,7 +71,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
       ->capture_default_str()
       ->group(evict);
   app->add_option("--heads", f->heads, "how the budget is dealt out: uniform, adaptive or pyramid")
-      ->check(IsMember({"uniform", "adaptive", "pyramid"}))
+      ->transform(ValueOf("HeadBudget"))
       ->capture_default_str()
       ->group(evict);
   app->add_option("--safeguard", f->safeguard, "adaptive: share of its budget that a head is sure of")

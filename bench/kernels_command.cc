@@ -161,7 +161,7 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--refine", f->refine, "Keys of a query scored exactly")->check(CLI::Range(0, 65536));
   command->add_option("--dense", f->dense, "Dense tokens read for SOFTMAX_SUM, from the host")
       ->check(CLI::Range(0, 1 << 20));
-  command->add_option("--scope", f->scope)->check(CLI::IsMember({"kv_head", "q_head"}));
+  command->add_option("--scope", f->scope)->transform(ValueOf("Scope"));
   command->add_option("--rank", f->rank, "Of subspaces, at most head_dim; 0: three quarters of it")
       ->check(CLI::Range(0, 256));
   command->add_option("--interval", f->interval, "Rows between a subspace's updates")->check(CLI::Range(1, 128));

@@ -18,6 +18,7 @@
 #include "bench/peers.h"
 #include "bench/recall.h"
 #include "bench/report.h"
+#include "bench/value_flag.h"
 #include "index/config.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
@@ -74,7 +75,7 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
       ->group(data);
   app->add_option("--dtype", f->data.dtype,
                   "of the stored keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
-      ->check(IsMember({"fp32", "fp16", "bf16"}))
+      ->transform(ValueOf("DType"))
       ->group(data);
   const char* search = "Search";
   app->add_option("--top-k", f->top_k, "keys wanted a query")->capture_default_str()->group(search);
@@ -105,23 +106,23 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
       ->capture_default_str()
       ->group(search);
   app->add_option("--coarse", f->coarse, "first stage: sign_ip, or the paper's collision")
-      ->check(IsMember({"sign_ip", "collision"}))
+      ->transform(ValueOf("Coarse"))
       ->capture_default_str()
       ->group(search);
   app->add_option("--rho", f->rho, "collision: share of the keys that the tiers cover")
       ->capture_default_str()
       ->group(search);
   app->add_option("--centre", f->centre, "what keys are encoded against: window, global or none (the paper)")
-      ->check(IsMember({"window", "global", "none"}))
+      ->transform(ValueOf("Centre"))
       ->capture_default_str()
       ->group(search);
   app->add_option("--window", f->window, "tokens that share a centre")->capture_default_str()->group(search);
   app->add_option("--scope", f->scope, "one answer per q_head or per kv_head")
-      ->check(IsMember({"q_head", "kv_head"}))
+      ->transform(ValueOf("Scope"))
       ->capture_default_str()
       ->group(search);
-  app->add_option("--reduce", f->reduce, "how a kv_head's query heads agree: softmax_sum, max or mean")
-      ->check(IsMember({"softmax_sum", "max", "mean"}))
+  app->add_option("--reduce,--gqa-reduce", f->reduce, "how a kv_head's query heads agree: softmax_sum, max or mean")
+      ->transform(ValueOf("GqaReduce"))
       ->capture_default_str()
       ->group(search);
   const char* peers = "Peers in the same run and table";

@@ -27,7 +27,7 @@ constexpr char kServiceDescription[] =
     "\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream --polling\n"
-    "  seine-bench service --endpoint unix:///run/user/1000/seine.sock --steps 500 -o json";
+    "  seine-bench service --server /run/user/1000/seine.sock --steps 500 -o json";
 
 struct ServiceFlags {
   ServiceOptions bench;
@@ -39,7 +39,9 @@ struct ServiceFlags {
 void AddFlags(CLI::App* app, ServiceFlags* f) {
   using CLI::IsMember;
   ServiceOptions& b = f->bench;
-  app->add_option("--endpoint", b.endpoint, "of a running server: unix:///path or host:port");
+  app->add_option("--server,--endpoint", b.endpoint,
+                  "a running server: unix:///path, /path or host:port; absent, and without --spawn: SEINE_SERVER, or "
+                  "where seined listens by itself");
   app->add_option("--spawn", f->spawn, "path of seined: start one for this run, on a Unix socket");
   app->add_option("--threads", f->threads, "of the spawned server and of the work in process; 0: one a core")
       ->capture_default_str();
@@ -61,8 +63,8 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
 
 absl::Status Check(const ServiceFlags& f) {
   constexpr int64_t kMostTokens = 1 << 22;
-  if (f.bench.endpoint.empty() == f.spawn.empty()) {
-    return absl::InvalidArgumentError("give exactly one of --endpoint ADDRESS and --spawn PROGRAM");
+  if (!f.bench.endpoint.empty() && !f.spawn.empty()) {
+    return absl::InvalidArgumentError("give one of --server ADDRESS and --spawn PROGRAM");
   }
   if (f.bench.steps < 1 || f.bench.steps > kMostTokens)
     return InvalidFlag("steps", absl::StrCat("not in [1, ", kMostTokens, "]"));
@@ -162,6 +164,7 @@ absl::Status WritePlot(const ServiceFlags& f, const ServiceResult& r) {
 
 absl::Status Run(ServiceFlags f) {
   if (absl::Status s = Check(f); !s.ok()) return s;
+  if (f.spawn.empty() && f.bench.endpoint.empty()) f.bench.endpoint = client::EndpointFromEnvironment();
   f.bench.unary = f.transport == "unary";
   f.bench.transport = f.polling ? client::Transport::kPolling : client::Transport::kBlocking;
   std::unique_ptr<ServerProcess> server;

@@ -18,6 +18,7 @@
 #include "bench/subspace_storage.h"
 #include "bench/svg_plot.h"
 #include "bench/table.h"
+#include "bench/value_flag.h"
 #include "kernels/cpu/ops.h"
 
 namespace seine::bench {
@@ -105,7 +106,7 @@ void AddFlags(CLI::App* app, SubspaceFlags* f) {
       ->capture_default_str()
       ->group(run);
   app->add_option("--frame", f->frame, "whose keys the JSON's first figures and the plot are of: post_rope or pre_rope")
-      ->check(IsMember({"post_rope", "pre_rope"}))
+      ->transform(ValueOf("KeyFrame"))
       ->capture_default_str()
       ->group(run);
   app->add_option("-o,--output", f->output, "table or json")

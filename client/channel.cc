@@ -18,17 +18,21 @@
 namespace seine::client {
 namespace {
 
-std::string SocketPath(const std::string& endpoint) {  // empty: not a Unix socket
+// Of "unix:///path", "unix:path", or a path with a slash in it as it stands; empty: not a Unix socket.
+std::string SocketPath(const std::string& endpoint) {
   absl::string_view path = endpoint;
+  const bool bare =
+      absl::StartsWith(endpoint, "/") || (absl::StrContains(endpoint, "/") && !absl::StrContains(endpoint, ":"));
+  if (bare) return endpoint;
   if (!absl::ConsumePrefix(&path, "unix:")) return "";
   absl::ConsumePrefix(&path, "//");
   return std::string(path);
 }
 
 absl::Status CheckEndpoint(const std::string& endpoint) {
-  constexpr absl::string_view kForms = "expected unix:///path/to/socket or host:port";
-  if (absl::StartsWith(endpoint, "unix:")) {
-    const std::string path = SocketPath(endpoint);
+  constexpr absl::string_view kForms = "expected unix:///path/to/socket, /path/to/socket or host:port";
+  const std::string path = SocketPath(endpoint);
+  if (!path.empty() || absl::StartsWith(endpoint, "unix:")) {
     if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": ", kForms));
     if (path.size() >= sizeof(sockaddr_un::sun_path)) {
       return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": a socket's path has at most ",
@@ -54,6 +58,11 @@ absl::Status NoServer(const std::string& endpoint) {
 }
 
 }  // namespace
+
+std::string EndpointFromEnvironment() {
+  const char* server = std::getenv("SEINE_SERVER");
+  return server != nullptr && *server != '\0' ? server : DefaultEndpoint();
+}
 
 std::string DefaultEndpoint() {
   const char* folder = std::getenv("XDG_RUNTIME_DIR");
@@ -81,7 +90,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string&
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   }
-  auto channel = grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+  const std::string path = SocketPath(endpoint);
+  auto channel = grpc::CreateCustomChannel(path.empty() ? endpoint : absl::StrCat("unix:", path),
+                                           grpc::InsecureChannelCredentials(), arguments);
 
   const auto deadline = absl::ToChronoTime(absl::Now() + options.connect_timeout);
   for (;;) {

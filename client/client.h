@@ -38,6 +38,8 @@ namespace seine::client {
 // Where seined listens unless told otherwise: unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else
 // unix:///tmp/seine-<uid>.sock.
 std::string DefaultEndpoint();
+// What SEINE_SERVER names, as every program takes it; DefaultEndpoint() where it is not set or empty.
+std::string EndpointFromEnvironment();
 
 // The request's field that an error is about, such as "item.keys.shape"; empty if the server named none.
 std::string FieldOf(const absl::Status& status);
@@ -77,8 +79,8 @@ class DecodeStream {
 
 class Client {
  public:
-  // `endpoint`: unix:///absolute/path, unix:path or host:port. INVALID_ARGUMENT for another form; UNAVAILABLE if
-  // nothing answers there within connect_timeout.
+  // `endpoint`: unix:///absolute/path, unix:path, a path with a slash in it, or host:port. INVALID_ARGUMENT for another
+  // form; UNAVAILABLE if nothing answers there within connect_timeout.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& endpoint, const Options& options = {});
   virtual ~Client() = default;
 

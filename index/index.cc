@@ -40,6 +40,14 @@ absl::Status BeyondLongest(int64_t position, int64_t longest) {
       absl::StrCat("position: ", position, " is not in [0, ", longest, "], the longest layer"));
 }
 
+absl::Status NoSequence(absl::string_view id) {
+  return absl::NotFoundError(absl::StrCat("sequence: not found: '", id, "'"));
+}
+
+absl::Status AlreadyInUse(absl::string_view id) {
+  return absl::AlreadyExistsError(absl::StrCat("sequence id: '", id, "' is already in use"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
@@ -75,9 +83,10 @@ IndexStats IndexImpl::stats() const {
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end()) return absl::NotFoundError("sequence: not found");
+  if (found == sequences_.end()) return NoSequence(handle.id);
   if (handle.generation != 0 && handle.generation != found->second->generation) {
-    return absl::FailedPreconditionError("sequence: stale generation; the id was deleted and made again");
+    return absl::FailedPreconditionError(
+        absl::StrCat("sequence: stale generation; '", handle.id, "' was deleted and made again"));
   }
   return found->second;
 }
@@ -91,7 +100,7 @@ absl::Status IndexImpl::CheckNewId(absl::string_view id) const {
       return absl::InvalidArgumentError("sequence id: holds a character that is not printable");
   }
   ReaderLock lock(mutex_);
-  if (sequences_.contains(id)) return absl::AlreadyExistsError("sequence id: already in use");
+  if (sequences_.contains(id)) return AlreadyInUse(id);
   return absl::OkStatus();
 }
 
@@ -117,7 +126,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, ab
   sequence->generation = last_generation_;
   SequenceHandle handle{name, sequence->generation};
   if (!sequences_.emplace(std::move(name), sequence).second) {
-    return absl::AlreadyExistsError("sequence id: already in use");
+    return AlreadyInUse(id);
   }
   return handle;
 }
@@ -165,7 +174,7 @@ absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
   if (!sequence.ok()) return sequence.status();
   WriterLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end() || found->second != *sequence) return absl::NotFoundError("sequence: not found");
+  if (found == sequences_.end() || found->second != *sequence) return NoSequence(handle.id);
   sequences_.erase(found);
   return absl::OkStatus();
 }

@@ -94,8 +94,9 @@ std::string Address::ToString() const {
 absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   Address address;
   absl::string_view rest = text;
-  if (absl::ConsumePrefix(&rest, "unix:")) {
-    absl::ConsumePrefix(&rest, "//");
+  const bool bare_path = absl::StartsWith(text, "/") || (absl::StrContains(text, '/') && !absl::StrContains(text, ':'));
+  if (bare_path || absl::ConsumePrefix(&rest, "unix:")) {
+    if (!bare_path) absl::ConsumePrefix(&rest, "//");
     address.unix_path = std::string(rest);
     if (rest.empty()) return absl::InvalidArgumentError("listen: unix: without a path");
     if (rest.size() >= sizeof(sockaddr_un{}.sun_path)) {

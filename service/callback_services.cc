@@ -34,16 +34,16 @@ template <typename Request, typename Response>
 using Call = absl::Status (*)(Core&, const Request&, Response*);
 
 template <typename Request, typename Response>
-ServerUnaryReactor* Light(Core& core, CallbackServerContext* context, Call<Request, Response> call,
+ServerUnaryReactor* Light(Core& core, const char* method, CallbackServerContext* context, Call<Request, Response> call,
                           const Request* request, Response* response) {
   ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool entered = core.under_way.Enter();
-  reactor->Finish(entered ? Finished(core, call(core, *request, response)) : ToGrpc(ShuttingDown()));
+  reactor->Finish(entered ? Finished(core, method, call(core, *request, response)) : ToGrpc(ShuttingDown()));
   return reactor;
 }
 
 template <typename Request, typename Response>
-ServerUnaryReactor* Heavy(Core& core, CallbackServerContext* context, Call<Request, Response> call,
+ServerUnaryReactor* Heavy(Core& core, const char* method, CallbackServerContext* context, Call<Request, Response> call,
                           const Request* request, Response* response) {
   ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!core.under_way.Enter()) {
@@ -53,9 +53,9 @@ ServerUnaryReactor* Heavy(Core& core, CallbackServerContext* context, Call<Reque
   const bool accepted = core.executor.Submit([=, &core] {
     absl::Status status = StillWanted(*context);
     if (status.ok()) status = call(core, *request, response);
-    reactor->Finish(Finished(core, status));
+    reactor->Finish(Finished(core, method, status));
   });
-  if (!accepted) reactor->Finish(Finished(core, QueueFull(core)));
+  if (!accepted) reactor->Finish(Finished(core, method, QueueFull(core)));
   return reactor;
 }
 
@@ -104,7 +104,7 @@ class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStrea
   AppendStreamReactor(Core& core, StreamSet& streams, CallbackServerContext* context, v1::AppendStreamResponse* totals)
       : core_(core), streams_(streams), context_(context), totals_(totals) {
     StartRead(&request_);  // before Add: a Finish by Drain must not come first
-    if (!streams_.Add(this) && turns_.BeginFinish()) Finish(Finished(core_, ShuttingDown()));
+    if (!streams_.Add(this) && turns_.BeginFinish()) Finish(Finished(core_, "AppendStream", ShuttingDown()));
   }
 
   void OnReadDone(bool ok) override {
@@ -113,7 +113,7 @@ class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStrea
     if (!core_.executor.Submit([this] { TakePiece(); })) End(QueueFull(core_));
   }
   void Drain() override {
-    if (turns_.BeginDrain()) Finish(Finished(core_, ShuttingDown()));
+    if (turns_.BeginDrain()) Finish(Finished(core_, "AppendStream", ShuttingDown()));
   }
   void OnDone() override {
     streams_.Remove(this);
@@ -126,11 +126,11 @@ class AppendStreamReactor final : public grpc::ServerReadReactor<v1::AppendStrea
     absl::Status status = StillWanted(*context_);
     if (status.ok()) status = AppendPiece(core_, request_, totals_);
     if (!status.ok()) return End(status);
-    if (!turns_.BeginRead()) return Finish(Finished(core_, ShuttingDown()));
+    if (!turns_.BeginRead()) return Finish(Finished(core_, "AppendStream", ShuttingDown()));
     StartRead(&request_);
   }
   void End(const absl::Status& status) {
-    if (turns_.BeginFinish()) Finish(Finished(core_, status));
+    if (turns_.BeginFinish()) Finish(Finished(core_, "AppendStream", status));
   }
 
   Core& core_;
@@ -152,7 +152,7 @@ class Refusal final : public grpc::ServerReadReactor<v1::AppendStreamRequest> {
 #define SEINE_UNARY(method, weight)                                                              \
   ServerUnaryReactor* method(CallbackServerContext* context, const v1::method##Request* request, \
                              v1::method##Response* response) override {                          \
-    return weight(core_, context, &seine::method, request, response);                            \
+    return weight(core_, #method, context, &seine::method, request, response);                   \
   }
 
 class CallbackIndexService final : public v1::IndexService::CallbackService {

@@ -3,11 +3,14 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace seine {
 
 absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (indexes_.contains(config.name)) return absl::AlreadyExistsError("name: an index of this name lives");
+  if (indexes_.contains(config.name))
+    return absl::AlreadyExistsError(absl::StrCat("name: there is an index '", config.name, "' already"));
   if (indexes_.size() >= kMaxIndexes) return absl::ResourceExhaustedError("the server holds as many indexes as it may");
   auto index = Index::Create(config, backend_, budget_);
   if (!index.ok()) return index.status();

@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "profile/spelling.h"
 #include "service/address.h"
 #include "service/convert.h"
 #include "service/yaml_message.h"
@@ -80,7 +81,8 @@ Setting ListenSetting() {
     return absl::OkStatus();
   };
   return {"server.listen", "ADDRESS",
-          "unix:PATH (mode 0600) or HOST:PORT on loopback, port 0 for any free one. Beyond loopback is refused until "
+          "unix:PATH or /PATH (mode 0600), or HOST:PORT on loopback, port 0 for any free one. Beyond loopback is "
+          "refused until "
           "there are "
           "TLS and authentication.",
           set, [](const ServerConfig& config) { return config.server.listen; }};
@@ -152,14 +154,7 @@ std::vector<Setting> MakeSettings() {
   };
 }
 
-absl::Status Apply(const std::string& key, const std::string& value, const std::string& where, ServerConfig* config) {
-  for (const Setting& setting : Settings()) {
-    if (setting.key != key) continue;
-    if (auto s = setting.set(value, config); !s.ok()) return Wrong(absl::StrCat(where, ": ", s.message()));
-    return absl::OkStatus();
-  }
-  return Wrong(absl::StrCat(where, ": unknown key"));
-}
+std::string AsItIs(absl::string_view key) { return std::string(key); }
 
 absl::Status ApplyIndexes(const YAML::Node& list, const std::string& file, ServerConfig* config) {
   if (!list.IsSequence()) return Wrong("indexes: expected a list");
@@ -192,7 +187,7 @@ absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerCo
     for (const auto& entry : section.second) {
       const std::string key = absl::StrCat(name, ".", entry.first.IsScalar() ? entry.first.Scalar() : "?");
       const std::string value = entry.second.IsScalar() ? entry.second.Scalar() : "";
-      if (auto s = Apply(key, value, key, config); !s.ok()) return s;
+      if (auto s = ApplySetting(key, value, key, config, AsItIs); !s.ok()) return s;
     }
   }
   return absl::OkStatus();
@@ -203,6 +198,22 @@ absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerCo
 const std::vector<Setting>& Settings() {
   static const auto* const kSettings = new std::vector<Setting>(MakeSettings());
   return *kSettings;
+}
+
+absl::Status ApplySetting(const std::string& key, const std::string& value, const std::string& where,
+                          ServerConfig* config, std::string (*name)(absl::string_view)) {
+  std::vector<std::string> keys;
+  for (const Setting& setting : Settings()) {
+    if (setting.key != key) {
+      keys.push_back(setting.key);
+      continue;
+    }
+    if (auto s = setting.set(value, config); !s.ok()) return Wrong(absl::StrCat(where, ": ", s.message()));
+    return absl::OkStatus();
+  }
+  const std::string nearest = NearestWord(key, keys);
+  const std::string hint = nearest.empty() ? "" : absl::StrCat("; did you mean ", name(nearest), "?");
+  return Wrong(absl::StrCat(where, ": unknown key", hint));
 }
 
 absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
@@ -218,20 +229,9 @@ absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyEnvironment(const char* const* environment, ServerConfig* config) {
-  for (; *environment != nullptr; ++environment) {
-    absl::string_view rest = *environment;
-    if (!absl::ConsumePrefix(&rest, "SEINE__")) continue;
-    const std::pair<std::string, std::string> entry = absl::StrSplit(rest, absl::MaxSplits('=', 1));
-    const std::string key = absl::StrReplaceAll(absl::AsciiStrToLower(entry.first), {{"__", "."}});
-    if (auto s = Apply(key, entry.second, absl::StrCat("environment: SEINE__", entry.first), config); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config) {
   for (const auto& [key, value] : keys_and_values) {
-    if (auto s = Apply(key, value, FlagOf(key), config); !s.ok()) return s;
+    if (auto s = ApplySetting(key, value, FlagOf(key), config, AsItIs); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "seine/v1/index_service.pb.h"
 #include "service/server.h"
 
@@ -28,6 +29,7 @@ struct ServerConfig {
   int grace_seconds = 10;
   std::string log_level = "info";
   std::string log_format = "text";
+  std::vector<std::string> warnings;  // of variables that were passed over but look like settings; for the log
 };
 
 struct Setting {
@@ -39,6 +41,11 @@ struct Setting {
 };
 const std::vector<Setting>& Settings();
 std::string FlagOf(const std::string& key);
+
+// One setting, `where` it stands in front of an error. `name` writes a key as it would be written there, for "did you
+// mean".
+absl::Status ApplySetting(const std::string& key, const std::string& value, const std::string& where,
+                          ServerConfig* config, std::string (*name)(absl::string_view key));
 
 // Each of the three layers over `config`. INVALID_ARGUMENT in one line that names where, the key and what is wrong.
 absl::Status ApplyYaml(const std::string& path, ServerConfig* config);

@@ -25,7 +25,10 @@ constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"se
 
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
   std::shared_ptr<Index> index = core.catalog.Find(name);
-  if (index == nullptr) return FieldError("INDEX_NOT_FOUND", field, "no such index", absl::StatusCode::kNotFound);
+  if (index == nullptr) {
+    return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: '", name, "'"),
+                      absl::StatusCode::kNotFound);
+  }
   return index;
 }
 
@@ -44,6 +47,7 @@ absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::
   if (!config.ok()) return config.status();
   auto index = core.catalog.Create(*config);
   if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
+  core.log.Created(**index);
   ToProto(**index, response->mutable_index());
   return absl::OkStatus();
 }
@@ -65,6 +69,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
   if (!index.ok()) return index.status();
   // Of two deletions at once, one finds nothing.
   if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
+  core.log.Deleted(request.name());
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "index/memory_budget.h"
 #include "kernels/backend.h"
 #include "service/catalog.h"
+#include "service/event_log.h"
 #include "service/executor.h"
 #include "service/profiles.h"
 
@@ -75,6 +76,7 @@ struct Core {
   std::shared_ptr<MemoryBudget> budget;
   Catalog catalog;
   CallsUnderWay under_way;
+  EventLog log;
   std::atomic<int64_t> calls{0};   // answered, a Decode step counting as one
   std::atomic<int64_t> errors{0};  // of them, with a status that is not OK
   Executor executor;

@@ -92,7 +92,7 @@ class DecodeStream {
   void Finish(const absl::Status& status) {
     reading_ = false;
     ++pending_;
-    wire_.Finish(Finished(core_, status), &finish_tag_);
+    wire_.Finish(Finished(core_, "Decode", status), &finish_tag_);
   }
   void OnFinished(bool) { --pending_; }
 

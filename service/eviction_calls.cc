@@ -57,7 +57,9 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;
   if (auto s = KeepFrom(request.keep(), "keep", &params.keep); !s.ok()) return s;
   params.dry_run = request.dry_run();
+  EventLog::ByCall by_call(core.log, request.handle().index());
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
+  if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);
   if (!answer.ok()) return Explain(answer.status(), "", kEvictionNames);
   for (const std::vector<int32_t>& head : answer->kept) SetVector(head, response->add_kept());
   response->set_tokens_evicted(answer->tokens_evicted);

@@ -34,7 +34,7 @@ class JsonFormatter final : public spdlog::formatter {
 }  // namespace
 
 void StartLog(const std::string& level, const std::string& format) {
-  auto logger = std::make_shared<spdlog::logger>("seined", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(kLogName, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (format == "json") {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
@@ -44,5 +44,7 @@ void StartLog(const std::string& level, const std::string& format) {
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(logger);
 }
+
+void SetLogLevel(const std::string& level) { spdlog::default_logger()->set_level(spdlog::level::from_str(level)); }
 
 }  // namespace seine

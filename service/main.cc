@@ -1,5 +1,5 @@
-// seined: configuration, one server, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1 could not serve
-// (address in use, no memory for an index); 2 wrong configuration.
+// seined: configuration, one server, a reload on SIGHUP, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1
+// could not serve (address in use, no memory for an index); 2 wrong configuration.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -13,10 +13,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "profile/spelling.h"
 #include "service/address.h"
 #include "service/config.h"
 #include "service/log.h"
+#include "service/reload.h"
 #include "service/server.h"
+#include "service/signals.h"
 
 namespace seine {
 namespace {
@@ -42,7 +45,9 @@ Try it:
   seined --check-config                  # what it would run with
   seined --memory-limit 8GiB &           # on the default socket, for this user only
   seine health                           # the command line finds that socket by itself
-SIGTERM or SIGINT: health turns NOT_SERVING, calls under way end within server.grace seconds, exit code 0. A second one kills.)";
+SIGTERM or SIGINT: health turns NOT_SERVING, calls under way end within server.grace seconds, exit code 0. A second one kills.
+SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; the log says what. Where the
+terminal that seined was started from is closed, SIGHUP is a SIGTERM.)";
 
 int Fail(int code, absl::string_view what) {
   std::cerr << "seined: " << what << std::endl;
@@ -79,7 +84,13 @@ std::optional<int> Parse(int argc, char** argv, CommandLine* line) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    return Fail(kBadConfiguration, error.what());
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+    const std::vector<std::string> unknown = app.remaining();
+    const std::string meant = unknown.empty() ? "" : NearestWord(unknown.front(), flags);
+    return Fail(kBadConfiguration, absl::StrCat(error.what(), meant.empty() ? "" : "; did you mean " + meant + "?"));
   }
   return std::nullopt;
 }
@@ -92,7 +103,6 @@ absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
   }
   if (auto s = ApplyEnvironment(environ, &config); !s.ok()) return s;
   if (auto s = ApplyFlags(line.settings, &config); !s.ok()) return s;
-  if (auto s = Resolve(&config); !s.ok()) return s;
   return config;
 }
 
@@ -104,7 +114,7 @@ void RaiseDescriptorLimit() {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("RLIMIT_NOFILE stays as it is");
 }
 
-int Serve(const ServerConfig& config, const sigset_t& signals) {
+int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   auto server = Server::Start(config.server);
   if (!server.ok()) return Fail(kFailed, server.status().message());
   Core& core = (*server)->core();
@@ -112,13 +122,11 @@ int Serve(const ServerConfig& config, const sigset_t& signals) {
                core.backend->name(), core.backend->simd_target(), core.backend->num_threads(),
                config.server.indexes.size(), config.server.polling ? ", polling" : "");
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
-  for (const std::string& file : core.options.profiles->PassedOver()) {
-    spdlog::warn("server.profiles: passed over {}", file);
-  }
-  int signal = 0;
-  sigwait(&signals, &signal);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
-  spdlog::info("{}: ending, at most {} s", signal == SIGTERM ? "SIGTERM" : "SIGINT", config.grace_seconds);
+  WarnOfProfiles(*core.options.profiles);
+  Signals::Event event = signals.Wait();
+  for (; event.reload; event = signals.Wait()) Reload(Configure(line), &config, &core);
+  signals.Release();  // a second one ends the process at once
+  spdlog::info("{}: ending, at most {} s", event.name, config.grace_seconds);
   (*server)->Shutdown(absl::Seconds(config.grace_seconds));
   spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
   return 0;
@@ -128,25 +136,24 @@ int Main(int argc, char** argv) {
   CommandLine line;
   if (auto code = Parse(argc, argv, &line)) return *code;
   auto config = Configure(line);
-  if (!config.ok()) return Fail(kBadConfiguration, config.status().message());
+  absl::Status status = config.status();
+  if (status.ok()) status = Resolve(&*config);
+  if (!status.ok()) return Fail(kBadConfiguration, status.message());
   if (line.check_config) {
+    for (const std::string& warning : config->warnings) std::cerr << "seined: warning: " << warning << std::endl;
     std::cout << ToYaml(*config);
     return 0;
   }
-  // Before any thread starts: all inherit the mask, so that only sigwait takes the signals.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const Signals signals;
   signal(SIGPIPE, SIG_IGN);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what matters of gRPC's own log comes back as a status
   // gRPC's epoll engine lets one thread wait for all queues of a process: each event of a Decode stream would wake that
   // one first, then the stream's own. With poll every thread waits for its own sockets (measured: 20-30 us a step).
   if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   StartLog(config->log_level, config->log_format);
+  for (const std::string& warning : config->warnings) spdlog::warn("{}", warning);
   RaiseDescriptorLimit();
-  return Serve(*config, signals);
+  return Serve(line, *std::move(config), signals);
 }
 
 }  // namespace

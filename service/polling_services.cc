@@ -29,7 +29,7 @@ using grpc::ServerContext;
     if (!core_.under_way.Enter()) return ToGrpc(ShuttingDown());                                                  \
     absl::Status status = StillWanted(*context);                                                                  \
     if (status.ok()) status = seine::method(core_, *request, response);                                           \
-    return Finished(core_, status);                                                                               \
+    return Finished(core_, #method, status);                                                                      \
   }
 
 class PollingIndexService final : public v1::IndexService::Service {
@@ -122,9 +122,10 @@ class PollingRetrievalService final
     while (reader->Read(&request)) {
       absl::Status status = StillWanted(*context);
       if (status.ok()) status = AppendPiece(core_, request, totals);
-      if (!status.ok()) return Finished(core_, status);
+      if (!status.ok()) return Finished(core_, "AppendStream", status);
     }
-    return Finished(core_, context->IsCancelled() ? absl::CancelledError("the stream was cut") : absl::OkStatus());
+    return Finished(core_, "AppendStream",
+                    context->IsCancelled() ? absl::CancelledError("the stream was cut") : absl::OkStatus());
   }
   void Drain() { streams_.Drain(); }
 

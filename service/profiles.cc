@@ -42,9 +42,10 @@ Profiles::Listing Profiles::List() const {
       const std::string name(absl::StripSuffix(file_name, suffix));
       absl::Status status = CheckName(name, "");
       if (status.ok()) status = CheckIsProfile(path);
+      const bool meant = suffix == kSuffixes[0] || status.code() != absl::StatusCode::kFailedPrecondition;
       if (status.ok()) {
         listing.names.push_back(name);
-      } else {
+      } else if (meant) {
         listing.passed_over.push_back(
             absl::StrCat(file_name, ": ", absl::StripPrefix(status.message(), absl::StrCat(path, ": "))));
       }
@@ -69,6 +70,11 @@ std::string Profiles::PathOf(const std::string& name) const {
     if (fs::exists(path, error)) return path;
   }
   return "";
+}
+
+void Profiles::Forget() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  read_.clear();
 }
 
 bool Profiles::Has(const std::string& name) const {

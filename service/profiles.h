@@ -25,11 +25,15 @@ class Profiles {
   static absl::StatusOr<std::shared_ptr<Profiles>> Open(const std::string& folder);
 
   std::vector<std::string> Names() const;  // as the folder is now, sorted
-  // The folder's other tensor files, each "FILE: why it is no profile": traces, or what cannot be read.
+  // Files that should be profiles and are none, each "FILE: why": what cannot be read, and what is called
+  // NAME.profile.safetensors but says that it is something else. Other tensor files, such as traces, may well lie
+  // there.
   std::vector<std::string> PassedOver() const;
   // False for what is no legal name, and where the file of that name says that it is something else, as a trace does. A
   // file that cannot be read may be meant as the profile: true, so that Find says what is wrong with it.
   bool Has(const std::string& name) const;
+  // Reads each file again when it is next asked for; indexes keep what they have.
+  void Forget();
   // NOT_FOUND, INVALID_ARGUMENT (no legal name) or FAILED_PRECONDITION (the file is no whole profile), with `field` in
   // front.
   absl::StatusOr<std::shared_ptr<const Profile>> Find(const std::string& name, absl::string_view field);

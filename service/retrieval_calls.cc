@@ -152,7 +152,9 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   if (!status.ok()) {
     response->Clear();
     ToProto(status, response->mutable_status());
+    core_.log.Failed("Decode", status);
   }
+  if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
   response->set_step(request.step());
   response->set_server_us(watch.microseconds() - announcing_us);
 }

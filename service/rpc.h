@@ -20,10 +20,14 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), details.message(), details.SerializeAsString());
 }
 
-// Ends every call that has entered: counts it and gives its status to the wire.
-inline grpc::Status Finished(Core& core, const absl::Status& status) {
+// Ends every call that has entered: counts it, logs what is worth a line and gives its status to the wire.
+inline grpc::Status Finished(Core& core, const char* method, const absl::Status& status) {
   core.calls.fetch_add(1, std::memory_order_relaxed);
-  if (!status.ok()) core.errors.fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) {
+    core.errors.fetch_add(1, std::memory_order_relaxed);
+    core.log.Failed(method, status);
+  }
+  if (core.log.WantsEvictions()) core.log.EvictedByThemselves(core.catalog.List());
   core.under_way.Leave();
   return ToGrpc(status);
 }

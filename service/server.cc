@@ -50,6 +50,8 @@ class ServerImpl final : public Server {
     for (const IndexConfig& config : options.indexes) {
       if (auto index = core_.catalog.Create(config); !index.ok()) {
         return absl::Status(index.status().code(), absl::StrCat("index ", config.name, ": ", index.status().message()));
+      } else {
+        core_.log.Created(**index);
       }
     }
     auto address = ParseAddress(options.listen);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "profile/spelling.h"
 
 namespace seine {
 namespace {
@@ -23,7 +24,9 @@ std::string Prefix(const EnumDescriptor& type) {
   return zero.substr(0, zero.rfind("UNSPECIFIED"));
 }
 
-const EnumValueDescriptor* FindValue(const EnumDescriptor& type, const std::string& text) {
+// By any of its spellings, or the wire's whole name.
+const EnumValueDescriptor* FindEnumValue(const EnumDescriptor& type, const std::string& text) {
+  if (const int number = FindValue(type.name(), text); number != 0) return type.FindValueByNumber(number);
   const std::string upper = absl::AsciiStrToUpper(text);
   const EnumValueDescriptor* value = type.FindValueByName(upper);
   return value != nullptr ? value : type.FindValueByName(Prefix(type) + upper);
@@ -31,6 +34,11 @@ const EnumValueDescriptor* FindValue(const EnumDescriptor& type, const std::stri
 
 std::string ShortName(const EnumValueDescriptor& value) {
   return absl::AsciiStrToLower(value.name().substr(Prefix(*value.type()).size()));
+}
+
+absl::Status NoSuchValue(absl::string_view path, const EnumDescriptor& type, const YAML::Node& node) {
+  return Wrong(path, absl::StrCat("no such ", type.name(), node.IsScalar() ? ": '" + node.Scalar() + "'" : "",
+                                  "; there are ", ListValues(type.name())));
 }
 
 template <typename T, typename Set>
@@ -60,8 +68,8 @@ absl::Status SetField(const YAML::Node& node, const FieldDescriptor& field, cons
       return Scalar<std::string>(node, path, "text",
                                  [&](const std::string& v) { reflection->SetString(message, &field, v); });
     case FieldDescriptor::CPPTYPE_ENUM: {
-      const auto* value = node.IsScalar() ? FindValue(*field.enum_type(), node.Scalar()) : nullptr;
-      if (value == nullptr) return Wrong(path, absl::StrCat("no such ", field.enum_type()->name()));
+      const auto* value = node.IsScalar() ? FindEnumValue(*field.enum_type(), node.Scalar()) : nullptr;
+      if (value == nullptr) return NoSuchValue(path, *field.enum_type(), node);
       reflection->SetEnum(message, &field, value);
       return absl::OkStatus();
     }

@@ -1,16 +1,32 @@
 // seine health, version, head describe.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 
 namespace seine::cli {
 namespace {
 
-absl::Status Health(const Session& session, const std::string& service) {
-  const absl::StatusOr<bool> serving = session.client->IsServing(service);
+// Asks until the server serves or the time to wait is over: it may be starting, or ending before another starts.
+absl::StatusOr<bool> AskUntil(const Session& session, const std::string& service, absl::Time deadline) {
+  for (;;) {
+    absl::StatusOr<bool> serving = session.client->IsServing(service);
+    const bool settled = serving.ok() ? *serving : !absl::IsUnavailable(serving.status());
+    if (settled || absl::Now() >= deadline) return serving;
+    absl::SleepFor(std::min(absl::Milliseconds(50), deadline - absl::Now()));
+  }
+}
+
+absl::Status Health(const Session& session, const std::string& service, absl::Time deadline) {
+  const absl::StatusOr<bool> serving = AskUntil(session, service, deadline);
+  if (absl::IsNotFound(serving.status())) {
+    return absl::NotFoundError(absl::StrCat("--service: the server has no service '", service, "'"));
+  }
   if (!serving.ok()) return serving.status();
   session.Print({{"service", service}, {"serving", *serving}},
                 [&] { return *serving ? "serving\n" : "not serving\n"; });
@@ -129,16 +145,24 @@ void AddAdminCommands(CLI::App* app, Session* session) {
   CLI::App* health = app->add_subcommand("health", "Ask whether the server serves; exit code 4 if not");
   auto service = std::make_shared<std::string>();
   health->add_option("--service", *service, "One service, e.g. seine.v1.RetrievalService (default: the whole server)");
-  health->callback([=] { session->action = [=] { return Health(*session, *service); }; });
+  health->add_option("--wait", session->wait_seconds, "Seconds to wait until the server serves (default: 0)")
+      ->check(CLI::Range(0.0, 1e6).description(""));
+  health->footer("Example:\n  seine health --wait 10 && echo ready");
+  health->callback([=] {
+    const absl::Time deadline = absl::Now() + absl::Seconds(session->wait_seconds);
+    session->action = [=] { return Health(*session, *service, deadline); };
+  });
 
   CLI::App* version =
       app->add_subcommand("version", "Show the client's and the server's version, and what the server holds");
+  version->footer("Example:\n  seine version -o json");
   version->callback([=] { session->action = [=] { return Version(*session); }; });
 
   CLI::App* head = app->add_subcommand("head", "Look into a head");
   CLI::App* describe = head->add_subcommand("describe", "Show the zone, codes and store of one KV head");
   auto sequence = std::make_shared<client::Sequence>();
   auto place = std::make_shared<std::pair<int, int>>();
+  describe->footer("Example:\n  seine head describe llama chat --layer 0 --kv-head 0");
   AddSequenceArguments(describe, sequence.get());
   describe->add_option("--layer", place->first, "Layer, from 0")->required();
   describe->add_option("--kv-head", place->second, "KV head, from 0")->required();

@@ -17,6 +17,7 @@ namespace seine::cli {
 struct Session {
   std::string server;
   double timeout_seconds = 30;
+  double wait_seconds = 0;  // > 0: a server that does not answer yet is waited for
   bool json = false;
   bool needs_server = true;                // commands on files alone say no
   std::unique_ptr<client::Client> client;  // connected before `action` runs; null without needs_server

@@ -276,26 +276,31 @@ absl::Status Append(const Session& session, const AppendArguments& arguments) {
 
 void AddSelectorOptions(CLI::App* query, QueryArguments* arguments) {
   client::Selector& selector = arguments->selector;
-  CLI::Option* top_k = query->add_option("--top-k", selector.top_k, "Tokens of an answer")->group("What to select");
+  CLI::Option* top_k = query->add_option("--top-k", selector.top_k, "Tokens of an answer (default: the index's)")
+                           ->group("What to select");
   query->add_option("--mass-p", arguments->mass_p, "Smallest set with this estimated softmax mass")
       ->excludes(top_k)
       ->group("What to select");
-  query->add_option("--mass-floor", arguments->mass_floor, "Fewest tokens under --mass-p (1)")->group("What to select");
-  query->add_option("--mass-cap", arguments->mass_cap, "Most tokens under --mass-p (100)")->group("What to select");
-  query->add_option("--scope", selector.scope, "One set for each kv_head or q_head")
+  query->add_option("--mass-floor", arguments->mass_floor, "Fewest tokens under --mass-p (default: 1)")
+      ->group("What to select");
+  query->add_option("--mass-cap", arguments->mass_cap, "Most tokens under --mass-p (default: 100)")
+      ->group("What to select");
+  query->add_option("--scope", selector.scope, "One set for each kv_head or q_head (default: the index's)")
       ->transform(Names(kScopeNames))
       ->group("What to select");
-  query->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean")
+  query->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean (default: the index's)")
       ->transform(Names(kReduceNames))
       ->group("What to select");
-  query->add_option("--beta", selector.beta, "Share of the zone kept as candidates")->group("What to select");
+  query->add_option("--beta", selector.beta, "Share of the zone kept as candidates (default: the index's)")
+      ->group("What to select");
   query
       ->add_option("--recall-target", selector.recall_target,
                    "In place of --beta: as many candidates as are predicted to hold this share of the exact answer "
                    "(balanced code)")
       ->excludes("--beta")
       ->group("What to select");
-  query->add_option("--refine", selector.refine, "Survivors that are scored exactly")->group("What to select");
+  query->add_option("--refine", selector.refine, "Survivors that are scored exactly (default: the index's)")
+      ->group("What to select");
   query->add_flag("--scores", selector.with_scores, "Show the score of each token")->group("What to select");
   query->add_flag("--exact", selector.exact, "Read every stored key instead of the index")->group("What to select");
 }
@@ -306,14 +311,15 @@ void AddDataCommands(CLI::App* app, Session* session) {
   CLI::App* query =
       app->add_subcommand("query", "Retrieve the tokens that matter to a query from a .npy or safetensors file");
   query->footer(
-      "The file's array is [num_q_heads, head_dim]; [rows, num_q_heads, head_dim] with --row; or one vector\n"
+      "The file's array is [num_q_heads, head_dim]; [rows, num_q_heads, head_dim] with --row; or one vector "
       "[head_dim] with --head. fp16, bf16, fp32 or fp64.\n"
-      "  seine query llama chat --layer 0 --vector trace.safetensors --tensor layers.0.q --row 511 --top-k 20");
+      "Example:\n"
+      "  seine query llama chat --layer 0 --vector trace.safetensors --tensor layers.0.q --row 511");
   auto query_arguments = std::make_shared<QueryArguments>();
   AddSequenceArguments(query, &query_arguments->sequence);
   query->add_option("--layer", query_arguments->layer, "Layer, from 0")->required();
   query->add_option("--vector", query_arguments->vector.path, "File with the queries")->required();
-  query->add_option("--tensor", query_arguments->vector.tensor, "Tensor of a safetensors file");
+  query->add_option("--tensor", query_arguments->vector.tensor, "Tensor of a safetensors file (default: the only one)");
   query->add_option("--row", query_arguments->vector.row, "Row of a leading dimension, from 0");
   query->add_option("--head", query_arguments->vector.head, "Query head of a single vector");
   AddSelectorOptions(query, query_arguments.get());
@@ -322,9 +328,10 @@ void AddDataCommands(CLI::App* app, Session* session) {
   CLI::App* append =
       app->add_subcommand("append", "Append a layer's keys (and values) from a safetensors or .npy file");
   append->footer(
-      "Tensors are [tokens, num_kv_heads, head_dim] in the index's dtype; queries [tokens, num_q_heads, head_dim] in\n"
-      "any float type, of the file's last tokens (or, in a trace, from its query_start on): those of the last tokens\n"
+      "Tensors are [tokens, num_kv_heads, head_dim] in the index's dtype; queries [tokens, num_q_heads, head_dim] in "
+      "any float type, of the file's last tokens (or, in a trace, from its query_start on): those of the last tokens "
       "appended are sent.\n"
+      "Example:\n"
       "  seine append llama chat --layer 0 --file trace.safetensors --tensor layers.0.k");
   auto append_arguments = std::make_shared<AppendArguments>();
   AddSequenceArguments(append, &append_arguments->sequence);
@@ -336,7 +343,7 @@ void AddDataCommands(CLI::App* app, Session* session) {
                      "Tensor of the last tokens' queries, for an index that keeps some to evict by");
   append->add_option("--position", append_arguments->position,
                      "Position of the first token (default: the layer's end)");
-  append->add_option("--first", append_arguments->first, "First token of the tensor to take (0)");
+  append->add_option("--first", append_arguments->first, "First token of the tensor to take (default: 0)");
   append->add_option("--count", append_arguments->count, "Tokens to take (default: all that follow)");
   append->callback([=] { session->action = [=] { return Append(*session, *append_arguments); }; });
 }

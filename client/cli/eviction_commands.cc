@@ -197,31 +197,32 @@ absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
 
 void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
   const char* group = "Options of scorers";
-  command->add_option("--anchor", scorer->anchor, "keydiff: unit_mean (default), mean, median or pairwise")
+  command->add_option("--anchor", scorer->anchor, "keydiff: unit_mean, mean, median or pairwise (default: unit_mean)")
       ->transform(Names(kAnchorNames))
       ->group(group);
-  command->add_option("--similarity", scorer->similarity, "keydiff: cosine (default), dot or euclid")
+  command->add_option("--similarity", scorer->similarity, "keydiff: cosine, dot or euclid (default: cosine)")
       ->transform(Names(kSimilarityNames))
       ->group(group);
-  command->add_option("--metric", scorer->metric, "manifoldkv, windowed_manifoldkv: l2 (default), l1 or linf")
+  command->add_option("--metric", scorer->metric, "manifoldkv, windowed_manifoldkv: l2, l1 or linf (default: l2)")
       ->transform(Names(kMetricNames))
       ->group(group);
-  command->add_option("--window", scorer->window, "windowed_manifoldkv: tokens (4096)")->group(group);
-  command->add_option("--lambda", scorer->lambda, "hybrid: ManifoldKV's share (0.3)")->group(group);
-  command->add_option("--query-window", scorer->query_window, "snapkv: last queries (64)")->group(group);
-  command->add_option("--kernel", scorer->kernel, "snapkv: tokens pooled (5)")->group(group);
-  command->add_option("--value-norms", scorer->value_norms, "expected_attention: times the values' norms (true)")
+  command->add_option("--window", scorer->window, "windowed_manifoldkv: tokens (default: 4096)")->group(group);
+  command->add_option("--lambda", scorer->lambda, "hybrid: ManifoldKV's share (default: 0.3)")->group(group);
+  command->add_option("--query-window", scorer->query_window, "snapkv: last queries (default: 64)")->group(group);
+  command->add_option("--kernel", scorer->kernel, "snapkv: tokens pooled (default: 5)")->group(group);
+  command
+      ->add_option("--value-norms", scorer->value_norms, "expected_attention: times the values' norms (default: true)")
       ->group(group);
 }
 
 void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
-  command->add_option("--budget", arguments->budget, "Tokens a head, or the share kept: 2048 or 25% (25%)");
+  command->add_option("--budget", arguments->budget, "Tokens a head, or the share kept: 2048 or 25% (default: 25%)");
   command->add_option("--queries", arguments->path,
                       "File with queries of the last positions, for scorers that need them");
   command->add_option("--tensor", arguments->tensor, "Of that file: [positions, query heads, head_dim]");
   command->add_option("--filters", arguments->filters,
                       "qfilters: a model's directions as published, safetensors with q_filters [layers, KV heads, "
-                      "head_dim], negated (the queries', else the profile's)");
+                      "head_dim], negated (default: the queries', else the profile's)");
 }
 
 }  // namespace
@@ -230,27 +231,32 @@ void AddEvictionCommands(CLI::App* app, Session* session) {
   auto arguments = std::make_shared<EvictionArguments>();  // one of them runs, so they share
   client::EvictRequest& request = arguments->evict;
   CLI::App* evict = app->add_subcommand("evict", "Cut a layer back to a budget, or say what would be kept");
+  evict->footer(
+      "Example:\n  seine evict llama chat --layer 0 --scorer keydiff --budget 25% --sinks 4 --recent 64 --dry-run");
   AddSequenceArguments(evict, &request.sequence);
   evict->add_option("--layer", request.layer, "Layer")->required();
-  evict->add_option("--scorer", request.scorer.name,
-                    "keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, "
-                    "normalized, qfilters, knorm, streaming_llm, snapkv, tova, h2o, expected_attention");
+  evict->add_option(
+      "--scorer", request.scorer.name,
+      "keydiff, manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, snapkv, "
+      "tova, h2o or expected_attention (default: keydiff)");
   AddGivenOptions(evict, arguments.get());
-  evict->add_option("--heads", request.budget.heads, "uniform (default), adaptive or pyramid")
+  evict->add_option("--heads", request.budget.heads, "uniform, adaptive or pyramid (default: uniform)")
       ->transform(Names(kHeadBudgetNames));
-  evict->add_option("--sinks", request.keep.sinks, "First positions, always kept");
-  evict->add_option("--recent", request.keep.recent, "Last positions, always kept");
-  evict->add_option("--recent-share", request.keep.recent_share, "Share of the budget for the last positions");
+  evict->add_option("--sinks", request.keep.sinks, "First positions, always kept (default: 0)");
+  evict->add_option("--recent", request.keep.recent, "Last positions, always kept (default: 0)");
+  evict->add_option("--recent-share", request.keep.recent_share,
+                    "Share of the budget for the last positions (default: 0)");
   evict->add_flag("--dry-run", request.dry_run, "Change nothing");
   AddScorerOptions(evict, &request.scorer);
   evict->callback([=] { session->action = [=] { return Evict(*session, *arguments); }; });
 
   CLI::App* diagnose = app->add_subcommand("diagnose", "What a layer's keys look like to eviction");
+  diagnose->footer("Example:\n  seine diagnose llama chat --layer 0 --scorers keydiff,knorm");
   AddSequenceArguments(diagnose, &arguments->diagnose.sequence);
   diagnose->add_option("--layer", arguments->diagnose.layer, "Layer")->required();
-  diagnose->add_option("--scorers", arguments->scorers, "Compared with each other (keydiff,manifoldkv,knorm)")
+  diagnose->add_option("--scorers", arguments->scorers, "Compared with each other (default: keydiff,manifoldkv,knorm)")
       ->delimiter(',');
-  diagnose->add_option("--window", arguments->diagnose.window, "Of the dilution, tokens (4096)");
+  diagnose->add_option("--window", arguments->diagnose.window, "Of the dilution, tokens (default: 4096)");
   AddGivenOptions(diagnose, arguments.get());
   diagnose->callback([=] { session->action = [=] { return Diagnose(*session, *arguments); }; });
 }

@@ -2,6 +2,8 @@
 #ifndef SEINE_CLIENT_CLI_EXIT_CODE_H_
 #define SEINE_CLIENT_CLI_EXIT_CODE_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -29,7 +31,18 @@ absl::Status FileError(const absl::Status& status);
 
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// Prints "<program>: error: <message>" on one line of stderr; returns the exit code. OK prints nothing.
+// An error as it is printed: what it is about, besides what it says.
+struct ErrorReport {
+  absl::Status status;
+  std::string object;        // "INDEX" or "INDEX/SEQUENCE"; empty: none
+  std::string field, flag;   // of the request, and the flag that sets it; empty: none
+  std::string reason;        // the server's, such as "SHAPE_MISMATCH"
+  std::string message = {};  // in place of the status's; empty: that one
+};
+
+// Prints "<program>: error: <message>" on one line of stderr, or as JSON {"error": {"code", "exit_code", "message",
+// "object", "field", "flag", "reason"}}, also on one line; returns the exit code. OK prints nothing.
+int Report(absl::string_view program, const ErrorReport& report, bool json);
 int Report(absl::string_view program, const absl::Status& status);
 
 }  // namespace seine::cli

@@ -106,11 +106,15 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group(group);
   create->add_option("--model", spec->model, "Model, e.g. meta-llama/Llama-3.1-8B: finds the profile of the last part")
       ->group(group);
-  create->add_option("--horizon", spec->horizon, "Tokens ahead of the encoded ones that queries come from (32768)")
+  create
+      ->add_option("--horizon", spec->horizon,
+                   "Tokens ahead of the encoded ones that queries come from (default: 32768)")
       ->group(group);
-  create->add_option("--coarse-bits", spec->coarse_bits, "A coordinate, of what every scan reads: 0.5 or 1 (1)")
+  create
+      ->add_option("--coarse-bits", spec->coarse_bits, "A coordinate, of what every scan reads: 0.5 or 1 (default: 1)")
       ->group(group);
-  create->add_option("--total-bits", spec->total_bits, "A coordinate, of the whole code: 2 to 4 (2)")->group(group);
+  create->add_option("--total-bits", spec->total_bits, "A coordinate, of the whole code: 2 to 4 (default: 2)")
+      ->group(group);
   CLI::Option* theta = create->add_option_function<double>(
       "--rope-theta",
       [spec](double base) {
@@ -121,7 +125,7 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
                                          "RoPE as JSON: config.json's rope_parameters, or rope_theta and rope_scaling");
   theta->group(group)->excludes(json);
   json->group(group);
-  create->add_option("--rope-style", spec->rope.style, "half_split (default) or interleaved")
+  create->add_option("--rope-style", spec->rope.style, "half_split or interleaved (default: half_split)")
       ->transform(Names(kRopeStyleNames))
       ->group(group);
 }
@@ -146,38 +150,39 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
   create
       ->add_option_function<std::string>(
           "--evict-scorer", with([](client::Eviction* e, const std::string& v) { e->scorer.name = v; }),
-          "keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, "
-          "snapkv, tova, h2o, expected_attention; the last four look at the queries that are asked and that appends "
-          "carry (expected_attention at those of a profile, if there is one)")
+          "keydiff, manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, "
+          "snapkv, tova, h2o or expected_attention; the last four look at the queries that are asked and that appends "
+          "carry (expected_attention at those of a profile, if there is one) (default: keydiff)")
       ->needs(budget)
       ->group(group);
   create
       ->add_option_function<int>("--evict-heads", with([](client::Eviction* e, int v) {
                                    e->budget.heads = static_cast<client::HeadBudget>(v);
                                  }),
-                                 "uniform (default), adaptive or pyramid")
+                                 "uniform, adaptive or pyramid (default: uniform)")
       ->transform(Names(kHeadBudgetNames))
       ->needs(budget)
       ->group(group);
   create
       ->add_option_function<int64_t>("--evict-interval", with([](client::Eviction* e, int64_t v) { e->interval = v; }),
-                                     "Tokens beyond the budget that are held before it is cut back (128)")
+                                     "Tokens beyond the budget that are held before it is cut back (default: 128)")
       ->needs(budget)
       ->group(group);
   create
       ->add_option_function<int64_t>("--evict-sinks", with([](client::Eviction* e, int64_t v) { e->keep.sinks = v; }),
-                                     "First tokens, always kept")
+                                     "First tokens, always kept (default: 0)")
       ->needs(budget)
       ->group(group);
   create
       ->add_option_function<int64_t>("--evict-recent", with([](client::Eviction* e, int64_t v) { e->keep.recent = v; }),
-                                     "Last tokens, always kept")
+                                     "Last tokens, always kept (default: 0)")
       ->needs(budget)
       ->group(group);
   create
-      ->add_option_function<int>("--evict-keep-queries", with([](client::Eviction* e, int v) { e->keep_queries = v; }),
-                                 "Last positions of a layer whose queries are kept for scorers, 4 bytes x query heads "
-                                 "x head_dim each (snapkv 64, tova 1, h2o and expected_attention 128, others 0)")
+      ->add_option_function<int>(
+          "--evict-keep-queries", with([](client::Eviction* e, int v) { e->keep_queries = v; }),
+          "Last positions of a layer whose queries are kept for scorers, 4 bytes x query heads "
+          "x head_dim each (default: snapkv 64, tova 1, h2o and expected_attention 128, others 0)")
       ->needs(budget)
       ->group(group);
   create
@@ -228,7 +233,7 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
             if (!spec->subspace) spec->subspace.emplace();
             spec->subspace->key_rank = value;
           },
-          "Of keys")
+          "Of keys (default: --subspace-rank)")
       ->needs(rank)
       ->group(group);
   create
@@ -238,7 +243,7 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
             if (!spec->subspace) spec->subspace.emplace();
             spec->subspace->frame = static_cast<client::KeyFrame>(value);
           },
-          "post_rope (default) or pre_rope, which needs --rope-theta or --rope")
+          "post_rope or pre_rope, which needs --rope-theta or --rope (default: post_rope)")
       ->transform(Names(kKeyFrameNames))
       ->group(group);
   create
@@ -251,10 +256,11 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
           "Model profile that bases begin with (default: a sequence's first tokens)")
       ->group(group);
   using S = client::Subspace;
-  add("--subspace-interval", &S::interval, "Tokens between updates (32)");
-  add("--subspace-threshold", &S::error_threshold, "Update only where more of the energy is left out; 1: never (0)");
-  add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (0)");
-  add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (32768)");
+  add("--subspace-interval", &S::interval, "Tokens between updates (default: 32)");
+  add("--subspace-threshold", &S::error_threshold,
+      "Update only where more of the energy is left out; 1: never (default: 0)");
+  add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (default: 0)");
+  add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (default: 32768)");
   create->parse_complete_callback([=] {
     if (rank->count() + energy->count() > 0) return;
     for (const CLI::Option* option : create->get_options()) {
@@ -265,51 +271,56 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
 }
 
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
+  create->footer(
+      "Examples:\n"
+      "  seine index create llama --layers 32 --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16\n"
+      "  seine index create m --profile smollm2-135m --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64");
   create->add_option("NAME", spec->name, "Name of the new index")->required();
   client::Geometry& geometry = spec->geometry;
   create->add_option("--layers", geometry.num_layers, "Layers of the model")->required();
   create->add_option("--q-heads", geometry.num_q_heads, "Query heads of a layer")->required();
   create->add_option("--kv-heads", geometry.num_kv_heads, "KV heads of a layer")->required();
   create->add_option("--head-dim", geometry.head_dim, "64, 80, 96, 128, 192 or 256")->required();
-  create->add_option("--dtype", geometry.dtype, "Of keys and values as appended: fp16 (default), bf16, fp32")
+  create->add_option("--dtype", geometry.dtype, "Of keys and values as appended: fp32, fp16 or bf16 (default: fp16)")
       ->transform(Names(kDTypeNames));
 
-  create->add_option("--sink", spec->sink, "First tokens, always visible")->group("Zones (tokens)");
-  create->add_option("--local", spec->local, "Last tokens, always visible")->group("Zones (tokens)");
-  create->add_option("--update-buffer", spec->update_buffer, "Tokens encoded at a time")->group("Zones (tokens)");
-  create->add_option("--dense-threshold", spec->dense_threshold, "Below so many all are visible")
+  create->add_option("--sink", spec->sink, "First tokens, always visible (default: 128)")->group("Zones (tokens)");
+  create->add_option("--local", spec->local, "Last tokens, always visible (default: 512)")->group("Zones (tokens)");
+  create->add_option("--update-buffer", spec->update_buffer, "Tokens encoded at a time (default: 512)")
+      ->group("Zones (tokens)");
+  create->add_option("--dense-threshold", spec->dense_threshold, "Below so many all are visible (default: 2048)")
       ->group("Zones (tokens)");
 
   create
       ->add_option("--codec", spec->codec,
                    "rsq or balanced (default: balanced where a profile is given or the server has one of --model)")
       ->group("Codec");
-  create->add_option("--seed", spec->seed, "Of the rotation")->group("Codec");
-  create->add_option("--centre", spec->centre, "none, global or window")
+  create->add_option("--seed", spec->seed, "Of the rotation (default: 1)")->group("Codec");
+  create->add_option("--centre", spec->centre, "none, global or window (default: window)")
       ->transform(Names(kCentreNames))
       ->group("Codec");
-  create->add_option("--window", spec->centre_window, "Tokens that share a centre")->group("Codec");
+  create->add_option("--window", spec->centre_window, "Tokens that share a centre (default: 64)")->group("Codec");
   AddBalancedOptions(create, spec);
   AddEvictionOptions(create, spec);
   AddSubspaceOptions(create, spec);
 
-  create->add_option("--top-k", spec->top_k, "Tokens of an answer")->group("Retrieval");
-  create->add_option("--beta", spec->beta, "Share of the zone kept as candidates")->group("Retrieval");
-  create->add_option("--refine", spec->refine, "Survivors that are scored exactly")->group("Retrieval");
-  create->add_option("--coarse", spec->coarse, "sign_ip or collision")
+  create->add_option("--top-k", spec->top_k, "Tokens of an answer (default: 100)")->group("Retrieval");
+  create->add_option("--beta", spec->beta, "Share of the zone kept as candidates (default: 0.05)")->group("Retrieval");
+  create->add_option("--refine", spec->refine, "Survivors that are scored exactly (default: 200)")->group("Retrieval");
+  create->add_option("--coarse", spec->coarse, "sign_ip or collision (default: sign_ip)")
       ->transform(Names(kCoarseNames))
       ->group("Retrieval");
-  create->add_option("--rho", spec->rho, "Share that collision's tiers cover")->group("Retrieval");
-  create->add_option("--scope", spec->scope, "One set for each kv_head or q_head")
+  create->add_option("--rho", spec->rho, "Share that collision's tiers cover (default: 0.2)")->group("Retrieval");
+  create->add_option("--scope", spec->scope, "One set for each kv_head or q_head (default: kv_head)")
       ->transform(Names(kScopeNames))
       ->group("Retrieval");
-  create->add_option("--gqa-reduce", spec->gqa_reduce, "softmax_sum, max or mean")
+  create->add_option("--gqa-reduce", spec->gqa_reduce, "softmax_sum, max or mean (default: softmax_sum)")
       ->transform(Names(kReduceNames))
       ->group("Retrieval");
   create->add_option("--softmax-scale", spec->softmax_scale, "Of the logits (default: 1 / sqrt(head_dim))")
       ->group("Retrieval");
 
-  create->add_option("--kv-store", spec->kv_store, "none, keys or keys_values")
+  create->add_option("--kv-store", spec->kv_store, "none, keys or keys_values (default: keys)")
       ->transform(Names(kKvStoreNames))
       ->group("Memory");
   create->add_option("--memory-limit", spec->memory_limit_bytes, "For codes and stores, e.g. 8GiB (default: none)")
@@ -333,12 +344,13 @@ void AddIndexCommands(CLI::App* app, Session* session) {
     };
   });
 
-  index->add_subcommand("list", "List the indexes")->callback([=] {
-    session->action = [=] { return List(*session); };
-  });
+  CLI::App* list = index->add_subcommand("list", "List the indexes");
+  list->footer("Example:\n  seine index list -o json");
+  list->callback([=] { session->action = [=] { return List(*session); }; });
 
   CLI::App* get = index->add_subcommand("get", "Show an index with every setting");
   auto name = std::make_shared<std::string>();
+  get->footer("Example:\n  seine index get llama");
   get->add_option("NAME", *name, "Name of the index")->required();
   get->callback([=] {
     session->action = [=]() -> absl::Status {
@@ -349,6 +361,7 @@ void AddIndexCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* remove = index->add_subcommand("delete", "Delete an index with all its sequences");
+  remove->footer("Example:\n  seine index delete llama");
   remove->add_option("NAME", *name, "Name of the index")->required();
   remove->callback([=] {
     session->action = [=]() -> absl::Status {

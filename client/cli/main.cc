@@ -1,17 +1,21 @@
 // `seine`: inspects and steers a running seined from the command line.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/help.h"
 
 namespace seine::cli {
 namespace {
 
 constexpr char kFooter[] =
     "Examples:\n"
-    "  seine health\n"
+    "  seine health --wait 10\n"
     "  seine index create llama --layers 32 --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16\n"
     "  seine seq create llama chat\n"
     "  seine append llama chat --layer 0 --file trace.safetensors --tensor layers.0.k\n"
@@ -19,14 +23,41 @@ constexpr char kFooter[] =
 
 void AddGlobals(CLI::App* app, Session* session, std::string* output) {
   app->add_option("--server", session->server,
-                  "unix:///path/to/socket or host:port (default: the one seined listens on)")
+                  "unix:///path/to/socket, /path/to/socket or host:port (default: the socket that seined listens on)")
       ->envname("SEINE_SERVER");
   app->add_option("--timeout", session->timeout_seconds, "Seconds to wait for an answer (default: 30)")
       ->check(CLI::Range(0.001, 1e6).description(""));
-  app->add_option("-o,--output", *output, "table (default) or json")->check([](const std::string& value) {
+  app->add_option("-o,--output", *output, "table or json (default: table)")->check([](const std::string& value) {
     return value == "table" || value == "json" ? "" : "must be table or json, not " + value;
   });
   app->set_version_flag("--version", std::string("seine ") + SEINE_VERSION);
+}
+
+// What the command is about: "INDEX/SEQUENCE", "INDEX", or nothing.
+std::string ObjectOf(const CLI::App& command) {
+  std::string object;
+  for (const char* name : {"INDEX", "NAME", "--index", "ID"}) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr || option->results().empty()) continue;
+    object += (object.empty() ? "" : "/") + option->results().front();
+  }
+  return object;
+}
+
+absl::Status Perform(Session* session) {
+  if (!session->needs_server) return session->action();
+  client::Options options;
+  options.timeout = absl::Seconds(session->timeout_seconds);
+  options.wait_for_server = session->wait_seconds > 0;
+  options.connect_timeout = options.wait_for_server ? absl::Seconds(session->wait_seconds)
+                                                    : std::min(options.connect_timeout, options.timeout);
+  auto client = client::Client::Connect(session->server, options);
+  if (absl::IsInvalidArgument(client.status())) {
+    return UsageError(absl::StrCat("--server: ", client.status().message()));
+  }
+  if (!client.ok()) return client.status();
+  session->client = *std::move(client);
+  return session->action();
 }
 
 int Run(int argc, char** argv) {
@@ -35,8 +66,7 @@ int Run(int argc, char** argv) {
   std::string output = "table";
   CLI::App app("Inspect and steer a Seine server.", "seine");
   app.fallthrough();
-  app.footer(std::string(kFooter) + kExitCodeHelp);
-  app.get_formatter()->column_width(30);
+  app.formatter(HelpFormatter());
   AddGlobals(&app, &session, &output);
   AddAdminCommands(&app, &session);
   AddIndexCommands(&app, &session);
@@ -45,25 +75,24 @@ int Run(int argc, char** argv) {
   AddEvictionCommands(&app, &session);
   AddSubspaceCommands(&app, &session);
   AddProfileCommands(&app, &session);
+  app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
+  const bool wants_json = WantsJson(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
       return app.exit(error);  // --help, --version
-    return Report("seine", UsageError(std::string(error.what()) + " (seine --help)"));
+    return Report("seine", InWordsOfTheCommandLine(*GivenCommand(app), "", ExplainParseError(app, error)), wants_json);
   }
-  if (!session.action) return Report("seine", UsageError("a command is required (seine --help)"));
   session.json = output == "json";
-  if (!session.needs_server) return Report("seine", session.action());
-
-  client::Options options;
-  options.timeout = absl::Seconds(session.timeout_seconds);
-  options.connect_timeout = std::min(options.connect_timeout, options.timeout);
-  auto client = client::Client::Connect(session.server, options);
-  if (absl::IsInvalidArgument(client.status())) return Report("seine", UsageError(client.status().message()));
-  if (!client.ok()) return Report("seine", client.status());
-  session.client = *std::move(client);
-  return Report("seine", session.action());
+  const CLI::App& command = *GivenCommand(app);
+  if (!session.action) {  // a group of commands, or nothing at all
+    if (!session.json) std::fputs(app.help().c_str(), stderr);
+    const std::string path = PathOf(command);
+    const absl::Status status = UsageError(absl::StrCat(path, path.empty() ? "" : ": ", "a command is required"));
+    return Report("seine", {status, "", "", "", ""}, session.json);
+  }
+  return Report("seine", InWordsOfTheCommandLine(command, ObjectOf(command), Perform(&session)), session.json);
 }
 
 }  // namespace

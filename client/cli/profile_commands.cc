@@ -204,10 +204,10 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
 void AddCalibrate(CLI::App* app, Session* session) {
   CLI::App* calibrate = app->add_subcommand("calibrate", "Measure a model's profile, from recorded traces or a server");
   calibrate->footer(
-      "Traces are those of python -m seine_kv.trace, of one model, with every layer in one of them.\n"
+      "Traces are those of python -m seine_kv.trace, of one model, with every layer in one of them:\n"
       "  python -m seine_kv.trace --text book.txt --layers $(seq -s, 0 29) --out book.safetensors\n"
       "  seine calibrate --trace book.safetensors --out model.profile.safetensors\n"
-      "Or from sequences of a running server, on the keys (and values) that it stores and a sample of the latest\n"
+      "Or from sequences of a running server, on the keys (and values) that it stores and a sample of the latest "
       "queries that it was asked:\n"
       "  seine calibrate --index llama --sequence chat,code --out model.profile.safetensors");
   auto arguments = std::make_shared<CalibrateArguments>();
@@ -225,7 +225,8 @@ void AddCalibrate(CLI::App* app, Session* session) {
   calibrate->add_option("--out", arguments->out, "Profile to write (replaced if it exists)")->required();
   calibrate->add_flag("--fp32", arguments->fp32, "Store in fp32 (default: fp16, half the size)");
   calibrate
-      ->add_option("--sink", arguments->options.sink, "First tokens of each text to leave out (16; a server's own)")
+      ->add_option("--sink", arguments->options.sink,
+                   "First tokens of each text to leave out (default: 16; a server's own)")
       ->check(CLI::Range(0, 1 << 30).description(""))
       ->excludes(index);
   calibrate->add_option("--licence", arguments->options.licence, "Terms of model and texts (default: the traces')");
@@ -241,16 +242,18 @@ void AddShow(CLI::App* app, Session* session) {
   CLI::App* profile = app->add_subcommand("profile", "Look into model profiles (no server)");
   CLI::App* show = profile->add_subcommand("show", "Show what a profile holds and how it would balance each head");
   show->footer(
-      "TOP n: share of the variance of <q, k - centre> in the n leading coordinates; EFF. RANK: exp of the entropy\n"
+      "TOP n: share of the variance of <q, k - centre> in the n leading coordinates; EFF. RANK: exp of the entropy "
       "of those shares; BITS: bits:coordinates, the leading first. Keys stand at [0, horizon], queries after them.\n"
+      "Example:\n"
       "  seine profile show model.profile.safetensors --layer 4 --coarse-bits .5");
   auto arguments = std::make_shared<ShowArguments>();
   show->add_option("FILE", arguments->path, "Profile, as seine calibrate writes it")->required();
   show->add_option("--layer", arguments->layer, "One layer, from 0 (default: all)");
-  show->add_option("--horizon", arguments->horizon, "Tokens that queries look back from, and ahead (32768)")
+  show->add_option("--horizon", arguments->horizon, "Tokens that queries look back from, and ahead (default: 32768)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""));
-  show->add_option("--coarse-bits", arguments->balance.coarse_bits, "Of the scanned plane, a coordinate: .5 or 1 (1)");
-  show->add_option("--total-bits", arguments->balance.total_bits, "Of the whole code, a coordinate (2)");
+  show->add_option("--coarse-bits", arguments->balance.coarse_bits,
+                   "Of the scanned plane, a coordinate: .5 or 1 (default: 1)");
+  show->add_option("--total-bits", arguments->balance.total_bits, "Of the whole code, a coordinate (default: 2)");
   show->callback([=] {
     session->needs_server = false;
     session->action = [=] { return RunShow(*session, *arguments); };

@@ -80,15 +80,18 @@ void AddSequenceCommands(CLI::App* app, Session* session) {
   auto position = std::make_shared<std::optional<int64_t>>();
 
   CLI::App* list = seq->add_subcommand("list", "List the sequences of an index");
+  list->footer("Example:\n  seine seq list llama");
   list->add_option("INDEX", sequence->index, "Name of the index")->required();
   list->callback([=] { session->action = [=] { return List(*session, sequence->index); }; });
 
   CLI::App* get = seq->add_subcommand("get", "Show a sequence");
+  get->footer("Example:\n  seine seq get llama chat");
   AddSequenceArguments(get, sequence.get());
   get->callback(
       [=] { session->action = [=] { return ShowResult(*session, session->client->GetSequence(*sequence)); }; });
 
   CLI::App* create = seq->add_subcommand("create", "Create an empty sequence");
+  create->footer("Example:\n  seine seq create llama chat");
   create->add_option("INDEX", sequence->index, "Name of the index")->required();
   create->add_option("ID", sequence->id, "Id of the sequence (default: the server makes one)");
   create->callback([=] {
@@ -98,6 +101,7 @@ void AddSequenceCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* fork = seq->add_subcommand("fork", "Copy a sequence's first tokens (copy-on-write)");
+  fork->footer("Example:\n  seine seq fork llama chat branch --position 4096");
   AddSequenceArguments(fork, sequence.get());
   fork->add_option("NEW_ID", *new_id, "Id of the copy (default: the server makes one)");
   fork->add_option("--position", *position, "Copy the tokens before this position (default: all)");
@@ -108,6 +112,7 @@ void AddSequenceCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* truncate = seq->add_subcommand("truncate", "Drop the tokens at and after a position");
+  truncate->footer("Example:\n  seine seq truncate llama chat --position 4096");
   AddSequenceArguments(truncate, sequence.get());
   truncate->add_option("--position", *position, "First position to drop")->required();
   truncate->callback([=] {
@@ -115,6 +120,7 @@ void AddSequenceCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* remove = seq->add_subcommand("delete", "Delete a sequence");
+  remove->footer("Example:\n  seine seq delete llama chat");
   AddSequenceArguments(remove, sequence.get());
   remove->callback([=] {
     session->action = [=]() -> absl::Status {

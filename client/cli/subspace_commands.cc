@@ -176,18 +176,20 @@ absl::Status Load(const Session& session, const SubspaceArguments& arguments) {
 void AddSubspaceCommands(CLI::App* app, Session* session) {
   auto arguments = std::make_shared<SubspaceArguments>();  // one of them runs, so they share
   CLI::App* subspace = app->add_subcommand("subspace", "Bases that a sequence's zone is kept low-rank in");
-  subspace->require_subcommand(1);
   CLI::App* show = subspace->add_subcommand("show", "What a layer's bases take and leave out, by KV head");
+  show->footer("Example:\n  seine subspace show llama chat --layer 0");
   AddSequenceArguments(show, &arguments->sequence);
   show->add_option("--layer", arguments->layer, "Layer")->required();
   show->callback([=] { session->action = [=] { return Show(*session, *arguments); }; });
 
   CLI::App* save = subspace->add_subcommand("save", "Write the newest bases of all layers to a file");
+  save->footer("Example:\n  seine subspace save llama chat bases.safetensors");
   AddSequenceArguments(save, &arguments->sequence);
   save->add_option("FILE", arguments->path, "safetensors file")->required();
   save->callback([=] { session->action = [=] { return Save(*session, *arguments); }; });
 
   CLI::App* load = subspace->add_subcommand("load", "Put a file's bases in place; what is stored keeps its own");
+  load->footer("Example:\n  seine subspace load llama chat bases.safetensors");
   AddSequenceArguments(load, &arguments->sequence);
   load->add_option("FILE", arguments->path, "as save and calibrate write it")->required();
   load->callback([=] { session->action = [=] { return Load(*session, *arguments); }; });
@@ -195,6 +197,7 @@ void AddSubspaceCommands(CLI::App* app, Session* session) {
   CLI::App* calibrate =
       subspace->add_subcommand("calibrate", "Write bases for an index from one of the server's profiles");
   client::CalibrateRequest& request = arguments->calibrate;
+  calibrate->footer("Example:\n  seine subspace calibrate llama bases.safetensors --profile llama --energy 0.9");
   calibrate->add_option("INDEX", request.index, "Index with subspaces: its geometry and frame")->required();
   calibrate->add_option("FILE", arguments->path, "safetensors file to write")->required();
   calibrate->add_option("--profile", request.profile, "Name of a profile")->required();

@@ -52,7 +52,10 @@ Quality ExactHead::Judge(absl::Span<const float> query, absl::Span<const int32_t
   Quality quality;
   quality.recall = k > 0 ? static_cast<double>(found) / k : 1;
   quality.attention_mass = of_truth > 0 ? of_set / of_truth : 1;
-  quality.attention_covered = (of_set + of_dense) / (of_dense + mass(zone_begin, zone_end));
+  const double of_all = of_dense + mass(zone_begin, zone_end);
+  quality.attention_covered = (of_set + of_dense) / of_all;
+  quality.dense_covered = of_dense / of_all;
+  quality.exact_covered = (of_truth + of_dense) / of_all;
   return quality;
 }
 

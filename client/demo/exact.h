@@ -11,9 +11,11 @@ namespace seine::demo {
 
 // How good one set of positions is for one query.
 struct Quality {
-  double recall = 0;             // share of the exact top k of the zone that the set holds
-  double attention_mass = 0;     // softmax mass of the set over that of the exact top k
-  double attention_covered = 0;  // softmax mass of the set and the dense tokens over that of all tokens
+  double recall = 0;          // share of the exact top k of the zone that the set holds
+  double attention_mass = 0;  // softmax mass of the set over that of the exact top k
+  // Softmax mass over that of all tokens: of the set and the dense tokens (sink and local), of the dense tokens alone,
+  // and of these and the exact top k.
+  double attention_covered = 0, dense_covered = 0, exact_covered = 0;
 };
 
 // The keys of one KV head, [num_tokens, head_dim].

@@ -22,28 +22,6 @@ constexpr int kLocal = 512;
 constexpr int kUpdateBuffer = 64;
 constexpr int kCentreWindow = 64;
 
-client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
-  client::IndexSpec spec;
-  spec.name = absl::StrCat("demo-", getpid());
-  const int recorded = *std::max_element(trace.model_layers().begin(), trace.model_layers().end()) + 1;
-  spec.geometry = {std::max(options.model_layers, recorded), trace.num_q_heads(), trace.num_kv_heads(),
-                   trace.head_dim(), trace.dtype()};
-  spec.sink = kSink;
-  spec.local = kLocal;
-  spec.update_buffer = kUpdateBuffer;
-  spec.dense_threshold = kSink + kLocal + kUpdateBuffer;
-  spec.centre = client::Centre::kWindow;
-  spec.centre_window = kCentreWindow;
-  spec.coarse = client::Coarse::kSignIp;
-  spec.profile = options.profile;  // with one the codec is balanced
-  spec.beta = options.beta;
-  spec.refine = options.refine;
-  spec.top_k = options.top_k;
-  spec.scope = client::Scope::kPerQHead;
-  spec.kv_store = client::KvStore::kKeys;
-  return spec;
-}
-
 // The whole of a decode: what each layer answered at each step, and how long it took.
 struct Decoded {
   std::vector<client::Answer> answers;  // [steps, layers]
@@ -152,7 +130,11 @@ void Judge(const Trace& trace, const Decoded& decoded, Report* report) {
           head_recall[g] += quality.recall / steps;
           report->attention_mass += quality.attention_mass;
           report->attention_covered += quality.attention_covered;
-          report->tokens_read += answer.counts[head] + answer.zone_begin + answer.num_tokens - answer.zone_end;
+          report->dense_covered += quality.dense_covered;
+          report->exact_covered += quality.exact_covered;
+          const int64_t dense = answer.zone_begin + answer.num_tokens - answer.zone_end;
+          report->tokens_dense += static_cast<double>(dense);
+          report->tokens_read += static_cast<double>(dense + answer.counts[head]);
         }
         bar.Update(++done);
       }
@@ -163,9 +145,10 @@ void Judge(const Trace& trace, const Decoded& decoded, Report* report) {
     }
   }
   report->num_queries = steps * layers * trace.num_q_heads();
-  report->attention_mass /= report->num_queries;
-  report->attention_covered /= report->num_queries;
-  report->tokens_read /= report->num_queries;
+  for (double* sum : {&report->attention_mass, &report->attention_covered, &report->dense_covered,
+                      &report->exact_covered, &report->tokens_read, &report->tokens_dense}) {
+    *sum /= static_cast<double>(report->num_queries);
+  }
 }
 
 absl::Status MeasureMemory(client::Client* client, const Trace& trace, const client::Sequence& sequence,
@@ -180,6 +163,7 @@ absl::Status MeasureMemory(client::Client* client, const Trace& trace, const cli
   const absl::StatusOr<client::ServerInfo> server = client->GetServerInfo();
   if (!server.ok()) return server.status();
   report->simd_target = server->simd_target;
+  report->threads = server->num_threads;
   report->full_cache_bytes =
       int64_t{2} * 2 * trace.num_layers() * trace.num_tokens() * trace.num_kv_heads() * trace.head_dim();
   return absl::OkStatus();
@@ -200,6 +184,28 @@ absl::Status CheckOptions(const Trace& trace, const ReplayOptions& options) {
 }
 
 }  // namespace
+
+client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
+  client::IndexSpec spec;
+  spec.name = absl::StrCat("demo-", getpid());
+  const int recorded = *std::max_element(trace.model_layers().begin(), trace.model_layers().end()) + 1;
+  spec.geometry = {std::max(options.model_layers, recorded), trace.num_q_heads(), trace.num_kv_heads(),
+                   trace.head_dim(), trace.dtype()};
+  spec.sink = kSink;
+  spec.local = kLocal;
+  spec.update_buffer = kUpdateBuffer;
+  spec.dense_threshold = kSink + kLocal + kUpdateBuffer;
+  spec.centre = client::Centre::kWindow;
+  spec.centre_window = kCentreWindow;
+  spec.coarse = client::Coarse::kSignIp;
+  spec.profile = options.profile;  // with one the codec is balanced
+  spec.beta = options.beta;
+  spec.refine = options.refine;
+  spec.top_k = options.top_k;
+  spec.scope = client::Scope::kPerQHead;
+  spec.kv_store = client::KvStore::kKeys;
+  return spec;
+}
 
 Percentiles PercentilesOf(std::vector<double> values) {
   if (values.empty()) return {};

@@ -32,17 +32,23 @@ struct Report {
   // Means over queries, heads and layers.
   double recall = 0, recall_worst_head = 0;
   double attention_mass = 0, attention_covered = 0;
-  double tokens_read = 0;  // dense and retrieved, a head and step
-  Percentiles step_us;     // a decode step: for each layer a token appended and its tokens retrieved, over the wire
-  Percentiles layer_us;    // one layer of it
-  Percentiles server_us;   // of which the server's index works
+  double dense_covered = 0, exact_covered = 0;  // by sink and local alone, and with the exact top k
+  double tokens_read = 0;                       // dense and retrieved, a head and step
+  double tokens_dense = 0;                      // sink and local of them
+  Percentiles step_us;    // a decode step: for each layer a token appended and its tokens retrieved, over the wire
+  Percentiles layer_us;   // one layer of it
+  Percentiles server_us;  // of which the server's index works
   double append_tokens_per_second = 0;  // prefill, tokens of a layer
   int64_t num_queries = 0;              // positions times query heads times layers
-  double bytes_per_key = 0;             // codes
+  double bytes_per_key = 0;             // of a head: codes; the keys kept for refine are head_dim * 2 more
   int64_t code_bytes = 0, store_bytes = 0;
   int64_t full_cache_bytes = 0;  // keys and values of the same tokens in 16 bits
   std::string simd_target;
+  int threads = 1;  // of the server
 };
+
+// The settings of the replay's index.
+client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options);
 
 // Makes an index of its own (named for this process), fills it, decodes, judges, and deletes it again.
 absl::StatusOr<Report> Replay(client::Client* client, const Trace& trace, const ReplayOptions& options);

@@ -163,6 +163,13 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   }
 }
 
+TEST(ProgramTest, EverySpellingOfAValueIsTaken) {
+  const ProgramRun run =
+      RunBench(kSynthetic + "--dtype bfloat16 --scope per_q_head --gqa-reduce MAX --num-queries 1 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["dtype"], "bf16");
+}
+
 TEST(ProgramTest, HelpTeaches) {
   const ProgramRun run = RunBench("recall --help");
   EXPECT_EQ(run.exit_code, 0);

@@ -33,7 +33,7 @@ TEST(ServiceBenchTest, EveryTransportAnswersAsInProcess) {
 
 TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
-      {"service", "exactly one of --endpoint ADDRESS and --spawn PROGRAM"},
+      {kSpawn + "--server /a/b", "give one of --server ADDRESS and --spawn PROGRAM"},
       {"service --spawn /nowhere/seined", "--spawn: /nowhere/seined is no program that can be run"},
       {kSpawn + "--transport pigeon", "--transport"},
       {kSpawn + "--transport unary --polling", "--polling: only --transport stream can spin"},
@@ -53,10 +53,17 @@ TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
 
 TEST(ServiceBenchTest, NoServerIsOneClearLine) {
   const TestFolder folder;
-  const ProgramRun run = RunBench("service --endpoint unix://" + folder.File("none.sock"));
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_NE(run.err.find("none.sock"), std::string::npos) << run.err;
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  const std::string path = folder.File("none.sock");
+  setenv("SEINE_SERVER", path.c_str(), 1);
+  const std::string lines[] = {"service --endpoint unix://" + path, "service --server " + path, "service"};
+  for (const std::string& line : lines) {
+    const ProgramRun run = RunBench(line);
+    EXPECT_EQ(run.exit_code, 1) << line;
+    EXPECT_NE(run.err.find("no server at"), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("none.sock"), std::string::npos) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+  unsetenv("SEINE_SERVER");
 }
 
 }  // namespace

@@ -2,11 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
 
@@ -93,6 +97,18 @@ Server* CliTest::server_ = nullptr;
 TempFolder* CliTest::folder_ = nullptr;
 RandomModel* CliTest::model_ = nullptr;
 
+// `seine` and the words of `line`.
+std::vector<std::string> Words(const std::string& line) {
+  std::vector<std::string> words = {SEINE_PROGRAM};
+  for (const absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) words.emplace_back(word);
+  return words;
+}
+
+void ExpectWait(const std::string& server, const std::string& seconds, int exit_code) {
+  const Outcome outcome = RunProgram({SEINE_PROGRAM, "health", "--server", server, "--wait", seconds});
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
+}
+
 // Against a server that has the committed profile of a real model.
 TEST(CliProfileTest, CreatesABalancedIndex) {
   const Server server({"--profiles", SEINE_PROFILES});
@@ -137,16 +153,20 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
     int exit_code;
     const char* part;
   } cases[] = {
-      {"", 2, "a command is required"},
-      {"frobnicate", 2, "frobnicate"},
-      {"index", 2, "a command is required"},
-      {"index frobnicate", 2, "frobnicate"},
+      {"frobnicate", 2, "unknown command frobnicate"},
+      {"idnex list", 2, "unknown command idnex; did you mean index?"},
+      {"index frobnicate", 2, "index: unknown command frobnicate; there are create, list, get, delete"},
+      {"seq lst m", 2, "seq: unknown command lst; did you mean list? (seine seq --help)"},
       {"index create", 2, "NAME is required"},
-      {"index list --colour", 2, "--colour"},
+      {"index list --colour", 2, "index list: unknown flag --colour (seine index list --help)"},
+      {"index create x --laeyrs 3", 2, "index create: unknown flag --laeyrs; did you mean --layers?"},
+      {"index list --ouptut json", 2, "unknown flag --ouptut; did you mean --output?"},
+      {"query m s --layer 0 --vector x --top_k=5", 2, "unknown flag --top_k; did you mean --top-k?"},
+      {"health --wait -1", 2, "--wait"},
       {"health -o xml", 2, "must be table or json, not xml"},
       {"health --timeout soon", 2, "--timeout"},
       {"health --timeout 0", 2, "--timeout"},
-      {"--server nowhere health", 2, "endpoint nowhere"},
+      {"--server nowhere health", 2, "--server: endpoint nowhere"},
       {create + " --dtype int8", 2, "must be one of fp32, fp16, bf16, not int8"},
       {create + " --memory-limit much", 2, "--memory-limit"},
       {query + " --top-k many", 2, "--top-k"},
@@ -167,32 +187,35 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"append m s --layer 0 --file %query.npy --tensor array", 3, "has 2 dimensions"},
       {"append m s --layer 0 --file %keys.npy --tensor array --first 5", 2, "--first: 5 is not in [0, 5)"},
       {"append m s --layer 0 --file %keys.npy --tensor array --count 6", 2, "--count: 6 is not in [1, 5]"},
-      {"index get nowhere", 5, "no such index"},
+      {"index get nowhere", 5, "no such index: 'nowhere'"},
       {"index delete nowhere", 5, "no such index"},
-      {"seq get m nobody", 5, "not found"},
-      {"seq list nowhere", 5, "no such index"},
-      {"query nowhere s --layer 0 --vector %query.npy", 5, "no such index"},
-      {"health --service nothing", 5, "nothing"},
-      {"seq create m s", 6, "s"},
-      {"index create m --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64", 6, "m"},
-      {"append m s --layer 0 --file %keys.npy --tensor array --position 1", 6, "position"},
-      {"index create x --layers 1 --q-heads 3 --kv-heads 2 --head-dim 64", 7, "num_q_heads"},
-      {create + " --beta 2", 7, "beta"},
-      {create + " --codec zip", 7, "codec.name"},
-      {create + " --codec balanced", 7, "codec.profile"},
-      {create + " --profile none", 5, "codec.profile"},
+      {"seq get m nobody", 5, "m/nobody: not found: 'nobody'"},
+      {"seq list nowhere", 5, "no such index: 'nowhere'"},
+      {"query nowhere s --layer 0 --vector %query.npy", 5, "no such index: 'nowhere'"},
+      {"health --service nothing", 5, "--service: the server has no service 'nothing'"},
+      {"seq create m s", 6, "m/s: 's' is already in use (id)"},
+      {"index create m --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64", 6,
+       "there is an index 'm' already (spec.name)"},
+      {"append m s --layer 0 --file %keys.npy --tensor array --position 1", 6,
+       "m/s: --tensor: position 1 already holds other bytes"},
+      {"index create x --layers 1 --q-heads 3 --kv-heads 2 --head-dim 64", 7,
+       "x: --q-heads: 3 is not a multiple of num_kv_heads 2 (spec.geometry.num_q_heads)"},
+      {create + " --beta 2", 7, "x: --beta: 2 is not in (0, 1] (spec.retrieval.beta)"},
+      {create + " --codec zip", 7, "x: --codec: "},
+      {create + " --codec balanced", 7, "x: --profile: "},
+      {create + " --profile none", 5, "x: --profile: "},
       {create + " --rope-theta 10000 --rope {}", 2, "--rope"},
       {create + " --rope-theta much", 2, "--rope-theta"},
-      {create + " --rope {", 7, "geometry.rope.config_json"},
+      {create + " --rope {", 7, "x: --rope: "},
       {create + " --rope-style sideways", 2, "must be one of half_split, interleaved, not sideways"},
-      {"query m s --layer 2 --vector %query.npy", 7, "layer"},
-      {query + " --top-k 0", 7, "top_k"},
-      {"seq get m s --generation 77", 7, "generation"},
-      {"seq fork m s t --position 601", 7, "position"},
-      {"seq truncate m s --position -1", 7, "position"},
-      {"head describe m s --layer 0 --kv-head 2", 7, "kv_head"},
-      {"append m s --layer 0 --file %keys.npy --tensor array --position 601", 7, "position"},
-      {"append m s --layer 2 --file %keys.npy --tensor array", 7, "layer"},
+      {"query m s --layer 2 --vector %query.npy", 7, "m/s: --layer: 2 is not in [0, 2)"},
+      {query + " --top-k 0", 7, "m/s: --top-k: 0 "},
+      {"seq get m s --generation 77", 7, "m/s: stale generation; 's' was deleted and made again"},
+      {"seq fork m s t --position 601", 7, "m/s: --position: 601"},
+      {"seq truncate m s --position -1", 7, "m/s: --position: -1"},
+      {"head describe m s --layer 0 --kv-head 2", 7, "m/s: --kv-head: 2 is not in [0, 2)"},
+      {"append m s --layer 0 --file %keys.npy --tensor array --position 601", 7, "m/s: --position: "},
+      {"append m s --layer 2 --file %keys.npy --tensor array", 7, "m/s: --layer: 2"},
       {"health --timeout 0.001 --server unix://%no.sock", 4, "no server at"},
   };
   for (const auto& test : cases) ExpectError(Seine(test.line), test.line, test.exit_code, test.part);
@@ -289,6 +312,185 @@ TEST_F(CliTest, ServerState) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_TRUE(absl::StrContains(help.out, "Exit codes: 0 done")) << help.out;
   EXPECT_TRUE(absl::StartsWith(Seine("--version", false).out, "seine ")) << help.out;
+}
+
+TEST_F(CliTest, AGroupWithoutACommandShowsItsHelp) {
+  for (const std::string group : {"", "index", "seq", "head", "subspace", "profile"}) {
+    const Outcome outcome = Seine(group);
+    EXPECT_EQ(outcome.exit_code, 2) << group;
+    EXPECT_EQ(outcome.out, "") << group;
+    const Outcome help = Seine(group + " --help");
+    const std::string last =
+        absl::StrCat("seine: error: ", group, group.empty() ? "" : ": ", "a command is required\n");
+    EXPECT_EQ(outcome.err, help.out + last) << group;
+    EXPECT_TRUE(absl::StrContains(help.out, "Subcommands:")) << help.out;
+  }
+}
+
+TEST_F(CliTest, WithJsonErrorsAreJson) {
+  const struct {
+    std::string line;
+    Json expected;  // all but the message
+    const char* part;
+  } cases[] = {
+      {"seq get m nobody",
+       {{"code", "NOT_FOUND"}, {"exit_code", 5}, {"object", "m/nobody"}, {"field", "handle"}, {"flag", nullptr}},
+       "not found: 'nobody'"},
+      {"query m s --layer 0 --vector %query.npy --top-k 0",
+       {{"code", "INVALID_ARGUMENT"}, {"exit_code", 7}, {"object", "m/s"}, {"flag", "--top-k"}},
+       "--top-k: 0 "},
+      {"query m s --layer 0 --vector %rows.npy --row 2",
+       {{"exit_code", 2}, {"object", "m/s"}, {"flag", "--row"}},
+       "[0, 2)"},
+      {"query m s --layer 0 --vector %torn.npy", {{"exit_code", 3}}, "torn.npy: cut short"},
+      {"index lst", {{"exit_code", 2}, {"object", nullptr}}, "did you mean list?"},
+      {"index", {{"exit_code", 2}}, "a command is required"},
+      {"health --server unix://%no.sock", {{"code", "UNAVAILABLE"}, {"exit_code", 4}}, "no server at"},
+  };
+  for (const auto& test : cases) {
+    for (const std::string flag : {" -o json", " --output=json"}) {
+      const Outcome outcome = Seine(test.line + flag);
+      EXPECT_EQ(outcome.out, "") << test.line;
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+      const Json json = Json::parse(outcome.err, nullptr, false);
+      ASSERT_TRUE(json.is_object() && json.contains("error")) << test.line << ": " << outcome.err;
+      for (const auto& [key, value] : test.expected.items()) EXPECT_EQ(json["error"][key], value) << outcome.err;
+      EXPECT_EQ(outcome.exit_code, json["error"]["exit_code"]) << outcome.err;
+      EXPECT_TRUE(absl::StrContains(json["error"]["message"].get<std::string>(), test.part)) << outcome.err;
+    }
+  }
+}
+
+TEST_F(CliTest, EverySpellingOfAValueIsTaken) {
+  const std::string create = "index create spelt --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 ";
+  const struct {
+    const char* flag;
+    std::vector<const char*> spellings;
+    const char* key;
+    const char* value;
+  } cases[] = {{"--dtype", {"bf16", "bfloat16", "BF16"}, "dtype", "bf16"},
+               {"--dtype", {"fp32", "float32"}, "dtype", "fp32"},
+               {"--scope", {"q_head", "per_q_head", "PER_Q_HEAD", "q-head"}, "scope", "q_head"},
+               {"--scope", {"kv_head", "per_kv_head"}, "scope", "kv_head"},
+               {"--kv-store", {"keys_values", "keys-values"}, "kv_store", "keys_values"}};
+  for (const auto& test : cases) {
+    for (const std::string spelling : test.spellings) {
+      EXPECT_EQ(SeineJson(absl::StrCat(create, test.flag, " ", spelling))[test.key], test.value) << spelling;
+      EXPECT_EQ(Seine("index delete spelt").exit_code, 0);
+    }
+  }
+}
+
+TEST_F(CliTest, ABareSocketPathIsAServer) {
+  const std::string path = server_->endpoint().substr(strlen("unix://"));
+  ASSERT_EQ(path[0], '/');
+  EXPECT_EQ(RunProgram({SEINE_PROGRAM, "health"}, {"SEINE_SERVER=" + path}).out, "serving\n");
+  EXPECT_EQ(RunProgram({SEINE_PROGRAM, "health", "--server", path}).out, "serving\n");
+  const Outcome demo =
+      RunProgram({SEINE_DEMO_PROGRAM, "--trace", SEINE_TRACE, "--steps", "2"}, {"SEINE_SERVER=" + path});
+  EXPECT_EQ(demo.exit_code, 0) << demo.err;
+}
+
+TEST(CliWait, HealthWaitsForAServerThatIsStarting) {
+  TempFolder folder;
+  const std::string path = folder.Path("late.sock");
+  const absl::Time begin = absl::Now();
+  ExpectWait(path, ".3", 4);
+  EXPECT_GT(absl::Now() - begin, absl::Milliseconds(250));
+  Server server;  // not awaited: health does that
+  ExpectWait(server.endpoint(), "20", 0);
+}
+
+// --- Help
+
+// Every command, as the help of the groups lists them.
+std::vector<std::string> Commands() {
+  std::vector<std::string> commands = {""};
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const std::string help = RunProgram(Words(commands[i] + " --help")).out;
+    const size_t list = help.find("\nSubcommands:\n");
+    if (list == std::string::npos) continue;
+    for (const absl::string_view line : absl::StrSplit(help.substr(list + 14), '\n')) {
+      if (line.size() < 3 || line[2] == ' ' || !absl::StartsWith(line, "  ")) {
+        if (line.empty()) break;
+        continue;
+      }
+      const std::string name(line.substr(2, line.find(' ', 2) - 2));
+      commands.push_back(commands[i].empty() ? name : commands[i] + " " + name);
+    }
+  }
+  return commands;
+}
+
+TEST(CliHelp, IsAHundredColumnsWideAndHasItsOwnExamplesOnly) {
+  const std::vector<std::string> commands = Commands();
+  EXPECT_GE(commands.size(), 25u);
+  for (const std::string& command : commands) {
+    const Outcome help = RunProgram(Words(command + " --help"));
+    EXPECT_EQ(help.exit_code, 0) << command;
+    int examples = 0;
+    for (const absl::string_view line : absl::StrSplit(help.out, '\n')) {
+      EXPECT_LE(line.size(), 100u) << command << ": " << line;
+      EXPECT_EQ(line.find_last_not_of(' '), line.empty() ? absl::string_view::npos : line.size() - 1) << line;
+      if (!absl::StartsWith(line, "  seine ")) continue;
+      ++examples;
+      if (command.empty()) continue;  // the program's own: the first steps
+      EXPECT_TRUE(absl::StartsWith(line, absl::StrCat("  seine ", command))) << command << ": " << line;
+    }
+    const bool group = absl::StrContains(help.out, "\nSubcommands:\n");
+    EXPECT_GE(examples, group ? 0 : 1) << command;
+    EXPECT_EQ(absl::StrContains(help.out, "Exit codes:"), command.empty()) << command;
+  }
+}
+
+// An example that does not parse would end with 2; without a server and files they end with 4 or 3.
+TEST(CliHelp, ExamplesAreTaken) {
+  TempFolder folder;
+  for (const std::string& command : Commands()) {
+    const Outcome help = RunProgram(Words(command + " --help"));
+    for (const absl::string_view line : absl::StrSplit(help.out, '\n')) {
+      if (!absl::StartsWith(line, "  seine ")) continue;
+      std::string example(line.substr(8));
+      example = absl::StrReplaceAll(example.substr(0, example.find(" &&")), {{"--wait 10", "--wait .01"}});
+      const Outcome outcome = RunProgram(Words(example), {"SEINE_SERVER=" + folder.Path("no.sock")});
+      EXPECT_TRUE(outcome.exit_code == 4 || outcome.exit_code == 3) << line << ": " << outcome.err;
+    }
+  }
+}
+
+// The server's own word is what a default is held against.
+TEST_F(CliTest, HelpShowsTheServersDefaults) {
+  const Json made = SeineJson("index create plain --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64");
+  const std::string help =
+      absl::StrReplaceAll(Seine("index create --help").out, {{"\n                              ", " "}});
+  const std::pair<const char*, const char*> flags[] = {{"sink", "sink"},
+                                                       {"local", "local"},
+                                                       {"update-buffer", "update_buffer"},
+                                                       {"dense-threshold", "dense_threshold"},
+                                                       {"seed", "seed"},
+                                                       {"window", "window"},
+                                                       {"centre", "centre"},
+                                                       {"dtype", "dtype"},
+                                                       {"top-k", "top_k"},
+                                                       {"beta", "beta"},
+                                                       {"refine", "refine"},
+                                                       {"coarse", "coarse"},
+                                                       {"rho", "rho"},
+                                                       {"scope", "scope"},
+                                                       {"gqa-reduce", "gqa_reduce"},
+                                                       {"kv-store", "kv_store"}};
+  for (const auto& [flag, key] : flags) {
+    const std::regex row(absl::StrCat("\n  --", flag, " [^\n]*\\(default: ([^)]*)\\)"));
+    std::smatch found;
+    ASSERT_TRUE(std::regex_search(help, found, row)) << flag << "\n" << help;
+    const Json value = made[key];
+    if (value.is_string()) {
+      EXPECT_EQ(found[1], value.get<std::string>()) << flag;
+    } else {
+      EXPECT_NEAR(std::stod(found[1]), value.get<double>(), 1e-9) << flag;
+    }
+  }
+  EXPECT_EQ(Seine("index delete plain").exit_code, 0);
 }
 
 }  // namespace

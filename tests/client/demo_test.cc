@@ -2,18 +2,82 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "profile/tensor_file.h"
 #include "tests/client/process.h"
 
 namespace seine {
 namespace {
 
 using Json = nlohmann::json;
+
+// What parts of the attention over the trace's last `steps` tokens are covered, by the definition in double precision.
+struct Covered {
+  double dense = 0, exact = 0;
+};
+
+Covered CoveredByDefinition(int steps, int top_k) {
+  const auto file = TensorFile::Open(SEINE_TRACE);
+  EXPECT_TRUE(file.ok()) << file.status();
+  Covered covered;
+  int64_t queries = 0;
+  for (const int layer : {4, 15, 26}) {
+    const auto keys = file->Get(absl::StrCat("layers.", layer, ".k")),
+               asked = file->Get(absl::StrCat("layers.", layer, ".q"));
+    const std::vector<float> k = *TensorFile::ToFloat32(*keys), q = *TensorFile::ToFloat32(*asked);
+    const int64_t n = keys->shape[0], kv_heads = keys->shape[1], dim = keys->shape[2], heads = asked->shape[1];
+    for (int64_t held = n - steps + 1; held <= n; ++held) {
+      const int64_t row = asked->shape[0] - (n - held) - 1;
+      const int64_t zone_end = 16 + (held - 16 - 512) / 64 * 64;  // sink 16, local 512, encoded 64 at a time
+      for (int64_t h = 0; h < heads; ++h) {
+        double dense = 0;
+        std::vector<double> zone;
+        for (int64_t token = 0; token < held; ++token) {
+          double logit = 0;
+          const float* key = k.data() + (token * kv_heads + h / (heads / kv_heads)) * dim;
+          for (int64_t d = 0; d < dim; ++d) logit += double{q[(row * heads + h) * dim + d]} * key[d];
+          const double weight = std::exp(logit / std::sqrt(static_cast<double>(dim)));
+          token >= 16 && token < zone_end ? zone.push_back(weight) : void(dense += weight);
+        }
+        const double all = std::accumulate(zone.begin(), zone.end(), dense);
+        std::partial_sort(zone.begin(), zone.begin() + top_k, zone.end(), std::greater<>());
+        covered.dense += dense / all;
+        covered.exact += std::accumulate(zone.begin(), zone.begin() + top_k, dense) / all;
+        ++queries;
+      }
+    }
+  }
+  covered.dense /= static_cast<double>(queries);
+  covered.exact /= static_cast<double>(queries);
+  return covered;
+}
+
+TEST(Demo, SaysWhatRetrievalBuys) {
+  Server server;
+  const Outcome outcome = RunProgram(
+      {SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace", SEINE_TRACE, "--steps", "8", "-o", "json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.contains("attention_covered_sink_local")) << outcome.out;
+  const Covered covered = CoveredByDefinition(8, 100);
+  EXPECT_NEAR(json["attention_covered_sink_local"], covered.dense, 1e-4);
+  EXPECT_NEAR(json["attention_covered_exact"], covered.exact, 1e-4);
+  EXPECT_GT(json["attention_covered"], json["attention_covered_sink_local"]);
+  EXPECT_LE(json["attention_covered"], json["attention_covered_exact"]);
+  EXPECT_GT(json["dense_attention_p50_us"], 0);
+  EXPECT_GT(json["seine_attention_p50_us"], 0);
+  EXPECT_EQ(json["head_dim"], 64);
+  EXPECT_NEAR(json["bytes_per_key_with_store"], json["bytes_per_key"].get<double>() + 128, 1e-9);  // 64 halves
+  EXPECT_TRUE(server.Connect()->ListIndexes()->empty());
+}
 
 TEST(Demo, AnswersARealModelsDecode) {
   Server server;
@@ -40,9 +104,13 @@ TEST(Demo, AnswersARealModelsDecode) {
   const Outcome text =
       RunProgram({SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace", SEINE_TRACE, "--steps", "2"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  for (const char* part : {"recall@100", "attention mass", "decode step", "bytes a key", "of the full fp16 cache"}) {
+  for (const char* part :
+       {"recall@100", "attention mass", "decode step", "bytes a key", "of the full fp16 cache", "sink + local alone",
+        "with Seine", "with the exact top 100", "dense attention", "What Seine finds (head_dim 64)",
+        "Memory (head_dim 64)", "kept for refine", "codes + keys"}) {
     EXPECT_TRUE(absl::StrContains(text.out, part)) << text.out;
   }
+  EXPECT_FALSE(absl::StrContains(text.out, "nan")) << text.out;
 }
 
 TEST(Demo, ErrorsAreOneLine) {

@@ -165,7 +165,7 @@ TEST_F(EvictCliTest, AnIndexIsToldToKeepQueries) {
   EXPECT_EQ(json["query_bytes"], 0);
   const Outcome refused = Seine("index create none" + shape + "--evict-scorer tova --evict-keep-queries 0");
   EXPECT_EQ(refused.exit_code, 7);
-  EXPECT_TRUE(absl::StrContains(refused.err, "keep_queries: 0, but tova looks at queries")) << refused.err;
+  EXPECT_TRUE(absl::StrContains(refused.err, "--evict-keep-queries: 0, but tova looks at queries")) << refused.err;
   const Outcome help = Seine("index create --help");
   EXPECT_TRUE(absl::StrContains(help.out, "--evict-keep-queries")) << help.out;
 }

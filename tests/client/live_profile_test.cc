@@ -201,12 +201,12 @@ TEST_F(LiveProfileTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"", 2, "--trace, or --index and --sequence"},
       {"--index m --sequence s --trace t", 2, "excludes"},
       {"--index m --sequence s --sink 3", 2, "excludes"},
-      {"--index other --sequence s", 5, "name: no such index"},
-      {"--index m --sequence other", 5, "sequences[0]: not found"},
-      {"--index m --sequence s,other", 5, "sequences[1]: not found"},
-      {"--index m --sequence empty", 7, "sequences: layer 0 holds no 64 tokens beyond the sink"},
-      {"--index m --sequence s", 7, "sequences: no query of layer 0 was seen"},
-      {"--index none --sequence s", 7, "kv_store: none keeps no keys"},
+      {"--index other --sequence s", 5, "no such index: 'other' (name)"},
+      {"--index m --sequence other", 5, "--sequence: not found: 'other' (sequences[0])"},
+      {"--index m --sequence s,other", 5, "--sequence: not found: 'other' (sequences[1])"},
+      {"--index m --sequence empty", 7, "m: --sequence: layer 0 holds no 64 tokens beyond the sink"},
+      {"--index m --sequence s", 7, "m: --sequence: no query of layer 0 was seen"},
+      {"--index none --sequence s", 7, "none: none keeps no keys that could be measured (kv_store)"},
   };
   for (const auto& test : cases) {
     const Outcome outcome = Seine(absl::StrCat("calibrate --out ", PathOf("x"), " ", test.arguments));

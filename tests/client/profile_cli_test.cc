@@ -240,7 +240,6 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"calibrate --trace %short --out %x", 3, "layer 0 has no whole windows of 64 keys beyond the first 16 tokens"},
       {"calibrate --trace %huge --out %x", 3, "fp16 cannot; write fp32 (--fp32)"},
       {"calibrate --trace %t --out %no/x", 3, "No such file or directory"},
-      {"profile", 2, "a command is required"},
       {"profile show", 2, "FILE is required"},
       {"profile show %missing", 3, "No such file or directory"},
       {"profile show %t", 3, "t: not a profile"},

@@ -152,7 +152,6 @@ TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
     int exit_code;
     std::string part;
   } cases[] = {
-      {"subspace", 2, "A subcommand is required"},
       {"subspace show m s", 2, "--layer"},
       {"subspace show m s --layer 30", 7, "layer: 30 is not in [0, 30)"},
       {"subspace show plain s --layer 0", 7, "keeps nothing low-rank"},
@@ -164,14 +163,14 @@ TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
       {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-interval 3", 2,
        "--subspace-rank"},
       {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-rank 65 --kv-store keys_values",
-       7, "spec.subspace.key_rank: 65"},
+       7, "bad: --subspace-key-rank: 65"},
       {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-rank 8 --subspace-energy .9", 2,
        "--subspace-energy"},
       {"index create bad --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64 --subspace-energy .9 --kv-store keys_values",
-       7, "spec.subspace.energy: needs a profile"},
+       7, "bad: --subspace-energy: needs a profile"},
       {"index create bad --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64 --subspace-energy 1.5 --kv-store "
        "keys_values --subspace-profile smollm2-135m",
-       7, "spec.subspace.energy: 1.5 is not in (0, 1]"},
+       7, "bad: --subspace-energy: 1.5 is not in (0, 1]"},
   };
   for (const auto& c : cases) {
     const Outcome outcome = Seine(c.line);

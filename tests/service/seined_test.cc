@@ -1,7 +1,8 @@
-// The program seined: configuration and its errors, addresses in use, SIGTERM under load.
+// The program seined: configuration and its errors, addresses in use, signals, what it logs, SIGTERM under load.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -10,11 +11,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
+#include "profile/profile.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
+#include "service/event_log.h"
+#include "tests/index/made_up_model.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {
@@ -30,15 +36,21 @@ int64_t Lines(const std::string& text) { return std::count(text.begin(), text.en
 // A seined of its own, its output in files.
 class Process {
  public:
+  // With `terminal`, the path of a pseudo-terminal, that is the process's own; else it has none.
   Process(const std::string& folder, const std::vector<std::string>& flags,
-          const std::vector<std::string>& environment = {})
+          const std::vector<std::string>& environment = {}, const std::string& terminal = "", bool nohup = false)
       : out_(folder + "/out"), err_(folder + "/err") {
     std::vector<std::string> words = {SEINED_PATH};
     words.insert(words.end(), flags.begin(), flags.end());
     unlink(out_.c_str());  // of a process before
     unlink(err_.c_str());
     pid_ = fork();
-    if (pid_ == 0) Become(words, environment);
+    if (pid_ == 0) {
+      setsid();
+      if (!terminal.empty()) ioctl(open(terminal.c_str(), O_RDWR), TIOCSCTTY, 0);
+      if (nohup) signal(SIGHUP, SIG_IGN);
+      Become(words, environment);
+    }
   }
   ~Process() {
     if (pid_ > 0) kill(pid_, SIGKILL), Wait();
@@ -117,10 +129,11 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
       {{"--listen", "0.0.0.0:50051"}, {}, "", "TLS and authentication are not there yet"},
       {{"--listen", "192.168.1.2:50051"}, {}, "", "TLS and authentication are not there yet"},
       {{"--config", "/no/such/file"}, {}, "", "/no/such/file: cannot be read"},
-      {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key"},
+      {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key; did you mean SEINE__SERVER__THREADS?"},
+      {{"--treads", "2"}, {}, "", "did you mean --threads?"},
       {{}, {"SEINE__SERVER__THREADS=two"}, "", "SEINE__SERVER__THREADS: 'two'"},
       {{}, {"SEINE__NOWHERE=1"}, "", "SEINE__NOWHERE: unknown key"},
-      {{}, {}, "server: {treads: 2}", "server.treads: unknown key"},
+      {{}, {}, "server: {treads: 2}", "server.treads: unknown key; did you mean server.threads?"},
       {{}, {}, "sever: {threads: 2}", "sever.threads: unknown key"},
       {{}, {}, "server: 5", "server: expected keys and values"},
       {{}, {}, "nothing: 5", "nothing: unknown key"},
@@ -133,7 +146,10 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
       {{}, {}, index + ", zones: {snik: 4}}]", "indexes[0].zones.snik: unknown key"},
       {{}, {}, index + ", zones: {sink: four}}]", "indexes[0].zones.sink: expected a number"},
       {{}, {}, index + ", zones: {update_buffer: 65}}]", "indexes[0].zones.update_buffer: 65"},
-      {{}, {}, index + ", codec: {centre: middle}}]", "indexes[0].codec.centre: no such Centre"},
+      {{},
+       {},
+       index + ", codec: {centre: middle}}]",
+       "indexes[0].codec.centre: no such Centre: 'middle'; there are none, global, window"},
       {{}, {}, index + ", retrieval: {top_k: 0}}]", "indexes[0].retrieval.top_k: 0"},
       {{}, {}, "indexes: [{name: a}]", "indexes[0].geometry"},
       {{},
@@ -248,6 +264,239 @@ TEST_F(SeinedTest, LogsAreJsonOnRequestAndIndexesAreThereFromTheStart) {
     EXPECT_FALSE(parsed.at("message").get<std::string>().empty());
   }
   EXPECT_GE(count, 3);
+}
+
+// Of the indexes that Spec describes.
+Geometry FixtureGeometry() {
+  return {.num_layers = kLayers,
+          .num_q_heads = kQHeads,
+          .num_kv_heads = kKvHeads,
+          .head_dim = kDim,
+          .dtype = DType::kFloat16};
+}
+
+// A pseudo-terminal: `path` is the end that a process gets, Close hangs it up.
+class Terminal {
+ public:
+  Terminal() : fd_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    if (fd_ < 0 || grantpt(fd_) != 0 || unlockpt(fd_) != 0) std::abort();
+    path = ptsname(fd_);
+  }
+  ~Terminal() { Close(); }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  std::string path;
+
+ private:
+  int fd_;
+};
+
+bool Creates(const Stubs& stubs, const v1::IndexSpec& spec) {
+  v1::CreateIndexRequest create;
+  v1::CreateIndexResponse created;
+  *create.mutable_spec() = spec;
+  return Call(*stubs.index, &v1::IndexService::Stub::CreateIndex, create, &created).ok();
+}
+
+bool Holds(const Stubs& stubs, const std::string& name) {
+  v1::GetIndexRequest get;
+  v1::GetIndexResponse got;
+  get.set_name(name);
+  return Call(*stubs.index, &v1::IndexService::Stub::GetIndex, get, &got).ok();
+}
+
+TEST_F(SeinedTest, SighupReadsTheSettingsAgainAndLosesNothing) {
+  const std::string file = dir_.path + "/seined.yaml", profiles = dir_.path + "/profiles";
+  std::filesystem::create_directory(profiles);
+  std::ofstream(file) << "{log: {level: warning}, server: {threads: 1, profiles: " << profiles << "}}\n";
+  Process seined(dir_.path, {"--listen", socket(), "--config", file});
+  const Stubs stubs(socket());
+  for (int i = 0; i < 1000 && !Creates(stubs, Spec("kept")); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(Holds(stubs, "kept"));
+  EXPECT_EQ(seined.err().find("index kept"), std::string::npos);  // info, below the level
+
+  const seine::testing::MadeUpModel model(FixtureGeometry());
+  ASSERT_TRUE(WriteProfile(*model.Measure(512), ProfilePrecision::kFloat32, profiles + "/new.safetensors").ok());
+  std::ofstream(file) << "{log: {level: debug}, server: {threads: 2, profiles: " << profiles << "}}\n";
+  seined.Signal(SIGHUP);
+  ASSERT_TRUE(seined.WaitForLine("SIGHUP: reloaded: log.level warning -> debug; profiles new")) << seined.err();
+  EXPECT_TRUE(seined.WaitForLine("SIGHUP: takes a new start: server.threads 1 -> 2")) << seined.err();
+  EXPECT_TRUE(Holds(stubs, "kept"));
+  v1::IndexSpec spec = Spec("balanced");
+  spec.mutable_codec()->set_profile("new");
+  EXPECT_TRUE(Creates(stubs, spec));
+  EXPECT_TRUE(seined.WaitForLine("index balanced: created")) << seined.err();
+
+  std::ofstream(file) << "log: {level: loud}\n";
+  seined.Signal(SIGHUP);
+  EXPECT_TRUE(seined.WaitForLine("SIGHUP: nothing is reloaded: " + file + ": log.level: 'loud'")) << seined.err();
+  EXPECT_TRUE(Holds(stubs, "kept"));
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0);
+}
+
+// A profile that was read is read again after a SIGHUP.
+TEST_F(SeinedTest, SighupForgetsTheProfilesThatWereRead) {
+  const std::string profiles = dir_.path + "/profiles", file = profiles + "/p.safetensors";
+  std::filesystem::create_directory(profiles);
+  ASSERT_TRUE(
+      WriteProfile(*seine::testing::MadeUpModel(FixtureGeometry()).Measure(512), ProfilePrecision::kFloat32, file)
+          .ok());
+  Process seined(dir_.path, {"--listen", socket(), "--profiles", profiles});
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  const Stubs stubs(socket());
+  v1::IndexSpec spec = Spec("first");
+  spec.mutable_codec()->set_profile("p");
+  EXPECT_TRUE(Creates(stubs, spec));
+  std::ofstream(file) << "no profile any more";
+  spec.set_name("second");
+  EXPECT_TRUE(Creates(stubs, spec));  // as it was read
+  seined.Signal(SIGHUP);
+  ASSERT_TRUE(seined.WaitForLine("SIGHUP: reloaded: no profiles")) << seined.err();
+  EXPECT_TRUE(seined.WaitForLine("passed over p.safetensors: ")) << seined.err();
+  spec.set_name("third");
+  EXPECT_FALSE(Creates(stubs, spec));
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0);
+}
+
+TEST_F(SeinedTest, AClosedTerminalIsASigterm) {
+  Terminal terminal;
+  Process seined(dir_.path, {"--listen", socket()}, {}, terminal.path);
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  seined.Signal(SIGHUP);  // somebody at that terminal asks for a reload
+  ASSERT_TRUE(seined.WaitForLine("SIGHUP: reloaded")) << seined.err();
+  terminal.Close();
+  EXPECT_EQ(seined.Wait(), 0);
+  EXPECT_NE(seined.err().find("SIGHUP, the terminal is closed: ending"), std::string::npos) << seined.err();
+  EXPECT_NE(access((dir_.path + "/seine.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(SeinedTest, UnderNohupAClosedTerminalEndsNothing) {
+  Terminal terminal;
+  Process seined(dir_.path, {"--listen", socket()}, {}, terminal.path, /*nohup=*/true);
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  terminal.Close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(Creates(Stubs(socket()), Spec("alive"))) << seined.err();
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0);
+}
+
+TEST_F(SeinedTest, LogsIndexesFailuresRefusalsAndEvictions) {
+  for (const bool polling : {false, true}) {
+    SCOPED_TRACE(polling);
+    std::vector<std::string> flags = {"--listen", socket(), "--threads", "1", "--log-level", "debug"};
+    if (polling) flags.push_back("--polling");
+    Process seined(dir_.path, flags);
+    ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+    const Stubs stubs(socket());
+    v1::IndexSpec spec = Spec("own");
+    spec.mutable_eviction()->mutable_budget()->set_tokens(100);
+    spec.mutable_eviction()->set_interval(50);
+    EXPECT_TRUE(Creates(stubs, spec));
+    EXPECT_TRUE(seined.WaitForLine("info index own: created; ")) << seined.err();
+
+    v1::CreateSequenceRequest request;
+    v1::CreateSequenceResponse response;
+    request.set_index("own");
+    ASSERT_TRUE(Call(*stubs.sequence, &v1::SequenceService::Stub::CreateSequence, request, &response).ok());
+    v1::AppendRequest append;
+    v1::AppendResponse appended;
+    *append.mutable_item() = Item(response.handle(), 0, 0, 200);
+    ASSERT_TRUE(Call(*stubs.retrieval, &v1::RetrievalService::Stub::Append, append, &appended).ok());
+    EXPECT_TRUE(seined.WaitForLine("debug index own: evicted ")) << seined.err();
+    EXPECT_NE(seined.err().find("tokens by itself, heads together, in "), std::string::npos) << seined.err();
+
+    // By a call: not the index's own doing.
+    const int64_t before = Lines(seined.err());
+    const auto eviction = v1::EvictionService::NewStub(stubs.channel);
+    v1::EvictRequest evict;
+    v1::EvictResponse evicted;
+    *evict.mutable_handle() = response.handle();
+    evict.mutable_scorer()->set_name("keydiff");
+    evict.mutable_budget()->set_tokens(20);
+    ASSERT_TRUE(Call(*eviction, &v1::EvictionService::Stub::Evict, evict, &evicted).ok());
+    EXPECT_GT(evicted.tokens_evicted(), 0);
+    EXPECT_TRUE(Holds(stubs, "own"));
+    EXPECT_EQ(Lines(seined.err()), before) << seined.err();
+
+    EXPECT_FALSE(Holds(stubs, "nobody"));
+    EXPECT_TRUE(seined.WaitForLine("info GetIndex: NOT_FOUND: name: no such index: 'nobody'")) << seined.err();
+
+    v1::IndexSpec tight = Spec("tight");
+    tight.set_memory_limit_bytes(16 << 10);
+    EXPECT_TRUE(Creates(stubs, tight));
+    request.set_index("tight");
+    ASSERT_TRUE(Call(*stubs.sequence, &v1::SequenceService::Stub::CreateSequence, request, &response).ok());
+    *append.mutable_item() = Item(response.handle(), 0, 0, 512);
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_FALSE(Call(*stubs.retrieval, &v1::RetrievalService::Stub::Append, append, &appended).ok());
+    }
+    EXPECT_TRUE(seined.WaitForLine("warning refused Append: RESOURCE_EXHAUSTED: ")) << seined.err();
+    int refused = 0;
+    const std::string log = seined.err();
+    for (size_t at = 0; (at = log.find("refused Append", at)) != std::string::npos; ++at) ++refused;
+    EXPECT_LE(refused, 20) << log;  // of 100
+
+    v1::DeleteIndexRequest remove;
+    v1::DeleteIndexResponse removed;
+    remove.set_name("own");
+    ASSERT_TRUE(Call(*stubs.index, &v1::IndexService::Stub::DeleteIndex, remove, &removed).ok());
+    EXPECT_TRUE(seined.WaitForLine("info index own: deleted")) << seined.err();
+    seined.Signal(SIGTERM);
+    EXPECT_EQ(seined.Wait(), 0);
+  }
+}
+
+TEST(EventLog, LinesOfOneKindAreFewAndSayHowManyWereLeftOut) {
+  LineLimit limit;
+  const absl::Time start = absl::UnixEpoch();
+  int written = 0;
+  for (int i = 0; i < 1000; ++i) written += limit.Admit(start).has_value();
+  EXPECT_EQ(written, 10);
+  EXPECT_FALSE(limit.Admit(start + absl::Milliseconds(900)));
+  EXPECT_EQ(limit.Admit(start + absl::Milliseconds(1100)), 991);
+  EXPECT_EQ(limit.Admit(start + absl::Seconds(60)), 0);
+}
+
+TEST_F(SeinedTest, NamesThatLookLikeSettingsAreWarnedOf) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"SEINE_SERVER__THREADS=2", "SEINE_SERVER__THREADS is not read; did you mean SEINE__SERVER__THREADS?"},
+      {"SEINE_SERVER__TREADS=2", "SEINE_SERVER__TREADS is not read; did you mean SEINE__SERVER__THREADS?"},
+      {"SEINE_MEMORY_LIMIT=8GiB", "SEINE_MEMORY_LIMIT is not read; did you mean SEINE__SERVER__MEMORY_LIMIT?"},
+      {"SEINED__LOG__LEVEL=debug", "SEINED__LOG__LEVEL is not read; did you mean SEINE__LOG__LEVEL?"},
+      {"seine__log__level=debug", "seine__log__level is not read; did you mean SEINE__LOG__LEVEL?"},
+      {"SEINE_SERVER__X=1", "SEINE_SERVER__X is not read: names of settings are SEINE__SECTION__KEY"},
+  };
+  for (const auto& [entry, says] : cases) {
+    Process checked(dir_.path, {"--check-config"}, {entry});
+    EXPECT_EQ(checked.Wait(), 0);
+    EXPECT_EQ(checked.err(), std::string("seined: warning: environment: ") + says + "\n");
+  }
+  Process quiet(dir_.path, {"--check-config"}, {"SEINE_SERVER=/run/seine.sock", "SEINE_TRACE=x", "SEINE_CUDA=AUTO"});
+  EXPECT_EQ(quiet.Wait(), 0);
+  EXPECT_EQ(quiet.err(), "");
+  Process seined(dir_.path, {"--listen", socket()}, {"SEINE_SERVER__THREADS=2"});
+  EXPECT_TRUE(seined.WaitForLine("warning environment: SEINE_SERVER__THREADS is not read")) << seined.err();
+}
+
+TEST_F(SeinedTest, AFileTakesEverySpellingOfAValue) {
+  for (const char* dtype : {"bf16", "bfloat16", "BFLOAT16", "D_TYPE_BFLOAT16"}) {
+    for (const char* scope : {"q_head", "per_q_head"}) {
+      std::ofstream(dir_.path + "/seined.yaml")
+          << "indexes: [{name: a, geometry: {num_layers: 1, num_q_heads: 1, num_kv_heads: 1, head_dim: 64, dtype: "
+          << dtype << "}, retrieval: {scope: " << scope << "}}]\n";
+      Process seined(dir_.path, {"--config", dir_.path + "/seined.yaml", "--check-config"});
+      EXPECT_EQ(seined.Wait(), 0) << seined.err();
+      EXPECT_NE(seined.out().find("dtype: bfloat16"), std::string::npos) << seined.out();
+      EXPECT_NE(seined.out().find("scope: per_q_head"), std::string::npos) << seined.out();
+    }
+  }
 }
 
 // What a client saw of a server that was told to end while it was busy.

@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "profile/spelling.h"
+#include "seine/v1/eviction.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "seine/v1/subspace.pb.h"
 #include "service/address.h"
 #include "service/announcing_moment.h"
 #include "service/config.h"
@@ -169,10 +173,29 @@ TEST(Config, Bytes) {
   }
 }
 
+// profile/spelling.h's numbers are the wire's, and the wire's own names are among its spellings.
+TEST(Config, TheWiresNamesAreSpellings) {
+  const google::protobuf::EnumDescriptor* const types[] = {
+      v1::DType_descriptor(),  v1::Scope_descriptor(),      v1::GqaReduce_descriptor(), v1::Coarse_descriptor(),
+      v1::Centre_descriptor(), v1::RopeStyle_descriptor(),  v1::KvStore_descriptor(),   v1::KeyFrame_descriptor(),
+      v1::Anchor_descriptor(), v1::Similarity_descriptor(), v1::Metric_descriptor(),    v1::HeadBudget_descriptor(),
+      v1::Path_descriptor()};
+  EXPECT_EQ(AllValueSpellings().size(), std::size(types));
+  for (const auto* type : types) {
+    const std::string zero = type->value(0)->name(), prefix = zero.substr(0, zero.rfind("UNSPECIFIED"));
+    for (int i = 1; i < type->value_count(); ++i) {
+      const auto* value = type->value(i);
+      if (value->number() == v1::D_TYPE_INT32 && type == v1::DType_descriptor()) continue;  // of positions, no setting
+      EXPECT_EQ(FindValue(type->name(), value->name().substr(prefix.size())), value->number()) << value->name();
+    }
+  }
+}
+
 TEST(Config, Addresses) {
   const std::pair<const char*, const char*> right[] = {
-      {"unix:/a/b", "unix:/a/b"},     {"unix:///a/b", "unix:/a/b"},   {"127.0.0.1:50051", "127.0.0.1:50051"},
-      {"localhost:0", "localhost:0"}, {"127.9.9.9:1", "127.9.9.9:1"}, {"[::1]:443", "[::1]:443"}};
+      {"unix:/a/b", "unix:/a/b"},     {"unix:///a/b", "unix:/a/b"}, {"127.0.0.1:50051", "127.0.0.1:50051"},
+      {"/a/b", "unix:/a/b"},          {"./a/b", "unix:./a/b"},      {"localhost:0", "localhost:0"},
+      {"127.9.9.9:1", "127.9.9.9:1"}, {"[::1]:443", "[::1]:443"}};
   for (const auto& [text, address] : right) {
     ASSERT_TRUE(ParseAddress(text).ok()) << text << ParseAddress(text).status();
     EXPECT_EQ(ParseAddress(text)->ToString(), address);

@@ -1,0 +1,35 @@
+// What a server is told by signals: to end, or to read its settings again.
+//
+//   SIGTERM, SIGINT   end
+//   SIGHUP            end where the terminal that the process was started from is gone; else read again. A process that
+//                     began with SIGHUP ignored (nohup) never ends by it.
+#ifndef SEINE_SERVICE_SIGNALS_H_
+#define SEINE_SERVICE_SIGNALS_H_
+
+#include <signal.h>
+
+namespace seine {
+
+class Signals {
+ public:
+  // Before any thread starts: all inherit the mask, so that only Wait takes the signals.
+  Signals();
+
+  struct Event {
+    bool reload = false;  // else: end
+    const char* name = "";
+  };
+  Event Wait() const;
+
+  // From now on another SIGTERM or SIGINT ends the process at once.
+  void Release() const;
+
+ private:
+  sigset_t taken_;
+  bool hang_up_ignored_ = false;
+  bool had_terminal_ = false;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_SIGNALS_H_
