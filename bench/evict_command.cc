@@ -17,8 +17,8 @@
 #include "bench/evict.h"
 #include "bench/evict_stream.h"
 #include "bench/invalid_flag.h"
+#include "bench/plot_file.h"
 #include "bench/progress.h"
-#include "bench/svg_plot.h"
 #include "bench/table.h"
 #include "bench/value_flag.h"
 
@@ -101,7 +101,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
       ->check(IsMember({"table", "json"}))
       ->capture_default_str()
       ->group(run);
-  app->add_option("--plot", f->plot, "writes retained attention against the budget as SVG")->group(run);
+  app->add_option("--plot", f->plot, "writes retained attention against the budget: .svg or .png")->group(run);
 }
 
 // "25%": the share kept; else tokens a head.
@@ -264,7 +264,7 @@ Plot MakePlot(const Report& report) {
 absl::Status Print(const EvictFlags& f, const Report& report) {
   std::cout << (f.output == "json" ? ToJson(report).dump(2) + "\n" : RenderText(report)) << std::flush;
   if (!std::cout) return absl::UnavailableError("cannot write to standard output");
-  return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(report), f.plot);
+  return WritePlot(MakePlot(report), f.plot);
 }
 
 absl::StatusOr<std::optional<Profile>> MaybeProfile(const std::string& path) {
@@ -282,6 +282,7 @@ absl::Status Run(EvictFlags f) {
   if (f.kv_heads < 1) return InvalidFlag("kv-heads", "at least 1");
   if (f.kv_heads > 1 && !f.data.trace.empty()) return InvalidFlag("kv-heads", "a trace has its own");
   if (absl::Status s = Validate(f.keep); !s.ok()) return s;
+  if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.values = !f.data.trace.empty();
   f.data.sink = 0;
   // Made up: half of the queries are shown to scorers, more than any looks at by default.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/table.h"
+#include "bench/value_flag.h"
 #include "kernels/cuda/traffic.h"
 
 namespace seine::bench {

@@ -16,6 +16,7 @@
 #include "bench/invalid_flag.h"
 #include "bench/method.h"
 #include "bench/peers.h"
+#include "bench/plot_file.h"
 #include "bench/recall.h"
 #include "bench/report.h"
 #include "bench/value_flag.h"
@@ -145,7 +146,7 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
       ->check(IsMember({"table", "json"}))
       ->capture_default_str()
       ->group(run);
-  app->add_option("--plot", f->plot, "writes recall against time as SVG")->group(run);
+  app->add_option("--plot", f->plot, "writes recall against time: .svg or .png")->group(run);
 }
 
 // What the data set and the index do not check themselves, under the names of the flags.
@@ -313,12 +314,13 @@ absl::Status Print(const RecallFlags& f, const RecallReport& report) {
     std::cout << RenderText(report) << std::flush;
   }
   if (!std::cout) return absl::UnavailableError("cannot write to standard output");
-  return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(report), f.plot);
+  return WritePlot(MakePlot(report), f.plot);
 }
 
 absl::Status Run(RecallFlags f) {
   if (f.codec.empty()) f.codec = f.profile.empty() ? "rsq" : "balanced";
   if (absl::Status s = Check(f); !s.ok()) return s;
+  if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.granule = f.window;
   f.data.own_queries = f.codec == "balanced" && f.profile.empty();
   auto dataset = Dataset::Open(f.data);

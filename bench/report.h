@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/dataset.h"
+#include "bench/plot.h"
 #include "bench/recall.h"
-#include "bench/svg_plot.h"
 
 namespace seine::bench {
 

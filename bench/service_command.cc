@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/invalid_flag.h"
+#include "bench/plot_file.h"
 #include "bench/server_process.h"
 #include "bench/service_bench.h"
-#include "bench/svg_plot.h"
 #include "bench/table.h"
 #include "kernels/types.h"
 
@@ -58,7 +58,7 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--beta", b.beta, "share of the keys kept as candidates")->capture_default_str();
   app->add_option("--seed", b.seed, "of the made-up keys")->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")->check(IsMember({"table", "json"}))->capture_default_str();
-  app->add_option("--plot", f->plot, "writes the distribution of latencies as SVG");
+  app->add_option("--plot", f->plot, "writes the distribution of latencies: .svg or .png");
 }
 
 absl::Status Check(const ServiceFlags& f) {
@@ -149,7 +149,7 @@ Series Distribution(const std::string& name, std::vector<double> us) {
   return series;
 }
 
-absl::Status WritePlot(const ServiceFlags& f, const ServiceResult& r) {
+Plot MakePlot(const ServiceFlags& f, const ServiceResult& r) {
   Plot plot;
   plot.title = "Decode step latency";
   plot.subtitle = absl::StrCat(f.bench.num_kv_heads, " KV heads x ", f.bench.head_dim, ", ", f.bench.num_keys,
@@ -159,11 +159,12 @@ absl::Status WritePlot(const ServiceFlags& f, const ServiceResult& r) {
   plot.log_x = true;
   plot.series = {Distribution(absl::StrCat(f.transport, f.polling ? ", polling" : ""), r.remote_us),
                  Distribution("in process", r.local_us)};
-  return WriteSvg(plot, f.plot);
+  return plot;
 }
 
 absl::Status Run(ServiceFlags f) {
   if (absl::Status s = Check(f); !s.ok()) return s;
+  if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   if (f.spawn.empty() && f.bench.endpoint.empty()) f.bench.endpoint = client::EndpointFromEnvironment();
   f.bench.unary = f.transport == "unary";
   f.bench.transport = f.polling ? client::Transport::kPolling : client::Transport::kBlocking;
@@ -185,9 +186,7 @@ absl::Status Run(ServiceFlags f) {
     std::cout << ToText(f, *result) << std::flush;
   }
   if (!std::cout) return absl::UnavailableError("cannot write to standard output");
-  if (!f.plot.empty()) {
-    if (absl::Status s = WritePlot(f, *result); !s.ok()) return s;
-  }
+  if (absl::Status s = WritePlot(MakePlot(f, *result), f.plot); !s.ok()) return s;
   return result->errors == 0 ? absl::OkStatus()
                              : absl::AbortedError(absl::StrCat(result->errors, " steps failed: ", result->first_error));
 }

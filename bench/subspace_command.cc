@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/invalid_flag.h"
+#include "bench/plot_file.h"
 #include "bench/projection.h"
 #include "bench/subspace.h"
 #include "bench/subspace_storage.h"
-#include "bench/svg_plot.h"
 #include "bench/table.h"
 #include "bench/value_flag.h"
 #include "kernels/cpu/ops.h"
@@ -113,7 +113,7 @@ void AddFlags(CLI::App* app, SubspaceFlags* f) {
       ->check(IsMember({"table", "json"}))
       ->capture_default_str()
       ->group(run);
-  app->add_option("--plot", f->plot, "writes the residual energy ratio over time as SVG")->group(run);
+  app->add_option("--plot", f->plot, "writes the residual energy ratio over time: .svg or .png")->group(run);
 }
 
 absl::Status Check(const SubspaceFlags& f, const DatasetInfo& info) {
@@ -318,6 +318,7 @@ absl::Status RunStorage(const SubspaceFlags& f, const Dataset& dataset) {
 }
 
 absl::Status Run(SubspaceFlags f) {
+  if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.granule = 1;
   auto dataset = Dataset::Open(f.data);
   if (!dataset.ok()) return dataset.status();
@@ -333,7 +334,7 @@ absl::Status Run(SubspaceFlags f) {
     std::cout << Render(f, info, *result) << std::flush;
   }
   if (!std::cout) return absl::UnavailableError("cannot write to standard output");
-  return f.plot.empty() ? absl::OkStatus() : WriteSvg(MakePlot(f, info, *result), f.plot);
+  return WritePlot(MakePlot(f, info, *result), f.plot);
 }
 
 }  // namespace

@@ -131,6 +131,10 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--codec zip", "--codec"},
       {kSynthetic + "--dtype int3", "--dtype"},
       {kSynthetic + "--backend tpu", "--backend"},
+      {kSynthetic + "--plot plot.pdf", "--plot: plot.pdf ends neither in .svg nor in .png"},
+      {kSynthetic + "--plot /no/such/folder/plot.svg", "--plot: cannot write /no/such/folder/plot.svg: No such file"},
+      {"evict --synthetic rope --plot /no/such/plot.png", "--plot: cannot write /no/such/plot.png"},
+      {"subspace --synthetic rope --plot /no/such/plot.png", "--plot: cannot write /no/such/plot.png"},
       {"kernels --num-keys 100", "--num-keys: 100 is no multiple of 64"},
       {"kernels --batch 0", "--batch"},
       {"kernels --rank 100 --head-dim 64", "--rank: 100 is above --head-dim 64"},
@@ -164,8 +168,7 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
 }
 
 TEST(ProgramTest, EverySpellingOfAValueIsTaken) {
-  const ProgramRun run =
-      RunBench(kSynthetic + "--dtype bfloat16 --scope per_q_head --gqa-reduce MAX --num-queries 1 -o json");
+  const ProgramRun run = RunBench(kSynthetic + "--dtype bfloat16 --scope per_q_head --gqa-reduce MAX -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(nlohmann::json::parse(run.out)["dtype"], "bf16");
 }

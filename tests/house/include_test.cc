@@ -34,6 +34,7 @@ const std::vector<Rule>& Rules() {
         "service"},
        {"kernels/backend.h", "kernels/types.h", "kernels/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
+      {"bench/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
       {"bench/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
       {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "profile", "kernels", "index", "client", "bench"}, {}},
   };

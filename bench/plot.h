@@ -1,12 +1,11 @@
-// Draws curves as a small SVG file: axes with round ticks, a grid, a legend. No script, no font files.
-#ifndef SEINE_BENCH_SVG_PLOT_H_
-#define SEINE_BENCH_SVG_PLOT_H_
+// Draws curves as a small SVG: axes with round ticks, a grid, a legend. No script, no font files. The drawing is as
+// wide and as high as its texts need.
+#ifndef SEINE_BENCH_PLOT_H_
+#define SEINE_BENCH_PLOT_H_
 
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "absl/status/status.h"
 
 namespace seine::bench {
 
@@ -26,13 +25,10 @@ struct Plot {
 
 std::string RenderSvg(const Plot& plot);
 
-// Writes the SVG whole or not at all. Errors name the path.
-absl::Status WriteSvg(const Plot& plot, const std::string& path);
-
 // Values at which an axis over [low, high] gets its labels, about `count` of them: multiples of 1, 2 or 5 times a power
 // of ten; on a logarithmic axis 1, 2 and 5 of every decade, or powers of ten alone where these would be too many.
 std::vector<double> Ticks(double low, double high, bool log, int count);
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_SVG_PLOT_H_
+#endif  // SEINE_BENCH_PLOT_H_

@@ -1,10 +1,9 @@
-// See svg_plot.h.
-#include "bench/svg_plot.h"
+// See plot.h.
+#include "bench/plot.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <fstream>
+#include <cstring>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -14,14 +13,33 @@
 namespace seine::bench {
 namespace {
 
-constexpr double kWidth = 960, kHeight = 480;
-constexpr double kLeft = 70, kRight = 330, kTop = 64, kBottom = 58;  // margins; the legend stands in the right one
+constexpr double kLeft = 70, kTop = 64, kBottom = 58;     // margins
+constexpr double kPlotWidth = 560, kPlotHeight = 358;     // of the axes
+constexpr double kLegend = 18, kSwatch = 28, kEdge = 24;  // right of the axes: gap, line and gap, gap after the text
+constexpr double kRow = 20;                               // of the legend
+constexpr double kFontSize = 12, kTitleSize = 16;
 // Okabe and Ito's palette, told apart by colour-blind readers too.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000", "#8c6d31"};
 
 std::string Escape(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+// At most so wide is a text in any usual sans-serif: letters as DejaVu Sans has them, a wide one, in four classes.
+double WidthOf(const std::string& text, double size) {
+  double ems = 0;
+  for (const char c : text) {
+    const auto is_one_of = [c](const char* letters) { return std::strchr(letters, c) != nullptr; };
+    if ((c & 0x80) != 0 || is_one_of("mwMW%@")) {
+      ems += 1;
+    } else if (is_one_of(" .,:;'|!iljftrI()[]/-")) {
+      ems += .42;
+    } else {
+      ems += (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ? .65 : .84;
+    }
+  }
+  return ems * size;
 }
 
 // One axis: data values to pixels.
@@ -80,10 +98,10 @@ std::string Grid(const Plot& plot, const Axis& x, const Axis& y) {
     svg += Line(x.from, y(v), x.to, y(v), "#e4e4e4") + Text(x.from - 8, y(v) + 4, "end", "", Label(v));
   }
   svg += Line(x.from, y.from, x.to, y.from, "#444") + Line(x.from, y.from, x.from, y.to, "#444");
-  svg += Text((x.from + x.to) / 2, kHeight - 14, "middle", "", plot.x_label);
+  svg += Text((x.from + x.to) / 2, y.from + 44, "middle", "", plot.x_label);
   const double middle = (y.from + y.to) / 2;
   svg += Text(18, middle, "middle", absl::StrFormat(" transform=\"rotate(-90 18 %.1f)\"", middle), plot.y_label);
-  svg += Text(kLeft, 26, "start", " font-size=\"16\" font-weight=\"bold\"", plot.title);
+  svg += Text(kLeft, 26, "start", absl::StrFormat(" font-size=\"%g\" font-weight=\"bold\"", kTitleSize), plot.title);
   return svg + Text(kLeft, 46, "start", " fill=\"#666\"", plot.subtitle);
 }
 
@@ -110,10 +128,10 @@ std::string Curve(const Series& series, const Style& style, const Axis& x, const
 }
 
 std::string LegendEntry(const Series& series, const Style& style, size_t row) {
-  const double x = kWidth - kRight + 18, y = kTop + 12 + 20 * static_cast<double>(row);
+  const double x = kLeft + kPlotWidth + kLegend, y = kTop + 12 + kRow * static_cast<double>(row);
   return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"4\"%s/>\n",
                          x, y - 4, x + 20, y - 4, style.colour, style.second ? " stroke-dasharray=\"6 4\"" : "") +
-         Text(x + 28, y, "start", "", series.name);
+         Text(x + kSwatch, y, "start", "", series.name);
 }
 
 }  // namespace
@@ -145,29 +163,26 @@ std::vector<double> Ticks(double low, double high, bool log, int count) {
 }
 
 std::string RenderSvg(const Plot& plot) {
-  const Axis x = MakeAxis(plot, true, kLeft, kWidth - kRight), y = MakeAxis(plot, false, kHeight - kBottom, kTop);
+  const Axis x = MakeAxis(plot, true, kLeft, kLeft + kPlotWidth), y = MakeAxis(plot, false, kTop + kPlotHeight, kTop);
+  // Bold letters are a ninth wider.
+  double width = std::max(WidthOf(plot.title, kTitleSize) * 10 / 9, WidthOf(plot.subtitle, kFontSize)) + kLeft;
+  width = std::max(width, kLeft + kPlotWidth);
+  for (const Series& series : plot.series) {
+    width = std::max(width, kLeft + kPlotWidth + kLegend + kSwatch + WidthOf(series.name, kFontSize));
+  }
+  width = std::ceil(width + kEdge);
+  const double height =
+      std::max(kTop + kPlotHeight + kBottom, kTop + kRow * static_cast<double>(plot.series.size()) + kEdge);
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
-      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n<rect width=\"100%%\" height=\"100%%\" "
+      "font-family=\"sans-serif\" font-size=\"%g\" fill=\"#222\">\n<rect width=\"100%%\" height=\"100%%\" "
       "fill=\"#fff\"/>\n",
-      kWidth, kHeight, kWidth, kHeight);
+      width, height, width, height, kFontSize);
   svg += Grid(plot, x, y);
   for (size_t i = 0; i < plot.series.size(); ++i) {
     svg += Curve(plot.series[i], StyleOf(i), x, y) + LegendEntry(plot.series[i], StyleOf(i), i);
   }
   return svg + "</svg>\n";
-}
-
-absl::Status WriteSvg(const Plot& plot, const std::string& path) {
-  const std::string partial = path + ".partial", svg = RenderSvg(plot);
-  std::ofstream out(partial, std::ios::binary);
-  out << svg;
-  out.close();
-  if (!out || std::rename(partial.c_str(), path.c_str()) != 0) {
-    std::remove(partial.c_str());
-    return absl::UnavailableError(absl::StrCat("--plot: cannot write ", path));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace seine::bench
