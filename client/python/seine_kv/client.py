@@ -142,7 +142,7 @@ class Client:
         ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
         "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
         (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
-        those given to append). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
+        those given to append), horizon (tokens: qfilters from a profile). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
         of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
         moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
         full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
@@ -294,7 +294,8 @@ class Client:
         budget: tokens a head, or dict of tokens or ratio (the share that goes), heads ("uniform", "adaptive", "pyramid"),
         safeguard, beta. scorer: a name, or dict of name and its options. keep: dict of sinks, recent, recent_share.
         given, for the scorers that need it: queries [positions, num_q_heads, head_dim] of the last positions, filters
-        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head).
+        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head), softmax_scale (of the attention that scorers
+        compute; the index's).
         """
         request = eviction_service_pb2.EvictRequest(handle=wire.handle_of(sequence), layer=layer, dry_run=dry_run)
         wire.fill_eviction(request, scorer, budget, keep)

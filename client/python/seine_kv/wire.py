@@ -200,11 +200,13 @@ def fill_eviction(message, scorer, budget, keep):
         fill(message.keep, keep, "keep")
 
 
-def fill_given(message, queries=None, filters=None, scores=()):
+def fill_given(message, queries=None, filters=None, scores=(), softmax_scale=None):
     if queries is not None:
         message.queries.CopyFrom(tensor_of(np.asarray(queries), "queries"))
     if filters is not None:
         message.filters.CopyFrom(tensor_of(np.asarray(filters, np.float32), "filters"))
+    if softmax_scale is not None:
+        message.softmax_scale = softmax_scale
     for head in scores:
         message.scores.append(tensor_of(np.asarray(head, np.float32), "scores"))
 
