@@ -63,6 +63,7 @@ absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
   out->norm_mean = in.norm_mean();
   out->norm_std = in.norm_std();
   out->dilution = in.dilution();
+  out->attention_tokens = in.attention_tokens();
   absl::Status status = ReadVector(in.overlap(), &out->overlap);
   status.Update(ReadVector(in.correlation(), &out->correlation));
   status.Update(ReadVector(in.attention_correlation(), &out->attention_correlation));
@@ -112,6 +113,7 @@ void ToProto(const Eviction& eviction, v1::EvictionSettings* out) {
   ToProto(eviction.keep, out->mutable_keep());
   SetIf(eviction.interval, out, &v1::EvictionSettings::set_interval);
   SetIf(eviction.keep_queries, out, &v1::EvictionSettings::set_keep_queries);
+  SetIf(eviction.horizon, out, &v1::EvictionSettings::set_horizon);
   out->set_profile(eviction.profile);
 }
 
@@ -119,6 +121,7 @@ absl::Status ToProto(const Given& given, v1::Given* out) {
   absl::Status status;
   if (!IsAbsent(given.queries)) status.Update(TensorToProto("queries", given.queries, out->mutable_queries()));
   if (!IsAbsent(given.filters)) status.Update(TensorToProto("filters", given.filters, out->mutable_filters()));
+  SetIf(given.softmax_scale, out, &v1::Given::set_softmax_scale);
   for (const ConstTensor& scores : given.scores) status.Update(TensorToProto("scores", scores, out->add_scores()));
   return status;
 }
@@ -134,6 +137,7 @@ Eviction FromProto(const v1::EvictionSettings& in) {
   out.keep = {in.keep().sinks(), in.keep().recent(), in.keep().recent_share(), {}};
   TakeIf(in.has_interval(), in.interval(), &out.interval);
   TakeIf(in.has_keep_queries(), in.keep_queries(), &out.keep_queries);
+  TakeIf(in.has_horizon(), in.horizon(), &out.horizon);
   out.profile = in.profile();
   return out;
 }

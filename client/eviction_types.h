@@ -23,7 +23,7 @@ struct Scorer {
   Anchor anchor = Anchor::kDefault;              // keydiff
   Similarity similarity = Similarity::kDefault;  // keydiff
   Metric metric = Metric::kDefault;              // manifoldkv, windowed_manifoldkv
-  std::optional<int> window;                     // windowed_manifoldkv, tokens
+  std::optional<int> window;                     // windowed_manifoldkv, positions
   std::optional<double> lambda;                  // hybrid, ManifoldKV's share
   std::optional<int> sink;                       // streaming_llm, expected_attention
   std::optional<int> query_window, kernel;       // snapkv
@@ -58,6 +58,7 @@ struct Eviction {
   // Positions whose queries each layer of a sequence keeps for scorers that look at them: those that were asked, and
   // those that came with AppendItem::queries. Absent: what the scorer needs.
   std::optional<int> keep_queries = {};
+  std::optional<int64_t> horizon = {};  // qfilters from a profile: positions that queries are expected at
 };
 
 }  // namespace seine::client

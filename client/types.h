@@ -286,9 +286,10 @@ struct ServerInfo {
 
 // What scorers may need besides the stored keys.
 struct Given {
-  ConstTensor queries = {};              // [positions, num_q_heads, head_dim] of the last positions, post-RoPE
-  ConstTensor filters = {};              // fp32 [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
-  std::vector<ConstTensor> scores = {};  // client: one a KV head, fp32 [tokens held]
+  ConstTensor queries = {};                 // [positions, num_q_heads, head_dim] of the last positions, post-RoPE
+  ConstTensor filters = {};                 // fp32 [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
+  std::vector<ConstTensor> scores = {};     // client: one a KV head, fp32 [tokens held]
+  std::optional<float> softmax_scale = {};  // of the attention that scorers compute; absent: the index's
 };
 
 struct EvictRequest {
@@ -329,7 +330,8 @@ struct HeadDiagnosis {
   double norm_mean = 0, norm_std = 0;
   double dilution = 0;  // how much more windows tell tokens apart than one mean; about 1: no dilution
   std::vector<float> overlap, correlation;   // [scorers, scorers]
-  std::vector<float> attention_correlation;  // [scorers]; empty without queries
+  std::vector<float> attention_correlation;  // [scorers], over the tokens that a query saw; empty: fewer than two
+  int64_t attention_tokens = 0;              // that were seen
 };
 
 struct HeadInfo {

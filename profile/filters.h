@@ -1,4 +1,4 @@
-// Q-Filters' directions: for each KV head the direction that its queries share (Q-Filters, section 3). From a model
+// Q-Filters' directions: for each KV head the direction that its queries share (Q-Filters, section 2.2). From a model
 // profile, from queries, or from a published file. Everywhere here the sign is the scorer's: high <k, filter> is kept.
 #ifndef SEINE_PROFILE_FILTERS_H_
 #define SEINE_PROFILE_FILTERS_H_

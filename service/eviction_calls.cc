@@ -14,6 +14,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kEvictionNames[] = {
     {"queries: ", "given.queries: "},
     {"filters: ", "given.filters: "},
     {"scores: ", "given.scores: "},
+    {"softmax_scale: ", "given.softmax_scale: "},
 };
 
 // What every call here begins with.

@@ -78,6 +78,7 @@ absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& f
   if (auto s = KeepFrom(wire.keep(), field + ".keep", &eviction->keep); !s.ok()) return s;
   if (wire.has_interval()) eviction->interval = wire.interval();
   if (wire.has_keep_queries()) eviction->keep_queries = wire.keep_queries();
+  if (wire.has_horizon()) eviction->horizon = wire.horizon();
   eviction->profile_name = wire.profile();
   if (wire.profile().empty()) return absl::OkStatus();
   auto profile = profiles->Find(wire.profile(), field + ".profile");
@@ -119,6 +120,7 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   out->set_interval(eviction.interval);
   out->set_profile(eviction.profile_name);
   if (eviction.keep_queries) out->set_keep_queries(*eviction.keep_queries);
+  if (eviction.horizon) out->set_horizon(*eviction.horizon);
 }
 
 absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given) {
@@ -135,6 +137,7 @@ absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenSto
     if (!filters.ok()) return filters.status();
     given->filters = *filters;
   }
+  given->softmax_scale = wire.softmax_scale();
   storage->scores.resize(wire.scores_size());
   for (int h = 0; h < wire.scores_size(); ++h) {
     auto scores = FloatsView(wire.scores(h), {kAnyDim}, absl::StrCat("given.scores[", h, "]"), &storage->scores[h]);
@@ -159,6 +162,7 @@ void ToProto(const HeadDiagnosis& head, int scorers, v1::HeadDiagnosis* out) {
   out->set_dilution(head.dilution);
   SetSquare(head.overlap, scorers, out->mutable_overlap());
   SetSquare(head.correlation, scorers, out->mutable_correlation());
+  out->set_attention_tokens(head.attention_tokens);
   if (head.attention_correlation.empty()) return;
   SetVector(std::vector<float>(head.attention_correlation.begin(), head.attention_correlation.end()),
             out->mutable_attention_correlation());

@@ -19,6 +19,7 @@ struct EvictionArguments {
   client::EvictRequest evict;
   client::DiagnoseRequest diagnose;
   std::string budget = "25%", path, tensor, filters;
+  std::optional<float> softmax_scale;
   std::vector<std::string> scorers = {"keydiff", "manifoldkv", "knorm"};
 };
 
@@ -88,6 +89,7 @@ absl::Status ReadGiven(const Session& session, const EvictionArguments& argument
                        const std::vector<std::string>& scorers, GivenStorage* storage, client::Given* given) {
   const bool taken = std::find(scorers.begin(), scorers.end(), "qfilters") != scorers.end();
   if (!arguments.filters.empty() && !taken) return UsageError("--filters: only the scorer qfilters takes them");
+  given->softmax_scale = arguments.softmax_scale;
   if (absl::Status s = ReadQueries(arguments, &storage->queries, given); !s.ok()) return s;
   return ReadFiltersOfLayer(session, arguments, index, layer, &storage->filters, given);
 }
@@ -141,7 +143,8 @@ Json ToJson(const client::HeadDiagnosis& head, size_t scorers) {
           {"dilution", head.dilution},
           {"overlap", square(head.overlap)},
           {"correlation", square(head.correlation)},
-          {"attention_correlation", head.attention_correlation}};
+          {"attention_correlation", head.attention_correlation},
+          {"attention_tokens", head.attention_tokens}};
 }
 
 // A figure a head, then for each pair of scorers the mean over heads.
@@ -166,13 +169,21 @@ std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::v
                     mean(&client::HeadDiagnosis::correlation, a * n + b)});
     }
   }
+  // Of the heads whose tokens were seen by queries.
+  const auto observed = [](const client::HeadDiagnosis& head) { return !head.attention_correlation.empty(); };
+  const auto heads_seen = std::count_if(heads.begin(), heads.end(), observed);
   Table attention({"SCORER", "RANK CORRELATION WITH ATTENTION"});
-  const bool observed = !heads.empty() && !heads[0].attention_correlation.empty();
-  for (size_t a = 0; a < n && observed; ++a) {
-    attention.AddRow({scorers[a], mean(&client::HeadDiagnosis::attention_correlation, a)});
+  for (size_t a = 0; a < n && heads_seen > 0; ++a) {
+    double sum = 0;
+    for (const auto& head : heads) sum += observed(head) ? head.attention_correlation.at(a) : 0;
+    attention.AddRow({scorers[a], FormatDouble(sum / static_cast<double>(heads_seen), 3)});
   }
-  return absl::StrCat(table.ToString(), n > 1 ? "\n" + pairs.ToString() : "",
-                      observed ? "\n" + attention.ToString() : "");
+  std::string seen;
+  for (const auto& head : heads) absl::StrAppend(&seen, seen.empty() ? "" : ", ", head.attention_tokens);
+  return absl::StrCat(
+      table.ToString(), n > 1 ? "\n" + pairs.ToString() : "",
+      heads_seen > 0 ? "\n" + attention.ToString() + "Over the tokens that the queries saw, by KV head: " + seen + ".\n"
+                     : "\nNo correlation with attention: queries saw fewer than two tokens (--queries).\n");
 }
 
 absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
@@ -206,7 +217,7 @@ void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
   command->add_option("--metric", scorer->metric, "manifoldkv, windowed_manifoldkv: l2, l1 or linf (default: l2)")
       ->transform(Names(kMetricNames))
       ->group(group);
-  command->add_option("--window", scorer->window, "windowed_manifoldkv: tokens (default: 4096)")->group(group);
+  command->add_option("--window", scorer->window, "windowed_manifoldkv: positions (default: 4096)")->group(group);
   command->add_option("--lambda", scorer->lambda, "hybrid: ManifoldKV's share (default: 0.3)")->group(group);
   command->add_option("--query-window", scorer->query_window, "snapkv: last queries (default: 64)")->group(group);
   command->add_option("--kernel", scorer->kernel, "snapkv: tokens pooled (default: 5)")->group(group);
@@ -223,6 +234,8 @@ void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
   command->add_option("--filters", arguments->filters,
                       "qfilters: a model's directions as published, safetensors with q_filters [layers, KV heads, "
                       "head_dim], negated (default: the queries', else the profile's)");
+  command->add_option("--softmax-scale", arguments->softmax_scale,
+                      "Of the logits where attention is computed (default: the index\'s)");
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
           {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
           {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
+          {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
           {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
           {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
           {"subspace_energy", spec.subspace ? Optional(spec.subspace->energy) : Json()},
@@ -189,6 +190,12 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
       ->add_option_function<std::string>("--evict-profile",
                                          with([](client::Eviction* e, const std::string& v) { e->profile = v; }),
                                          "qfilters, expected_attention: model profile (default: the codec's)")
+      ->needs(budget)
+      ->group(group);
+  create
+      ->add_option_function<int64_t>("--evict-horizon", with([](client::Eviction* e, int64_t v) { e->horizon = v; }),
+                                     "qfilters from a profile: queries are expected at positions up to this (the "
+                                     "balanced codec's --horizon, else 32768)")
       ->needs(budget)
       ->group(group);
 }

@@ -79,8 +79,9 @@ class EvictCliTest : public ::testing::Test {
     const auto status = WriteTensors(
         {tensor("k", {kTokens, kKvHeads, kFilterDim}, 1), tensor("q", {kTokens, kQHeads, kFilterDim}, 3),
          tensor("others", {kTokens, kQHeads, kFilterDim}, 7), tensor("last", {30, kQHeads, kFilterDim}, 3),
-         tensor("more", {kTokens + 1, kQHeads, kFilterDim}, 3), tensor("few_heads", {kTokens, kKvHeads, kFilterDim}, 3),
-         tensor("flat", {kTokens, kFilterDim}, 3)},
+         tensor("q1", {1, kQHeads, kFilterDim}, 3), tensor("q10", {10, kQHeads, kFilterDim}, 3),
+         tensor("q63", {63, kQHeads, kFilterDim}, 3), tensor("more", {kTokens + 1, kQHeads, kFilterDim}, 3),
+         tensor("few_heads", {kTokens, kKvHeads, kFilterDim}, 3), tensor("flat", {kTokens, kFilterDim}, 3)},
         {}, folder_->Path("kq"));
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -185,6 +186,45 @@ TEST_F(EvictCliTest, QueriesOfTheLastTokensAreSent) {
       Seine("append own d --layer 0 --file %kq --tensor k --queries last --first 50 --count 38 -o json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(Json::parse(outcome.out)["queries"], 28);  // of tokens 60 to 87
+}
+
+TEST_F(EvictCliTest, ShortPromptsLoseNothing) {
+  for (const int tokens : {1, 10, 63}) {
+    const std::string sequence = absl::StrCat("short", tokens),
+                      queries = absl::StrCat(" --queries %kq --tensor q", tokens);
+    ASSERT_EQ(Seine("seq create m " + sequence).exit_code, 0);
+    ASSERT_EQ(Seine(absl::StrCat("append m ", sequence, " --layer 1 --file %kq --tensor k --count ", tokens)).exit_code,
+              0);
+    for (const std::string scorer : {"snapkv", "tova", "h2o", "expected_attention --value-norms false"}) {
+      const std::string evict = "evict m " + sequence + " --layer 1 -o json --scorer " + scorer + queries;
+      const Outcome outcome = Seine(evict + " --budget 100");
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(Json::parse(outcome.out)["tokens_evicted"], 0);
+      const Outcome cut = Seine(evict + " --dry-run --budget 1");
+      ASSERT_EQ(cut.exit_code, 0) << cut.err;
+      EXPECT_EQ(Json::parse(cut.out)["tokens_evicted"], scorer == "snapkv" ? 0 : kKvHeads * (tokens - 1));
+    }
+  }
+}
+
+TEST_F(EvictCliTest, TheSoftmaxScaleAndTheFiltersHorizonAreSent) {
+  const std::string evict = "evict m s --layer 1 --scorer tova --queries %kq --tensor q1 --budget 20 --dry-run -o json";
+  const Outcome plain = Seine(evict), same = Seine(evict + " --softmax-scale 0.125"),
+                flat = Seine(evict + " --softmax-scale 0.0001"), bad = Seine(evict + " --softmax-scale -1");
+  ASSERT_EQ(flat.exit_code, 0) << flat.err;
+  EXPECT_EQ(plain.out, same.out);  // 1 / sqrt(64)
+  EXPECT_EQ(bad.exit_code, 7);
+  EXPECT_TRUE(absl::StrContains(bad.err, "given.softmax_scale: -1 is not")) << bad.err;
+  const Outcome seen = Seine("diagnose m s --layer 1 --scorers knorm --queries %kq --tensor q1 -o json");
+  ASSERT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_EQ(Json::parse(seen.out)["heads"][0]["attention_tokens"], kTokens);
+  const Outcome unseen = Seine("diagnose m s --layer 1 --scorers knorm");
+  EXPECT_TRUE(absl::StrContains(unseen.out, "No correlation with attention")) << unseen.out;
+  const Outcome horizon = Seine(
+      "index create far --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 100 "
+      "--evict-scorer knorm --evict-horizon 1024");
+  EXPECT_EQ(horizon.exit_code, 7);
+  EXPECT_TRUE(absl::StrContains(horizon.err, "eviction.horizon: given, but only qfilters")) << horizon.err;
 }
 
 TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {

@@ -42,6 +42,64 @@ class EvictionTest : public ServerTest {
   std::unique_ptr<v1::EvictionService::Stub> stub_;
 };
 
+// Prompts shorter than a scorer's window, or than the budget, with the queries that there can be.
+TEST_P(EvictionTest, ShortPromptsLoseNothing) {
+  Create(Spec("short"));
+  for (const char* scorer : {"snapkv", "tova", "h2o", "expected_attention"}) {
+    for (const int tokens : {1, 10, 63}) {
+      SCOPED_TRACE(absl::StrCat(scorer, " at ", tokens));
+      const v1::SequenceHandle handle = NewSequence("short");
+      int64_t length = 0;
+      ASSERT_TRUE(Append(Item(handle, 0, 0, tokens, 1), &length).ok());
+      v1::EvictRequest request;
+      *request.mutable_handle() = handle;
+      request.mutable_scorer()->set_name(scorer);
+      if (request.scorer().name() == "expected_attention") request.mutable_scorer()->set_value_norms(false);
+      *request.mutable_given()->mutable_queries() = Halves({tokens, kQHeads, kDim}, 3);
+      for (const int budget : {100, std::max(1, tokens / 3)}) {
+        request.mutable_budget()->set_tokens(budget);
+        v1::EvictResponse response;
+        const grpc::Status status = Call(*stub_, &v1::EvictionService::Stub::Evict, request, &response);
+        ASSERT_TRUE(status.ok()) << status.error_message();
+        const bool kept = budget >= tokens || request.scorer().name() == "snapkv";
+        EXPECT_EQ(response.tokens_evicted(), kept ? 0 : kKvHeads * (tokens - budget));
+      }
+    }
+  }
+}
+
+// A call's softmax scale goes before the index's; either is told from the default by what tova scores.
+TEST_P(EvictionTest, TheSoftmaxScaleIsTheCallsOrTheIndexs) {
+  v1::IndexSpec plain = Spec("plain"), scaled = Spec("scaled");
+  scaled.mutable_retrieval()->set_softmax_scale(.4f);
+  Create(plain);
+  Create(scaled);
+  const auto scores = [&](const std::string& index, float scale) {
+    const v1::SequenceHandle handle = NewSequence(index);
+    int64_t length = 0;
+    EXPECT_TRUE(Append(Item(handle, 0, 0, 50, 1), &length).ok());
+    v1::ScoreRequest request;
+    *request.mutable_handle() = handle;
+    request.mutable_scorer()->set_name("tova");
+    *request.mutable_given()->mutable_queries() = Halves({1, kQHeads, kDim}, 3);
+    if (scale > 0) request.mutable_given()->set_softmax_scale(scale);
+    v1::ScoreResponse response;
+    const grpc::Status status = Call(*stub_, &v1::EvictionService::Stub::Score, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.heads(0).scores().raw();
+  };
+  EXPECT_EQ(scores("plain", .4f), scores("scaled", 0));
+  EXPECT_NE(scores("plain", 0), scores("scaled", 0));
+  EXPECT_EQ(scores("plain", .1f), scores("scaled", .1f));
+  v1::ScoreRequest request;
+  *request.mutable_handle() = NewSequence("plain");
+  request.mutable_given()->set_softmax_scale(-1);
+  v1::ScoreResponse response;
+  const grpc::Status status = Call(*stub_, &v1::EvictionService::Stub::Score, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "given.softmax_scale: -1 is not a finite number of at least 0");
+}
+
 // 32K tokens in blocks of 128 under a budget of 2,048.
 TEST_P(EvictionTest, BlocksUnderABudgetThenRetrievalAmongWhatIsRetained) {
   constexpr int64_t kTokens = 32768, kBlock = 128, kBudget = 2048;

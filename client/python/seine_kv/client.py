@@ -160,7 +160,7 @@ class Client(LayerCalls):
         ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
         "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
         (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
-        those given to append). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
+        those given to append), horizon (tokens: qfilters from a profile). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
         of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
         moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
         full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,

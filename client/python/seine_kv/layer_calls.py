@@ -44,7 +44,8 @@ class LayerCalls:
         sinks and recent (first and last positions, counts), recent_share (of the budget, for the last positions), positions
         (an array of any).
         given, for the scorers that need it: queries [positions, num_q_heads, head_dim] of the last positions, filters
-        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head).
+        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head), softmax_scale (of the attention that
+        scorers compute; the index's).
         """
         request = eviction_service_pb2.EvictRequest(handle=wire.handle_of(sequence), layer=layer, dry_run=dry_run)
         settings.fill_eviction(request, scorer, budget, keep)

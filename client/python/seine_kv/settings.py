@@ -121,12 +121,16 @@ def fill_eviction(message: Any, scorer: Any, budget: Any, keep: Any) -> None:
     fill(message.keep, keep, "keep")
 
 
-def fill_given(message: Any, queries: Any = None, filters: Any = None, scores: Any = ()) -> None:
+def fill_given(
+    message: Any, queries: Any = None, filters: Any = None, scores: Any = (), softmax_scale: Optional[float] = None
+) -> None:
     """What scorers may need besides the keys."""
     if queries is not None:
         message.queries.CopyFrom(tensor_of(np.asarray(queries), "queries"))
     if filters is not None:
         message.filters.CopyFrom(tensor_of(np.asarray(filters, np.float32), "filters"))
+    if softmax_scale is not None:
+        message.softmax_scale = softmax_scale
     for head in scores:
         message.scores.append(tensor_of(np.asarray(head, np.float32), "scores"))
 

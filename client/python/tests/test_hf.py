@@ -357,6 +357,50 @@ def test_eviction_keeps_to_its_budget(model, client, scorer):
     hf.uninstall(model)
 
 
+@pytest.mark.parametrize("scorer", hf.eviction.QUERY_SCORERS)
+@pytest.mark.parametrize("budget", [100, 4])
+def test_a_short_prompt_loses_nothing_before_the_interval(model, client, scorer, budget):
+    """Shorter than the budget, or than snapkv's window: decoding is dense attention's."""
+    seine = None
+    for tokens in (1, 10, 63):
+        ids = prompt(1, tokens)
+        expected, want, _ = decode(model, ids, 4)
+        seine = hf.install(model, client.address, tail=False, evict=hf.Eviction(budget, scorer))
+        logits, got, _ = decode(model, ids, 4)
+        if budget > tokens or scorer == "snapkv":
+            assert got == want and seine.stats().evicted_tokens == 0
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
+        else:
+            assert seine.stats().evicted_tokens > 0
+        assert_all_served(seine)
+        hf.uninstall(model)
+
+
+def test_a_cache_filled_before_install_is_evicted_once_the_window_was_seen(model, client):
+    _, _, cache = decode(model, prompt(), 1)
+    seine = hf.install(model, client.address, tail=False, evict=hf.Eviction(100, "snapkv", interval=16))
+    ids = torch.tensor([[5]])
+    for step in range(70):
+        with torch.inference_mode():
+            model(ids, past_key_values=cache, use_cache=True)
+        assert (seine.stats().evicted_tokens > 0) == (step >= 63), step
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+def test_eviction_by_call_states_the_models_scale(model, client, monkeypatch):
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 0.05
+    seine = hf.install(model, client.address, tail=False, evict=hf.Eviction(20, "tova", interval=16))
+    stated, evict = set(), seine.client.evict
+    monkeypatch.setattr(seine.client, "evict", lambda *a, **given: (stated.add(given["softmax_scale"]), evict(*a, **given))[1])
+    decode(model, prompt(1, 40), 20)
+    assert stated == {0.05} and seine.stats().evicted_tokens > 0
+    hf.uninstall(model)
+    with pytest.raises(ValueError, match="evict.queries: 64, but snapkv needs 128"):
+        hf.Eviction(1000, {"name": "snapkv", "query_window": 128})
+
+
 @pytest.mark.parametrize("frame", ["pre_rope", "post_rope"])
 def test_low_rank_of_the_whole_rank_is_dense_attention(model, client, frame):
     """To the rounding of bases, which are stored in fp16; and of a smaller rank it is not."""

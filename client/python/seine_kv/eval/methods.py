@@ -8,6 +8,7 @@ QUICK_SCORERS = ("keydiff", "snapkv")
 # All of seined's but those of the caller (client); streaming_llm is always there.
 SCORERS = ("keydiff", "normalized", "hybrid", "knorm", "manifoldkv", "windowed_manifoldkv", "qfilters", "snapkv", "tova", "h2o",
            "expected_attention")  # fmt: skip
+WINDOW = 512  # of windowed_manifoldkv: a text of 4,096 tokens is one window of the default, which is manifoldkv
 
 
 @dataclass
@@ -77,7 +78,10 @@ def eviction_methods(budget, scorers, profile):
     """StreamingLLM (sink and recent tokens alone), then each scorer, of one budget."""
     streaming = {"name": "streaming_llm", "sink": budget.sink}
     named = [("streaming_llm", "StreamingLLM", streaming)]
-    named += [(f"evict_{scorer}", f"evicted by {scorer}", scorer) for scorer in scorers]
+    for scorer in scorers:
+        windowed = scorer == "windowed_manifoldkv"
+        label = f"evicted by {scorer} ({WINDOW})" if windowed else f"evicted by {scorer}"
+        named.append((f"evict_{scorer}", label, {"name": scorer, "window": WINDOW} if windowed else scorer))
     methods = []
     for key, label, scorer in named:
         # All that is retained is attended, so nothing is left for a tail.

@@ -43,6 +43,6 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
         if kwargs.get(name) is not None:
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
     if query.shape[2] > 1:
-        batch.prefill(module.layer_idx, query, key, value)
+        batch.prefill(module.layer_idx, query, key, value, scaling)
         return dense(), None
     return batch.step(module.layer_idx, query, key, value, scaling, dense), None

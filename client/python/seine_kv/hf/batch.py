@@ -84,7 +84,7 @@ class Batch:
             self.owner.bury(old[i].sequence)
         self._queries = {layer: window.select(rows) for layer, window in self._queries.items()}
 
-    def prefill(self, layer, query, key, value):
+    def prefill(self, layer, query, key, value, scale=None):
         """Sends a prompt's keys and values, or a later block's. [rows, heads, tokens, head_dim]"""
         self._watch(layer, query)
         if not self.owner.available():
@@ -92,7 +92,7 @@ class Batch:
         for r, row in enumerate(self.rows):
             try:
                 self._send(r, layer, key, value, key.shape[2])
-                self._evict(r, layer, key.shape[2] - row.padding)
+                self._evict(r, layer, key.shape[2] - row.padding, scale)
             except SeineError as error:
                 if error.code not in DOWN:
                     raise
@@ -149,7 +149,7 @@ class Batch:
                 continue
             outputs[r] = answer.output
             self._count(answer)
-            self._evict(r, layer, tokens - self.rows[r].padding)
+            self._evict(r, layer, tokens - self.rows[r].padding, scale)
         return outputs, failures
 
     def _send(self, r, layer, key, value, upto):
@@ -239,13 +239,17 @@ class Batch:
         if self._by_call():
             self._queries.setdefault(layer, QueryWindow(self.owner.evict.queries)).add(query)
 
-    def _evict(self, r, layer, tokens):
-        """Cuts a layer of row r back, if `interval` tokens have come since it was cut last."""
+    def _evict(self, r, layer, tokens, scale):
+        """Cuts a layer of row r back, if `interval` tokens have come since it was cut last. scale: of the model's logits."""
         row, evict = self.rows[r], self.owner.evict
         if not self._by_call() or tokens - row.evicted_at.get(layer, -evict.interval) < evict.interval:
             return
         queries = to_numpy(self._queries[layer].row(r, tokens))
+        if len(queries) < min(evict.query_window, tokens):
+            return  # a cache filled before install: the next tokens bring them
         client = self.owner.client
-        evicted = client.evict(row.sequence, layer, evict.budget, evict.scorer, evict.keep, queries=queries)
+        evicted = client.evict(
+            row.sequence, layer, evict.budget, evict.scorer, evict.keep, queries=queries, softmax_scale=scale
+        )
         row.evicted_at[layer] = tokens
         self.owner.counts.evicted_tokens += evicted.tokens_evicted

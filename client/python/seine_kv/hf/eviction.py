@@ -17,8 +17,9 @@ class Eviction:
     scorer, budget (in tokens), keep: as of Client.evict. A scorer that needs no queries becomes a setting of the index,
     which then never holds more than budget + interval tokens a head; any other is called after each block of a prompt
     and then every `interval` tokens, with the last `queries` positions' queries: an index could keep these itself, but not
-    those of a cache that was filled before install, or of one that a new server is sent again. Prompts are attended
-    densely all the same.
+    those of a cache that was filled before install, or of one that a new server is sent again. Snapkv waits there until
+    its query_window's have been seen. A sequence no longer than that window, or than the budget, loses nothing. Prompts
+    are attended densely all the same.
     """
 
     budget: Union[int, dict]
@@ -32,11 +33,23 @@ class Eviction:
             self.budget = {"tokens": self.budget}
         if not self.budget.get("tokens", 0) > 0:
             raise ValueError(f"evict.budget: must be tokens a head, above 0, not {self.budget}")
+        if self.by_call and self.queries < self.query_window:
+            raise ValueError(f"evict.queries: {self.queries}, but {self.name} needs {self.query_window}")
+
+    @property
+    def name(self):
+        return self.scorer if isinstance(self.scorer, str) else self.scorer["name"]
+
+    @property
+    def query_window(self):
+        """Last positions that the scorer needs the queries of, where there are as many."""
+        if self.name != "snapkv":
+            return 1
+        return 64 if isinstance(self.scorer, str) else self.scorer.get("query_window", 64)
 
     @property
     def by_call(self):
-        name = self.scorer if isinstance(self.scorer, str) else self.scorer["name"]
-        return name in QUERY_SCORERS
+        return self.name in QUERY_SCORERS
 
     def index_settings(self):
         """For Client.create_index's `eviction`; None where calls do it."""
