@@ -235,7 +235,7 @@ void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
                       "qfilters: a model's directions as published, safetensors with q_filters [layers, KV heads, "
                       "head_dim], negated (default: the queries', else the profile's)");
   command->add_option("--softmax-scale", arguments->softmax_scale,
-                      "Of the logits where attention is computed (default: the index\'s)");
+                      "Of the logits where attention is computed (default: the index's)");
 }
 
 }  // namespace
