@@ -87,6 +87,10 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   EXPECT_EQ(diagnosis->front().tokens, 200);
   EXPECT_EQ(diagnosis->front().overlap.size(), 4u);
   request.scorer.name = "snapkv";
+  evicted = client_->Evict(request);  // the budget holds what there is: no queries are needed
+  ASSERT_TRUE(evicted.ok()) << evicted.status();
+  EXPECT_EQ(evicted->tokens_evicted, 0);
+  request.budget.tokens = 100;
   const absl::Status refused = client_->Evict(request).status();
   EXPECT_EQ(client::FieldOf(refused), "given.queries");
   EXPECT_TRUE(client_->DeleteSequence(sequence).ok());
