@@ -71,6 +71,9 @@ class Answer:
     # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
     dense_positions: list = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
+    # float32 [sets] under mass_p: the estimated softmax mass of the zone that each set holds.
+    masses: Optional[np.ndarray] = None
+    capped: bool = False  # under mass_p: its cap ended some set before the mass reached p
 
     def set(self, i):
         """Positions of set i, ascending."""
