@@ -44,7 +44,7 @@ constexpr char kRecallDescription[] =
 struct RecallFlags {
   DatasetOptions data;
   int top_k = 100;
-  std::string codec, profile, coarse = "sign_ip", centre = "window", scope = "q_head", reduce = "softmax_sum";
+  std::string codec, profile, coarse = "sign_ip", centre, scope = "q_head", reduce = "softmax_sum";
   int window = 64;
   std::optional<int64_t> horizon;
   double coarse_bits = 1, total_bits = 2;
@@ -113,9 +113,10 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
   app->add_option("--rho", f->rho, "collision: share of the keys that the tiers cover")
       ->capture_default_str()
       ->group(search);
-  app->add_option("--centre", f->centre, "what keys are encoded against: window, global or none (the paper)")
+  app->add_option(
+         "--centre", f->centre,
+         "what keys are encoded against: window, global or none (the paper); absent: window, none for collision")
       ->transform(ValueOf("Centre"))
-      ->capture_default_str()
       ->group(search);
   app->add_option("--window", f->window, "tokens that share a centre")->capture_default_str()->group(search);
   app->add_option("--scope", f->scope, "one answer per q_head or per kv_head")
@@ -168,8 +169,10 @@ absl::Status Check(const RecallFlags& f) {
   }
   if (f.codec == "balanced" && f.coarse == "collision")
     return InvalidFlag("coarse", "the balanced code is scanned by sign_ip");
-  if (f.codec == "balanced" && f.centre != "window")
+  if (f.codec == "balanced" && !f.centre.empty() && f.centre != "window")
     return InvalidFlag("centre", "the balanced code has a centre a window");
+  if (f.coarse == "collision" && f.centre == "window")
+    return InvalidFlag("centre", "collision leaves out what windows' centres add; it needs none or global");
   if (f.codec == "rsq" && !f.profile.empty())
     return InvalidFlag("profile", "rsq needs none; leave it out, or --codec balanced");
   if (f.threads < 0) return InvalidFlag("threads", "at least 0 (one a core)");
@@ -234,7 +237,8 @@ absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& in
     if (absl::Status s = ValidateBits(bits, info.head_dim); !s.ok()) return s;
   }
   o.search = Search(f);
-  o.centre = f.centre == "none" ? Centre::kNone : f.centre == "global" ? Centre::kGlobal : Centre::kWindow;
+  const std::string centre = !f.centre.empty() ? f.centre : f.coarse == "collision" ? "none" : "window";
+  o.centre = centre == "none" ? Centre::kNone : centre == "global" ? Centre::kGlobal : Centre::kWindow;
   o.centre_tokens = f.window;
   o.codec = f.codec;
   o.group = o.search.scope == Scope::kPerKvHead ? info.group : 1;

@@ -370,10 +370,12 @@ absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
   out->zone_end = answer.zone_end();
   out->all_returned = answer.all_returned();
   out->codes_outgrown = answer.codes_outgrown();
+  out->capped = answer.capped();
   out->num_sets = out->width = 0;
   out->positions.clear();
   out->counts.clear();
   out->scores.clear();
+  out->masses.clear();
   out->dense_positions.resize(answer.dense_positions_size());
   for (int h = 0; h < answer.dense_positions_size(); ++h) {
     absl::Status status = ReadVector(answer.dense_positions(h), &out->dense_positions[h]);
@@ -394,6 +396,9 @@ absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
   status.Update(ReadElements("counts", answer.counts(), v1::D_TYPE_INT32, out->num_sets, &out->counts));
   if (answer.has_scores() && answer.scores().shape_size() > 0) {
     status.Update(ReadElements("scores", answer.scores(), v1::D_TYPE_FLOAT32, elements, &out->scores));
+  }
+  if (answer.has_masses()) {
+    status.Update(ReadElements("masses", answer.masses(), v1::D_TYPE_FLOAT32, out->num_sets, &out->masses));
   }
   status.Update(CheckCounts(*out));
   return status;

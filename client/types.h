@@ -189,11 +189,13 @@ struct Answer {
   bool all_returned = false;  // top_k covers the whole zone
   // The codes searched are made for other positions than the layer has reached: recall may be lower.
   bool codes_outgrown = false;
+  bool capped = false;  // under MassP: its cap ended some set before the mass reached p
   int num_sets = 0;
-  int width = 0;                                      // of a row of positions
-  std::vector<int32_t> positions;                     // [num_sets, width], each row ascending, padded with -1
-  std::vector<int32_t> counts;                        // [num_sets]
-  std::vector<float> scores;                          // [num_sets, width] if asked for
+  int width = 0;                   // of a row of positions
+  std::vector<int32_t> positions;  // [num_sets, width], each row ascending, padded with -1
+  std::vector<int32_t> counts;     // [num_sets]
+  std::vector<float> scores;       // [num_sets, width] if asked for
+  std::vector<float> masses;       // [num_sets] under MassP: estimated softmax mass of the zone in each set
   std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
   absl::Span<const int32_t> set(int i) const { return absl::MakeConstSpan(positions).subspan(i * width, counts[i]); }
   absl::Span<const float> set_scores(int i) const { return absl::MakeConstSpan(scores).subspan(i * width, counts[i]); }

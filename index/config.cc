@@ -127,6 +127,13 @@ absl::Status CheckNotBalanced(const CodecConfig& codec) {
   return absl::OkStatus();
 }
 
+// Tiers rank what a centre leaves of a key, so that keys of other windows, which lack another <q, centre>, could not be
+// compared. A centre that all keys share changes no order.
+absl::Status CheckCollision(const IndexConfig& config) {
+  if (config.search.coarse != Coarse::kCollision || config.codec.centre != Centre::kWindow) return absl::OkStatus();
+  return Wrong("codec", "centre", "collision leaves out what windows' centres add; it needs none or global");
+}
+
 absl::Status CheckCodec(const CodecConfig& codec) {
   if (codec.name != "rsq" && codec.name != "balanced") {
     return Wrong("codec", "name", "unknown codec; there are rsq and balanced");
@@ -356,7 +363,8 @@ absl::Status Validate(const IndexConfig& config) {
   }
   status = First(CheckEviction(config), CheckSubspace(config));
   if (!status.ok()) return status;
-  status = config.codec.name == "balanced" ? CheckBalanced(config) : CheckNotBalanced(config.codec);
+  status = config.codec.name == "balanced" ? CheckBalanced(config)
+                                           : First(CheckNotBalanced(config.codec), CheckCollision(config));
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
   if (config.device_memory_limit_bytes < 0) {

@@ -52,7 +52,7 @@ inline constexpr int kDefaultKeptQueries = 128;
 struct CodecConfig {
   std::string name = "rsq";  // or "balanced", which needs a profile of the model, window centres and sign_ip
   uint64_t seed = 1;         // rsq
-  Centre centre = Centre::kWindow;
+  Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
   int centre_tokens = 64;  // Centre::kWindow
 
   // What follows is the balanced code's (retrieval.md, "The balanced code").

@@ -73,6 +73,9 @@ struct ItemAnswer {
   // The codes that were searched are made for other positions than the layer has reached: recall may be lower. So it is
   // while a decoding layer's are made anew, where memory is short for that, or where kv_store keeps no keys.
   bool codes_outgrown = false;
+  bool capped = false;                                // under mass_p: top_k ended some set before its mass reached that
+  std::vector<float> masses;                          // [sets] under mass_p: estimated mass of the zone in each; 1 of a
+                                                      // head that was not searched. Error: kernels/zone_mass.h
   std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
   std::vector<std::vector<float>> scores;             // beside positions
   std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates

@@ -28,6 +28,8 @@ void Collect(const Strip& strip, int kv_head, int group, SearchOutput* output, I
   const size_t sets = output->positions.size();
   std::move(output->positions.begin(), output->positions.end(), answer->positions.begin() + kv_head * sets);
   std::move(output->scores.begin(), output->scores.end(), answer->scores.begin() + kv_head * sets);
+  std::copy(output->masses.begin(), output->masses.end(), answer->masses.begin() + kv_head * output->masses.size());
+  for (const uint8_t capped : output->capped) answer->capped = answer->capped || capped != 0;
   std::move(output->candidates.begin(), output->candidates.end(), answer->candidates.begin() + kv_head * group);
   answer->stats.Add(output->stats);
 }
@@ -106,6 +108,7 @@ void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   answer->all_returned = true;
   answer->positions.resize(params_.scope == Scope::kPerKvHead ? g.num_kv_heads : g.num_q_heads);
   answer->scores.resize(answer->positions.size());
+  if (params_.mass_p > 0) answer->masses.assign(answer->positions.size(), 1.0f);
   const bool dense = answer->path == Path::kDense;
   answer->codes_outgrown = CodesOutgrown(target);
   answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;

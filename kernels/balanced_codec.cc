@@ -13,6 +13,7 @@
 #include "kernels/gaussian_quantiser.h"
 #include "kernels/math.h"
 #include "kernels/recall_target.h"
+#include "kernels/zone_mass.h"
 
 namespace seine {
 namespace {
@@ -103,6 +104,7 @@ class BalancedCodec final : public Codec {
     MakeTables(o);
     MakeReader();
     MakeCells();
+    error_shares_ = ErrorShares(o.lambda, o.coarse_bits, o.total_bits, &fine_shrink_);
   }
 
   const CodeLayout& layout() const override { return layout_; }
@@ -120,6 +122,8 @@ class BalancedCodec final : public Codec {
     t.key_map = view(tables_.map);
     t.key_scale = view(tables_.scale);
     t.lambda = view(tables_.lambda);
+    t.error_shares = view(error_shares_);
+    t.fine_shrink = fine_shrink_;
     t.quantiser = {&AllGaussianTables(), 1};
     t.fine_steps = view(fine_steps_.steps);
     t.coarse_steps = view(fine_steps_.coarse);
@@ -181,6 +185,22 @@ class BalancedCodec final : public Codec {
       lanes[i % 16] = lanes[i % 16] + NoiseTerm(query.transformed[i], deviation_[i], distortion);
     }
     return std::sqrt(TreeOf(lanes)) / query.coarse_step;
+  }
+
+  PredictedErrors PredictErrors(const PreparedQuery& query) const override {
+    if (!(query.coarse_step > 0)) return {};
+    float added[16] = {0}, unseen[16] = {0}, fine[16] = {0};
+    for (int first = 0; first < layout_.head_dim; first += 16) {
+      for (int i = 0; i < 16; ++i) {
+        const float t = query.transformed[first + i], d = deviation_[first + i];
+        const ErrorShare share = error_shares_[first + i];
+        added[i] = added[i] + NoiseTerm(t, d, share.added);
+        unseen[i] = unseen[i] + NoiseTerm(t, d, share.unseen);
+        fine[i] = fine[i] + NoiseTerm(t, d, share.fine);
+      }
+    }
+    const auto deviation = [&](const float* lanes) { return std::sqrt(TreeOf(lanes)) / query.coarse_step; };
+    return {deviation(added), deviation(unseen), fine_shrink_, deviation(fine)};
   }
 
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
@@ -316,7 +336,9 @@ class BalancedCodec final : public Codec {
   int nibbles_ = 0;
   const std::vector<float> query_map_;
   const std::vector<BitPlace> coarse_places_, fine_places_;
-  std::vector<float> deviation_;        // sqrt(lambda)
+  std::vector<float> deviation_;  // sqrt(lambda)
+  std::vector<ErrorShare> error_shares_;
+  float fine_shrink_ = 1;
   std::vector<BalancedCell> cells_;     // the places by coordinate
   std::vector<uint16_t> coarse_order_;  // coordinates of coarse_places_
   FineSteps fine_steps_;

@@ -100,6 +100,14 @@ struct Candidates {
 
 struct CodecTables;  // kernels/codec_tables.h
 
+// How far a query's estimates are off (kernels/zone_mass.h), as standard deviations of a key of factor 1 in units of
+// coarse_step. Coarse: what is added to the true product by chance, and what of it is not seen. Fine: the share of an
+// estimate less its base that is the product's mean given the estimate, and the product's deviation from that.
+struct PredictedErrors {
+  float added = 0, unseen = 0;
+  float fine_shrink = 1, fine_spread = 0;
+};
+
 // The codec seam. Immutable after construction; every method is thread-safe.
 class Codec {
  public:
@@ -124,6 +132,9 @@ class Codec {
   // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
   // the codec does not predict it.
   virtual float CoarseNoise(const PreparedQuery& query) const { return 0; }
+
+  // The same for a search that estimates the mass of its zone, of every codec.
+  virtual PredictedErrors PredictErrors(const PreparedQuery& query) const = 0;
 
   // Fine estimates of <q, k> (true units) of candidates chosen[0..count) (indices into `candidates`). out[count].
   // segments[i] holds keys [i * segment_keys, (i + 1) * segment_keys) of the zone.

@@ -57,6 +57,11 @@ struct FineSteps {
 FineSteps MakeFineSteps(const std::vector<BalancedCell>& cells);
 
 // Thread safety: read only. Pointers live as long as the codec, or as the device's copy.
+// Of a coordinate of the balanced code, of its weight's square (zone_mass.h, ErrorShares).
+struct ErrorShare {
+  float added = 0, unseen = 0, fine = 0;
+};
+
 struct CodecTables {
   CodecKind kind = CodecKind::kRsq;
   CodeLayout layout;
@@ -67,14 +72,16 @@ struct CodecTables {
   Table<float> signs;  // of the rotation: [P], or [2P] where head_dim is no power of two (cpu/ops.h, Rotate)
 
   // balanced
-  Table<float> query_map;        // [head_dim][head_dim]
-  Table<float> deviation;        // [head_dim] sqrt(lambda)
-  Table<BalancedCell> cells;     // [head_dim]
-  Table<uint16_t> coarse_order;  // coordinates with coarse bits, ascending by coarse_at
-  Table<int16_t> key_map;        // [head_dim][head_dim]: row i is column i of key_map / sqrt(lambda), fixed point
-  Table<float> key_scale;        // [head_dim] true value of a product's unit, for a row of norm 32,000
-  Table<float> lambda;           // [head_dim]
-  Table<FineStep> fine_steps;    // FineSteps, as the next three
+  Table<float> query_map;          // [head_dim][head_dim]
+  Table<float> deviation;          // [head_dim] sqrt(lambda)
+  Table<BalancedCell> cells;       // [head_dim]
+  Table<uint16_t> coarse_order;    // coordinates with coarse bits, ascending by coarse_at
+  Table<int16_t> key_map;          // [head_dim][head_dim]: row i is column i of key_map / sqrt(lambda), fixed point
+  Table<float> key_scale;          // [head_dim] true value of a product's unit, for a row of norm 32,000
+  Table<float> lambda;             // [head_dim]
+  Table<ErrorShare> error_shares;  // [head_dim]
+  float fine_shrink = 1;           // PredictedErrors
+  Table<FineStep> fine_steps;      // FineSteps, as the next three
   Table<CoarseStep> coarse_steps;
   Table<uint16_t> mixed_from, plain_from;
   Table<GaussianTables> quantiser;  // [1]
@@ -91,6 +98,7 @@ void ForEachTable(CodecTables* tables, Visit visit) {
   visit(tables->key_map);
   visit(tables->key_scale);
   visit(tables->lambda);
+  visit(tables->error_shares);
   visit(tables->fine_steps);
   visit(tables->coarse_steps);
   visit(tables->mixed_from);

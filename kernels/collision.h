@@ -12,6 +12,9 @@
 namespace seine {
 
 inline constexpr int kCollisionTiers = 6;
+// Score of a key that collides with the query in one subvector of the last tier. Those below it, of 0, have been told
+// apart by nothing; they are no candidates unless every key is one.
+inline constexpr float kLeastCollision = 1;
 // Keys that rank before tier t's end.
 SEINE_HD inline uint64_t CollisionLimit(int64_t num_keys, double rho, int tier) {
   constexpr double kCuts[kCollisionTiers] = {.05, .15, .30, .50, .75, 1.0};

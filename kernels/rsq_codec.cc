@@ -11,6 +11,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/math.h"
+#include "kernels/zone_mass.h"
 
 namespace seine {
 namespace {
@@ -101,6 +102,16 @@ class RsqCodec final : public Codec {
     out->query8.resize(dim);
     out->query8_step = Quantise8(out->transformed.data(), dim, out->query8.data());
     MakeNibbleTables(out->transformed.data(), out);
+  }
+
+  PredictedErrors PredictErrors(const PreparedQuery& query) const override {
+    if (!(query.coarse_step > 0)) return {};
+    float lanes[16] = {0};
+    for (int first = 0; first < layout_.head_dim; first += 16) {
+      const float* x = query.transformed.data() + first;
+      for (int i = 0; i < 16; ++i) lanes[i] = lanes[i] + x[i] * x[i];
+    }
+    return RsqErrors(std::sqrt(TreeOf(lanes)) / query.coarse_step);
   }
 
   void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,

@@ -15,20 +15,24 @@ namespace seine {
 
 enum class Coarse : uint8_t { kSignIp = 0, kCollision = 1 };
 enum class Scope : uint8_t { kPerKvHead = 0, kPerQHead = 1 };
-// How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention".
+// How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention". kSoftmaxSum's
+// weights are shares of the estimated mass of the zone and the dense runs.
 enum class GqaReduce : uint8_t { kSoftmaxSum = 0, kMax = 1, kMean = 2 };
 enum class Method : uint8_t { kIndex = 0, kExact = 1 };  // kExact reads every stored key
 
 struct SearchParams {
   int top_k = 100;
-  float mass_p =
-      0;  // > 0: the smallest k <= top_k whose estimated softmax mass of the zone reaches p, at least mass_floor
+  // > 0: the smallest k <= top_k whose estimated softmax mass of the zone (zone_mass.h, with the error) reaches p, at
+  // least mass_floor. In a joint set the mean of the group's masses.
+  float mass_p = 0;
   int mass_floor = 1;
   double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
   // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
-  double rho = 0.2;  // Coarse::kCollision: share of keys that the tiers cover
+  // Coarse::kCollision: share of keys that each subvector's tiers cover. A key that no tier covers is no candidate
+  // unless all are: where fewer than beta of the zone collide, there are fewer candidates, and at most as many answers.
+  double rho = 0.2;
   int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
   Coarse coarse = Coarse::kSignIp;
   Scope scope = Scope::kPerKvHead;
@@ -79,6 +83,10 @@ struct SearchOutput {
   std::vector<std::vector<int32_t>> positions;  // [rows][<= top_k]
   // Scores beside them: logits <q, k> * softmax_scale (kPerQHead, kMax, kMean) or summed softmax weights (kSoftmaxSum).
   std::vector<std::vector<float>> scores;
+  // [rows] under mass_p, else empty: the estimated softmax mass of the zone that a set holds, and 1 where top_k ended
+  // it before that reached mass_p.
+  std::vector<float> masses;
+  std::vector<uint8_t> capped;
   std::vector<std::vector<int32_t>> candidates;  // [group] positions of stage I, if asked for
   SearchStats stats;
 };

@@ -169,6 +169,7 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
   if (auto s = Down(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
   if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
+  if (config.search.coarse == Coarse::kCollision && spec.codec().centre() == 0) config.codec.centre = Centre::kNone;
   if (auto s = Down(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
   config.memory_limit_bytes = spec.memory_limit_bytes();
   config.model = spec.model();
@@ -380,6 +381,8 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
   }
   out->clear_dense_positions();
   for (const std::vector<int32_t>& head : answer.dense_positions) SetVector(head, out->add_dense_positions());
+  answer.masses.empty() ? out->clear_masses() : SetVector(answer.masses, out->mutable_masses());
+  out->set_capped(answer.capped);
   if (with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
 }
 

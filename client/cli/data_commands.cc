@@ -39,6 +39,7 @@ Json SetsToJson(const client::Answer& answer, std::optional<int> only_head) {
   for (int i = 0; i < answer.num_sets; ++i) {
     if (only_head && *only_head != i) continue;
     Json set = {{"head", i}, {"positions", answer.set(i)}};
+    if (!answer.masses.empty()) set["mass"] = answer.masses[i];
     if (!answer.scores.empty()) set["scores"] = answer.set_scores(i);
     sets.push_back(std::move(set));
   }
@@ -49,8 +50,9 @@ std::string SetsToText(const Json& sets) {
   std::string text;
   for (const Json& set : sets) {
     const auto positions = set["positions"].get<std::vector<int32_t>>();
-    absl::StrAppend(&text, "head ", set["head"].get<int>(), ", ", positions.size(), " tokens: ", FormatRuns(positions),
-                    "\n");
+    absl::StrAppend(&text, "head ", set["head"].get<int>(), ", ", positions.size(), " tokens");
+    if (set.contains("mass")) absl::StrAppend(&text, " of mass ", FormatDouble(set["mass"].get<float>(), 3));
+    absl::StrAppend(&text, ": ", FormatRuns(positions), "\n");
     if (!set.contains("scores")) continue;
     const auto scores = set["scores"].get<std::vector<float>>();
     std::vector<int> order(positions.size());
@@ -105,24 +107,29 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
   const Json sets = SetsToJson(answer, queries->head);
   const bool per_q_head =
       (selector.scope == client::Scope::kDefault ? index->spec.scope : selector.scope) == client::Scope::kPerQHead;
-  const Json json = {{"index", arguments.sequence.index},
-                     {"sequence", arguments.sequence.id},
-                     {"layer", arguments.layer},
-                     {"path", NameOf(kPathNames, answer.path)},
-                     {"scope", per_q_head ? "q_head" : "kv_head"},
-                     {"num_tokens", answer.num_tokens},
-                     {"zone_begin", answer.zone_begin},
-                     {"zone_end", answer.zone_end},
-                     {"all_returned", answer.all_returned},
-                     {"codes_outgrown", answer.codes_outgrown},
-                     {"server_us", result->server_us},
-                     {"sets", sets}};
+  Json json = {{"index", arguments.sequence.index},
+               {"sequence", arguments.sequence.id},
+               {"layer", arguments.layer},
+               {"path", NameOf(kPathNames, answer.path)},
+               {"scope", per_q_head ? "q_head" : "kv_head"},
+               {"num_tokens", answer.num_tokens},
+               {"zone_begin", answer.zone_begin},
+               {"zone_end", answer.zone_end},
+               {"all_returned", answer.all_returned},
+               {"codes_outgrown", answer.codes_outgrown},
+               {"server_us", result->server_us},
+               {"sets", sets}};
+  if (selector.mass_p) json["capped"] = answer.capped;
   session.Print(json, [&] {
     return absl::StrCat("path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [",
                         answer.zone_begin, ", ", answer.zone_end, "), sets per ", per_q_head ? "query" : "KV",
-                        " head, ", result->server_us, " us\n",
-                        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower\n" : "",
-                        SetsToText(sets));
+                        " head, ", result->server_us, " us
+",
+                        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower
+" : "",
+                        SetsToText(sets),
+                        answer.capped ? "--mass-cap ended a set before its mass reached --mass-p
+" : "");
   });
   return absl::OkStatus();
 }

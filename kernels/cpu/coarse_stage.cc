@@ -16,6 +16,7 @@
 #include "kernels/math.h"
 #include "kernels/recall_target.h"
 #include "kernels/select.h"
+#include "kernels/zone_mass.h"
 
 namespace seine::cpu {
 namespace {
@@ -50,6 +51,12 @@ void Reserve(Candidates* c, size_t size, int coarse_bytes) {
   c->rows.resize(size * coarse_bytes);
 }
 
+// Whether keys that do not collide are left out (collision.h).
+bool LeavesOut(const SearchTask& task, const SearchParams& params, size_t wanted) {
+  return params.coarse == Coarse::kCollision && !(params.recall_target > 0) &&
+         wanted < static_cast<size_t>(task.num_keys);
+}
+
 // The sampled scores' value a little below the wanted share, `loosen` doublings further down.
 float Threshold(const std::vector<float>& sample, double share, int loosen, std::vector<float>* scratch) {
   const double rank = share * static_cast<double>(sample.size());
@@ -71,23 +78,35 @@ void FetchWindow(const SearchTask& task, int64_t key) {
     PrefetchFar(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
 }
 
-void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* sample) {
+// Scores of the sampled windows' keys, and the windows' bases.
+void SampleScores(const SearchTask& task, bool collision, const QueryWork& work, std::vector<float>* sample,
+                  std::vector<float>* bases) {
   const SampleShape shape = SampleOf(task.num_keys);
   constexpr uint32_t kAhead = 8;  // windows in flight
   const auto fetch = [&](uint32_t i) {
     if (i < shape.count) FetchWindow(task, int64_t{SampledWindow(shape, i)} * kWindowTokens);
   };
   sample->resize(static_cast<size_t>(shape.count) * kWindowTokens);
+  bases->resize(shape.count);
   for (uint32_t i = 0; i < kAhead; ++i) fetch(i);
   for (uint32_t i = 0; i < shape.count; ++i) {
     const int64_t key = int64_t{SampledWindow(shape, i)} * kWindowTokens;
     fetch(i + kAhead);
-    ScanArgs a = ArgsFor(task, *work, collision, key / task.segment_keys);
+    ScanArgs a = ArgsFor(task, work, collision, key / task.segment_keys);
     a.begin = static_cast<int>(key % task.segment_keys);
     a.end = a.begin + kWindowTokens;
     a.next_keys = 0;
-    float base;
-    ScanScores(a, sample->data() + static_cast<size_t>(i) * kWindowTokens, &base);
+    ScanScores(a, sample->data() + static_cast<size_t>(i) * kWindowTokens, bases->data() + i);
+  }
+}
+
+// Leaves the sample of zone_mass.h to work->sample, from where all scores of its windows lie.
+template <typename Scores>
+void KeepSample(const SearchTask& task, Scores scores_of_window, QueryWork* work) {
+  const MassSample sample = MassSampleOf(task.num_keys);
+  work->sample.resize(sample.size());
+  for (uint32_t i = 0; i < sample.windows.count; ++i) {
+    std::copy_n(scores_of_window(i) + sample.first(i), sample.keys(), work->sample.data() + size_t{i} * sample.keys());
   }
 }
 
@@ -187,8 +206,18 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
     const size_t above = CountAbove(work->scores.data(), n, cut);
     wanted = std::clamp(above, wanted, MostCandidates(task, wanted));
   }
+  if (LeavesOut(task, params, wanted)) {
+    wanted = std::min(wanted, CountAbove(work->scores.data(), work->scores.size(), kLeastCollision / 2));
+  }
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
   stats->candidates += static_cast<int64_t>(work->chosen.size());
+  if (!collision && NeedsZoneMass(params)) {
+    const SampleShape shape = SampleOf(task.num_keys);
+    KeepSample(
+        task, [&](uint32_t i) { return work->scores.data() + size_t{SampledWindow(shape, i)} * kWindowTokens; }, work);
+    work->sample_bases.resize(shape.count);
+    for (uint32_t i = 0; i < shape.count; ++i) work->sample_bases[i] = work->bases[SampledWindow(shape, i)];
+  }
   FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
   std::iota(work->chosen.begin(), work->chosen.end(), 0u);
   stats->select_ns += NowNs() - scanned;
@@ -214,13 +243,18 @@ bool FoundByTarget(const SearchTask& task, const SearchParams& params, size_t wa
 
 void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
   const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
+  const bool leaves_out = LeavesOut(task, params, wanted);
   const int row_bytes = task.codec->layout().coarse_bytes;
   int64_t start = NowNs();
   const float mean_factor = by_target ? MeanFactor(task) : 0.0f;
   std::vector<OpenQuery> queries(task.group);
   for (int g = 0; g < task.group; ++g) {
     OpenQuery& o = queries[g];
-    SampleScores(task, collision, &work[g], &o.sample);
+    SampleScores(task, collision, work[g], &o.sample, &work[g].sample_bases);
+    if (!collision && NeedsZoneMass(params)) {
+      KeepSample(
+          task, [&](uint32_t i) { return o.sample.data() + size_t{i} * kWindowTokens; }, &work[g]);
+    }
     o.share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
     if (!by_target) continue;
     o.spread = SpreadOfSample(task, work[g], mean_factor, o.sample);
@@ -232,6 +266,7 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
       OpenQuery& o = queries[g];
       if (!o.open) continue;
       o.threshold = std::min(o.cut, Threshold(o.sample, o.share, loosen, &work[g].scratch));
+      if (leaves_out) o.threshold = std::max(o.threshold, kLeastCollision);
       work[g].found.size = 0;
     }
     const int64_t decided = NowNs();
@@ -254,15 +289,16 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
     open = 0;
     for (int g = 0; g < task.group; ++g) {
       OpenQuery& o = queries[g];
-      o.open =
-          o.open && (work[g].found.size < wanted || (by_target && !FoundByTarget(task, params, wanted, &work[g], &o)));
+      const bool all_collisions = leaves_out && o.threshold == kLeastCollision;
+      o.open = o.open && ((work[g].found.size < wanted && !all_collisions) ||
+                          (by_target && !FoundByTarget(task, params, wanted, &work[g], &o)));
       open += o.open ? 1 : 0;
     }
     stats->rescans += open;
   }
   for (int g = 0; g < task.group; ++g) {
     QueryWork& w = work[g];
-    size_t keep = wanted;
+    size_t keep = std::min(wanted, w.found.size);
     if (by_target) {
       const size_t above = CountAbove(w.found.coarse.data(), w.found.size, queries[g].cut);
       keep = std::clamp(above, wanted, MostCandidates(task, wanted));
@@ -333,6 +369,13 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   } else {
     for (int g = 0; g < task.group; ++g) ScanShort(task, params, wanted, &work[g], stats);
     stats->scanned_keys += task.num_keys * task.group;
+  }
+  if (!collision || !NeedsZoneMass(params)) return;
+  for (int g = 0; g < task.group; ++g) {  // tiers are no logits: the sample is scored a second time
+    std::vector<float> scores;
+    SampleScores(task, false, work[g], &scores, &work[g].sample_bases);
+    KeepSample(
+        task, [&](uint32_t i) { return scores.data() + size_t{i} * kWindowTokens; }, &work[g]);
   }
 }
 

@@ -3,6 +3,7 @@
 #define SEINE_KERNELS_CPU_COARSE_STAGE_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/search.h"
@@ -20,6 +21,9 @@ struct QueryWork {
   std::vector<uint32_t> chosen;     // places in `found` of the exact best, ascending by key
   std::vector<float> estimates;     // rerank of chosen
   std::vector<uint32_t> survivors;  // places in `chosen`
+  // Where the zone's mass is needed (kernels/zone_mass.h): its sampled keys' sign_ip scores, and their windows' bases.
+  std::vector<float> sample, sample_bases;
+  std::vector<std::pair<uint32_t, uint32_t>> sampled;  // cpu/zone_mass.cc
   std::vector<float> scratch;
 };
 

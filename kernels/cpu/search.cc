@@ -9,37 +9,13 @@
 #include "kernels/cpu/coarse_stage.h"
 #include "kernels/cpu/low_rank_products.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/zone_mass.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
+#include "kernels/zone_mass.h"
 
 namespace seine::cpu {
 namespace {
-
-// Log-sum-exp in pieces: values are added in 16 lanes, so the sum does not depend on the target.
-class LogSumExp {
- public:
-  void Add(const float* x, size_t n, float scale) {
-    if (n == 0) return;
-    float smallest, largest;
-    Range(x, n, &smallest, &largest);
-    largest *= scale;
-    if (largest > max_) {
-      const float shrink = ExpNonPositive(max_ - largest);
-      for (float& lane : lanes_) lane *= shrink;
-      max_ = largest;
-    }
-    SumExp(x, n, scale, max_, lanes_);
-  }
-  float Value() const {
-    float sum = 0;
-    for (const float lane : lanes_) sum += lane;
-    return sum > 0 ? max_ + LogPositive(sum) : -INFINITY;
-  }
-
- private:
-  float max_ = -INFINITY;
-  float lanes_[16] = {0};
-};
 
 struct SearchWorkspace {
   QueryWork query[kMaxGroup];
@@ -52,6 +28,7 @@ struct SearchWorkspace {
   std::vector<float> logits_together;
   std::vector<float> combined;  // [keys] the reduced score
   std::vector<float> mass;      // [keys] mean softmax mass over the zone, if mass_p
+  SampleFactors factors;
   std::vector<float> dots, estimates, scratch;
   std::vector<uint32_t> order;
   Candidates candidates;
@@ -67,26 +44,28 @@ float Scale(const SearchTask& task, const SearchParams& params) {
   return 1.0f / std::sqrt(static_cast<float>(task.codec->layout().head_dim));
 }
 
-// The set of one row: the best top_k (or fewer, by mass_p) of `scores`, ascending by position.
-void Emit(const SearchParams& params, const std::vector<int32_t>& positions, const float* scores, const float* mass,
-          SearchWorkspace* w, std::vector<int32_t>* out_positions, std::vector<float>* out_scores) {
-  SelectLargest(scores, positions.size(), params.top_k, &w->scratch, &w->order);
-  if (mass != nullptr) {
+// The set of row r: the best top_k (or fewer, by mass_p) of `scores`, ascending by position.
+void Emit(const SearchTask& task, const SearchParams& params, const float* scores, SearchWorkspace* w, size_t r,
+          SearchOutput* out) {
+  SelectLargest(scores, w->positions.size(), params.top_k, &w->scratch, &w->order);
+  if (params.mass_p > 0) {
     std::sort(w->order.begin(), w->order.end(),
               [&](uint32_t a, uint32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
     double sum = 0;
     size_t kept = 0;
     while (kept < w->order.size() && (kept < static_cast<size_t>(params.mass_floor) || sum < params.mass_p)) {
-      sum += mass[w->order[kept++]];
+      sum += w->mass[w->order[kept++]];
     }
     w->order.resize(kept);
     std::sort(w->order.begin(), w->order.end());
+    out->masses[r] = static_cast<float>(sum);
+    out->capped[r] = sum < params.mass_p && kept < static_cast<size_t>(task.num_keys);
   }
-  out_positions->resize(w->order.size());
-  out_scores->resize(w->order.size());
+  out->positions[r].resize(w->order.size());
+  out->scores[r].resize(w->order.size());
   for (size_t i = 0; i < w->order.size(); ++i) {
-    (*out_positions)[i] = positions[w->order[i]];
-    (*out_scores)[i] = scores[w->order[i]];
+    out->positions[r][i] = w->positions[w->order[i]];
+    out->scores[r][i] = scores[w->order[i]];
   }
 }
 
@@ -150,7 +129,7 @@ void SetKeys(const SearchTask& task, SearchWorkspace* w) {
   for (size_t i = 0; i < w->keys.size(); ++i) w->positions[i] = static_cast<int32_t>(task.zone_begin + w->keys[i]);
 }
 
-// Stage II of query g: estimates of its candidates and the survivors among them.
+// Stage II of a query: estimates of its candidates and the survivors among them.
 void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
   q->estimates.resize(q->chosen.size());
   task.codec->Rerank(q->prepared, q->found, q->chosen.data(), q->chosen.size(), task.segments, task.segment_keys,
@@ -180,6 +159,20 @@ void JoinSurvivors(const SearchTask& task, int begin, int end, SearchWorkspace* 
     }
   }
   w->keys.resize(out - w->keys.data());
+}
+
+// Adds query g's survivors to its log-sum-exp over the zone, given the logits of w->keys, which they are among. Returns
+// its value.
+float AddSurvivors(int g, const float* logits, SearchWorkspace* w) {
+  const QueryWork& q = w->query[g];
+  w->scratch.resize(q.survivors.size());
+  size_t at = 0;
+  for (size_t i = 0; i < q.survivors.size(); ++i, ++at) {
+    while (w->keys[at] != q.found.index[q.chosen[q.survivors[i]]]) ++at;
+    w->scratch[i] = logits[at];
+  }
+  w->lse[g].Add(w->scratch.data(), w->scratch.size(), 1.0f);
+  return w->lse[g].Value();
 }
 
 // Logits of every head's survivors with every head: a key that several heads want is read, and where it turns rebuilt,
@@ -218,25 +211,23 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   for (int g = 0; g < task.group; ++g) RerankQuery(task, keep, &w->query[g]);
   const int64_t reranked = NowNs();
   stats->rerank_ns += reranked - start;
-  const bool want_zone = params.mass_p > 0, joint = params.scope == Scope::kPerKvHead;
-  const bool want_full = joint && params.reduce == GqaReduce::kSoftmaxSum;
+  const bool joint = params.scope == Scope::kPerKvHead, with_mass = NeedsZoneMass(params);
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
-  for (int g = 0; g < task.group && (want_zone || want_full); ++g) {
+  if (with_mass) FindFactors(task, &w->factors);
+  for (int g = 0; g < task.group && with_mass; ++g) {
     w->lse[g] = LogSumExp();
-    w->lse[g].Add(w->query[g].estimates.data(), w->query[g].estimates.size(), scale);
-    zone[g] = w->lse[g].Value();
-  }
-  if (want_full) {
-    AddDense(task, scale, w);
-    for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
+    AddUnscored(task, scale, w->factors, &w->query[g], &w->lse[g]);
   }
   if (joint) {
     JoinSurvivors(task, 0, task.group, w);
     SetKeys(task, w);
     Score(task, w->query, scale, w, stats);
+    for (int g = 0; g < task.group && with_mass; ++g)
+      zone[g] = AddSurvivors(g, w->logits.data() + g * w->keys.size(), w);
+    if (params.reduce == GqaReduce::kSoftmaxSum) AddDense(task, scale, w);
+    for (int g = 0; g < task.group && with_mass; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
-    Emit(params, w->positions, w->combined.data(), want_zone ? w->mass.data() : nullptr, w, &out->positions[0],
-         &out->scores[0]);
+    Emit(task, params, w->combined.data(), w, 0, out);
   } else {
     SearchTask one = task;  // each head alone: a group of one
     SearchParams alone = params;
@@ -252,9 +243,9 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
       } else {
         Score(one, &w->query[g], scale, w, stats);
       }
+      if (with_mass) zone[g] = AddSurvivors(g, w->logits.data(), w);
       Reduce(one, alone, zone + g, full + g, w);
-      Emit(params, w->positions, w->combined.data(), want_zone ? w->mass.data() : nullptr, w, &out->positions[g],
-           &out->scores[g]);
+      Emit(task, params, w->combined.data(), w, g, out);
     }
   }
   stats->refine_ns += NowNs() - reranked;
@@ -304,8 +295,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
     AddDense(task, scale, w);
     for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
-    Emit(params, w->positions, w->combined.data(), params.mass_p > 0 ? w->mass.data() : nullptr, w, &out->positions[0],
-         &out->scores[0]);
+    Emit(task, params, w->combined.data(), w, 0, out);
   } else {
     for (int g = 0; g < task.group; ++g) {
       const float* logits = w->logits.data() + g * n;
@@ -313,8 +303,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
         w->mass.assign(n, 0.0f);
         AddExp(logits, n, zone[g], 1.0f, w->mass.data());
       }
-      Emit(params, w->positions, logits, params.mass_p > 0 ? w->mass.data() : nullptr, w, &out->positions[g],
-           &out->scores[g]);
+      Emit(task, params, logits, w, g, out);
     }
   }
   out->stats.refined += static_cast<int64_t>(n) * task.group;
@@ -328,6 +317,8 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
   const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
   out->positions.resize(rows);
   out->scores.resize(rows);
+  out->masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
+  out->capped.assign(out->masses.size(), 0);
   if (task.num_keys == 0) {
     for (size_t r = 0; r < rows; ++r) out->positions[r].clear(), out->scores[r].clear();
     return;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/collision.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/block_select.h"
 #include "kernels/cuda/code_reader.h"
@@ -37,6 +38,7 @@ struct ChooseBody {
     Choice choice = {found >= static_cast<uint32_t>(item.wanted) && found <= static_cast<uint32_t>(item.capacity),
                      static_cast<uint32_t>(item.wanted)};
     if (args.params.recall_target > 0) choice = ByTarget(block, s, args, item, q, choice.listed);
+    if (LeavesOut(args.params, item)) choice = AmongCollisions(block, s, item, q);
     if (!choice.listed) {
       SearchAgain(block, s, item, q, collision, choice.keep);
     } else if (found > choice.keep) {
@@ -72,6 +74,20 @@ struct ChooseBody {
     bool listed;
     uint32_t keep;
   };
+
+  // At most as many as collide, which are all found where the threshold is as low as it goes.
+  template <typename Block>
+  SEINE_BODY static Choice AmongCollisions(Block& block, Shared& s, const SearchItem& item, const QueryPlan& q) {
+    const uint32_t found = q.state->found, wanted = static_cast<uint32_t>(item.wanted);
+    const bool room = found <= static_cast<uint32_t>(item.capacity);
+    if (room && (found >= wanted || q.state->threshold == kLeastCollision)) return {true, Least(wanted, found)};
+    const uint32_t colliding = CountAbove(block, s.target, kLeastCollision / 2, static_cast<uint32_t>(item.num_keys),
+                                          [&](uint32_t i, uint32_t* value) {
+                                            *value = ScoreOf(item, q, true, i);
+                                            return true;
+                                          });
+    return {false, Least(wanted, colliding)};
+  }
 
   SEINE_BODY static uint32_t ScoreOf(const SearchItem& item, const QueryPlan& q, bool collision, uint32_t key) {
     const Window w = WindowOf(item, key / kWindowTokens);

@@ -96,6 +96,11 @@ SEINE_BODY inline uint32_t CoarseWord(const Window& w, int coarse_bytes, int key
   return LoadWord(w.coarse + key / kTileTokens * kTileTokens * coarse_bytes + g * 64 + key % kTileTokens * 4);
 }
 
+// Whether keys that do not collide are no candidates (collision.h).
+SEINE_HD inline bool LeavesOut(const SearchParams& params, const SearchItem& item) {
+  return params.coarse == Coarse::kCollision && !(params.recall_target > 0) && item.wanted < item.num_keys;
+}
+
 // Score of one key from its sum over tables: tier weights are scores themselves.
 SEINE_BODY inline float CoarseScore(bool collision, int32_t sum, float base, const Window& w, int key) {
   const float value = static_cast<float>(sum);

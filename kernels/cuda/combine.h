@@ -10,6 +10,7 @@
 #include "kernels/cuda/block_select.h"
 #include "kernels/cuda/log_sum_exp.h"
 #include "kernels/cuda/search_items.h"
+#include "kernels/cuda/zone_mass.h"
 #include "kernels/math.h"
 
 namespace seine::cuda {
@@ -22,9 +23,11 @@ struct CombineShared {
   LseShared lse;
   float zone[kMaxGroup], full[kMaxGroup];  // log-sum-exps of the zone, and with the dense runs
   uint32_t kept;
+  float mass;  // under mass_p, of what is kept, and whether that is too little
+  bool capped;
 };
 
-// Each query's log-sum-exps: of the candidates' estimates, or under Method::kExact of every logit.
+// Each query's log-sum-exps: of every logit under Method::kExact, else of the survivors' and what their step has left.
 template <typename Block>
 SEINE_BODY void MakeLses(Block& block, CombineShared& s, const SearchArgs& args, const SearchItem& item,
                          const SetPlan& set) {
@@ -35,9 +38,16 @@ SEINE_BODY void MakeLses(Block& block, CombineShared& s, const SearchArgs& args,
       AddToLse(block, s.lse, set.logits + static_cast<size_t>(g) * set.capacity, static_cast<uint32_t>(item.num_keys),
                1.0f);
     } else {
+      const QueryPlan& q = args.queries[item.first_query + set.first + g];
+      const float* logits = set.logits + static_cast<size_t>(g) * set.capacity;
+      const uint32_t kept = q.state->num_survivors, n = *set.num_keys;
       block.Lanes([&](int lane) {
-        if (lane == 0) s.lse.state = args.queries[item.first_query + set.first + g].state->lse;
+        if (lane == 0) s.lse.state = q.state->lse;
+        for (uint32_t i = lane; i < kept; i += block.num_lanes()) {
+          q.estimates[i] = logits[set.count == 1 ? i : PlaceAmong(set.keys, n, q.survivors[i])];
+        }
       });
+      AddToLse(block, s.lse, q.estimates, kept, 1.0f);
     }
     block.Lanes([&](int lane) {
       if (lane == 0) s.zone[g] = LseValue(s.lse.state);
@@ -100,6 +110,8 @@ SEINE_BODY uint32_t CutByMass(Block& block, CombineShared& s, const SearchArgs& 
       sum += static_cast<double>(set.mass[by_rank[kept++]]);
     }
     s.kept = kept;
+    s.mass = static_cast<float>(sum);
+    s.capped = sum < static_cast<double>(args.params.mass_p);
   });
   const uint32_t kept = block.Read(s.kept);
   Compact(
@@ -120,7 +132,7 @@ struct CombineBody {
     const SearchItem& item = args.items[set.item];
     if (item.num_keys == 0) {
       block.Lanes([&](int lane) {
-        if (lane == 0) *set.answer = {0, 0, 0};
+        if (lane == 0) *set.answer = {0, 0, 0, 1, 0};
       });
       return;
     }
@@ -152,7 +164,10 @@ struct CombineBody {
       for (int g = 0; g < set.count && set.keys != nullptr; ++g) {
         rescans += static_cast<int32_t>(args.queries[item.first_query + set.first + g].state->rescanned);
       }
-      *set.answer = {static_cast<int32_t>(count), static_cast<int32_t>(n), rescans};
+      *set.answer = {static_cast<int32_t>(count), static_cast<int32_t>(n), rescans, 1, 0};
+      if (!with_mass) return;
+      set.answer->mass = s.mass;
+      set.answer->capped = s.capped && count < static_cast<uint32_t>(item.num_keys);
     });
   }
 };

@@ -333,6 +333,8 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     const size_t rows = params.scope == Scope::kPerKvHead ? 1 : tasks[i].group;
     outputs[i].positions.resize(rows);
     outputs[i].scores.resize(rows);
+    outputs[i].masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
+    outputs[i].capped.assign(outputs[i].masses.size(), 0);
     if (tasks[i].num_keys == 0) {
       for (size_t r = 0; r < rows; ++r) outputs[i].positions[r].clear(), outputs[i].scores[r].clear();
       continue;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/code_reader.h"
 #include "kernels/cuda/search_items.h"
 #include "kernels/math.h"
+#include "kernels/zone_mass.h"
 
 namespace seine::cuda {
 
@@ -23,7 +24,7 @@ struct PrepareShared {
   float query[kMaxHeadDim], transformed[kMaxHeadDim], weights[kMaxHeadDim];
   float sums[kMaxNibbles * 16];
   uint32_t largest[3];  // bits of the largest |x|: of query8's source, of the weights, of the sums
-  float noise[16];
+  float noise[16], errors[3][16];
   int32_t centre_dot;
   uint16_t first_place[kMaxNibbles];  // balanced: where a nibble's coordinates begin in coarse_order
   uint64_t ranks[256];                // collision
@@ -181,6 +182,39 @@ SEINE_BODY void PredictNoise(Block& block, PrepareShared& s, const SearchItem& i
   });
 }
 
+// Codec::PredictErrors.
+template <typename Block>
+SEINE_BODY void PredictErrors(Block& block, PrepareShared& s, const SearchItem& item, const QueryPlan& q) {
+  const CodecTables& codec = *item.codec;
+  const bool balanced = codec.kind == CodecKind::kBalanced;
+  block.Lanes([&](int lane) {
+    if (lane >= 16) return;
+    float sums[3] = {0, 0, 0};
+    for (int i = lane; i < item.layout.head_dim; i += 16) {
+      const float t = s.transformed[i];
+      if (!balanced) {
+        sums[0] = sums[0] + t * t;
+        continue;
+      }
+      const ErrorShare share = codec.error_shares.data[i];
+      sums[0] = sums[0] + NoiseTerm(t, codec.deviation.data[i], share.added);
+      sums[1] = sums[1] + NoiseTerm(t, codec.deviation.data[i], share.unseen);
+      sums[2] = sums[2] + NoiseTerm(t, codec.deviation.data[i], share.fine);
+    }
+    for (int i = 0; i < 3; ++i) s.errors[i][lane] = sums[i];
+  });
+  block.Lanes([&](int lane) {
+    if (lane != 0) return;
+    const float step = q.state->coarse_step;
+    q.state->errors = {0, 0, 1, 0};
+    if (!(step > 0)) return;
+    const auto deviation = [&](const float* lanes) { return sqrtf(TreeOf(lanes)) / step; };
+    q.state->errors = RsqErrors(deviation(s.errors[0]));
+    if (!balanced) return;
+    q.state->errors = {deviation(s.errors[0]), deviation(s.errors[1]), codec.fine_shrink, deviation(s.errors[2])};
+  });
+}
+
 // collision.h, MakeTiers: a lane a centroid, its rank by counting those before it.
 template <typename Block>
 SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs& args, const SearchItem& item,
@@ -225,6 +259,7 @@ struct PrepareBody {
     TransformQuery(block, s, item, q);
     MakeNibbleTables(block, s, item, q);
     if (args.params.recall_target > 0) PredictNoise(block, s, item, q);
+    if (NeedsZoneMass(args.params)) PredictErrors(block, s, item, q);
     if (args.params.coarse == Coarse::kCollision) MakeTierTables(block, s, args, item, q);
   }
 };

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/collision.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/block_select.h"
 #include "kernels/cuda/code_reader.h"
@@ -105,7 +106,7 @@ struct SampleBody {
     const uint32_t keys = shape.count * kWindowTokens;
     const bool by_target = args.params.recall_target > 0;
     int64_t place = SampledPlace(item.wanted, item.num_keys, keys);
-    if (!by_target && place >= keys) return LetAllThrough(block, q);
+    if (!by_target && place >= keys) return LetAllThrough(block, q, Floor(args, item));
     block.Lanes([&](int lane) {
       for (uint32_t i = lane; i < shape.count; i += block.num_lanes()) {
         s.windows[i] = WindowOf(item, shape.stride / 2 + i * shape.stride);
@@ -121,21 +122,25 @@ struct SampleBody {
       }
     });
     if (by_target) place = TargetedPlace(block, s, args, item, q, shape.count);
-    if (place >= keys) return LetAllThrough(block, q);
+    if (place >= keys) return LetAllThrough(block, q, Floor(args, item));
     const Cut32 cut =
         FindCut32(block, s.radix, keys, static_cast<uint32_t>(place) + 1, [&](uint32_t i, uint32_t* value) {
           *value = s.scores[i];
           return true;
         });
     block.Lanes([&](int lane) {
-      if (lane == 0) q.state->threshold = OrderedFloat(cut.value);
+      if (lane == 0) q.state->threshold = Most(Floor(args, item), OrderedFloat(cut.value));
     });
   }
 
+  // No threshold is lower: keys that do not collide are no candidates unless all are.
+  SEINE_BODY static float Floor(const SearchArgs& args, const SearchItem& item) {
+    return LeavesOut(args.params, item) ? kLeastCollision : -INFINITY;
+  }
   template <typename Block>
-  SEINE_BODY static void LetAllThrough(Block& block, const QueryPlan& q) {
+  SEINE_BODY static void LetAllThrough(Block& block, const QueryPlan& q, float floor) {
     block.Lanes([&](int lane) {
-      if (lane == 0) q.state->threshold = -INFINITY;
+      if (lane == 0) q.state->threshold = floor;
     });
   }
 };

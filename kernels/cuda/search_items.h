@@ -79,13 +79,14 @@ struct LseState {
 struct QueryState {
   float coarse_step, query8_step, fine8_step;  // PreparedQuery
   float shared_base;                           // <q, shared centre> in units of coarse_step
+  PredictedErrors errors;                      // where the zone's mass is needed
   float noise;                                 // Codec::CoarseNoise, as the next under a recall target only
   ScoreSpread spread;                          // of the coarse scores
   float threshold;                             // scores at or above it are found
   uint32_t found;                              // how many were, also where that is more than the capacity
   uint32_t rescanned;                          // 1 where the threshold misled and the zone was searched again
   uint32_t num_candidates, num_survivors;
-  LseState lse;  // of the candidates' estimates
+  LseState lse;  // of the zone but the survivors
 };
 
 // One query of one item.
@@ -100,7 +101,7 @@ struct QueryPlan {
   uint32_t* mask = nullptr;           // [num_keys / 32] of the found keys, then of the candidates
   uint32_t* best = nullptr;           // [max(4, top_k)] ordered bits of the best scores; a recall target's only
   uint32_t* chosen = nullptr;         // [most] candidates, ascending
-  float* estimates = nullptr;         // [most]
+  float* estimates = nullptr;         // [most]; in the end the survivors' logits
   uint32_t* survivors = nullptr;      // [keep] keys, ascending
   int32_t* num_candidates = nullptr;  // for the answer, as the next
   int32_t* candidates = nullptr;      // [most] positions, nullptr if not asked for
@@ -110,6 +111,8 @@ struct SetAnswer {
   int32_t count;    // positions and scores
   int32_t scored;   // keys scored after the candidates, by each query of the set
   int32_t rescans;  // queries of the set whose threshold misled
+  float mass;       // under mass_p: SearchOutput::masses and capped
+  int32_t capped;
 };
 
 // One set of the answer: all queries of an item (Scope::kPerKvHead), or one.

@@ -165,10 +165,13 @@ void SearchPlan::Read(int i, SearchOutput* out) const {
   const SearchItem& item = items_[i];
   out->positions.resize(item.num_sets);
   out->scores.resize(item.num_sets);
+  out->masses.resize(params_.mass_p > 0 ? item.num_sets : 0);
+  out->capped.resize(out->masses.size());
   for (int s = 0; s < item.num_sets; ++s) {
     const SetPlan& set = sets_[item.first_set + s];
     out->positions[s].assign(set.positions, set.positions + set.answer->count);
     out->scores[s].assign(set.scores, set.scores + set.answer->count);
+    if (params_.mass_p > 0) out->masses[s] = set.answer->mass, out->capped[s] = set.answer->capped != 0;
     if (item.stored()) out->stats.refined += int64_t{set.answer->scored} * set.count;
     out->stats.rescans += set.answer->rescans;
     out->stats.scanned_keys += set.answer->rescans * item.num_keys;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/block_select.h"
 #include "kernels/cuda/log_sum_exp.h"
 #include "kernels/cuda/search_items.h"
+#include "kernels/cuda/zone_mass.h"
 
 namespace seine::cuda {
 
@@ -17,6 +18,7 @@ struct SurvivorShared {
   RadixShared radix;
   PrefixShared prefix;
   LseShared lse;
+  MassShared mass;
 };
 
 // Grid: (group, items).
@@ -42,10 +44,9 @@ struct SurvivorBody {
     block.Lanes([&](int lane) {
       if (lane == 0) q.state->num_survivors = kept;
     });
-    const bool joint = args.params.scope == Scope::kPerKvHead;
-    if (!(args.params.mass_p > 0) && !(joint && args.params.reduce == GqaReduce::kSoftmaxSum)) return;
+    if (!NeedsZoneMass(args.params)) return;
     BeginLse(block, s.lse);
-    AddToLse(block, s.lse, q.estimates, n, SetScale(args.params, item));
+    AddUnscored(block, s.mass, s.lse, item, q, SetScale(args.params, item));
     block.Lanes([&](int lane) {
       if (lane == 0) q.state->lse = s.lse.state;
     });

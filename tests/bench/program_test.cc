@@ -151,6 +151,7 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--codec rsq --recall-target .9", "--recall-target: only the balanced code"},
       {kSynthetic + "--codec balanced --recall-target 1", "--recall-target: 1 is not in (0, 1)"},
       {kSynthetic + "--codec balanced --coarse collision", "--coarse: the balanced code"},
+      {kSynthetic + "--coarse collision --centre window", "--centre: collision leaves out"},
       {kSynthetic + "--codec balanced --centre none", "--centre: the balanced code"},
       {kSynthetic + "--profile /nowhere", "--profile: /nowhere"},
       {"recall --synthetic gaussian --codec balanced --horizon 4096", "--horizon: the data state no RoPE"},

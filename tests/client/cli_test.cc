@@ -300,6 +300,11 @@ TEST_F(CliTest, QueriesFromFiles) {
   EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 12) << text.out;
   EXPECT_EQ(SeineJson("query m s --layer 0 --vector %query.npy --scope kv_head --top-k 3")["sets"].size(), 2u);
   EXPECT_EQ(SeineJson("query m s --layer 0 --vector %query.npy --mass-p .5 --mass-cap 20")["sets"].size(), 4u);
+  const Json capped = SeineJson("query m s --layer 0 --vector %query.npy --mass-p .99 --mass-cap 2");
+  EXPECT_EQ(capped["capped"], true);
+  EXPECT_LT(capped["sets"][0]["mass"], .99);
+  EXPECT_TRUE(absl::StrContains(Seine("query m s --layer 0 --vector %query.npy --mass-p .99 --mass-cap 2").out,
+                                "--mass-cap ended a set"));
 }
 
 TEST_F(CliTest, ServerState) {

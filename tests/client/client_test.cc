@@ -162,7 +162,7 @@ TEST_F(ClientTest, ShowsServerAndIndexes) {
   client::IndexSpec spec = RandomModel::Spec("full", KvStore::kKeys);
   spec.codec = "rsq";
   spec.seed = 5;
-  spec.centre = client::Centre::kWindow;
+  spec.centre = client::Centre::kGlobal;
   spec.centre_window = 64;
   spec.top_k = 17;
   spec.beta = 0.25;
@@ -273,7 +273,16 @@ TEST_F(ClientTest, SharesOfTheMassAreSelected) {
   selector.mass_p = client::MassP{0.5f, 3, 50};
   const auto result = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
   ASSERT_TRUE(result.ok() && result->answers[0].status.ok()) << result.status();
-  for (int32_t count : result->answers[0].counts) EXPECT_TRUE(count >= 3 && count <= 50) << count;
+  const client::Answer& answer = result->answers[0];
+  for (int32_t count : answer.counts) EXPECT_TRUE(count >= 3 && count <= 50) << count;
+  ASSERT_EQ(answer.masses.size(), answer.counts.size());
+  for (size_t i = 0; i < answer.masses.size(); ++i) EXPECT_TRUE(answer.masses[i] >= .5f || answer.counts[i] == 50);
+  EXPECT_EQ(answer.capped, *std::min_element(answer.masses.begin(), answer.masses.end()) < .5f);
+  selector.mass_p = client::MassP{0.99f, 1, 2};
+  const auto tight = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
+  ASSERT_TRUE(tight.ok());
+  EXPECT_TRUE(tight->answers[0].capped);
+  EXPECT_LT(tight->answers[0].masses[0], .99f);
   selector.top_k = 5;
   const absl::Status both = client_->Retrieve({{sequence, 0, model.Query()}}, selector).status();
   EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument) << both;

@@ -78,8 +78,12 @@ TEST_P(StreamingTest, EqualsOneShot) {
 
 INSTANTIATE_TEST_SUITE_P(All, StreamingTest,
                          ::testing::Combine(::testing::Values(KvStore::kNone, KvStore::kKeys),
-                                            ::testing::Values(Centre::kNone, Centre::kGlobal, Centre::kWindow),
+                                            ::testing::Values(Centre::kNone, Centre::kGlobal),
                                             ::testing::Values(Coarse::kSignIp, Coarse::kCollision),
+                                            ::testing::Values(DType::kFloat16)));
+INSTANTIATE_TEST_SUITE_P(Windows, StreamingTest,
+                         ::testing::Combine(::testing::Values(KvStore::kNone, KvStore::kKeys),
+                                            ::testing::Values(Centre::kWindow), ::testing::Values(Coarse::kSignIp),
                                             ::testing::Values(DType::kFloat16)));
 INSTANTIATE_TEST_SUITE_P(DTypes, StreamingTest,
                          ::testing::Combine(::testing::Values(KvStore::kKeysValues), ::testing::Values(Centre::kWindow),
@@ -368,6 +372,7 @@ TEST(MemoryTest, FailureAtEveryAllocationChangesNothing) {
     TestBackend backend;
     IndexConfig config = SmallConfig(store);
     config.search.coarse = Coarse::kCollision;
+    config.codec.centre = Centre::kNone;
     auto index = MakeIndex(config, &backend);
     const SequenceHandle seq = *index->CreateSequence("s");
     ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());
@@ -401,6 +406,7 @@ TEST(MemoryTest, RefusalOfEveryOperationChangesNothing) {
     backend.apart = true;
     IndexConfig config = SmallConfig(store);
     config.search.coarse = Coarse::kCollision;
+    config.codec.centre = Centre::kNone;
     auto index = MakeIndex(config, &backend);
     const SequenceHandle seq = *index->CreateSequence("s");
     ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());

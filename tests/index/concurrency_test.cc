@@ -24,6 +24,7 @@ TEST(ConcurrencyTest, WritersForksAndReaders) {
   TestBackend backend(2);
   IndexConfig config = SmallConfig();
   config.search.coarse = Coarse::kCollision;  // counts are shared and copied too
+  config.codec.centre = Centre::kNone;
   auto index = MakeIndex(config, &backend);
   const SequenceHandle root = *index->CreateSequence("root");
   for (int layer = 0; layer < 2; ++layer) ASSERT_TRUE(AppendNames(index.get(), root, layer, 0, Names(1, 400)).ok());

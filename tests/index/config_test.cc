@@ -56,6 +56,7 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
       {"zones.dense_threshold", [](IndexConfig* c) { c->zones.dense_threshold = -1; }},
       {"codec.name", [](IndexConfig* c) { c->codec.name = "pq"; }},
       {"codec.centre", [](IndexConfig* c) { c->codec.centre = static_cast<Centre>(9); }},
+      {"codec.centre", [](IndexConfig* c) { c->search.coarse = Coarse::kCollision; }},  // SmallConfig has windows
       {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 0; }},
       {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 65; }},
       {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 4096; }},
@@ -75,6 +76,16 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
     EXPECT_EQ(Index::Create(config, backend.get()).status(), status);
   }
   EXPECT_EQ(Index::Create(SmallConfig(), nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// What all keys share changes no order.
+TEST(ConfigTest, CollisionTakesACentreThatAllKeysShareOrNone) {
+  for (const Centre centre : {Centre::kNone, Centre::kGlobal}) {
+    IndexConfig config = SmallConfig();
+    config.search.coarse = Coarse::kCollision;
+    config.codec.centre = centre;
+    EXPECT_TRUE(Validate(config).ok()) << Validate(config);
+  }
 }
 
 TEST(ConfigTest, CentreTokensMatterOnlyToWindowCentres) {

@@ -84,7 +84,7 @@ TEST_P(DeviceHistoryTest, EqualsTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, DeviceHistoryTest,
                          ::testing::Values(Variant{"Window", KvStore::kKeys, Centre::kWindow, Coarse::kSignIp},
-                                           Variant{"Collision", KvStore::kKeysValues, Centre::kWindow,
+                                           Variant{"Collision", KvStore::kKeysValues, Centre::kNone,
                                                    Coarse::kCollision},
                                            Variant{"NoKeys", KvStore::kNone, Centre::kWindow, Coarse::kSignIp},
                                            Variant{"Global", KvStore::kKeys, Centre::kGlobal, Coarse::kCollision}),
@@ -439,6 +439,7 @@ IndexConfig CollisionConfig() {
   IndexConfig config = SmallConfig(KvStore::kKeysValues);
   config.geometry.num_layers = 1;
   config.search.coarse = Coarse::kCollision;
+  config.codec.centre = Centre::kNone;
   return config;
 }
 

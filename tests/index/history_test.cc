@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                       CutConfig{"keys_values_global", KvStore::kKeysValues, Centre::kGlobal, Coarse::kSignIp, 128, 64},
                       CutConfig{"keys_collision", KvStore::kKeys, Centre::kNone, Coarse::kCollision, 64, 64},
                       CutConfig{"none", KvStore::kNone, Centre::kWindow, Coarse::kSignIp, 64, 64},
-                      CutConfig{"none_wide_collision", KvStore::kNone, Centre::kWindow, Coarse::kCollision, 128, 128},
+                      CutConfig{"none_wide_collision", KvStore::kNone, Centre::kNone, Coarse::kCollision, 128, 128},
                       CutConfig{"none_global", KvStore::kNone, Centre::kGlobal, Coarse::kSignIp, 128, 64}),
     [](const auto& test) { return test.param.name; });
 
@@ -218,6 +218,7 @@ TEST(ForkTest, TruncationThatCannotCopyCountsChangesNothing) {
   TestBackend backend;
   IndexConfig config = SmallConfig();
   config.search.coarse = Coarse::kCollision;
+  config.codec.centre = Centre::kNone;
   auto index = MakeIndex(config, &backend);
   const SequenceHandle seq = *index->CreateSequence("s");
   for (int layer = 0; layer < 2; ++layer) ASSERT_TRUE(AppendNames(index.get(), seq, layer, 0, Names(1, 500)).ok());

@@ -76,6 +76,59 @@ TEST(Search, CollisionFindsLessThanSignIpFromTheSameBytes) {
   EXPECT_GT(sign_ip, collision);
 }
 
+// Tiers of a thousandth of the keys: most keys collide nowhere, and none of those is a candidate, however many are
+// wanted. Where all are, none is left out.
+TEST(Search, KeysThatDoNotCollideAreNoCandidates) {
+  RsqOptions options;
+  options.head_dim = 64;
+  options.centre = Centre::kNone;
+  for (const int n : {8192, 40960}) {
+    const Zone zone(Keys(n, 64, 3), 64, options, 2048);
+    for (const int seed : {1, 2, 3}) {
+      const std::vector<float> query = Gaussian(64, seed);
+      // By hand: the centroids of each subvector in the order of their products, until the tiers' share is covered.
+      PreparedQuery prepared;
+      zone.codec->PrepareQuery(query.data(), &prepared);
+      std::vector<bool> collides(n, false);
+      for (int b = 0; b < 8; ++b) {
+        std::vector<std::pair<float, int>> order;
+        for (int id = 0; id < 256; ++id) {
+          float product = 0;
+          for (int j = 0; j < 8; ++j) product += (id >> j & 1 ? 1.0f : -1.0f) * prepared.transformed[b * 8 + j];
+          order.emplace_back(-product, id);
+        }
+        std::sort(order.begin(), order.end());
+        std::set<int> covering;
+        for (int covered = 0, i = 0; covered < std::ceil(n * .001); ++i) {
+          covering.insert(order[i].second);
+          covered += static_cast<int>(zone.counts[b * 256 + order[i].second]);
+        }
+        for (int i = 0; i < n; ++i) {
+          uint8_t row[8];
+          cpu::CopyCoarseRow(zone.segments[i / 2048].coarse, 8, i % 2048, row);
+          if (covering.count(row[b]) > 0) collides[i] = true;
+        }
+      }
+      std::vector<int32_t> want;
+      for (int i = 0; i < n; ++i) {
+        if (collides[i]) want.push_back(i);
+      }
+      ASSERT_LT(want.size(), n / 4u);
+      SearchParams params = PerQuery(50, .25);
+      params.coarse = Coarse::kCollision;
+      params.rho = .001;
+      params.with_candidates = true;
+      SearchOutput out;
+      cpu::SearchOne(zone.Task(query), params, &out);
+      EXPECT_EQ(out.candidates[0], want);
+      EXPECT_EQ(out.positions[0].size(), std::min<size_t>(50, want.size()));
+      params.beta = 1;
+      cpu::SearchOne(zone.Task(query), params, &out);
+      EXPECT_EQ(out.candidates[0].size(), static_cast<size_t>(n));
+    }
+  }
+}
+
 TEST(Search, LongZonesSampleAndStillChooseExactlyTheBest) {
   RsqOptions options;
   options.head_dim = 64;
@@ -140,12 +193,14 @@ TEST(Search, TheSameAnswerOnEveryTarget) {
         params.mass_p = .9f;
         std::vector<std::vector<int32_t>> want;
         std::vector<std::vector<float>> scores;
+        std::vector<float> masses;
         OnEveryTarget([&](const std::string&) {
           SearchOutput out;
           cpu::SearchOne(zone.Task(queries), params, &out);
-          if (want.empty()) want = out.positions, scores = out.scores;
+          if (want.empty()) want = out.positions, scores = out.scores, masses = out.masses;
           ASSERT_EQ(out.positions, want);
           ASSERT_EQ(out.scores, scores);
+          ASSERT_EQ(out.masses, masses);
         });
       }
     }

@@ -291,9 +291,16 @@ TEST_P(CallsTest, MassSelectorStaysWithinFloorAndCap) {
   auto response = Retrieve(request);
   EXPECT_EQ(response.answers(0).positions().shape(1), 20);
   EXPECT_EQ(Ints(response.answers(0).counts()), std::vector<int32_t>(kKvHeads, 3));
+  EXPECT_FALSE(response.answers(0).capped());
+  EXPECT_EQ(response.answers(0).masses().shape(0), kKvHeads);
   mass->set_p(1.0f);
   response = Retrieve(request);
   EXPECT_EQ(Ints(response.answers(0).counts()), std::vector<int32_t>(kKvHeads, 20));
+  EXPECT_TRUE(response.answers(0).capped());
+  request.mutable_selector()->set_top_k(20);
+  response = Retrieve(request);
+  EXPECT_FALSE(response.answers(0).capped());
+  EXPECT_FALSE(response.answers(0).has_masses());
 }
 
 TEST_P(CallsTest, ForkAndTruncate) {

@@ -265,7 +265,6 @@ TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
          "  - name: a\n"
          "    geometry: {num_layers: 2, num_q_heads: 8, num_kv_heads: 2, head_dim: 128, dtype: bfloat16}\n"
          "    zones: {sink: 4}\n"
-         "    codec: {centre: none}\n"
          "    retrieval: {beta: 0.1, coarse: collision}\n"
          "    kv_store: KV_STORE_KEYS_VALUES\n";
   ServerConfig config;

@@ -83,6 +83,9 @@ class Answer:
     dense_positions: list[np.ndarray] = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
     codes_outgrown: bool = False  # the codes are made for other positions than the layer has reached: recall may be lower
+    # float32 [sets] under mass_p: the estimated softmax mass of the zone that each set holds.
+    masses: Optional[np.ndarray] = None
+    capped: bool = False  # under mass_p: its cap ended some set before the mass reached p
 
     def set(self, i: int) -> np.ndarray:
         """Positions of set i, ascending."""

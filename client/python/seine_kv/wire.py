@@ -166,6 +166,8 @@ def answer_of(answer: Any) -> Answer:
         positions=array_of(answer.positions) if has_sets else np.empty((0, 0), np.int32),
         counts=array_of(answer.counts) if has_sets else np.empty(0, np.int32),
         scores=array_of(answer.scores) if len(answer.scores.shape) == 2 else None,
+        masses=array_of(answer.masses) if answer.HasField("masses") else None,
+        capped=answer.capped,
         dense_positions=[array_of(positions) for positions in answer.dense_positions],
         error=error_of(answer.status),
         codes_outgrown=answer.codes_outgrown,

@@ -103,6 +103,11 @@ def test_retrieve_and_gather(client, sequence, model):
     np.testing.assert_array_equal(values, model["values"][positions, 1])
     share = client.retrieve(sequence, 0, model["queries"], mass_p=(0.5, 3, 50))
     assert all(3 <= count <= 50 for count in share.counts)
+    # A set that falls short was ended by the cap, and the answer says so.
+    assert share.masses.shape == (HEADS,) and share.capped == bool((share.masses < 0.5).any())
+    tight = client.retrieve(sequence, 0, model["queries"], mass_p=(0.99, 1, 2))
+    assert tight.capped and (tight.counts == 2).all() and (tight.masses < 0.99).all()
+    assert answer.masses is None and not answer.capped
     # Queries of another dtype, and answers for KV heads.
     halves = client.retrieve(sequence, 0, model["queries"].astype(np.float16), top_k=20, exact=True, scope="per_kv_head")
     assert halves.positions.shape == (KV_HEADS, 20)

@@ -88,6 +88,8 @@ void ExpectSameAsCpu(const std::vector<SearchTask>& tasks, const SearchParams& p
       ASSERT_EQ(got[i].candidates, want[i].candidates);
       ASSERT_EQ(got[i].positions, want[i].positions);
       ASSERT_EQ(Bits(got[i].scores), Bits(want[i].scores));
+      ASSERT_EQ(Bits({got[i].masses}), Bits({want[i].masses}));
+      ASSERT_EQ(got[i].capped, want[i].capped);
       ASSERT_EQ(got[i].stats.refined, want[i].stats.refined);
       ASSERT_EQ(got[i].stats.candidates, want[i].stats.candidates);
     }
@@ -187,6 +189,12 @@ TEST(SearchKernels, CollisionAndEveryCentre) {
         params.coarse = coarse;
         SCOPED_TRACE(testing::Message() << dim << " " << static_cast<int>(centre) << static_cast<int>(coarse));
         ExpectSameAsCpu({zone.Task(queries)}, params);
+        if (coarse == Coarse::kSignIp) continue;
+        params.beta = .5;  // more than collide, of which most only in one subvector
+        for (const double rho : {.02, .001}) {
+          params.rho = rho;
+          ExpectSameAsCpu({zone.Task(queries)}, params, 1);
+        }
       }
     }
   }
