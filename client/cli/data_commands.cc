@@ -121,15 +121,11 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
                {"sets", sets}};
   if (selector.mass_p) json["capped"] = answer.capped;
   session.Print(json, [&] {
-    return absl::StrCat("path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [",
-                        answer.zone_begin, ", ", answer.zone_end, "), sets per ", per_q_head ? "query" : "KV",
-                        " head, ", result->server_us, " us
-",
-                        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower
-" : "",
-                        SetsToText(sets),
-                        answer.capped ? "--mass-cap ended a set before its mass reached --mass-p
-" : "");
+    return absl::StrCat(
+        "path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [", answer.zone_begin, ", ",
+        answer.zone_end, "), sets per ", per_q_head ? "query" : "KV", " head, ", result->server_us, " us\n",
+        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower\n" : "", SetsToText(sets),
+        answer.capped ? "--mass-cap ended a set before its mass reached --mass-p\n" : "");
   });
   return absl::OkStatus();
 }
