@@ -21,6 +21,7 @@
 #include "bench/progress.h"
 #include "bench/table.h"
 #include "bench/value_flag.h"
+#include "profile/layout.h"
 
 namespace seine::bench {
 namespace {
@@ -267,12 +268,12 @@ absl::Status Print(const EvictFlags& f, const Report& report) {
   return WritePlot(MakePlot(report), f.plot);
 }
 
-absl::StatusOr<std::optional<Profile>> MaybeProfile(const std::string& path) {
-  if (path.empty()) return std::nullopt;
+absl::StatusOr<std::shared_ptr<const Profile>> MaybeProfile(const std::string& path) {
+  if (path.empty()) return nullptr;
   auto profile = ReadProfile(path);
   if (!profile.ok())
     return absl::Status(profile.status().code(), absl::StrCat("--profile: ", profile.status().message()));
-  return std::optional<Profile>(*std::move(profile));
+  return std::make_shared<const Profile>(*std::move(profile));
 }
 
 absl::Status Run(EvictFlags f) {
@@ -291,13 +292,15 @@ absl::Status Run(EvictFlags f) {
   if (!settings.ok()) return settings.status();
   auto profile = MaybeProfile(f.profile);
   if (!profile.ok()) return profile.status();
-  const Profile* model = *profile ? &**profile : nullptr;
+  const Profile* model = profile->get();
 
   Report report;
   auto layers = LoadEvictLayers(f.data, f.kv_heads, model, &report.data);
   if (!layers.ok()) return layers.status();
   auto rope = ParseRope(report.data.rope_json, report.data.head_dim, report.data.rope_style, report.data.num_tokens);
   if (!rope.ok()) return rope.status();
+  *profile = InLayout(*profile, *rope);
+  model = profile->get();
   auto backend = MakeCpuBackend(f.threads);
   MemoryProbe probe(backend.get());
   if (!probe.ok()) return absl::ResourceExhaustedError("not enough memory to measure the read bandwidth");

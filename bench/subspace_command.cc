@@ -20,6 +20,7 @@
 #include "bench/table.h"
 #include "bench/value_flag.h"
 #include "kernels/cpu/ops.h"
+#include "profile/layout.h"
 
 namespace seine::bench {
 namespace {
@@ -170,7 +171,7 @@ absl::Status Complete(const DatasetInfo& info, SubspaceFlags* f) {
                                 " KV heads, head_dim ", profile->head_dim, "; the trace has layer ", layers - 1, ", ",
                                 info.num_kv_heads, " KV heads, head_dim ", info.head_dim));
   }
-  o.profile = std::make_shared<const Profile>(*std::move(profile));
+  o.profile = InLayout(std::make_shared<const Profile>(*std::move(profile)), o.rope);
   return absl::OkStatus();
 }
 

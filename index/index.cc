@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "kernels/cpu/ops.h"
+#include "profile/layout.h"
 
 namespace seine {
 
@@ -55,6 +56,12 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
+  const auto bring = [&](std::shared_ptr<const Profile>* profile) {
+    *profile = InLayout(std::move(*profile), made.geometry.rope);
+  };
+  bring(&made.codec.profile);
+  if (made.eviction) bring(&made.eviction->profile);
+  if (made.subspace) bring(&made.subspace->profile);
   if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
   if (absl::Status s = FindRanks(&made); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);

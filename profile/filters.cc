@@ -3,6 +3,7 @@
 #include <Eigen/Dense>
 
 #include "absl/strings/str_cat.h"
+#include "profile/layout.h"
 #include "profile/tensor_file.h"
 
 namespace seine {
@@ -32,10 +33,13 @@ absl::StatusOr<Filters> FiltersFromProfile(const Profile& profile, int layer, co
   }
   const LayerProfile& moments = profile.layers[layer];
   const int group = profile.num_q_heads / profile.num_kv_heads;
+  const Rope::Style layout = LayoutOf(profile, rope);
   Filters filters(static_cast<size_t>(profile.num_kv_heads) * profile.head_dim);
   for (int q = 0; q < profile.num_q_heads; ++q) {
-    Eigen::VectorXd direction = LeadingEigenvector(CarryMoment(moments.q_moment[q], rope, begin, end));
-    if (direction.dot(CarryMean(moments.q_mean[q], rope, begin, end)) < 0) direction = -direction;
+    Eigen::VectorXd direction =
+        LeadingEigenvector(CarryMoment(InLayout(moments.q_moment[q], layout, rope.style), rope, begin, end));
+    if (direction.dot(CarryMean(InLayout(moments.q_mean[q], layout, rope.style), rope, begin, end)) < 0)
+      direction = -direction;
     AddShare(direction, q / group, group, &filters);
   }
   return filters;

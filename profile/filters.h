@@ -18,7 +18,8 @@ using Filters = std::vector<float>;
 
 // Per query head the leading eigenvector of the uncentred second moment, its sign such that the queries' mean projects
 // positive (section 2.2 c); mean over the group, not normalised again. The profile's moments are carried to positions
-// [begin, end]; `rope` as in geometry. INVALID_ARGUMENT where the profile has no such layer.
+// [begin, end] and brought to the layout of `rope`, which is as in geometry. INVALID_ARGUMENT where the profile has no
+// such layer.
 absl::StatusOr<Filters> FiltersFromProfile(const Profile& profile, int layer, const Rope& rope, double begin,
                                            double end);
 // The same of queries [count, num_q_heads, head_dim] after RoPE, count >= 1.

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "profile/layout.h"
 #include "service/calls.h"
 #include "service/convert.h"
 #include "service/error.h"
@@ -70,7 +71,7 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   options.key_rank = request.key_rank();
   options.value_rank = request.value_rank();
   options.energy = request.energy();
-  auto bases = CalibrateLayer(**profile, g.rope, request.layer(), options);
+  auto bases = CalibrateLayer(*InLayout(*profile, g.rope), g.rope, request.layer(), options);
   if (!bases.ok()) return Explain(bases.status(), "");
   ToProto(*bases, response->mutable_bases());
   response->set_frame(ToProto(options.frame));
