@@ -100,6 +100,7 @@ absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
 absl::Status CheckBalanced(const IndexConfig& config) {
   const CodecConfig& codec = config.codec;
   const bool rope = config.geometry.rope.stated();
+  if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
   if (codec.centre != Centre::kWindow) return Wrong("codec", "centre", "balanced needs window");
   if (codec.profile == nullptr) return Wrong("codec", "profile", "balanced needs one");
   if (codec.profile_name.size() > kMaxNameLength) {
@@ -111,7 +112,6 @@ absl::Status CheckBalanced(const IndexConfig& config) {
   if (absl::Status s = CheckRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX); !s.ok())
     return s;
   if (absl::Status s = ValidateBits(codec, config.geometry.head_dim); !s.ok()) return s;
-  if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
   return CheckProfile(*codec.profile, config.geometry);
 }
 
