@@ -50,10 +50,10 @@ inline constexpr int64_t kDefaultHorizon = 32768;
 inline constexpr int kDefaultKeptQueries = 128;
 
 struct CodecConfig {
-  std::string name = "rsq";  // or "balanced", which needs a profile of the model, window centres and sign_ip
-  uint64_t seed = 1;         // rsq
+  std::string name = "rsq";         // or "balanced", which needs a profile of the model, window centres and sign_ip
+  uint64_t seed = 1;                // rsq
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
-  int centre_tokens = 64;  // Centre::kWindow
+  int centre_tokens = 64;           // Centre::kWindow
 
   // What follows is the balanced code's (retrieval.md, "The balanced code").
   std::shared_ptr<const Profile> profile;  // of the geometry's shape
@@ -82,8 +82,8 @@ struct EvictionConfig {
   std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
   std::string profile_name;                // as descriptions give it
   std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
-  // qfilters from a profile: its moments are carried to queries at positions [0, horizon], which should be about as long
-  // as sequences grow. Absent: the balanced codec's horizon, under another codec kDefaultHorizon.
+  // qfilters from a profile: its moments are carried to queries at positions [0, horizon], which should be about as
+  // long as sequences grow. Absent: the balanced codec's horizon, under another codec kDefaultHorizon.
   std::optional<int64_t> horizon = {};
   // Positions whose queries each layer of a sequence keeps, the last ones seen, for scorers that look at queries:
   // num_q_heads * head_dim * 4 bytes each. Absent: what the scorer needs (QueriesKept).

@@ -7,12 +7,11 @@
 //   layers.{l}.q_mean [Hq, D]    .q_moment [Hq, T]
 //   layers.{l}.k_mean [Hkv, D]   .k_moment [Hkv, T]   .k_residual [Hkv, T]   (T = D (D + 1) / 2)
 //   layers.{l}.v_mean [Hkv, D]   .v_moment [Hkv, T]   (of all layers, or of none where values were not to be had)
-// Moments of queries and keys lie in the coordinates of the model's own layout, rope_style. Where an index's keys come in
-// the other one, its profile is brought to it (layout.h). A profile that states no RoPE states no layout either: it is
-// taken as it is.
-// metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json states it, empty
-// if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads, head_dim, key_tokens,
-// query_tokens (measured, a layer), licence.
+// Moments of queries and keys lie in the coordinates of the model's own layout, rope_style. Where an index's keys come
+// in the other one, its profile is brought to it (layout.h). A profile that states no RoPE states no layout either: it
+// is taken as it is. metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json
+// states it, empty if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads,
+// head_dim, key_tokens, query_tokens (measured, a layer), licence.
 #ifndef SEINE_PROFILE_PROFILE_H_
 #define SEINE_PROFILE_PROFILE_H_
 
