@@ -65,6 +65,7 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"eviction.keep.recent", "--evict-recent"},
     {"eviction.keep_queries", "--evict-keep-queries"},
     {"eviction.profile", "--evict-profile"},
+    {"eviction.horizon", "--evict-horizon"},
     {"subspace.error_threshold", "--subspace-threshold"},
     {"subspace.value_rank", "--subspace-rank"},
     {"budget.tokens", "--budget"},

@@ -214,7 +214,9 @@ TEST_F(EvictCliTest, TheSoftmaxScaleAndTheFiltersHorizonAreSent) {
   ASSERT_EQ(flat.exit_code, 0) << flat.err;
   EXPECT_EQ(plain.out, same.out);  // 1 / sqrt(64)
   EXPECT_EQ(bad.exit_code, 7);
-  EXPECT_TRUE(absl::StrContains(bad.err, "given.softmax_scale: -1 is not")) << bad.err;
+  EXPECT_TRUE(
+      absl::StrContains(bad.err, "--softmax-scale: -1 is not a finite number of at least 0 (given.softmax_scale)"))
+      << bad.err;
   const Outcome seen = Seine("diagnose m s --layer 1 --scorers knorm --queries %kq --tensor q1 -o json");
   ASSERT_EQ(seen.exit_code, 0) << seen.err;
   EXPECT_EQ(Json::parse(seen.out)["heads"][0]["attention_tokens"], kTokens);
@@ -224,7 +226,7 @@ TEST_F(EvictCliTest, TheSoftmaxScaleAndTheFiltersHorizonAreSent) {
       "index create far --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 100 "
       "--evict-scorer knorm --evict-horizon 1024");
   EXPECT_EQ(horizon.exit_code, 7);
-  EXPECT_TRUE(absl::StrContains(horizon.err, "eviction.horizon: given, but only qfilters")) << horizon.err;
+  EXPECT_TRUE(absl::StrContains(horizon.err, "--evict-horizon: given, but only qfilters")) << horizon.err;
 }
 
 TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
