@@ -79,7 +79,7 @@ std::string Text(double x, double y, const char* anchor, const std::string& extr
                          Escape(text));
 }
 
-std::string Line(double x1, double y1, double x2, double y2, const char* colour) {
+std::string Stroke(double x1, double y1, double x2, double y2, const char* colour) {
   return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n", x1, y1, x2, y2,
                          colour);
 }
@@ -92,12 +92,12 @@ std::string Label(double v) {
 std::string Grid(const Plot& plot, const Axis& x, const Axis& y) {
   std::string svg;
   for (double v : Ticks(x.low, x.high, x.log, 8)) {
-    svg += Line(x(v), y.from, x(v), y.to, "#e4e4e4") + Text(x(v), y.from + 18, "middle", "", Label(v));
+    svg += Stroke(x(v), y.from, x(v), y.to, "#e4e4e4") + Text(x(v), y.from + 18, "middle", "", Label(v));
   }
   for (double v : Ticks(y.low, y.high, y.log, 7)) {
-    svg += Line(x.from, y(v), x.to, y(v), "#e4e4e4") + Text(x.from - 8, y(v) + 4, "end", "", Label(v));
+    svg += Stroke(x.from, y(v), x.to, y(v), "#e4e4e4") + Text(x.from - 8, y(v) + 4, "end", "", Label(v));
   }
-  svg += Line(x.from, y.from, x.to, y.from, "#444") + Line(x.from, y.from, x.from, y.to, "#444");
+  svg += Stroke(x.from, y.from, x.to, y.from, "#444") + Stroke(x.from, y.from, x.from, y.to, "#444");
   svg += Text((x.from + x.to) / 2, y.from + 44, "middle", "", plot.x_label);
   const double middle = (y.from + y.to) / 2;
   svg += Text(18, middle, "middle", absl::StrFormat(" transform=\"rotate(-90 18 %.1f)\"", middle), plot.y_label);
