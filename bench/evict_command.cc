@@ -29,12 +29,13 @@ namespace {
 constexpr char kEvictDescription[] =
     "How much of later queries' attention each eviction scorer keeps, and how fast it is.\n"
     "\n"
-    "Of a trace whose last Q positions have queries, all but the last Q / 2 tokens are scored; scorers that look at\n"
-    "queries see the first half of them, and the softmax mass that the other half pays to what was kept is measured,\n"
+    "Of a trace whose last Q positions have queries, all but the last Q / 2 tokens are scored; scorers that look at "
+    "queries see the first half of them, and the softmax mass that the other half pays to what was kept is measured, "
     "over that of all scored tokens. Times are of one thread with the caches emptied before each run.\n"
     "\n"
     "  seine-bench evict --trace bench/data/smollm2-135m-kjv-8k.safetensors --budget 10%,25%,50%\n"
-    "  seine-bench evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --scorer keydiff,manifoldkv";
+    "  seine-bench evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 \\\n"
+    "    --scorer keydiff,manifoldkv";
 
 struct EvictFlags {
   DatasetOptions data;

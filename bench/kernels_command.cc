@@ -19,8 +19,8 @@ namespace seine::bench {
 namespace {
 
 constexpr char kKernelsDescription[] =
-    "Bytes that each kernel on a CUDA device must move, counted from its shapes, and the least time that takes at the\n"
-    "speeds given: of a layer's search at a decode step, and of subspaces and eviction over all of a layer's keys. A\n"
+    "Bytes that each kernel on a CUDA device must move, counted from its shapes, and the least time that takes at the "
+    "speeds given: of a layer's search at a decode step, and of subspaces and eviction over all of a layer's keys. A "
     "prediction: `./dev device` measures where there is a device.";
 
 struct KernelsFlags {

@@ -12,6 +12,8 @@
 #include "bench/subspace_command.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/service_command.h"
+#include "client/cli/command_line.h"
+#include "client/cli/help.h"
 #endif
 
 namespace {
@@ -23,13 +25,26 @@ bool IsInput(absl::StatusCode code) {
          code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kPermissionDenied;
 }
 
+// What is wrong with a command line.
+std::string Explained(const CLI::App& app, const CLI::ParseError& error) {
+#ifdef SEINE_BENCH_SERVICE
+  return std::string(seine::cli::ExplainParseError(app, error).message());
+#else
+  return error.what();
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
       "seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.\n"
       "`seine-bench COMMAND --help` says what is measured and how.");
+  app.name("seine-bench");
   app.require_subcommand(1);
+#ifdef SEINE_BENCH_SERVICE
+  app.formatter(seine::cli::HelpFormatter());
+#endif
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
   seine::bench::AddPromptCommand(&app, &run);
@@ -43,7 +58,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
-    std::fprintf(stderr, "seine-bench: %s\n", e.what());
+    std::fprintf(stderr, "seine-bench: %s\n", Explained(app, e).c_str());
     return kWrongInput;
   }
   const absl::Status status = run();

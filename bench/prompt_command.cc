@@ -20,13 +20,13 @@ namespace {
 constexpr char kPromptDescription[] =
     "Recall while a prompt grows, with the balanced code.\n"
     "\n"
-    "The trace is appended in steps, as engines append a prompt, and asked at every power of two of its length, right\n"
-    "after the append. Beside it stands an index that got the same tokens in one append. The code's transform is made\n"
-    "for the positions that a layer has reached, so a prompt in steps shows whether it is renewed in time, and what\n"
+    "The trace is appended in steps, as engines append a prompt, and asked at every power of two of its length, right "
+    "after the append. Beside it stands an index that got the same tokens in one append. The code's transform is made "
+    "for the positions that a layer has reached, so a prompt in steps shows whether it is renewed in time, and what "
     "that costs a key. The trace must hold queries at all lengths (seine_kv.trace --queries-last).\n"
     "\n"
-    "  seine-bench prompt --trace long.safetensors --profile bench/data/smollm2-135m.profile.safetensors --step "
-    "512,4096";
+    "  seine-bench prompt --trace long.safetensors \\\n"
+    "    --profile bench/data/smollm2-135m.profile.safetensors --step 512,4096";
 
 struct PromptFlags {
   PromptOptions options;

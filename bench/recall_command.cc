@@ -31,15 +31,13 @@ constexpr char kRecallDescription[] =
     "Recall and speed of retrieval against exact attention, on a recorded trace or made-up keys.\n"
     "\n"
     "Keys are the tokens [sink, n - local) of a trace, cut to a multiple of 64 (or of --window); queries are those of "
-    "the\n"
-    "last `local` positions that the trace holds, one query head at a time. Truth is the exact top-k in fp32. Figures "
-    "are\n"
-    "means over queries, heads and layers; times are medians of one thread, with the caches emptied before each "
-    "answer.\n"
+    "the last `local` positions that the trace holds, one query head at a time. Truth is the exact top-k in fp32. "
+    "Figures are means over queries, heads and layers; times are medians of one thread, with the caches emptied before "
+    "each answer.\n"
     "\n"
     "  seine-bench recall --trace bench/data/smollm2-135m-kjv-8k.safetensors --beta .05,.10,.25 --compare\n"
-    "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --beta .02 --peers \"python3 "
-    "bench/peers.py\"";
+    "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --beta .02 \\\n"
+    "    --peers \"python3 bench/peers.py\"";
 
 struct RecallFlags {
   DatasetOptions data;

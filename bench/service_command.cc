@@ -22,7 +22,7 @@ namespace seine::bench {
 namespace {
 
 constexpr char kServiceDescription[] =
-    "Latency of a decode step (append a token, retrieve for every KV head) against a running server, beside the same\n"
+    "Latency of a decode step (append a token, retrieve for every KV head) against a running server, beside the same "
     "steps in process: the difference is what the wire costs. Also prefill over the wire and append in process.\n"
     "\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream\n"

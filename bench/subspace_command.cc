@@ -31,18 +31,16 @@ constexpr char kSubspaceDescription[] =
     "Low-rank bases that follow the stream (OjaKV) beside ones that do not.\n"
     "\n"
     "The first half of the tokens is prefill, the second decode steps. static: calibrated by the profile (made-up "
-    "keys:\n"
-    "on their distribution before it drifts); pca_prefill: PCA of the prefill; oja_batch: one step with the prefill's\n"
-    "covariance, the paper's; oja_T: Oja's rule every T tokens; triggered: only where the residual exceeds a "
-    "threshold;\n"
-    "oracle: PCA of all tokens. rer: residual energy ratio of the decode half; overlap: of the last basis with the\n"
-    "oracle's; attention: |o^ - o| / |o| of the output from keys and values so stored, and with the tokens of the\n"
-    "largest query-weighted error full-rank. Sink and local tokens are full-rank in both.\n"
+    "keys: on their distribution before it drifts); pca_prefill: PCA of the prefill; oja_batch: one step with the "
+    "prefill's covariance, the paper's; oja_T: Oja's rule every T tokens; triggered: only where the residual exceeds a "
+    "threshold; oracle: PCA of all tokens. rer: residual energy ratio of the decode half; overlap: of the last basis "
+    "with the oracle's; attention: |o^ - o| / |o| of the output from keys and values so stored, and with the tokens of "
+    "the largest query-weighted error full-rank. Sink and local tokens are full-rank in both.\n"
     "\n"
     "  seine-bench subspace --trace bench/data/smollm2-135m-kjv-8k.safetensors \\\n"
     "    --profile bench/data/smollm2-135m.profile.safetensors --rank 38\n"
     "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76\n"
-    "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5   # bytes in an index";
+    "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5  # bytes held";
 
 struct SubspaceFlags {
   DatasetOptions data;

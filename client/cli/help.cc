@@ -31,7 +31,8 @@ class Wrapped final : public CLI::Formatter {
     return Row(make_option_name(option, is_positional) + make_option_opts(option), make_option_desc(option));
   }
   std::string make_subcommand(const CLI::App* command) const override {
-    return Row(command->get_display_name(true), command->get_description());
+    const std::string description = command->get_description();
+    return Row(command->get_display_name(true), description.substr(0, description.find("\n\n")));
   }
   std::string make_description(const CLI::App* app) const override {
     return Wrap(CLI::Formatter::make_description(app), kHelpColumns);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
+#include <string>
 
 #include "tests/bench/test_util.h"
 
@@ -108,10 +110,21 @@ TEST(ProgramTest, PeersAreMergedOrRefused) {
   EXPECT_NE(run.err.find("--peers: the command printed something else than its JSON"), std::string::npos) << run.err;
 }
 
+TEST(ProgramTest, HelpIsAHundredColumnsWide) {
+  for (const char* command : {"", "recall ", "prompt ", "evict ", "subspace ", "kernels ", "service "}) {
+    const ProgramRun run = RunBench(std::string(command) + "--help");
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    std::istringstream lines(run.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << command << ": " << line;
+  }
+}
+
 TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "subcommand is required"},
-      {"fly", "subcommand is required"},
+      {"fly", "unknown command fly; there are recall, prompt, evict"},
+      {"recal", "unknown command recal; did you mean recall?"},
+      {"recall --trac x", "recall: unknown flag --trac; did you mean --trace?"},
       {"recall", "exactly one of --trace FILE and --synthetic KIND"},
       {"recall --trace a --synthetic rope", "exactly one of --trace FILE and --synthetic KIND"},
       {"recall --trace /nowhere/at/all", "--trace: /nowhere/at/all"},
