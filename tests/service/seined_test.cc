@@ -267,7 +267,7 @@ TEST_F(SeinedTest, LogsAreJsonOnRequestAndIndexesAreThereFromTheStart) {
 }
 
 // Of the indexes that Spec describes.
-Geometry OneLayer() {
+Geometry SpecGeometry() {
   return {.num_layers = kLayers,
           .num_q_heads = kQHeads,
           .num_kv_heads = kKvHeads,
@@ -319,7 +319,7 @@ TEST_F(SeinedTest, SighupReadsTheSettingsAgainAndLosesNothing) {
   ASSERT_TRUE(Holds(stubs, "kept"));
   EXPECT_EQ(seined.err().find("index kept"), std::string::npos);  // info, below the level
 
-  const seine::testing::MadeUpModel model(OneLayer());
+  const seine::testing::MadeUpModel model(SpecGeometry());
   ASSERT_TRUE(WriteProfile(*model.Measure(512), ProfilePrecision::kFloat32, profiles + "/new.safetensors").ok());
   std::ofstream(file) << "{log: {level: debug}, server: {threads: 2, profiles: " << profiles << "}}\n";
   seined.Signal(SIGHUP);
@@ -344,7 +344,7 @@ TEST_F(SeinedTest, SighupForgetsTheProfilesThatWereRead) {
   const std::string profiles = dir_.path + "/profiles", file = profiles + "/p.safetensors";
   std::filesystem::create_directory(profiles);
   ASSERT_TRUE(
-      WriteProfile(*seine::testing::MadeUpModel(OneLayer()).Measure(512), ProfilePrecision::kFloat32, file).ok());
+      WriteProfile(*seine::testing::MadeUpModel(SpecGeometry()).Measure(512), ProfilePrecision::kFloat32, file).ok());
   Process seined(dir_.path, {"--listen", socket(), "--profiles", profiles});
   ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
   const Stubs stubs(socket());
