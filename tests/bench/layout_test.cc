@@ -16,20 +16,20 @@
 namespace seine::bench {
 namespace {
 
-constexpr int kDim = 64, kKvHeads = 3, kGroup = 3, kTopK = 100, kQueries = 12;
+constexpr int kLayoutDim = 64, kLayoutKvHeads = 3, kLayoutGroup = 3, kTopK = 100, kLayoutQueries = 12;
 
 // By hand: coordinates i and i + 32 turn together, or 2i and 2i + 1.
-int PlaceOf(int c) { return c < kDim / 2 ? 2 * c : 2 * (c - kDim / 2) + 1; }
+int PlaceOf(int c) { return c < kLayoutDim / 2 ? 2 * c : 2 * (c - kLayoutDim / 2) + 1; }
 template <typename T>
 void Interleave(T* row) {
-  T out[kDim];
-  for (int c = 0; c < kDim; ++c) out[PlaceOf(c)] = row[c];
-  std::copy_n(out, kDim, row);
+  T out[kLayoutDim];
+  for (int c = 0; c < kLayoutDim; ++c) out[PlaceOf(c)] = row[c];
+  std::copy_n(out, kLayoutDim, row);
 }
 void InterleaveMatrix(Eigen::MatrixXd* m) {
   const Eigen::MatrixXd old = *m;
-  for (int i = 0; i < kDim; ++i) {
-    for (int j = 0; j < kDim; ++j) (*m)(PlaceOf(i), PlaceOf(j)) = old(i, j);
+  for (int i = 0; i < kLayoutDim; ++i) {
+    for (int j = 0; j < kLayoutDim; ++j) (*m)(PlaceOf(i), PlaceOf(j)) = old(i, j);
   }
 }
 
@@ -58,29 +58,29 @@ class LayoutTest : public ::testing::Test {
     DatasetOptions o;
     o.trace = SEINE_TRACE;
     o.layers = {15};
-    o.num_queries = kQueries;
+    o.num_queries = kLayoutQueries;
     o.values = true;
     const auto dataset = *Dataset::Open(o);
     info_ = dataset->info();
     ASSERT_EQ(info_.dtype, DType::kFloat16);
     heads_.clear();
-    for (int h = 0; h < kKvHeads; ++h) {
+    for (int h = 0; h < kLayoutKvHeads; ++h) {
       Head& head = heads_.emplace_back(*dataset->Load(h));
       if (style == Rope::Style::kHalfSplit) continue;
       for (int64_t i = 0; i < head.num_tokens; ++i) {
-        Interleave(reinterpret_cast<uint16_t*>(head.tokens.data()) + i * kDim);
-        Interleave(&head.keys[i * kDim]);
+        Interleave(reinterpret_cast<uint16_t*>(head.tokens.data()) + i * kLayoutDim);
+        Interleave(&head.keys[i * kLayoutDim]);
       }
-      for (size_t i = 0; i < head.queries.size(); i += kDim) Interleave(&head.queries[i]);
+      for (size_t i = 0; i < head.queries.size(); i += kLayoutDim) Interleave(&head.queries[i]);
     }
-    rope_ = *ParseRope(info_.rope_json, kDim, style, info_.num_tokens);
+    rope_ = *ParseRope(info_.rope_json, kLayoutDim, style, info_.num_tokens);
   }
 
   std::unique_ptr<Index> Make(IndexConfig config) {
     config.geometry = {.num_layers = 30,
-                       .num_q_heads = kKvHeads * kGroup,
-                       .num_kv_heads = kKvHeads,
-                       .head_dim = kDim,
+                       .num_q_heads = kLayoutKvHeads * kLayoutGroup,
+                       .num_kv_heads = kLayoutKvHeads,
+                       .head_dim = kLayoutDim,
                        .dtype = DType::kFloat16,
                        .rope = rope_};
     config.zones = {.sink = 16, .local = 512, .update_buffer = 64, .dense_threshold = 0};
@@ -89,10 +89,11 @@ class LayoutTest : public ::testing::Test {
     EXPECT_TRUE(index.ok()) << index.status();
     sequence_ = *(*index)->CreateSequence("trace");
     const auto gather = [&](auto bytes_of) {
-      std::vector<uint8_t> rows(info_.num_tokens * kKvHeads * kDim * 2);
-      for (int h = 0; h < kKvHeads; ++h) {
+      std::vector<uint8_t> rows(info_.num_tokens * kLayoutKvHeads * kLayoutDim * 2);
+      for (int h = 0; h < kLayoutKvHeads; ++h) {
         for (int64_t i = 0; i < info_.num_tokens; ++i) {
-          std::memcpy(&rows[(i * kKvHeads + h) * kDim * 2], &bytes_of(heads_[h])[i * kDim * 2], kDim * 2);
+          std::memcpy(&rows[(i * kLayoutKvHeads + h) * kLayoutDim * 2], &bytes_of(heads_[h])[i * kLayoutDim * 2],
+                      kLayoutDim * 2);
         }
       }
       return rows;
@@ -110,19 +111,20 @@ class LayoutTest : public ::testing::Test {
     params.scope = Scope::kPerQHead;
     params.top_k = kTopK;
     double recall = 0;
-    for (int i = 0; i < kQueries; ++i) {
+    for (int i = 0; i < kLayoutQueries; ++i) {
       std::vector<float> queries;
       for (const Head& head : heads_) {
-        const float* from = &head.queries[static_cast<size_t>(i) * kGroup * kDim];
-        queries.insert(queries.end(), from, from + kGroup * kDim);
+        const float* from = &head.queries[static_cast<size_t>(i) * kLayoutGroup * kLayoutDim];
+        queries.insert(queries.end(), from, from + kLayoutGroup * kLayoutDim);
       }
       const ItemAnswer answer = (*index.Retrieve({{sequence_, 15, queries.data()}}, params))[0];
-      for (int q = 0; q < kKvHeads * kGroup; ++q) {
-        const Head& head = heads_[q / kGroup];
+      for (int q = 0; q < kLayoutKvHeads * kLayoutGroup; ++q) {
+        const Head& head = heads_[q / kLayoutGroup];
         std::vector<std::pair<double, int32_t>> scored;
         for (int64_t p = head.zone_begin; p < head.zone_end; ++p) {
           double dot = 0;
-          for (int j = 0; j < kDim; ++j) dot += double{queries[q * kDim + j]} * head.keys[p * kDim + j];
+          for (int j = 0; j < kLayoutDim; ++j)
+            dot += double{queries[q * kLayoutDim + j]} * head.keys[p * kLayoutDim + j];
           scored.emplace_back(-dot, static_cast<int32_t>(p));
         }
         std::partial_sort(scored.begin(), scored.begin() + kTopK, scored.end());
@@ -131,7 +133,7 @@ class LayoutTest : public ::testing::Test {
         }
       }
     }
-    return recall / (kQueries * kKvHeads * kGroup * kTopK);
+    return recall / (kLayoutQueries * kLayoutKvHeads * kLayoutGroup * kTopK);
   }
 
   std::vector<std::vector<int32_t>> Kept(const Index& index, const std::string& scorer) const {
@@ -188,7 +190,7 @@ TEST_F(LayoutTest, ScorersKeepTheSameTokensAndBasesSpanTheSame) {
       eviction.profile = ProfileIn(brought ? Rope::Style::kHalfSplit : Rope::Style::kInterleaved);
       kept[brought] = Kept(*Make(config), scorer);
     }
-    for (int h = 0; h < kKvHeads; ++h) EXPECT_GT(Overlap(kept[1][h], kept[0][h]), .998) << scorer;
+    for (int h = 0; h < kLayoutKvHeads; ++h) EXPECT_GT(Overlap(kept[1][h], kept[0][h]), .998) << scorer;
   }
   for (const KeyFrame frame : {KeyFrame::kPostRope, KeyFrame::kPreRope}) {
     LayerBases bases[2];
@@ -202,7 +204,7 @@ TEST_F(LayoutTest, ScorersKeepTheSameTokensAndBasesSpanTheSame) {
       const auto index = Make(config);
       bases[brought] = *index->GetBases(sequence_, 15);
     }
-    for (int h = 0; h < kKvHeads; ++h) {
+    for (int h = 0; h < kLayoutKvHeads; ++h) {
       EXPECT_GT(seine::Overlap(bases[0].keys[h], bases[1].keys[h]), .9999) << h;
     }
   }

@@ -18,7 +18,7 @@
 namespace seine::bench {
 namespace {
 
-constexpr int kQueries = 48, kGroup = 3, kKvHeads = 3, kDim = 64;
+constexpr int kMassQueries = 48, kMassGroup = 3, kMassKvHeads = 3, kMassDim = 64;
 
 struct Figures {
   double mean = 0, worst = 1;  // true mass, and of the head that has the least
@@ -31,26 +31,26 @@ class MassTest : public ::testing::Test {
   MassTest() {
     DatasetOptions o;
     o.trace = SEINE_TRACE;
-    o.num_queries = kQueries;
+    o.num_queries = kMassQueries;
     auto dataset = Dataset::Open(o);
     EXPECT_TRUE(dataset.ok()) << dataset.status();
     dataset_ = *std::move(dataset);
     for (int h = 0; h < dataset_->info().num_heads(); ++h) {
       heads_.push_back(*dataset_->Load(h));
-      for (int g = 0; g < kGroup; ++g) weights_.push_back(Weights(heads_.back(), g));
+      for (int g = 0; g < kMassGroup; ++g) weights_.push_back(Weights(heads_.back(), g));
     }
   }
 
   // [num_positions][num_keys] softmax weights over the zone.
   static std::vector<std::vector<double>> Weights(const Head& head, int g) {
     std::vector<std::vector<double>> out;
-    for (size_t i = 0; i < head.queries.size() / (kGroup * kDim); ++i) {
-      const float* q = &head.queries[(i * kGroup + g) * kDim];
+    for (size_t i = 0; i < head.queries.size() / (kMassGroup * kMassDim); ++i) {
+      const float* q = &head.queries[(i * kMassGroup + g) * kMassDim];
       std::vector<double>& w = out.emplace_back();
       for (int64_t p = head.zone_begin; p < head.zone_end; ++p) {
         double dot = 0;
-        for (int j = 0; j < kDim; ++j) dot += double{q[j]} * head.keys[p * kDim + j];
-        w.push_back(dot / std::sqrt(kDim));
+        for (int j = 0; j < kMassDim; ++j) dot += double{q[j]} * head.keys[p * kMassDim + j];
+        w.push_back(dot / std::sqrt(kMassDim));
       }
       const double most = *std::max_element(w.begin(), w.end());
       double sum = 0;
@@ -64,11 +64,11 @@ class MassTest : public ::testing::Test {
     IndexConfig config;
     const DatasetInfo& info = dataset_->info();
     config.geometry = {.num_layers = 30,
-                       .num_q_heads = kKvHeads * kGroup,
-                       .num_kv_heads = kKvHeads,
-                       .head_dim = kDim,
+                       .num_q_heads = kMassKvHeads * kMassGroup,
+                       .num_kv_heads = kMassKvHeads,
+                       .head_dim = kMassDim,
                        .dtype = info.dtype};
-    config.geometry.rope = *ParseRope(info.rope_json, kDim, info.rope_style, info.num_tokens);
+    config.geometry.rope = *ParseRope(info.rope_json, kMassDim, info.rope_style, info.num_tokens);
     config.zones = {.sink = 16, .local = 512, .update_buffer = 64, .dense_threshold = 0};
     config.codec.name = codec;
     if (codec == "balanced") {
@@ -78,12 +78,12 @@ class MassTest : public ::testing::Test {
     auto index = Index::Create(config, backend_.get());
     EXPECT_TRUE(index.ok()) << index.status();
     sequence_ = *(*index)->CreateSequence("trace");
-    const size_t row = kDim * SizeOf(info.dtype);
-    for (size_t first = 0; first < heads_.size(); first += kKvHeads) {
-      std::vector<uint8_t> tokens(info.num_tokens * kKvHeads * row);
-      for (int h = 0; h < kKvHeads; ++h) {
+    const size_t row = kMassDim * SizeOf(info.dtype);
+    for (size_t first = 0; first < heads_.size(); first += kMassKvHeads) {
+      std::vector<uint8_t> tokens(info.num_tokens * kMassKvHeads * row);
+      for (int h = 0; h < kMassKvHeads; ++h) {
         for (int64_t i = 0; i < info.num_tokens; ++i) {
-          std::memcpy(&tokens[(i * kKvHeads + h) * row], &heads_[first + h].tokens[i * row], row);
+          std::memcpy(&tokens[(i * kMassKvHeads + h) * row], &heads_[first + h].tokens[i * row], row);
         }
       }
       const TensorView keys = {tokens.data(), info.num_tokens, tokens.size()};
@@ -102,22 +102,22 @@ class MassTest : public ::testing::Test {
     Figures f;
     double sum = 0;
     std::map<size_t, std::pair<double, int>> by_head;
-    for (size_t first = 0; first < heads_.size(); first += kKvHeads) {
-      for (int i = 0; i < kQueries; ++i) {
+    for (size_t first = 0; first < heads_.size(); first += kMassKvHeads) {
+      for (int i = 0; i < kMassQueries; ++i) {
         std::vector<float> queries;
-        for (int h = 0; h < kKvHeads; ++h) {
-          const float* from = &heads_[first + h].queries[static_cast<size_t>(i) * kGroup * kDim];
-          queries.insert(queries.end(), from, from + kGroup * kDim);
+        for (int h = 0; h < kMassKvHeads; ++h) {
+          const float* from = &heads_[first + h].queries[static_cast<size_t>(i) * kMassGroup * kMassDim];
+          queries.insert(queries.end(), from, from + kMassGroup * kMassDim);
         }
         const auto answers = index.Retrieve({{sequence_, heads_[first].layer, queries.data()}}, params);
         EXPECT_TRUE(answers.ok() && (*answers)[0].status.ok());
         const ItemAnswer& answer = (*answers)[0];
         bool any_short = false;
         for (size_t set = 0; set < answer.positions.size(); ++set) {
-          const Head& head = heads_[first + set / kGroup];
+          const Head& head = heads_[first + set / kMassGroup];
           double mass = 0;
           for (const int32_t position : answer.positions[set]) {
-            mass += weights_[first * kGroup + set][i][position - head.zone_begin];
+            mass += weights_[first * kMassGroup + set][i][position - head.zone_begin];
           }
           ++f.asked;
           if (answer.masses[set] < p) {
@@ -128,7 +128,7 @@ class MassTest : public ::testing::Test {
           ++f.counted;
           sum += mass;
           f.error += std::fabs(answer.masses[set] - mass);
-          auto& [of_head, count] = by_head[first * kGroup + set];
+          auto& [of_head, count] = by_head[first * kMassGroup + set];
           of_head += mass;
           ++count;
         }
@@ -138,7 +138,7 @@ class MassTest : public ::testing::Test {
     f.mean = sum / f.counted;
     f.error /= f.counted;
     for (const auto& [head, of_head] : by_head) {
-      if (of_head.second >= kQueries / 4) f.worst = std::min(f.worst, of_head.first / of_head.second);
+      if (of_head.second >= kMassQueries / 4) f.worst = std::min(f.worst, of_head.first / of_head.second);
     }
     return f;
   }
