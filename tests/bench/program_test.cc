@@ -190,7 +190,7 @@ TEST(ProgramTest, EverySpellingOfAValueIsTaken) {
 TEST(ProgramTest, HelpTeaches) {
   const ProgramRun run = RunBench("recall --help");
   EXPECT_EQ(run.exit_code, 0);
-  for (const char* part : {"--trace", "--beta", "--peers", "Truth is the exact top-k", "bench/data"}) {
+  for (const char* part : {"--trace", "--beta", "--peers", "one query head at a time", "bench/data"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(RunBench("--help").exit_code, 0);
