@@ -110,7 +110,8 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
   const std::vector<std::string> remaining = program.remaining(true), commands = CommandsOf(command);
   std::string what = error.what();
   if (!remaining.empty()) {  // whatever else is missing: what was meant may be it
-    const std::string word = Unknown(remaining);
+    const bool begins_with_a_command = !commands.empty() && !absl::StartsWith(remaining.front(), "-");
+    const std::string word = begins_with_a_command ? remaining.front() : Unknown(remaining);
     if (absl::StartsWith(word, "-")) {
       const std::string flag = word.substr(0, word.find('='));
       what = absl::StrCat("unknown flag ", flag, DidYouMean(flag, FlagsOf(command)));
