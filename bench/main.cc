@@ -25,7 +25,7 @@ bool IsInput(absl::StatusCode code) {
          code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kPermissionDenied;
 }
 
-// What is wrong with a command line.
+// Says what is wrong with a command line.
 std::string Explained(const CLI::App& app, const CLI::ParseError& error) {
 #ifdef SEINE_BENCH_SERVICE
   return std::string(seine::cli::ExplainParseError(app, error).message());

@@ -18,7 +18,7 @@
 namespace seine::client {
 namespace {
 
-// Of "unix:///path", "unix:path", or a path with a slash in it as it stands; empty: not a Unix socket.
+// Returns the path of "unix:///path", "unix:path", or of a path with a slash in it; empty: not a Unix socket.
 std::string SocketPath(const std::string& endpoint) {
   absl::string_view path = endpoint;
   const bool bare =

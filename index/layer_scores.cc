@@ -1,4 +1,4 @@
-// Of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
+// Scoring of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -57,7 +57,7 @@ struct FineSteps {
 FineSteps MakeFineSteps(const std::vector<BalancedCell>& cells);
 
 // Thread safety: read only. Pointers live as long as the codec, or as the device's copy.
-// Of a coordinate of the balanced code, of its weight's square (zone_mass.h, ErrorShares).
+// Shares of a balanced coordinate's squared weight (zone_mass.h, ErrorShares).
 struct ErrorShare {
   float added = 0, unseen = 0, fine = 0;
 };

@@ -47,7 +47,7 @@ struct KeyWindows {
   const int32_t* begins =
       nullptr;        // [count] the first place of each, ascending from 0; nullptr: one window of all keys
   int64_t count = 1;  // 0: there are no keys
-  // Of `keys` keys in all, window `w`'s are [begin(w), end(w, keys)).
+  // Window `w` holds keys [begin(w), end(w, keys)) of `keys` in all.
   int64_t begin(int64_t w) const { return begins == nullptr ? 0 : begins[w]; }
   int64_t end(int64_t w, int64_t keys) const { return w + 1 < count ? begins[w + 1] : keys; }
 };

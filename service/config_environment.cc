@@ -32,7 +32,7 @@ std::string Words(absl::string_view name) {
   return words;
 }
 
-// What is wrong with a name that is not read but looks as if it should be; empty for the names of others.
+// Warns of a name that is not read but looks as if it should be; empty for other names.
 std::string NearMiss(const std::string& name) {
   const std::string words = Words(name);
   if (words.empty() || name == "SEINE_SERVER") return "";  // that one is the clients'

@@ -1,4 +1,4 @@
-// What is wrong with a command line, said so that the next one is right: the command, the flag, and what was meant.
+// Explains a wrong command line so that the next one is right: the command, the flag, and what was meant.
 #ifndef SEINE_CLIENT_CLI_COMMAND_LINE_H_
 #define SEINE_CLIENT_CLI_COMMAND_LINE_H_
 

@@ -169,7 +169,7 @@ std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::v
                     mean(&client::HeadDiagnosis::correlation, a * n + b)});
     }
   }
-  // Of the heads whose tokens were seen by queries.
+  // A head is observed where queries saw its tokens.
   const auto observed = [](const client::HeadDiagnosis& head) { return !head.attention_correlation.empty(); };
   const auto heads_seen = std::count_if(heads.begin(), heads.end(), observed);
   Table attention({"SCORER", "RANK CORRELATION WITH ATTENTION"});

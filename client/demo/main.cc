@@ -23,7 +23,7 @@ namespace {
 using cli::FormatBytes;
 using cli::FormatDouble;
 
-// Of a head: the index keeps the keys as they came.
+// Returns the bytes of one stored key of a head: the index keeps keys as they came.
 int StoredKeyBytes(const Trace& trace) { return trace.head_dim() * static_cast<int>(client::SizeOf(trace.dtype())); }
 
 cli::Json ToJson(const Trace& trace, const ReplayOptions& options, const Report& report, const AttentionTimes& times) {

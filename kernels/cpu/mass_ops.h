@@ -1,4 +1,4 @@
-// What is done to each of a zone's sampled keys (kernels/zone_mass.h), by the best instruction set; the same bits on
+// Operations on each of a zone's sampled keys (kernels/zone_mass.h), by the best instruction set; the same bits on
 // every one.
 #ifndef SEINE_KERNELS_CPU_MASS_OPS_H_
 #define SEINE_KERNELS_CPU_MASS_OPS_H_

@@ -92,7 +92,7 @@ class MassTest : public ::testing::Test {
     return *std::move(index);
   }
 
-  // Of the sets that their cap did not end.
+  // Measures the sets that their cap did not end.
   Figures Measure(const Index& index, float p, int cap) {
     SearchParams params;
     params.mass_p = p;

@@ -266,7 +266,7 @@ TEST_F(SeinedTest, LogsAreJsonOnRequestAndIndexesAreThereFromTheStart) {
   EXPECT_GE(count, 3);
 }
 
-// Of the indexes that Spec describes.
+// Returns the geometry of the indexes that Spec describes.
 Geometry SpecGeometry() {
   return {.num_layers = kLayers,
           .num_q_heads = kQHeads,
