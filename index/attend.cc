@@ -7,7 +7,9 @@
 
 #include "index/index_impl.h"
 #include "index/search_batch.h"
+#include "index/stop_status.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -77,7 +79,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
   if (work > kWorthSharingNs) {
     backend->Run(count, attend);
   } else {
-    for (int i = 0; i < count; ++i) attend(i);
+    for (int i = 0; i < count && !StopRequested(); ++i) attend(i);
   }
   for (const HeadTask& task : *tasks) {
     task.answer->attended_tokens += task.attended;
@@ -120,6 +122,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     }
   }
   AttendAll(g, context_.backend, &tasks, meanwhile);
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -123,6 +125,7 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     for (const auto& strip : strips_) strip->DropStaged();
     return s;
   }
+  const StopScope finish(nullptr);  // from here on there is no way back
   for (const auto& strip : strips_) strip->CommitAppend(count);
   length_ += count;
   return absl::OkStatus();
@@ -189,6 +192,7 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   for (int h = 0; h < num_heads(); ++h) {
     if (absl::Status s = kept[h]->CommitKeep(strip(h), places[h]); !s.ok()) return s;
   }
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   strips_ = std::move(kept);
   ++cuts_;
   JudgeDue(0);

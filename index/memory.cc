@@ -2,6 +2,7 @@
 #include "index/memory.h"
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
 
 namespace seine {
 
@@ -17,6 +18,7 @@ absl::Status OverLimit(const char* whose, const MemoryBudget& budget, int64_t by
 
 absl::Status StatusOf(const Backend& backend, Outcome outcome) {
   if (outcome == Outcome::kDone) return absl::OkStatus();
+  if (outcome == Outcome::kStopped) return StopStatus();
   if (outcome == Outcome::kNoMemory) {
     return absl::ResourceExhaustedError(
         absl::StrCat("out of memory: the ", backend.name(), " backend has no room to work in"));

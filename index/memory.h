@@ -19,7 +19,7 @@ namespace seine {
 enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2, kQuery = 3 };
 inline Place PlaceOf(MemoryKind kind) { return kind == MemoryKind::kCode ? Place::kCodes : Place::kStore; }
 
-// OK, RESOURCE_EXHAUSTED where the backend ran out of memory, or UNAVAILABLE where its device is lost.
+// OK, RESOURCE_EXHAUSTED where the backend ran out of memory, UNAVAILABLE where its device is lost, or StopStatus().
 absl::Status StatusOf(const Backend& backend, Outcome outcome);
 
 // What one index holds, under its own limits and, if given, those shared with other indexes. Thread-safe.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
 #include "kernels/gaussian_quantiser.h"
 #include "profile/balance.h"
 #include "profile/profile.h"
@@ -121,6 +122,7 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
   if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);
   ledger_->backend()->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position, queries.get()); });
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   LayerCodecs codecs;
   codecs.position = position;
   codecs.queries = std::move(queries);

@@ -1,7 +1,8 @@
 // Backend: memory and batch operations on views, with the same contract on every device. The CPU backend always exists.
 //
 // Thread safety: every method may be called from any thread at once. Operations assume validated input, and return when
-// what they did is done. Errors: allocation failure is an empty Buffer, all else an Outcome; nothing throws.
+// what they did is done. Errors: allocation failure is an empty Buffer, all else an Outcome; nothing throws. Operations
+// that run tasks look at the caller's StopToken (stop.h) between them and within the long ones.
 #ifndef SEINE_KERNELS_BACKEND_H_
 #define SEINE_KERNELS_BACKEND_H_
 
@@ -32,6 +33,7 @@ enum class Outcome : uint8_t {
   kDone = 0,
   kNoMemory = 1,  // nothing was done
   kLost = 2,  // the device is gone, with all that lay on it; Backend::loss says why, and every later operation ends so
+  kStopped = 3,  // the caller's StopToken has stopped (stop.h), and some of the tasks were left out
 };
 
 // A move-only block of memory of one backend, 64-byte aligned. Huge pages where they are large enough.
@@ -99,7 +101,7 @@ class Backend {
   virtual void Free(uint8_t* data, size_t bytes, Place place) = 0;
 
   // Copies between the backend's buffers, and operations on memory of Place::kCodes. None of the three needs memory:
-  // each ends in kDone or kLost.
+  // each ends in kDone or kLost, whatever the token says.
   [[nodiscard]] virtual Outcome Copy(const CopyTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Zero(uint8_t* data, size_t bytes) = 0;
   [[nodiscard]] virtual Outcome CountCodes(const CountTask* tasks, int count) = 0;
@@ -124,7 +126,8 @@ class Backend {
   [[nodiscard]] virtual Outcome Learn(const LearnTask* tasks, int count) = 0;
 
   // fn(i) for i in [0, count), each once, on the host's threads; returns when all have run. For the index's own work:
-  // fn must not throw or call the backend.
+  // fn must not throw or call the backend. Once the caller's token has stopped, what is not begun is left out, and
+  // StopRequested() says so.
   virtual void Run(int count, const std::function<void(int)>& fn) = 0;
 };
 

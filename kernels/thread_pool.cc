@@ -19,12 +19,13 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
   if (workers_.empty() || count <= 1) {
-    for (int i = 0; i < count; ++i) fn(i);
+    for (int i = 0; i < count && !StopRequested(); ++i) fn(i);
     return;
   }
   auto loop = std::make_shared<Loop>();
   loop->fn = &fn;
   loop->count = count;
+  loop->stop = current_stop_token;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     loops_.push_back(loop);
@@ -37,8 +38,11 @@ void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
 }
 
 void ThreadPool::Work(Loop* loop) {
+  const StopScope scope(loop->stop);
   int ran = 0;
-  for (int i; (i = loop->next.fetch_add(1)) < loop->count; ++ran) (*loop->fn)(i);
+  for (int i; (i = loop->next.fetch_add(1)) < loop->count; ++ran) {
+    if (!StopRequested()) (*loop->fn)(i);
+  }
   if (ran > 0 && loop->done.fetch_add(ran) + ran == loop->count) {
     std::lock_guard<std::mutex> lock(mutex_);
     finished_.notify_all();

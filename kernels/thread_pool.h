@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/stop.h"
+
 namespace seine {
 
 class ThreadPool {
@@ -21,12 +23,15 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // fn(i) for i in [0, count), each once, and returns when all have run. Thread-safe. fn must not throw or call Run.
+  // The caller's StopToken is current wherever fn runs. Once it has stopped, what is not begun is left out, and
+  // StopRequested() says so to the caller.
   void Run(int count, const std::function<void(int)>& fn);
 
  private:
   struct Loop {
     const std::function<void(int)>* fn;
     int count;
+    const StopToken* stop;  // the caller's
     std::atomic<int> next{0}, done{0};
   };
   void Work(Loop* loop);

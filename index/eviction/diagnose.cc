@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
+#include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
 
 namespace seine {
@@ -163,7 +164,7 @@ absl::Status MeasureGeometry(const DiagnoseParams& params, const ScoreInput& inp
     head.mle = MaximumLikelihood(nearest);
     head.pca95 = Pca95(rows);
   });
-  return absl::OkStatus();
+  return StopStatus();
 }
 
 }  // namespace
@@ -221,6 +222,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
       heads[h].attention_correlation.push_back(Correlation(seen_ranks(scores[a][h]), seen_ranks(attention[h])));
     }
   });
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   return heads;
 }
 

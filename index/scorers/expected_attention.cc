@@ -85,6 +85,7 @@ class ExpectedAttention : public Scorer {
       ScoreHead(input, h, rotation, out);
       return absl::OkStatus();
     });
+    if (!status.ok()) return status;
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
       std::fill_n((*scores)[h].begin(), CountUpTo(input.heads[h], config_.sink - 1), above);

@@ -28,6 +28,7 @@ class H2o : public Scorer {
       }
       return absl::OkStatus();
     });
+    if (!status.ok()) return status;
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
       std::fill((*scores)[h].begin() + seen(static_cast<int>(h)), (*scores)[h].end(), above);

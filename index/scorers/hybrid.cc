@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "index/scorers/scorers.h"
+#include "index/stop_status.h"
 
 namespace seine::scorers {
 
@@ -37,7 +38,7 @@ class Hybrid : public Scorer {
       ScaleToUnit(&far);
       for (size_t i = 0; i < far.size(); ++i) far[i] = (1 - share_) * away[h][i] + share_ * far[i];
     });
-    return absl::OkStatus();
+    return StopStatus();
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "index/memory.h"
 #include "index/scorers/scorers.h"
+#include "index/stop_status.h"
 
 namespace seine {
 
@@ -120,6 +121,7 @@ absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
     (*scores)[h].assign(input.heads[h].count, 0.0f);
     statuses[h] = body(h, (*scores)[h].data());
   });
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   for (const absl::Status& status : statuses) {
     if (!status.ok()) return status;
   }
@@ -172,6 +174,7 @@ absl::Status ScoreHeads(const ScoreInput& input, KeyScore kind,
   const int count = static_cast<int>(input.heads.size());
   std::vector<std::vector<float>> held(count);
   input.backend->Run(count, [&](int h) { held[h] = anchors(h); });
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   scores->resize(count);
   std::vector<ScoreTask> tasks(count);
   for (int h = 0; h < count; ++h) {

@@ -28,7 +28,8 @@ ScorerRef MakeH2o(const ScorerConfig& config);
 ScorerRef MakeExpectedAttention(const ScorerConfig& config);
 ScorerRef MakeClientScores(const ScorerConfig& config);
 
-// body(h) for every KV head, in parallel, once scores->at(h) has its head's size. The first error by head.
+// body(h) for every KV head, in parallel, once scores->at(h) has its head's size. The first error by head; StopStatus()
+// where some were left out, whose scores then have no size.
 absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
                          const std::function<absl::Status(int head, float* out)>& body);
 

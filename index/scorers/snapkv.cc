@@ -53,6 +53,7 @@ class SnapKv : public Scorer {
       std::copy(pooled.begin(), pooled.end(), out);
       return absl::OkStatus();
     });
+    if (!status.ok()) return status;
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
       std::fill((*scores)[h].begin() + before_window(static_cast<int>(h)), (*scores)[h].end(), above);

@@ -18,6 +18,7 @@ class Tova : public Scorer {
       HeadAttention(input, h).Add(input.num_queries - 1, 1.0f / static_cast<float>(input.group), out);
       return absl::OkStatus();
     });
+    if (!status.ok()) return status;
     AverageHeads(input, scores);
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {

@@ -13,6 +13,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/search.h"
 #include "kernels/select.h"
+#include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
 namespace seine {
@@ -84,8 +85,7 @@ class CpuBackend final : public Backend {
     };
     double work = 0;
     for (int i = 0; i < count; ++i) work += 150.0 * tasks[i].num_keys;
-    Spread(count, work, run);
-    return Outcome::kDone;
+    return Spread(count, work, run);
   }
 
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
@@ -100,58 +100,55 @@ class CpuBackend final : public Backend {
       const double keys = static_cast<double>(tasks[i].num_keys);
       work += tasks[i].group * (5e3 + keys * (params.method == Method::kExact ? 15.0 : 0.8 + 15.0 * params.beta));
     }
-    Spread(count, work, run);
-    return Outcome::kDone;
+    return Spread(count, work, run);
   }
 
   Outcome Sum(const SumTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 10.0 * static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) { cpu::SumKeys(tasks[i]); });
-    return Outcome::kDone;
+    return Spread(count, work, [&](int i) { cpu::SumKeys(tasks[i]); });
   }
   Outcome Score(const ScoreTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 10.0 * static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) { cpu::ScoreKeys(tasks[i]); });
-    return Outcome::kDone;
+    return Spread(count, work, [&](int i) { cpu::ScoreKeys(tasks[i]); });
   }
   Outcome Select(const SelectTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) {
+    return Spread(count, work, [&](int i) {
       std::vector<float> scratch;
       const SelectTask& t = tasks[i];
       SelectLargest(t.scores, static_cast<size_t>(t.count), static_cast<size_t>(t.kept), &scratch, t.places);
     });
-    return Outcome::kDone;
   }
 
   Outcome Project(const ProjectTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 600.0 * static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) { cpu::Project(tasks[i]); });
-    return Outcome::kDone;
+    return Spread(count, work, [&](int i) { cpu::Project(tasks[i]); });
   }
   Outcome Rebuild(const RebuildTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 300.0 * static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) { cpu::Rebuild(tasks[i]); });
-    return Outcome::kDone;
+    return Spread(count, work, [&](int i) { cpu::Rebuild(tasks[i]); });
   }
   Outcome Learn(const LearnTask* tasks, int count) override {
     double work = 0;
     for (int i = 0; i < count; ++i) work += 2000.0 * static_cast<double>(tasks[i].count);
-    Spread(count, work, [&](int i) { cpu::Learn(tasks[i]); });
-    return Outcome::kDone;
+    return Spread(count, work, [&](int i) { cpu::Learn(tasks[i]); });
   }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
 
  private:
-  void Spread(int count, double work_ns, const std::function<void(int)>& run) {
-    if (count > 1 && work_ns > kWorthSharingNs) return pool_.Run(count, run);
-    for (int i = 0; i < count; ++i) run(i);
+  Outcome Spread(int count, double work_ns, const std::function<void(int)>& run) {
+    if (count > 1 && work_ns > kWorthSharingNs) {
+      pool_.Run(count, run);
+    } else {
+      for (int i = 0; i < count && !StopRequested(); ++i) run(i);
+    }
+    return StopRequested() ? Outcome::kStopped : Outcome::kDone;
   }
   ThreadPool pool_;
 };

@@ -11,6 +11,7 @@
 #include "kernels/cuda/evict_calls.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/cuda/low_rank_calls.h"
+#include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
 namespace seine::cuda {
@@ -88,26 +89,32 @@ class CudaBackend final : public Backend {
 
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(SumOnDevice(tasks, count, lanes_.Acquire().get()), "summing");
   }
   Outcome Score(const ScoreTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(ScoreOnDevice(tasks, count, lanes_.Acquire().get()), "scoring");
   }
   Outcome Select(const SelectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(SelectOnDevice(tasks, count, lanes_.Acquire().get()), "selection");
   }
   Outcome Project(const ProjectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(ProjectOnDevice(tasks, count, lanes_.Acquire().get()), "projection");
   }
   Outcome Rebuild(const RebuildTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(RebuildOnDevice(tasks, count, lanes_.Acquire().get()), "reconstruction");
   }
   Outcome Learn(const LearnTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
     return OutcomeOf(LearnOnDevice(tasks, count, lanes_.Acquire().get()), "learning");
   }
 
@@ -241,6 +248,7 @@ class CudaBackend::EncodeBatch {
 
 Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
   if (lost_) return Outcome::kLost;
+  if (StopRequested()) return Outcome::kStopped;
   const LanePool::Handle lane = lanes_.Acquire();
   std::vector<const CodecTables*> tables(count);
   Device::Error error = Device::kNoError;
@@ -248,9 +256,13 @@ Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
     error = codecs_.Get(*tasks[i].codec, lane.get(), &tables[i]);
   }
   EncodeBatch batch(device_.get(), lane.get());
-  for (int i = 0; i < count && error == Device::kNoError; ++i) error = batch.Add(tasks[i], tables[i]);
-  if (error == Device::kNoError) error = batch.Flush();
-  return OutcomeOf(error, "encoding");
+  bool stopped = false;
+  for (int i = 0; i < count && error == Device::kNoError && !stopped; ++i) {
+    error = batch.Add(tasks[i], tables[i]);
+    stopped = StopRequested();
+  }
+  if (error == Device::kNoError && !stopped) error = batch.Flush();
+  return error == Device::kNoError && stopped ? Outcome::kStopped : OutcomeOf(error, "encoding");
 }
 
 // What a task's views take in the lane.
@@ -325,6 +337,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
                             const Meanwhile&) {
   if (lost_) return Outcome::kLost;
+  if (StopRequested()) return Outcome::kStopped;
   const LanePool::Handle lane = lanes_.Acquire();
   Device::Error error = Device::kNoError;
   std::vector<int> batch;
@@ -340,6 +353,7 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
       continue;
     }
     if (queries + tasks[i].group > kMostQueries) {
+      if (StopRequested()) return Outcome::kStopped;
       error = SearchBatch(tasks, batch, params, outputs, lane.get());
       batch.clear();
       queries = 0;
