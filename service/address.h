@@ -1,4 +1,4 @@
-// Where a server listens: a Unix socket or a loopback TCP port, and whether that place is free.
+// Where a server listens: a Unix socket or a loopback TCP port (listener.h).
 #ifndef SEINE_SERVICE_ADDRESS_H_
 #define SEINE_SERVICE_ADDRESS_H_
 
@@ -22,11 +22,6 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 // $XDG_RUNTIME_DIR/seine.sock if that folder exists, else /tmp/seine-<uid>.sock; as an address.
 std::string DefaultAddress();
-
-// Makes sure that the place is free: removes the socket file of a server that is dead. ALREADY_EXISTS if one lives
-// there, FAILED_PRECONDITION if the path is something else or its folder is missing. Between this and the bind another
-// server may come: gRPC then takes the path over, so two servers must not be started on one path at the same instant.
-absl::Status Claim(const Address& address);
 
 }  // namespace seine
 

@@ -74,6 +74,7 @@ absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::
 class DecodeSession {
  public:
   explicit DecodeSession(Core& core) : core_(core), retriever_(core) {}
+  void SetPeer(std::string peer) { peer_ = std::move(peer); }  // for the log
   // announce() is called, once at most, on this thread, when the answer is near, where the request asks for it.
   void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response, const std::function<void()>& announce);
 
@@ -82,6 +83,7 @@ class DecodeSession {
 
   Core& core_;
   Retriever retriever_;
+  std::string peer_;
 };
 
 }  // namespace seine

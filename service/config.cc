@@ -141,16 +141,28 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.max_message", "Largest request or answer.", kMinMessageBytes, kMaxMessageBytes,
           [](auto& c) -> auto& { return c.server.core.max_message_bytes; }),
+      Bytes(
+          "server.in_flight_limit",
+          "Requests and answers under way, in bytes; beyond it calls are refused with RESOURCE_EXHAUSTED. 0: four of "
+          "the largest.",
+          0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.in_flight_limit_bytes; }),
       ProfilesSetting(),
       Number(
           "server.grace", "Seconds that calls under way get to end after SIGTERM.", 0, 3600,
           [](auto& c) -> auto& { return c.grace_seconds; }),
+      Number(
+          "server.drain_delay",
+          "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see it.",
+          0, 3600, [](auto& c) -> auto& { return c.drain_delay_seconds; }),
       Word(
           "log.level", "What is worth a line.", {"debug", "info", "warning", "error"},
           [](auto& c) -> auto& { return c.log_level; }),
       Word(
           "log.format", "Lines for people or for machines, on stderr.", {"text", "json"},
           [](auto& c) -> auto& { return c.log_format; }),
+      Number(
+          "log.slow_call", "Milliseconds from which on a call that succeeds is worth a warning; 0: none is.", 0,
+          3600 * 1000, [](auto& c) -> auto& { return c.slow_call_ms; }),
   };
 }
 
@@ -243,6 +255,10 @@ absl::Status Resolve(ServerConfig* config) {
     auto profiles = Profiles::Open(config->profiles);
     if (!profiles.ok()) return Wrong(absl::StrCat("server.profiles: ", profiles.status().message()));
     config->server.core.profiles = *std::move(profiles);
+  }
+  const CoreOptions& core = config->server.core;
+  if (core.in_flight_limit_bytes > 0 && core.in_flight_limit_bytes < 3 * core.max_message_bytes) {
+    return Wrong("server.in_flight_limit: less than three messages of server.max_message");  // as it came, parsed, answer
   }
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());

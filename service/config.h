@@ -27,6 +27,8 @@ struct ServerConfig {
   std::string profiles;             // folder; empty: none
   std::vector<IndexEntry> entries;  // what server.indexes is made of
   int grace_seconds = 10;
+  int drain_delay_seconds = 0;
+  int slow_call_ms = 1000;
   std::string log_level = "info";
   std::string log_format = "text";
   std::vector<std::string> warnings;  // of variables that were passed over but look like settings; for the log

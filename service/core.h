@@ -11,11 +11,16 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "index/memory_budget.h"
 #include "kernels/backend.h"
 #include "service/catalog.h"
+#include "service/error.h"
 #include "service/event_log.h"
 #include "service/executor.h"
+#include "service/in_flight.h"
+#include "service/open_calls.h"
 #include "service/profiles.h"
 
 namespace seine {
@@ -28,17 +33,23 @@ struct CoreOptions {
   int64_t memory_limit_bytes = 0;                 // 0: none
   int64_t device_memory_limit_bytes = 0;          // 0: none; of codes in a device's own memory
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
+  int64_t in_flight_limit_bytes = 0;              // of requests and answers under way; 0: four of the largest
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
-// Calls under way, for a server that ends: it takes no more of them and waits for those it has. Thread-safe.
+// Calls under way, so that they are not too many, and for a server that ends: it takes no more of them and waits for
+// those it has. Thread-safe.
 class CallsUnderWay {
  public:
-  // A call begins. False: the server ends, the call is to be refused, and Leave not called.
-  [[nodiscard]] bool Enter() {
+  static constexpr int64_t kMost = 16'384;  // each costs some kilobytes before its first byte has come
+
+  // A call begins. Not OK: it is to be refused, and Leave not called.
+  [[nodiscard]] absl::Status Enter() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!closed_) ++count_;
-    return !closed_;
+    if (closed_) return absl::UnavailableError("the server is shutting down");
+    if (count_ >= kMost) return Overloaded("TOO_MANY_CALLS", "too many calls are open", absl::Milliseconds(100));
+    ++count_;
+    return absl::OkStatus();
   }
   void Leave() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -48,13 +59,19 @@ class CallsUnderWay {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
   }
-  void WaitUntilNone(std::chrono::steady_clock::time_point deadline) {
+  bool closed() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return closed_;
+  }
+  // How many are left at `deadline`.
+  int64_t WaitUntilNone(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_until(lock, deadline, [this] { return count_ == 0; });
+    return count_;
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   int64_t count_ = 0;    // guarded by mutex_
   bool closed_ = false;  // guarded by mutex_
@@ -66,6 +83,7 @@ struct Core {
       : options(o),
         backend(std::move(chosen)),
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
+        in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
         catalog(backend.get(), budget),
         executor(o.workers, o.queue_capacity) {}
 
@@ -74,8 +92,10 @@ struct Core {
   std::unique_ptr<Backend> backend;
   std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
+  InFlight in_flight;
   Catalog catalog;
   CallsUnderWay under_way;
+  OpenCalls open_calls;
   EventLog log;
   std::atomic<int64_t> calls{0};   // answered, a Decode step counting as one
   std::atomic<int64_t> errors{0};  // of them, with a status that is not OK

@@ -1,75 +1,87 @@
-// Decode streams on threads of their own, by gRPC's asynchronous API. A lane is a completion queue and the one thread
-// that takes events from it, so the thread that the kernel wakes for a step is the one that answers it: no hand-over
-// (20-35 us each), and the step's data stay in one core's caches. A new stream goes to a lane with the fewest; streams
-// beyond the lanes share them, one step at a time.
+// Decode streams on threads of their own. A lane is a completion queue and the one thread that takes events from it, so
+// the thread that the kernel wakes for a step is the one that answers it: no hand-over (20-35 us each), and the step's
+// data stay in one core's caches. A new stream goes to a lane with the fewest; streams beyond the lanes share them.
+//
+// A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else its
+// sockets bring, connections included. So one more thread, the sitter, looks after such lanes' queues until they are
+// back, and hands steps that come meanwhile to threads for long ones; a stream whose last step was long goes there at
+// once. Nothing waits for a client: what is written is taken by an event, however late.
 #ifndef SEINE_SERVICE_DECODE_LANES_H_
 #define SEINE_SERVICE_DECODE_LANES_H_
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "seine/v1/retrieval_service.grpc.pb.h"
 #include "service/core.h"
+#include "service/executor.h"
+#include "service/wire_service.h"
 
 namespace seine {
 
 class DecodeStream;
 
-// Start, Drain and Stop are called once each, in this order, from one thread.
+// Start and Stop are called once each, in this order, from one thread.
 class DecodeLanes {
  public:
   // kSpin: a lane with an open stream never sleeps, which costs a core and saves the wake-up. kLinger: where steps
   // follow one another at once it looks for the next for a moment (150 us) before it sleeps; others find it asleep and
   // cost nothing.
   enum class Wait : uint8_t { kLinger, kSpin };
-  using Wire = grpc::ServerAsyncReaderWriter<v1::DecodeResponse, v1::DecodeRequest>;
-  // The generated service's RequestDecode: hands the next new stream to `queue`, which `tag` comes out of.
-  using Request = std::function<void(grpc::ServerContext*, Wire*, grpc::ServerCompletionQueue* queue, void* tag)>;
 
-  DecodeLanes(Core& core, int lanes, Wait wait, Request request);
+  DecodeLanes(Core& core, int lanes, Wait wait);
   ~DecodeLanes();
   DecodeLanes(const DecodeLanes&) = delete;
   DecodeLanes& operator=(const DecodeLanes&) = delete;
 
-  void Register(grpc::ServerBuilder* builder);
+  // Before the server is built: the method of RetrievalService.
+  void Register(grpc::ServerBuilder* builder, WireService* service);
   void Start();  // the server is up
-  // Streams that wait for their client end, the others after their step.
-  void Drain();
-  void Stop();  // the server has shut down
+  void Stop();   // the server has shut down
+  // Whether all threads for long steps have been at one for at least `time`, and more wait.
+  bool StuckFor(std::chrono::steady_clock::duration time) const { return long_steps_.StuckFor(time); }
+  grpc::ServerCompletionQueue* queue(int lane) { return lanes_[lane]->queue.get(); }
 
  private:
+  friend class DecodeStream;
   struct Lane {
     std::unique_ptr<grpc::ServerCompletionQueue> queue;
-    grpc::Alarm drain;  // its event, without a tag, tells the thread to drain
     std::thread thread;
-    std::unordered_set<DecodeStream*> streams;  // open; of the thread alone
-    std::deque<std::pair<void*, bool>> aside;   // events taken while another was waited for; of the thread alone
-    size_t load = 0;                            // their number; guarded by mutex_
-    bool offering = false;                      // a stream waits to be accepted; guarded by mutex_
+    std::atomic<int64_t> busy_since{0};  // when its thread began what it does now, in ns of the steady clock; 0: it waits
+    std::mutex aside_mutex;
+    std::deque<std::pair<void*, bool>> aside;  // events taken while another was waited for; guarded by aside_mutex
+    size_t load = 0;                           // streams; guarded by mutex_
+    bool offering = false;                     // a stream waits to be accepted; guarded by mutex_
   };
 
   void Offer();  // a lane takes new streams if none has fewer. Needs mutex_
+  void Accepted(Lane* lane, bool stays);
+  void Gone(Lane* lane);
   void Work(Lane* lane);
+  void Sit();
+  // Takes events from a lane's queue until the stream's announcement has come back or there is none at hand.
+  void AwaitAnnouncement(Lane* lane, DecodeStream* stream);
   static grpc::CompletionQueue::NextStatus Next(Lane* lane, gpr_timespec deadline, void** tag, bool* ok);
-  void Handle(Lane* lane, void* tag, bool ok, bool draining);
 
   Core& core_;
   const Wait wait_;
-  const Request request_;
+  WireService* service_ = nullptr;
+  int method_ = 0;
   std::mutex mutex_;
-  std::condition_variable changed_;  // a lane's load
+  std::condition_variable changed_;  // loads, and the end
   bool closed_ = false;              // guarded by mutex_
+  size_t streams_ = 0;               // open; guarded by mutex_
   std::vector<std::unique_ptr<Lane>> lanes_;
+  Executor long_steps_;  // a stream has one step at a time, so its queue has as many places as there may be calls
+  std::thread sitter_;
 };
 
 }  // namespace seine

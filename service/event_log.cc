@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "profile/spelling.h"
 #include "service/log.h"
@@ -53,22 +54,35 @@ void EventLog::Deleted(absl::string_view index_name) {
   if (spdlog::logger* const log = Log()) log->info("index {}: deleted", std::string(index_name));
 }
 
-void EventLog::Failed(absl::string_view method, const absl::Status& status) {
+void EventLog::Say(const std::string& kind, int level, const std::string& text) {
   spdlog::logger* const log = Log();
-  if (log == nullptr) return;
-  const bool refused = absl::IsResourceExhausted(status);
-  const spdlog::level::level_enum level = refused ? spdlog::level::warn : spdlog::level::info;
-  if (!log->should_log(level)) return;
-  const std::string what =
-      absl::StrCat(refused ? "refused " : "", method, ": ", absl::StatusCodeToString(status.code()));
+  const auto at = static_cast<spdlog::level::level_enum>(level);
+  if (log == nullptr || !log->should_log(at)) return;
   std::optional<int64_t> left_out;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    left_out = limits_[what].Admit(absl::Now());
+    left_out = limits_[kind].Admit(absl::Now());
   }
   if (!left_out) return;
   const std::string more = *left_out > 0 ? absl::StrCat(" (and ", *left_out, " more since the line before)") : "";
-  log->log(level, "{}: {}{}", what, std::string(status.message()), more);
+  log->log(at, "{}: {}{}", kind, text, more);
+}
+
+void EventLog::Ended(const CallRecord& call, const absl::Status& status) {
+  const int64_t slow = slow_.load(std::memory_order_relaxed);
+  const auto took = std::chrono::steady_clock::now() - call.began;
+  if (status.ok() && (slow == 0 || took < std::chrono::milliseconds(slow))) return;
+  const auto ms = static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(took).count()) / 1000;
+  const std::string where = absl::StrFormat("[%s, %.1f ms]", call.peer, ms);
+  if (status.ok()) return Say(absl::StrCat(call.method, ": slow"), spdlog::level::warn, where);
+  const bool refused = absl::IsResourceExhausted(status);
+  Say(absl::StrCat(refused ? "refused " : "", call.method, ": ", absl::StatusCodeToString(status.code())),
+      refused ? spdlog::level::warn : spdlog::level::info, absl::StrCat(std::string(status.message()), " ", where));
+}
+
+void EventLog::CutOff(const char* method, const std::string& peer) {
+  Say(absl::StrCat("cut off ", method), spdlog::level::warn,
+      absl::StrCat("the client has not read its answer in time [", peer, "]"));
 }
 
 void EventLog::ByCall::Evicted(int64_t tokens) {

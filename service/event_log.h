@@ -6,6 +6,8 @@
 #ifndef SEINE_SERVICE_EVENT_LOG_H_
 #define SEINE_SERVICE_EVENT_LOG_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -35,14 +37,25 @@ class LineLimit {
   int64_t left_out_ = 0;
 };
 
+// A call as the log tells of it.
+struct CallRecord {
+  const char* method;
+  std::string peer;  // "unix:", "ipv4:127.0.0.1:40022": where it comes from, not who it is
+  std::chrono::steady_clock::time_point began;
+};
+
 class EventLog {
  public:
   void Created(const Index& index);            // info
   void Deleted(absl::string_view index_name);  // info
 
-  // A call that ends with `status`, not OK: info "METHOD: CODE: message", or, RESOURCE_EXHAUSTED, warning "refused
-  // ...". As many lines as LineLimit has for each method and code.
-  void Failed(absl::string_view method, const absl::Status& status);
+  // A call that has ended. Not OK: info "METHOD: CODE: message [peer, duration]", or, RESOURCE_EXHAUSTED, warning
+  // "refused ..."; the message begins with the field that is wrong. OK: warning "METHOD: slow" where it took longer than
+  // SetSlow says. As many lines as LineLimit has for each method and code.
+  void Ended(const CallRecord& call, const absl::Status& status);
+  // A client that has not read its answer: warning.
+  void CutOff(const char* method, const std::string& peer);
+  void SetSlow(std::chrono::milliseconds slow) { slow_.store(slow.count(), std::memory_order_relaxed); }  // 0: none is
 
   // Held while an index evicts as a call asks it to, and told what that evicted, so that it does not pass for the
   // index's own doing.
@@ -64,6 +77,9 @@ class EventLog {
   struct Evictions {
     int64_t layers = 0, tokens = 0;  // said, or by a call
   };
+  void Say(const std::string& kind, int level, const std::string& text);  // where the kind's limit admits it
+
+  std::atomic<int64_t> slow_{1000};  // milliseconds
   std::mutex mutex_;
   std::map<std::string, LineLimit> limits_;     // by method and code; guarded by mutex_
   std::map<std::string, Evictions> evictions_;  // by index; guarded by mutex_

@@ -1,20 +1,35 @@
 #include "service/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace seine {
 
-Executor::Executor(int num_threads, int capacity) : capacity_(static_cast<size_t>(capacity)) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
+Executor::Executor(int num_threads, int capacity)
+    : capacity_(static_cast<size_t>(capacity)), began_(num_threads, SteadyTime::max()) {
+  try {
+    for (SteadyTime& began : began_) threads_.emplace_back([this, &began] { Work(&began); });
+  } catch (...) {  // no more threads: those that run end first
+    Stop();
+    throw;
+  }
 }
 
-Executor::~Executor() {
+Executor::~Executor() { Stop(); }
+
+void Executor::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
   ready_.notify_all();
   for (auto& thread : threads_) thread.join();
+}
+
+bool Executor::StuckFor(std::chrono::steady_clock::duration time) const {
+  const SteadyTime before = std::chrono::steady_clock::now() - time;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !queue_.empty() && std::all_of(began_.begin(), began_.end(), [&](SteadyTime t) { return t < before; });
 }
 
 bool Executor::Submit(std::function<void()> task) {
@@ -27,17 +42,19 @@ bool Executor::Submit(std::function<void()> task) {
   return true;
 }
 
-void Executor::Work() {
+void Executor::Work(SteadyTime* began) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
     std::function<void()> task = std::move(queue_.front());
     queue_.pop_front();
+    *began = std::chrono::steady_clock::now();
     lock.unlock();
     task();
     task = nullptr;  // what it holds is released outside the lock
     lock.lock();
+    *began = SteadyTime::max();
   }
 }
 

@@ -5,6 +5,7 @@
 #ifndef SEINE_SERVICE_EXECUTOR_H_
 #define SEINE_SERVICE_EXECUTOR_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,7 +17,7 @@ namespace seine {
 
 class Executor {
  public:
-  Executor(int num_threads, int capacity);
+  Executor(int num_threads, int capacity);  // std::system_error: the system has no more threads
   ~Executor();  // runs what was accepted, then joins
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -24,16 +25,21 @@ class Executor {
   // False if `capacity` tasks wait already; the task was not taken.
   [[nodiscard]] bool Submit(std::function<void()> task);
 
-  int capacity() const { return capacity_; }
+  int capacity() const { return static_cast<int>(capacity_); }
+  // Whether every thread has been at one task for at least `time`, and more wait.
+  bool StuckFor(std::chrono::steady_clock::duration time) const;
 
  private:
-  void Work();
+  using SteadyTime = std::chrono::steady_clock::time_point;
+  void Stop();
+  void Work(SteadyTime* began);
 
   const size_t capacity_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_
   bool stopping_ = false;                    // guarded by mutex_
+  std::vector<SteadyTime> began_;  // each thread's task; max: none. Guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

@@ -1,21 +1,26 @@
 // seined: configuration, one server, a reload on SIGHUP, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1
-// could not serve (address in use, no memory for an index); 2 wrong configuration.
+// could not serve (address in use, no memory for an index); 2 wrong configuration; 3 ended with calls cut off that did
+// not end in time.
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "profile/spelling.h"
 #include "service/address.h"
 #include "service/config.h"
+#include "service/descriptors.h"
 #include "service/log.h"
 #include "service/reload.h"
 #include "service/server.h"
@@ -24,7 +29,8 @@
 namespace seine {
 namespace {
 
-constexpr int kFailed = 1, kBadConfiguration = 2;
+constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3;
+constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
 
 constexpr char kFooter[] = R"(
 Settings, the last one counts: a YAML file (--config), the environment, flags. server.memory_limit in the file is
@@ -45,7 +51,8 @@ Try it:
   seined --check-config                  # what it would run with
   seined --memory-limit 8GiB &           # on the default socket, for this user only
   seine health                           # the command line finds that socket by itself
-SIGTERM or SIGINT: health turns NOT_SERVING, calls under way end within server.grace seconds, exit code 0. A second one kills.
+SIGTERM or SIGINT: health turns NOT_SERVING; after server.drain_delay seconds new calls are refused, and those under way
+end within server.grace seconds, exit code 0. What does not end in time is cut off, exit code 3. A second one kills.
 SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; the log says what. Where the
 terminal that seined was started from is closed, SIGHUP is a SIGTERM.)";
 
@@ -106,28 +113,42 @@ absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
   return config;
 }
 
-// A server out of descriptors is alive and serves nobody: take as many as the system gives.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("RLIMIT_NOFILE stays as it is");
+// Ends the process where its server does not end in time, and says what it cut off. It lives as long as the process.
+void EndHardAfter(absl::Duration time, Core* core) {
+  std::thread([time, core] {
+    absl::SleepFor(time);
+    std::vector<std::string> left;
+    for (const auto& [method, count] : core->open_calls.Count()) left.push_back(absl::StrCat(method, " x", count));
+    spdlog::error("ended hard; cut off: {}", left.empty() ? "nothing" : absl::StrJoin(left, ", "));
+    spdlog::shutdown();
+    _exit(kCutOff);
+  }).detach();
 }
 
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   auto server = Server::Start(config.server);
   if (!server.ok()) return Fail(kFailed, server.status().message());
   Core& core = (*server)->core();
+  core.log.SetSlow(std::chrono::milliseconds(config.slow_call_ms));
   spdlog::info("seined {} listens on {} ({}, {}, {} threads, {} indexes{})", SEINE_VERSION, (*server)->address(),
                core.backend->name(), core.backend->simd_target(), core.backend->num_threads(),
                config.server.indexes.size(), config.server.polling ? ", polling" : "");
+  const std::string limit = core.options.memory_limit_bytes > 0
+                                ? absl::StrCat(FormatBytes(core.options.memory_limit_bytes), " + 10 %")
+                                : "what is stored";
+  spdlog::info("memory: at most {} + {} (of them {} for requests and answers under way)", limit,
+               FormatBytes((*server)->constant_bytes()), FormatBytes(core.in_flight.limit_bytes()));
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   WarnOfProfiles(*core.options.profiles);
   Signals::Event event = signals.Wait();
   for (; event.reload; event = signals.Wait()) Reload(Configure(line), &config, &core);
   signals.Release();  // a second one ends the process at once
-  spdlog::info("{}: ending, at most {} s", event.name, config.grace_seconds);
-  (*server)->Shutdown(absl::Seconds(config.grace_seconds));
+  const absl::Duration delay = absl::Seconds(config.drain_delay_seconds), grace = absl::Seconds(config.grace_seconds);
+  spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
+  EndHardAfter(delay + grace + kHardEnd, &core);
+  (*server)->Unready();
+  absl::SleepFor(delay);
+  (*server)->Shutdown(grace);
   spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
   return 0;
 }
@@ -152,7 +173,7 @@ int Main(int argc, char** argv) {
   if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   StartLog(config->log_level, config->log_format);
   for (const std::string& warning : config->warnings) spdlog::warn("{}", warning);
-  RaiseDescriptorLimit();
+  if (auto s = RaiseDescriptorLimit(); !s.ok()) return Fail(kFailed, s.message());
   return Serve(line, *std::move(config), signals);
 }
 

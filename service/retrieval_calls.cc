@@ -136,6 +136,7 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                          const std::function<void()>& announce) {
   const Stopwatch watch;
+  const auto began = Clock::now();
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
   AnnouncingMoment moment;
@@ -152,7 +153,7 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   if (!status.ok()) {
     response->Clear();
     ToProto(status, response->mutable_status());
-    core_.log.Failed("Decode", status);
+    core_.log.Ended({"Decode step", peer_, began}, status);
   }
   if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
   response->set_step(request.step());

@@ -4,16 +4,19 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <mutex>
+#include <new>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "service/address.h"
+#include "service/descriptors.h"
+#include "service/listener.h"
 #include "service/services.h"
 
 namespace seine {
@@ -22,28 +25,17 @@ namespace {
 // A peer that went silent is noticed within their sum.
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(12), kKeepaliveTimeout = absl::Seconds(6);
 constexpr absl::Duration kMinClientPing = absl::Seconds(5);
-constexpr absl::Duration kFlush = absl::Milliseconds(300);
+constexpr absl::Duration kFlush = absl::Milliseconds(300);  // for answers on their way
+constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
 constexpr int kMaxStreamsPerConnection = 256;
+constexpr int64_t kBaseBytes = int64_t{160} << 20;  // threads, gRPC, code, allocator, 1,000 connections; measured
 
 int Milliseconds(absl::Duration d) { return static_cast<int>(absl::ToInt64Milliseconds(d)); }
-
-// Only the owner may connect. The mask is the process's, so servers of one process bind one after another.
-class OwnerOnly {
- public:
-  OwnerOnly() : lock_(mutex_), before_(umask(0177)) {}
-  ~OwnerOnly() { umask(before_); }
-
- private:
-  static inline std::mutex mutex_;
-  std::lock_guard<std::mutex> lock_;
-  mode_t before_;
-};
 
 class ServerImpl final : public Server {
  public:
   ServerImpl(const ServerOptions& options, std::unique_ptr<Backend> backend)
-      : core_(options.core, std::move(backend)),
-        services_(options.polling ? MakePollingServices(core_) : MakeCallbackServices(core_)) {}
+      : core_(options.core, std::move(backend)), services_(core_, options.polling) {}
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const ServerOptions& options) {
@@ -56,55 +48,76 @@ class ServerImpl final : public Server {
     }
     auto address = ParseAddress(options.listen);
     if (!address.ok()) return address.status();
-    if (auto s = Claim(*address); !s.ok()) return s;
-    if (auto s = Listen(*address); !s.ok()) return s;
-    services_->Start(grpc_.get());
+    auto listener = Listener::Open(*address);
+    if (!listener.ok()) return listener.status();
+    listener_ = *std::move(listener);
+    if (auto s = Build(); !s.ok()) return s;
+    services_.Start();
+    address_ = listener_->address().ToString();
+    descriptors_.emplace();
+    listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_);
     return absl::OkStatus();
   }
 
   const std::string& address() const override { return address_; }
   Core& core() override { return core_; }
 
+  int64_t constant_bytes() const override { return kBaseBytes + 2 * core_.in_flight.limit_bytes(); }
+
+  void Unready() override { services_.Unready(); }
+
   void Shutdown(absl::Duration grace) override {
     if (grpc_ == nullptr) return;
     core_.under_way.Close();
-    services_->Drain();
-    core_.under_way.WaitUntilNone(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(grace));
-    // What is left beyond the grace, and health's watchers, is cut; answers on their way get a moment.
+    services_.Drain();
+    const auto wait = [this](absl::Duration most) {
+      return core_.under_way.WaitUntilNone(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(most));
+    };
+    if (wait(grace) > 0) {
+      core_.open_calls.Stop(StopReason::kShutdown);
+      wait(kStopping);
+    }
+    listener_->Stop();
+    // Whoever still waits for an answer, and health's watchers, are cut off.
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlush));
-    services_->Stop();
+    services_.Stop();
     grpc_ = nullptr;
+    listener_ = nullptr;
   }
 
  private:
-  absl::Status Listen(Address address) {
+  absl::Status Build() {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    services_->Register(&builder);
-    int port = 0;
-    builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
+    services_.Register(&builder);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     const int64_t limit = std::min<int64_t>(core_.options.max_message_bytes, std::numeric_limits<int>::max());
     builder.SetMaxReceiveMessageSize(static_cast<int>(limit));
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port is an error, not a twin
+    // A small message may inflate to a thousand times its size: none is inflated, and who compresses is told.
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepaliveTime));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-    {
-      const OwnerOnly mask;
-      grpc_ = builder.BuildAndStart();
-    }
-    if (grpc_ == nullptr || port == 0) {
-      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", address.ToString()));
-    }
-    if (address.unix_path.empty()) address.port = port;
-    address_ = address.ToString();
-    return absl::OkStatus();
+    grpc_ = builder.BuildAndStart();
+    return grpc_ != nullptr ? absl::OkStatus() : absl::UnavailableError("listen: gRPC did not start");
+  }
+  void Take(int from, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+    taken.listener_fd = from;
+    taken.fd = connection;
+    acceptor_->HandleNewConnection(&taken);
   }
 
   Core core_;
-  std::unique_ptr<Services> services_;
+  Services services_;
+  std::unique_ptr<Listener> listener_;
+  std::optional<DescriptorLimit> descriptors_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::string address_;
 };
@@ -118,10 +131,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::string why;
   std::unique_ptr<Backend> backend = MakeBackend(options.core.backend, options.core.threads, &why);
   if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));
-  auto server = std::make_unique<ServerImpl>(options, std::move(backend));
-  server->core().why_cpu = std::move(why);
-  if (auto s = server->Start(options); !s.ok()) return s;
-  return server;
+  try {
+    auto server = std::make_unique<ServerImpl>(options, std::move(backend));
+    server->core().why_cpu = std::move(why);
+    if (auto s = server->Start(options); !s.ok()) return s;
+    return server;
+  } catch (const std::system_error& error) {  // threads
+    return absl::ResourceExhaustedError(absl::StrCat("the system has no thread for the server: ", error.what()));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the system has no memory for the server");
+  }
 }
 
 }  // namespace seine

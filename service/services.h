@@ -1,38 +1,62 @@
-// The wire contract's services for one gRPC server. Two ways of serving the same calls (calls.h); in both, Decode
-// streams have threads of their own (decode_lanes.h):
+// The wire contract's services for one gRPC server, by gRPC's asynchronous API: all calls are events of completion
+// queues. Decode streams have queues and threads of their own (decode_lanes.h). All other calls, and health:
 //
-// Callback (default): gRPC's callback API; threads sleep while nothing arrives.
-// Polling: the thread of the Decode streams spins on its completion queue and polls for the whole server, so no wake-up
-//   (20-35 us each) stands between a request and its answer. gRPC's epoll engine has one poller at a time for all
-//   queues of a process; any thread of the callback API would sleep in it and every event would first have to wake that
-//   thread. So here the other calls run on gRPC's synchronous threads, which do not poll. Price: a busy core while a
-//   Decode stream is open.
+// Default: come out of a queue whose two threads do nothing that takes long, so that they always listen.
+// Polling: come out of the one Decode lane's queue. Its thread spins while a Decode stream is open, and polls for the
+//   whole server, so no wake-up (20-35 us each) stands between a request and its answer. gRPC's epoll engine has one
+//   poller at a time for all queues of a process: a thread that slept in another queue would often be that one, and
+//   every event would first have to wake it. Price: a busy core while a Decode stream is open.
 #ifndef SEINE_SERVICE_SERVICES_H_
 #define SEINE_SERVICE_SERVICES_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "service/core.h"
+#include "service/decode_lanes.h"
+#include "service/health.h"
+#include "service/served_calls.h"
 
 namespace seine {
 
+// Register, Start, Drain and Stop are called once each, in this order, from one thread.
 class Services {
  public:
-  virtual ~Services() = default;
+  Services(Core& core, bool polling);
+  ~Services();
   // Before the server is built: services, and what they need of the builder.
-  virtual void Register(grpc::ServerBuilder* builder) = 0;
-  // The server is up.
-  virtual void Start(grpc::Server* server) = 0;
-  // Health becomes NOT_SERVING; streams end as soon as what they are doing is answered.
-  virtual void Drain() = 0;
-  // The server has shut down: no call is left.
-  virtual void Stop() = 0;
-};
+  void Register(grpc::ServerBuilder* builder);
+  void Start();  // the server is up
+  // Health is NOT_SERVING from now on.
+  void Unready() { health_.Set(false); }
+  // New calls are refused already: those that wait for their clients end now, the others after what they are doing.
+  void Drain();
+  void Stop();  // the server has shut down
 
-std::unique_ptr<Services> MakeCallbackServices(Core& core);
-std::unique_ptr<Services> MakePollingServices(Core& core);
+ private:
+  void Work();     // on the queue of all calls but Decode
+  void Monitor();  // cuts off who does not read, looks after health, gives memory back
+
+  Core& core_;
+  const bool polling_;
+  AliveCount alive_;
+  std::vector<std::unique_ptr<WireService>> wires_;
+  ServedCalls calls_;
+  Health health_;
+  DecodeLanes lanes_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // of all calls but Decode; none where polling
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool draining_ = false, stopped_ = false;  // guarded by mutex_
+  std::thread monitor_;
+};
 
 }  // namespace seine
 

@@ -228,7 +228,7 @@ TEST_P(AttendCallTest, EveryFieldWrongOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BothWays, AttendCallTest, ::testing::Bool(),
-                         [](const auto& way) { return way.param ? "Polling" : "Callback"; });
+                         [](const auto& way) { return way.param ? "Polling" : "Default"; });
 
 }  // namespace
 }  // namespace seine::test

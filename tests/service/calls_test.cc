@@ -454,7 +454,7 @@ TEST_P(CallsTest, MemoryLimitRefusesAndKeepsWhatThereIs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, CallsTest, testing::Bool(),
-                         [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
 }  // namespace
 }  // namespace seine::test

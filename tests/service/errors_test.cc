@@ -509,7 +509,7 @@ TEST_P(ErrorsTest, Retrievals) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, ErrorsTest, testing::Bool(),
-                         [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
 }  // namespace
 }  // namespace seine::test

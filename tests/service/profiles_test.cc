@@ -255,7 +255,7 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, ProfilesTest, ::testing::Bool(),
-                         [](const auto& serving) { return serving.param ? "Polling" : "Callback"; });
+                         [](const auto& serving) { return serving.param ? "Polling" : "Default"; });
 
 // A file's index names a profile of the folder that the file, or a later layer, names; what is printed reads back.
 TEST(ProfilesConfig, AFilesIndexesMayNameProfiles) {

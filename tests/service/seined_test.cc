@@ -571,7 +571,7 @@ TEST_P(SeinedLoadTest, SigtermUnderLoadEndsWithZero) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, SeinedLoadTest, ::testing::Bool(),
-                         [](const auto& parameter) { return parameter.param ? "Polling" : "Callback"; });
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
 }  // namespace
 }  // namespace seine::test

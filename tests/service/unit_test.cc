@@ -210,17 +210,6 @@ TEST(Config, Addresses) {
   }
 }
 
-TEST(Config, ClaimRemovesTheSocketOfTheDeadOnly) {
-  const std::string folder = std::filesystem::temp_directory_path() / ("seine-claim-" + std::to_string(getpid()));
-  std::filesystem::create_directory(folder);
-  EXPECT_TRUE(Claim(*ParseAddress("unix:" + folder + "/fresh")).ok());
-  std::ofstream(folder + "/file") << "not a socket";
-  EXPECT_EQ(Claim(*ParseAddress("unix:" + folder + "/file")).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(std::filesystem::exists(folder + "/file"));
-  EXPECT_EQ(Claim(*ParseAddress("unix:" + folder + "/no/such")).code(), absl::StatusCode::kFailedPrecondition);
-  std::filesystem::remove_all(folder);
-}
-
 // The number of tasks left when the moment of a step of `count` tasks came; 0: never. Each of `threads` takes the next.
 int MomentOf(int count, std::chrono::microseconds task, int threads = 1) {
   AnnouncingMoment moment;

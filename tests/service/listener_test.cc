@@ -1,0 +1,135 @@
+// The listening socket: whose it is, what two starts at once make of it, and what happens without descriptors.
+#include "service/listener.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tests/service/fixture.h"
+
+namespace seine::test {
+namespace {
+
+class ListenerTest : public ::testing::Test {
+ protected:
+  Address At(const std::string& name) const { return *ParseAddress("unix:" + dir_.path + "/" + name); }
+  // A connection to a socket of this folder, or -1.
+  int Connect(const std::string& name) const {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = dir_.path + "/" + name;
+    memcpy(address.sun_path, path.data(), path.size());
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+    close(fd);
+    return -1;
+  }
+  bool Exists(const std::string& name) const { return std::filesystem::exists(dir_.path + "/" + name); }
+  TempDir dir_;
+};
+
+TEST_F(ListenerTest, TakesWhatIsFreeAndLeavesNothing) {
+  EXPECT_TRUE(Listener::Open(At("fresh")).ok());
+  EXPECT_FALSE(Exists("fresh"));
+  EXPECT_FALSE(Exists("fresh.lock"));
+  std::ofstream(dir_.path + "/file") << "not a socket";
+  EXPECT_EQ(Listener::Open(At("file")).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Exists("file"));
+  EXPECT_EQ(Listener::Open(At("no/such")).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// The socket of a killed server stands there, and many start at once: one has it.
+TEST_F(ListenerTest, OfStartsAtOnceOnAStaleSocketOneWins) {
+  for (int round = 0; round < 20; ++round) {
+    const int dead = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = dir_.path + "/raced";
+    memcpy(address.sun_path, path.data(), path.size());
+    ASSERT_EQ(bind(dead, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    close(dead);  // its file stays
+    std::atomic<int> won{0}, others{0};
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Listener>> winners;
+    std::vector<std::thread> starts;
+    for (int i = 0; i < 6; ++i) {
+      starts.emplace_back([&] {
+        auto listener = Listener::Open(At("raced"));
+        (listener.ok() ? won : others).fetch_add(1);
+        if (!listener.ok()) {
+          EXPECT_EQ(listener.status().code(), absl::StatusCode::kAlreadyExists) << listener.status();
+          return;
+        }
+        const std::lock_guard<std::mutex> lock(mutex);
+        winners.push_back(*std::move(listener));
+      });
+    }
+    for (auto& start : starts) start.join();
+    EXPECT_EQ(won.load(), 1);
+    EXPECT_EQ(others.load(), 5);
+    const int fd = Connect("raced");
+    EXPECT_GE(fd, 0);
+    close(fd);
+  }
+}
+
+TEST_F(ListenerTest, AnothersSocketStaysAtTheEnd) {
+  auto first = Listener::Open(At("name"));
+  ASSERT_TRUE(first.ok());
+  std::filesystem::rename(dir_.path + "/name", dir_.path + "/old");
+  std::filesystem::remove(dir_.path + "/name.lock");
+  auto second = Listener::Open(At("name"));  // as after an operator's clean-up
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->reset();
+  EXPECT_TRUE(Exists("name"));
+  EXPECT_GE(Connect("name"), 0);
+}
+
+TEST_F(ListenerTest, ConnectionsBeyondTheLimitAreToldSoAndLaterOnesServed) {
+  auto listener = Listener::Open(At("full"));
+  ASSERT_TRUE(listener.ok());
+  constexpr int kRoom = 6;  // both ends of three connections
+  DescriptorLimit limit(OpenDescriptors() + kRoom);
+  std::mutex mutex;
+  std::vector<int> taken;
+  (*listener)->Start(
+      [&](int, int fd) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        taken.push_back(fd);
+      },
+      &limit);
+  std::vector<int> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(Connect("full"));
+  while ((*listener)->accepted() + (*listener)->refused() < 20) std::this_thread::yield();
+  EXPECT_GT((*listener)->refused(), 0);
+  char reply[256];
+  const ssize_t count = read(clients.back(), reply, sizeof(reply));
+  ASSERT_GT(count, 26);
+  EXPECT_EQ(reply[9 + 3], 7) << "a GOAWAY after the SETTINGS";
+  EXPECT_NE(std::string(reply, count).find("try again later"), std::string::npos);
+  const int64_t accepted = (*listener)->accepted();
+  for (const int fd : clients) close(fd);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const int fd : taken) close(fd);
+  }
+  for (int tries = 0; tries < 1000 && (*listener)->accepted() == accepted; ++tries) {
+    const int fd = Connect("full");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    close(fd);
+  }
+  EXPECT_GT((*listener)->accepted(), accepted);
+}
+
+}  // namespace
+}  // namespace seine::test
