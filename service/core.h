@@ -87,6 +87,10 @@ struct Core {
         catalog(backend.get(), budget),
         executor(o.workers, o.queue_capacity) {}
 
+  // What the process may hold besides what is stored: its own, and what is under way, in messages and around them.
+  int64_t ConstantBytes() const { return kBaseBytes + 2 * in_flight.limit_bytes(); }
+
+  static constexpr int64_t kBaseBytes = int64_t{160} << 20;  // threads, gRPC, code, allocator, 1,000 connections
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
@@ -96,6 +100,7 @@ struct Core {
   Catalog catalog;
   CallsUnderWay under_way;
   OpenCalls open_calls;
+  std::atomic<bool> memory_short{false};  // more is under way than may be: heavy calls are refused unread
   EventLog log;
   std::atomic<int64_t> calls{0};   // answered, a Decode step counting as one
   std::atomic<int64_t> errors{0};  // of them, with a status that is not OK

@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 // Longer than a client on the same host takes from an answer to its next step, if that follows at once (its own wake-up
 // and what gRPC does, 60-120 us); shorter than a layer of any but small models on a GPU.
 constexpr auto kLinger = std::chrono::microseconds(150);
+constexpr int kLongSteps = 4, kShortSteps = 2;  // at once, besides the lanes'
 constexpr auto kRound = std::chrono::milliseconds(4);        // of the sitter, while streams are open
 constexpr auto kBusyRound = std::chrono::microseconds(500);  // and while a lane is busy for long
 constexpr auto kBusy = std::chrono::milliseconds(2);         // from here on
@@ -26,7 +27,10 @@ int64_t Nanoseconds(Clock::time_point time) {
 }  // namespace
 
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait)
-    : core_(core), wait_(wait), long_steps_(std::max(lanes, 8), static_cast<int>(CallsUnderWay::kMost)) {
+    : core_(core),
+      wait_(wait),
+      long_steps_(kLongSteps, static_cast<int>(CallsUnderWay::kMost)),
+      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost)) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }
 

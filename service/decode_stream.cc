@@ -1,5 +1,7 @@
 #include "service/decode_stream.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -12,7 +14,15 @@ namespace seine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kLong = std::chrono::milliseconds(2);  // a step beside which a hand-over to another thread is nothing
+// Of a thread, spent on a step: one beside which a hand-over to another thread is nothing. Processor time: a short step
+// is no longer for having to wait.
+constexpr auto kLong = std::chrono::milliseconds(2);
+
+std::chrono::nanoseconds ProcessorTime() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -41,6 +51,16 @@ void DecodeStream::CutUnread(SteadyTime before) {
   context_.TryCancel();
 }
 
+void DecodeStream::Stop(StopReason reason) {
+  token_->Stop(reason);
+  CutUnread(Clock::now());
+}
+
+void DecodeStream::CutUnsent(SteadyTime before) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (reading_ && read_since_ < before) Finish(MemoryShort());
+}
+
 bool DecodeStream::AnswerWaits() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return answer_waits_;
@@ -57,15 +77,19 @@ bool DecodeStream::OnAccepted(bool ok, Taker) {
   token_.emplace(DeadlineOf(context_));
   session_.SetPeer(context_.peer());
   const absl::Status admitted = core_.under_way.Enter();
-  listed_ = admitted.ok() && core_.open_calls.Add(this);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool listed = admitted.ok() && core_.open_calls.Add(this);
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  taken_ = true;
   entered_ = admitted.ok();
-  pending_ = 1;  // done_
+  listed_ = listed;
+  if (cancelled_) token_->Stop(StopReason::kCancelled);
   if (listed_) {
     Read();
   } else {
     Finish(admitted.ok() ? ShuttingDown() : admitted);
   }
+  Leave(&lock);
   return false;
 }
 
@@ -73,6 +97,7 @@ void DecodeStream::Read() {
   if (draining_) return Finish(ShuttingDown());
   ++pending_;
   reading_ = true;
+  read_since_ = Clock::now();
   wire_.Read(&read_bytes_, read_.tag());
 }
 
@@ -90,11 +115,12 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   }
   ++pending_;
   lock.unlock();
-  if (taker == Taker::kLane && !last_was_long_) {
+  if (taker == Taker::kLane && last_ != Length::kLong) {
     Step(taker);
     return true;
   }
-  if (!lanes_.long_steps_.Submit([this] { Step(Taker::kFront); })) {
+  Executor& others = last_ == Length::kShort ? lanes_.short_steps_ : lanes_.long_steps_;
+  if (!others.Submit([this] { Step(Taker::kFront); })) {
     lock.lock();
     --pending_;
     Finish(QueueFull(core_));
@@ -104,9 +130,9 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
 }
 
 void DecodeStream::Step(Taker taker) {
-  const auto begin = Clock::now();
+  const auto begin = ProcessorTime();
   absl::Status status = TryStep();
-  last_was_long_ = Clock::now() - begin > kLong;
+  last_ = ProcessorTime() - begin > kLong ? Length::kLong : Length::kShort;
   if (kept_ > kKeptBytes) {
     v1::DecodeRequest().Swap(&request_);
     kept_ = 0;
@@ -222,9 +248,11 @@ bool DecodeStream::OnFinished(bool, Taker) {
 }
 
 bool DecodeStream::OnDone(bool, Taker) {
-  if (context_.IsCancelled()) token_->Stop(StopReason::kCancelled);
+  const bool cancelled = context_.IsCancelled();
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
+  cancelled_ = cancelled;
+  if (cancelled && taken_) token_->Stop(StopReason::kCancelled);
   Leave(&lock);
   return false;
 }

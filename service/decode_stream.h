@@ -23,8 +23,9 @@ class DecodeStream final : public OpenCall {
   DecodeStream(DecodeLanes& lanes, DecodeLanes::Lane* lane);
 
   void Drain() override;
-  void Stop(StopReason reason) override { token_->Stop(reason); }
+  void Stop(StopReason reason) override;
   void CutUnread(SteadyTime before) override;
+  void CutUnsent(SteadyTime before) override;
   const char* method() const override { return "Decode"; }
 
   // While the announcement is on its way and the answer waits for it.
@@ -58,8 +59,7 @@ class DecodeStream final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
-  bool listed_ = false;         // in open_calls
-  bool last_was_long_ = false;  // the last step
+  enum class Length : uint8_t { kUnknown, kShort, kLong } last_ = Length::kUnknown;  // of the last step
   int64_t kept_ = 0;            // bytes that the message's buffers hold, about
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
@@ -67,10 +67,11 @@ class DecodeStream final : public OpenCall {
   mutable std::mutex mutex_;  // guards what follows
   grpc::ByteBuffer read_bytes_, announcement_, answer_;
   InFlightShare request_share_, answer_share_;
-  int pending_ = 0;  // operations, and a step, under way
-  bool entered_ = false, reading_ = false, announcing_ = false, answer_waits_ = false;
+  int pending_ = 2;      // operations, and a step, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;  // in open_calls
+  bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false, answer_waits_ = false;
   bool draining_ = false, finishing_ = false;
-  SteadyTime written_ = SteadyTime::max();  // when the write under way began
+  SteadyTime read_since_, written_ = SteadyTime::max();  // when what is under way began
   EventOf<DecodeStream> accepted_{this, &DecodeStream::OnAccepted}, read_{this, &DecodeStream::OnRead};
   EventOf<DecodeStream> announced_{this, &DecodeStream::OnAnnounced}, write_{this, &DecodeStream::OnWritten};
   EventOf<DecodeStream> finished_{this, &DecodeStream::OnFinished}, done_{this, &DecodeStream::OnDone};

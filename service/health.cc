@@ -52,6 +52,7 @@ class HealthCall final : public OpenCall {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (writing_ && written_ < before) context_.TryCancel();
   }
+  void CutUnsent(SteadyTime) override {}
   const char* method() const override { return watch_ ? "Watch" : "Check"; }
   void Tell() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -65,11 +66,11 @@ class HealthCall final : public OpenCall {
       return false;
     }
     watch_ ? health_.OfferWatch() : health_.OfferCheck();
-    listed_ = health_.core_.open_calls.Add(this);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pending_ = 2;  // done_ and read_
-    wire_.Read(&request_, read_.tag());
-    return false;
+    const bool listed = health_.core_.open_calls.Add(this);
+    std::unique_lock<std::mutex> lock(mutex_);
+    listed_ = listed;
+    wire_.Read(&request_, read_.tag());  // in place of accepted_
+    return Leave(&lock);
   }
   bool OnRead(bool ok, Taker) {
     std::string name;
@@ -154,7 +155,7 @@ class HealthCall final : public OpenCall {
   Wire wire_{&context_};
   grpc::ByteBuffer request_;
   std::mutex mutex_;  // guards what follows
-  int pending_ = 0;
+  int pending_ = 2;  // operations under way: accepted_ and done_, which may come in any order
   bool known_ = false, writing_ = false, finishing_ = false, said_ = false;
   SteadyTime written_;
   EventOf<HealthCall> accepted_{this, &HealthCall::OnAccepted}, read_{this, &HealthCall::OnRead};

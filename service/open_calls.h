@@ -24,10 +24,12 @@ class OpenCall {
  public:
   // The server ends: the call ends now if it waits for its client, else after what it is doing.
   virtual void Drain() = 0;
-  // What it is doing is to end now.
+  // What it is doing is to end now; what is written is not waited for.
   virtual void Stop(StopReason reason) = 0;
   // Cuts the call off where the client has not read what was written before `before`.
   virtual void CutUnread(SteadyTime before) = 0;
+  // Ends the call where it has waited for a message since before `before`: memory is short, and part of one may be there.
+  virtual void CutUnsent(SteadyTime before) = 0;
   virtual const char* method() const = 0;
 
  protected:
@@ -57,6 +59,10 @@ class OpenCalls {
   void CutUnread(SteadyTime before) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (OpenCall* call : calls_) call->CutUnread(before);
+  }
+  void CutUnsent(SteadyTime before) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (OpenCall* call : calls_) call->CutUnsent(before);
   }
   // How many there are of each method.
   std::map<std::string, int> Count() const {

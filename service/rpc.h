@@ -68,6 +68,11 @@ inline absl::Status TooMuchInFlight() {
                     absl::Milliseconds(50));
 }
 
+inline absl::Status MemoryShort() {
+  return Overloaded("MEMORY_SHORT", "messages under way take more memory than they may; try again",
+                    absl::Milliseconds(200));
+}
+
 inline absl::Status ShuttingDown() { return absl::UnavailableError("the server is shutting down"); }
 
 }  // namespace seine

@@ -39,13 +39,20 @@ class ServedCall final : public OpenCall {
     draining_ = true;
     if (state_ == State::kReading) Finish(ShuttingDown());
   }
-  void Stop(StopReason reason) override { token_->Stop(reason); }
+  void Stop(StopReason reason) override {
+    token_->Stop(reason);
+    CutUnread(std::chrono::steady_clock::now());
+  }
   void CutUnread(SteadyTime before) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kAnswering || answered_ > before) return;
     answered_ = SteadyTime::max();
     core_.log.CutOff(method(), context_.peer());
     context_.TryCancel();
+  }
+  void CutUnsent(SteadyTime before) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ == State::kReading && reading_ < before) Finish(MemoryShort());
   }
   const char* method() const override { return entry_.method->name; }
 
@@ -61,20 +68,25 @@ class ServedCall final : public OpenCall {
     began_ = std::chrono::steady_clock::now();
     token_.emplace(DeadlineOf(context_));
     const absl::Status admitted = core_.under_way.Enter();
-    const bool draining = admitted.ok() && !core_.open_calls.Add(this);
-    listed_ = admitted.ok() && !draining;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool listed = admitted.ok() && core_.open_calls.Add(this);
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
     entered_ = admitted.ok();
-    pending_ = 1;  // done_
+    listed_ = listed;
+    if (cancelled_) token_->Stop(StopReason::kCancelled);
     if (listed_ && !draining_) {
       Read();
     } else {
       Finish(admitted.ok() ? ShuttingDown() : admitted);
     }
-    return false;
+    return Leave(&lock);
   }
   void Read() {
+    if (entry_.method->weight == Weight::kHeavy && core_.memory_short.load(std::memory_order_relaxed)) {
+      return Finish(MemoryShort());
+    }
     state_ = State::kReading;
+    reading_ = std::chrono::steady_clock::now();
     ++pending_;
     wire_.Read(&request_, read_.tag());
   }
@@ -151,6 +163,9 @@ class ServedCall final : public OpenCall {
     wire_.WriteAndFinish(response_, grpc::WriteOptions(), End(absl::OkStatus()), finished_.tag());
   }
   void Finish(const absl::Status& status) {
+    request_.Clear();  // the status may be long under way
+    response_.Clear();
+    request_share_.Hold(0);
     state_ = State::kAnswering;
     answered_ = std::chrono::steady_clock::now();
     ++pending_;
@@ -168,9 +183,11 @@ class ServedCall final : public OpenCall {
   }
   // The call is over, however it ended; a client that went away is known by it.
   bool OnDone(bool, Taker) {
-    if (context_.IsCancelled()) token_->Stop(StopReason::kCancelled);
+    const bool cancelled = context_.IsCancelled();
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
+    cancelled_ = cancelled;
+    if (cancelled && state_ != State::kAccepting) token_->Stop(StopReason::kCancelled);
     return Leave(&lock);
   }
   bool Leave(std::unique_lock<std::mutex>* lock) {
@@ -191,13 +208,13 @@ class ServedCall final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
-  bool listed_ = false;  // in open_calls
 
   std::mutex mutex_;  // guards what follows
   State state_ = State::kAccepting;
-  int pending_ = 0;  // operations, and work, under way
-  bool entered_ = false, draining_ = false;
-  SteadyTime answered_ = SteadyTime::max();
+  int pending_ = 2;       // operations, and work, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;   // in open_calls
+  bool entered_ = false, draining_ = false, cancelled_ = false;
+  SteadyTime reading_, answered_ = SteadyTime::max();  // since when
   grpc::ByteBuffer request_, response_ = EmptyMessage();
   InFlightShare request_share_, answer_share_;
 

@@ -28,7 +28,6 @@ constexpr absl::Duration kMinClientPing = absl::Seconds(5);
 constexpr absl::Duration kFlush = absl::Milliseconds(300);  // for answers on their way
 constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
 constexpr int kMaxStreamsPerConnection = 256;
-constexpr int64_t kBaseBytes = int64_t{160} << 20;  // threads, gRPC, code, allocator, 1,000 connections; measured
 
 int Milliseconds(absl::Duration d) { return static_cast<int>(absl::ToInt64Milliseconds(d)); }
 
@@ -61,8 +60,6 @@ class ServerImpl final : public Server {
 
   const std::string& address() const override { return address_; }
   Core& core() override { return core_; }
-
-  int64_t constant_bytes() const override { return kBaseBytes + 2 * core_.in_flight.limit_bytes(); }
 
   void Unready() override { services_.Unready(); }
 

@@ -30,9 +30,6 @@ class Server {
   virtual const std::string& address() const = 0;  // unix:/path or host:port, the port that was taken
   virtual Core& core() = 0;
 
-  // The memory that the process may have besides core().options.memory_limit_bytes: its own, and what is under way.
-  virtual int64_t constant_bytes() const = 0;
-
   // Health turns NOT_SERVING, and calls go on: for a balancer to look elsewhere before Shutdown.
   virtual void Unready() = 0;
 

@@ -1,9 +1,12 @@
 #include "service/services.h"
 
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
 #include "service/rpc_methods.h"
@@ -14,10 +17,25 @@ namespace {
 constexpr int kDecodeLanes = 8;   // streams that may work at once; a lane without one costs a sleeping thread
 constexpr int kFrontThreads = 2;  // one may be descheduled
 constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; beyond them it is refused
-constexpr auto kMonitorPeriod = std::chrono::milliseconds(500);
+constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
+constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
+constexpr auto kMessageTime = std::chrono::milliseconds(200);  // to come whole, where memory is short
 constexpr auto kUnreadFor = std::chrono::seconds(10);  // an answer, until its client is cut off
 constexpr auto kStuckFor = std::chrono::seconds(10);   // all workers, until health says so
 constexpr int64_t kWorthTrimming = 64 << 20;
+
+int64_t ResidentBytes() {
+  char text[128];
+  const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t count = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  if (count <= 0) return 0;
+  text[count] = 0;
+  long long all = 0, resident = 0;
+  if (sscanf(text, "%lld %lld", &all, &resident) != 2) return 0;
+  return resident * sysconf(_SC_PAGESIZE);
+}
 
 }  // namespace
 
@@ -42,9 +60,8 @@ void Services::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(health_.service());
   if (!polling_) queue_ = builder->AddCompletionQueue();
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
-  builder->SetResourceQuota(grpc::ResourceQuota("seine")
-                                .Resize(static_cast<size_t>(core_.in_flight.limit_bytes()))
-                                .SetMaxThreads(kReflectionThreads));
+  // No memory in the quota: gRPC 1.51 makes room by resetting streams, whosever they are. Monitor chooses better.
+  builder->SetResourceQuota(grpc::ResourceQuota("seine").SetMaxThreads(kReflectionThreads));
 }
 
 void Services::Start() {
@@ -86,19 +103,36 @@ void Services::Work() {
   while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Come(ok, Taker::kFront);
 }
 
+// Bytes that are on their way into messages are gRPC's and uncounted: what the process holds tells of them.
+void Services::GuardMemory() {
+  const int64_t stored = core_.budget->used_bytes();
+  const int64_t allowed = stored + stored / 16 + core_.ConstantBytes() - core_.in_flight.limit_bytes() / 2;
+  if (ResidentBytes() <= allowed) {
+    core_.memory_short.store(false, std::memory_order_relaxed);
+    return;
+  }
+  malloc_trim(0);  // freed, but kept by the allocator
+  const bool is_short = ResidentBytes() > allowed;
+  core_.memory_short.store(is_short, std::memory_order_relaxed);
+  if (is_short) core_.open_calls.CutUnsent(std::chrono::steady_clock::now() - kMessageTime);
+}
+
 void Services::Monitor() {
   int64_t peak = 0;  // of bytes under way since memory was given back
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; })) {
+  for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
     const bool draining = draining_;
     lock.unlock();
-    core_.open_calls.CutUnread(std::chrono::steady_clock::now() - kUnreadFor);
-    if (!draining) health_.Set(!core_.executor.StuckFor(kStuckFor) && !lanes_.StuckFor(kStuckFor));
-    // The allocator keeps what large messages took, for more of them.
-    peak = std::max(peak, core_.in_flight.TakePeak());
-    if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {
-      malloc_trim(0);
-      peak = 0;
+    GuardMemory();
+    if (round % kSlowRounds == 0) {
+      core_.open_calls.CutUnread(std::chrono::steady_clock::now() - kUnreadFor);
+      if (!draining) health_.Set(!core_.executor.StuckFor(kStuckFor) && !lanes_.StuckFor(kStuckFor));
+      // The allocator keeps what large messages took, for more of them.
+      peak = std::max(peak, core_.in_flight.TakePeak());
+      if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {
+        malloc_trim(0);
+        peak = 0;
+      }
     }
     lock.lock();
   }

@@ -40,7 +40,8 @@ class Services {
 
  private:
   void Work();     // on the queue of all calls but Decode
-  void Monitor();  // cuts off who does not read, looks after health, gives memory back
+  void Monitor();  // cuts off who does not read, looks after health and memory
+  void GuardMemory();
 
   Core& core_;
   const bool polling_;

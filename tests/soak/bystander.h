@@ -1,0 +1,62 @@
+// The stranger: a client that does nothing wrong while others do, and measures what it gets. Decode steps on a context
+// of its own, health calls, new connections.
+#ifndef SEINE_TESTS_SOAK_BYSTANDER_H_
+#define SEINE_TESTS_SOAK_BYSTANDER_H_
+
+#include <atomic>
+#include <mutex>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace seine::soak {
+
+struct Client;
+
+// Milliseconds.
+struct Latencies {
+  std::vector<double> all;
+  double Quantile(double q) const;  // 0: none
+  double Max() const;
+};
+
+class Bystander {
+ public:
+  // Appends its prompt; `ok` says whether that went well.
+  explicit Bystander(const std::string& address);
+  ~Bystander();
+  bool ok() const { return ok_; }
+
+  void Start();
+  void Stop();
+
+  // Since Start. Steps are wrong where the answer is not the one that the same queries had before.
+  const Latencies& steps() const { return steps_; }
+  const Latencies& health() const { return health_; }
+  const Latencies& connections() const { return connections_; }
+  int64_t wrong_answers() const { return wrong_; }
+  int64_t failures() const { return failures_; }  // calls with a status that is not OK
+  std::string first_failure() const { return first_failure_; }
+  bool expects_refusals = false;  // of new connections
+
+ private:
+  void Decode();
+  void Probe();
+  void Failed(const std::string& what);
+
+  const std::string address_;
+  std::unique_ptr<Client> decoding_, probing_;  // connected before the attack
+  bool ok_ = false;
+  std::string expected_;  // the answer, serialised, without times
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> wrong_{0}, failures_{0};
+  std::mutex mutex_;
+  std::string first_failure_;
+  Latencies steps_, health_, connections_;
+  std::thread decode_, probe_;
+};
+
+}  // namespace seine::soak
+
+#endif  // SEINE_TESTS_SOAK_BYSTANDER_H_

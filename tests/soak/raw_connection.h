@@ -1,0 +1,33 @@
+// HTTP/2 by hand on a Unix socket: for connections without calls, streams that are reset, and bytes that are no frames.
+#ifndef SEINE_TESTS_SOAK_RAW_CONNECTION_H_
+#define SEINE_TESTS_SOAK_RAW_CONNECTION_H_
+
+#include <cstdint>
+#include <string>
+
+namespace seine::soak {
+
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& address);  // unix:/path
+  ~RawConnection();
+  RawConnection(RawConnection&& other) noexcept;
+  RawConnection(const RawConnection&) = delete;
+
+  bool Open();
+  // Sends the preface and SETTINGS, and waits for the server's first frame. False: none, or a GOAWAY, within the time.
+  bool Handshake(int milliseconds);
+  bool Send(const std::string& bytes) const;  // false: the server has closed, or does not read for a second
+  void Drain() const;                         // reads and drops what is there
+
+  static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
+  static std::string Headers(uint32_t stream, const std::string& path);  // of a gRPC call
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace seine::soak
+
+#endif  // SEINE_TESTS_SOAK_RAW_CONNECTION_H_
