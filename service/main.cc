@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/spelling.h"
+#include "profile/standard_output.h"
 #include "service/address.h"
 #include "service/config.h"
 #include "service/log.h"
@@ -159,4 +160,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace seine
 
-int main(int argc, char** argv) { return seine::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = seine::Main(argc, argv);
+  const absl::Status printed = seine::FinishStandardOutput();
+  return code != 0 || printed.ok() ? code : seine::Fail(seine::kFailed, printed.message());
+}

@@ -2,6 +2,7 @@
 #include "client/cli/command_line.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,15 @@ std::string Unknown(const std::vector<std::string>& remaining) {
   const auto flag = std::find_if(remaining.begin(), remaining.end(),
                                  [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
   return flag != remaining.end() ? *flag : remaining.front();
+}
+
+bool IsUtf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
 }
 
 // Fields whose flag has another name than the field's last part.
@@ -124,6 +134,21 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
     }
   }
   return UsageError(absl::StrCat(path, path.empty() ? "" : ": ", what, " (", help, " --help)"));
+}
+
+absl::Status CheckWireText(const CLI::App& command) {
+  static constexpr const char* kStayHere[] = {"FILE",     "--file",   "--vector", "--trace",   "--out",
+                                              "--server", "--tensor", "--values", "--queries", "--filters"};
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      const std::string name = option->get_name();
+      if (std::find(std::begin(kStayHere), std::end(kStayHere), name) != std::end(kStayHere)) continue;
+      for (const std::string& value : option->results()) {
+        if (!IsUtf8(value)) return UsageError(absl::StrCat(name, ": must be UTF-8"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool WantsJson(int argc, char** argv) {
