@@ -141,6 +141,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = Resolve(&*config);
   if (!status.ok()) return Fail(kBadConfiguration, status.message());
   if (line.check_config) {
+    if (auto s = CheckStart(*config); !s.ok()) return Fail(kBadConfiguration, s.message());
     for (const std::string& warning : config->warnings) std::cerr << "seined: warning: " << warning << std::endl;
     std::cout << ToYaml(*config);
     return 0;
