@@ -48,7 +48,8 @@ Try it:
   seine health                           # the command line finds that socket by itself
 SIGTERM or SIGINT: health turns NOT_SERVING, calls under way end within server.grace seconds, exit code 0. A second one kills.
 SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; the log says what. Where the
-terminal that seined was started from is closed, SIGHUP is a SIGTERM.)";
+terminal that seined was started from is closed, SIGHUP is a SIGTERM.
+SIGQUIT ends it at once with a core dump. SIGUSR1, SIGUSR2, SIGALRM, SIGPROF and the like do nothing.)";
 
 int Fail(int code, absl::string_view what) {
   std::cerr << "seined: " << what << std::endl;
