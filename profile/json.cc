@@ -49,4 +49,13 @@ std::string ShownJson(const nlohmann::json& value) {
   return text;
 }
 
+bool IsUtf8(absl::string_view text) {
+  try {
+    nlohmann::json(std::string(text)).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
 }  // namespace seine

@@ -21,6 +21,9 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text);
 // A value as an error names it: in ASCII, and its beginning alone where it is long.
 std::string ShownJson(const nlohmann::json& value);
 
+// Whether JSON, YAML and messages can hold it.
+bool IsUtf8(absl::string_view text);
+
 }  // namespace seine
 
 #endif  // SEINE_PROFILE_JSON_H_

@@ -73,6 +73,7 @@ absl::StatusOr<YAML::Node> LoadYaml(const std::string& path) {
   const absl::StatusOr<File> file = File::Open(path);
   const absl::StatusOr<std::string> text = file.ok() ? file->ReadAll(kMaxYamlBytes) : file.status();
   if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  if (!IsUtf8(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": must be UTF-8"));
   try {
     std::istringstream stream(*text);
     YAML::Parser parser(stream);

@@ -2,7 +2,6 @@
 #include "client/cli/command_line.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/client.h"
+#include "profile/json.h"
 #include "profile/spelling.h"
 
 namespace seine::cli {
@@ -46,15 +46,6 @@ std::string Unknown(const std::vector<std::string>& remaining) {
   const auto flag = std::find_if(remaining.begin(), remaining.end(),
                                  [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
   return flag != remaining.end() ? *flag : remaining.front();
-}
-
-bool IsUtf8(const std::string& text) {
-  try {
-    nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
 }
 
 // Fields whose flag has another name than the field's last part.

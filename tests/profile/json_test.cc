@@ -50,6 +50,13 @@ TEST(Json, ALongValueIsShownByItsBeginning) {
   EXPECT_EQ(ShownJson(nlohmann::json(std::string(1000, 'x'))), "\"" + std::string(199, 'x') + "...");
 }
 
+TEST(Json, KnowsUtf8) {
+  for (const char* text : {"", "a", "Zo\xc3\xab", "\xf0\x9f\x90\x9f", "\x01"}) EXPECT_TRUE(IsUtf8(text)) << text;
+  for (const char* text : {"\x80", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "a\xff", "\xf5\x80\x80\x80"}) {
+    EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+}
+
 TEST(Json, ARopeNestedWithoutEndIsRefused) {
   const std::string deep = Nested(kWithoutEnd);
   for (const std::string& json : {deep, absl::StrCat(R"({"rope_theta": )", deep, "}"),

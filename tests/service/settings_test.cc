@@ -78,6 +78,12 @@ TEST_F(SettingsTest, AKeyTwiceIsRefused) {
   ExpectRefused("indexes: [{name: a, zones: {sink: 4, local: 8, sink: 4}}]", ":1: 'sink' stands twice in one map");
 }
 
+// No answer about the index could hold such a name.
+TEST_F(SettingsTest, WhatIsNotUtf8IsRefused) {
+  ExpectRefused("indexes: [{name: a, model: \"x\xff\xfe\"}]", ": must be UTF-8");
+  ExpectRefused("log: {level: info} # \xed\xa0\x80", ": must be UTF-8");
+}
+
 TEST_F(SettingsTest, ASecondDocumentIsRefused) {
   ExpectRefused(std::string(kTwoSections) + "---\nserver: {threads: 2}\n",
                 ":3: a second document begins, and settings are one");
