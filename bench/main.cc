@@ -10,6 +10,7 @@
 #include "bench/prompt_command.h"
 #include "bench/recall_command.h"
 #include "bench/subspace_command.h"
+#include "profile/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/service_command.h"
 #include "client/cli/command_line.h"
@@ -32,6 +33,12 @@ std::string Explained(const CLI::App& app, const CLI::ParseError& error) {
 #else
   return error.what();
 #endif
+}
+
+int Ended(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "seine-bench: %s\n", std::string(status.message()).c_str());
+  return IsInput(status.code()) ? kWrongInput : kFailed;
 }
 
 }  // namespace
@@ -57,12 +64,14 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    if (e.get_exit_code() == 0) {  // --help
+      app.exit(e);
+      return Ended(seine::FinishStandardOutput());
+    }
     std::fprintf(stderr, "seine-bench: %s\n", Explained(app, e).c_str());
     return kWrongInput;
   }
-  const absl::Status status = run();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "seine-bench: %s\n", std::string(status.message()).c_str());
-  return IsInput(status.code()) ? kWrongInput : kFailed;
+  absl::Status status = run();
+  if (status.ok()) status = seine::FinishStandardOutput();
+  return Ended(status);
 }

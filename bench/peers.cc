@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/bandwidth.h"
+#include "profile/json.h"
 
 namespace seine::bench {
 namespace {
@@ -90,11 +91,14 @@ absl::StatusOr<std::string> OutputOf(const std::string& command) {
 }
 
 absl::StatusOr<PeerResult> Parse(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
+  if (!json.ok())
+    return absl::DataLossError(absl::StrCat(
+        "--peers: the command printed something else than its JSON: what stands there ", json.status().message()));
   PeerResult result;
   try {
-    result.versions = json.at("versions");
-    for (const nlohmann::json& r : json.at("rows")) {
+    result.versions = json->at("versions");
+    for (const nlohmann::json& r : json->at("rows")) {
       Row row;
       row.peer = true;
       row.name = r.at("name");

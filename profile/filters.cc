@@ -63,7 +63,7 @@ Filters FiltersFromQueries(const float* queries, int64_t count, int num_kv_heads
 
 absl::StatusOr<std::vector<Filters>> ReadFilters(const std::string& path, bool negated, int num_layers,
                                                  int num_kv_heads, int head_dim) {
-  absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  absl::StatusOr<TensorFile> file = TensorFile::Read(path);
   if (!file.ok()) return file.status();
   absl::StatusOr<TensorFile::Tensor> tensor = file->Get("q_filters");
   if (!tensor.ok()) return tensor.status();

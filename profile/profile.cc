@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "profile/json.h"
 #include "profile/tensor_file.h"
 #include "profile/tensor_writer.h"
 
@@ -171,9 +172,9 @@ class Reader {
       if (!value.ok()) return value.status();
       *out = *std::move(value);
     }
-    const Json list = Json::parse(texts, nullptr, false);
-    if (!list.is_array()) return BadProfile(path(), "texts: must be a JSON list of strings");
-    for (const Json& text : list) {
+    const absl::StatusOr<Json> list = ParseJson(texts);
+    if (!list.ok() || !list->is_array()) return BadProfile(path(), "texts: must be a JSON list of strings");
+    for (const Json& text : *list) {
       if (!text.is_string()) return BadProfile(path(), "texts: must be a JSON list of strings");
       profile_.texts.push_back(text.get<std::string>());
     }
@@ -281,14 +282,15 @@ MatrixXd Profile::GroupQueryMoment(int layer, int kv_head) const {
 }
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path) {
-  absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  absl::StatusOr<TensorFile> file = TensorFile::Read(path);
   if (!file.ok()) return file.status();
   return Reader(*std::move(file)).Read();
 }
 
-absl::Status CheckIsProfile(const std::string& path) {
-  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+absl::Status CheckIsProfile(const std::string& path, std::string* checksum) {
+  const absl::StatusOr<TensorFile> file = TensorFile::ReadHeader(path);
   if (!file.ok()) return file.status();
+  if (checksum != nullptr) *checksum = std::string(file->checksum());
   const absl::Status status = FormatOf(*file).status();
   return status.ok() ? status : absl::FailedPreconditionError(status.message());
 }

@@ -11,7 +11,8 @@
 // in the other one, its profile is brought to it (layout.h). A profile that states no RoPE states no layout either: it
 // is taken as it is. metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json
 // states it, empty if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads,
-// head_dim, key_tokens, query_tokens (measured, a layer), licence.
+// head_dim, key_tokens, query_tokens (measured, a layer), licence; and seine_checksum, over the whole file (checksum.h),
+// which files written before it was thought of do without.
 #ifndef SEINE_PROFILE_PROFILE_H_
 #define SEINE_PROFILE_PROFILE_H_
 
@@ -56,13 +57,15 @@ std::vector<Eigen::VectorXd> MeansOf(const std::vector<float>& values, int heads
 std::vector<Eigen::MatrixXd> MomentsOf(const std::vector<float>& values, int heads, int head_dim);
 inline int64_t TriangleSize(int64_t head_dim) { return head_dim * (head_dim + 1) / 2; }
 
-// Errors open with the path: NOT_FOUND, PERMISSION_DENIED, DATA_LOSS (cut short), INVALID_ARGUMENT (no profile, another
-// version, a tensor missing or of another shape, a NaN, a matrix that is not positive semi-definite to rounding).
+// Errors open with the path: NOT_FOUND, PERMISSION_DENIED, DATA_LOSS (cut short, or not what its checksum states),
+// INVALID_ARGUMENT (no regular file, no profile, another version, a tensor missing or of another shape, a value that is
+// not finite, a matrix that is not positive semi-definite to rounding).
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
 // Whether a file says that it is a profile, of this version or another; nothing but its header is read.
-// FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile.
-absl::Status CheckIsProfile(const std::string& path);
+// FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile. `checksum` gets what
+// the file states; empty: it was written before profiles had one, or by somebody else, and damage to it goes unseen.
+absl::Status CheckIsProfile(const std::string& path, std::string* checksum = nullptr);
 
 enum class ProfilePrecision : uint8_t { kFloat16, kFloat32 };
 // Writes beside the path and renames, so that a reader never sees half a file.

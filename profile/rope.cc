@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "profile/json.h"
 
 namespace seine {
 namespace {
@@ -47,7 +48,7 @@ class Fields {
       return otherwise.value_or(least);
     }
     if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() < least) {
-      Fail(Wrong(name, "must be a number of at least ", least, ", not ", Shown(*value)));
+      Fail(Wrong(name, "must be a number of at least ", least, ", not ", ShownJson(*value)));
       return least;
     }
     return value->get<double>();
@@ -70,7 +71,7 @@ class Fields {
     const Json* value = Find(name);
     if (value == nullptr) return otherwise;
     if (!value->is_boolean()) {
-      Fail(Wrong(name, "must be true or false, not ", Shown(*value)));
+      Fail(Wrong(name, "must be true or false, not ", ShownJson(*value)));
       return otherwise;
     }
     return value->get<bool>();
@@ -83,8 +84,6 @@ class Fields {
                                                                       : "max_position_embeddings",
                   1);
   }
-
-  static std::string Shown(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
   void Fail(const absl::Status& status) { status_.Update(status); }
   const absl::Status& status() const { return status_; }
@@ -180,7 +179,9 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   Rope rope;
   rope.style = style;
   if (json.empty()) return rope;
-  const Json object = Json::parse(json.begin(), json.end(), nullptr, false);
+  const absl::StatusOr<Json> parsed = ParseJson(json);
+  if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("rope: ", parsed.status().message()));
+  const Json& object = *parsed;
   if (object.is_null()) return rope;
   if (!object.is_object()) return absl::InvalidArgumentError("rope: must be a JSON object");
   if (head_dim < 4 || head_dim % 2 != 0) {
@@ -219,8 +220,7 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   } else if (type == "llama3") {
     rope.inv_freq = Llama3(&fields, theta, head_dim);
   } else {
-    fields.Fail(
-        Wrong("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", Fields::Shown(*named)));
+    fields.Fail(Wrong("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", ShownJson(*named)));
   }
   if (!fields.status().ok()) return fields.status();
   return rope;

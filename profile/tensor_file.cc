@@ -2,13 +2,7 @@
 // size.
 #include "profile/tensor_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -19,6 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "profile/checksum.h"
+#include "profile/json.h"
 
 namespace seine {
 namespace {
@@ -28,6 +24,8 @@ using Type = TensorFile::Type;
 using Tensor = TensorFile::Tensor;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // safetensors' own limit
+constexpr uint64_t kMaxPrefix = 12;                // before a header of either format
+constexpr uint64_t kMaxReadBytes = uint64_t{2} << 30;
 constexpr absl::string_view kNpyMagic("\x93NUMPY", 6);
 
 struct TypeRow {
@@ -56,13 +54,6 @@ absl::Status BadFile(const std::string& path, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
 }
 
-absl::Status ReadError(const std::string& path, int error) {
-  const std::string text = absl::StrCat(path, ": ", std::strerror(error));
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
-  return absl::UnavailableError(text);
-}
-
 // Product of `shape` times `element`; false where it does not fit.
 bool ByteSize(const std::vector<int64_t>& shape, size_t element, size_t* bytes) {
   size_t product = element;
@@ -85,18 +76,18 @@ absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, 
   const auto row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& candidate) {
     return dtype.is_string() && dtype.get_ref<const std::string&>() == candidate.safetensors_name;
   });
-  if (row == std::end(kTypes)) return bad("unknown dtype ", dtype.dump());
+  if (row == std::end(kTypes)) return bad("unknown dtype ", ShownJson(dtype));
   tensor.type = row->type;
 
   const Json& shape = entry["shape"];
   if (!shape.is_array()) return bad("shape must be a list");
   for (const Json& dim : shape) {
     if (!dim.is_number_unsigned() || dim.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
-      return bad("shape ", shape.dump(), " holds something that is no size");
+      return bad("shape ", ShownJson(shape), " holds something that is no size");
     }
     tensor.shape.push_back(dim.get<int64_t>());
   }
-  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return bad("shape ", shape.dump(), " is too large");
+  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return bad("shape ", ShownJson(shape), " is too large");
 
   const Json& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
@@ -105,7 +96,8 @@ absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, 
   }
   const uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
   if (begin > end || end - begin != tensor.bytes) {
-    return bad("data_offsets ", offsets.dump(), " contradict shape ", shape.dump(), " of ", row->safetensors_name);
+    return bad("data_offsets ", ShownJson(offsets), " contradict shape ", ShownJson(shape), " of ",
+               row->safetensors_name);
   }
   if (end > data_size) {
     return Torn(path, "tensor ", name, " ends at byte ", end, " of the data and the file holds ", data_size);
@@ -126,6 +118,27 @@ absl::StatusOr<absl::string_view> NpyValue(const std::string& path, absl::string
   return absl::StripTrailingAsciiWhitespace(rest.substr(0, absl::StartsWith(rest, "(") ? end + 1 : end));
 }
 
+// A file that stops inside the magic is a torn .npy: 0x93 opens no safetensors file of sane header length and '{'.
+bool IsNpy(absl::string_view start) { return start == kNpyMagic.substr(0, start.size()); }
+
+// Where the header ends of a file that opens with `start`, its first bytes; at least kMaxPrefix, and no further than a
+// header may go.
+uint64_t HeaderEnd(absl::string_view start) {
+  const bool npy = IsNpy(start.substr(0, kNpyMagic.size()));
+  const size_t at = npy ? 8 : 0;
+  uint64_t header_size = 0, width = npy ? (start.size() > 6 && start[6] == 1 ? 2 : 4) : 8;
+  std::memcpy(&header_size, start.data() + std::min(at, start.size()),
+              std::min<size_t>(width, start.size() - std::min(at, start.size())));
+  return std::max(kMaxPrefix, at + width + std::min(header_size, kMaxHeaderBytes));
+}
+
+// A string's bytes, kept.
+absl::StatusOr<std::shared_ptr<const uint8_t>> Own(absl::StatusOr<std::string> text) {
+  if (!text.ok()) return text.status();
+  const auto kept = std::make_shared<const std::string>(*std::move(text));
+  return std::shared_ptr<const uint8_t>(kept, reinterpret_cast<const uint8_t*>(kept->data()));
+}
+
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 31, fraction = half & 1023;
@@ -142,66 +155,68 @@ float HalfToFloat(uint16_t half) {
 
 }  // namespace
 
-// The mapped bytes of a file.
-class TensorFile::Mapping {
- public:
-  static absl::StatusOr<std::shared_ptr<const Mapping>> Map(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ReadError(path, errno);
-    struct stat info;
-    const int stat_error = fstat(fd, &info) < 0 ? errno : 0;
-    const bool regular = stat_error == 0 && S_ISREG(info.st_mode);
-    const size_t size = regular ? info.st_size : 0;
-    void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
-    const int map_error = data == MAP_FAILED ? errno : 0;
-    close(fd);
-    if (stat_error != 0) return ReadError(path, stat_error);
-    if (!regular) return BadFile(path, "not a regular file");
-    if (map_error != 0) return ReadError(path, map_error);
-    if (size == 0) return Torn(path, "the file is empty");
-    return std::shared_ptr<const Mapping>(new Mapping(static_cast<const uint8_t*>(data), size));
-  }
-  ~Mapping() { munmap(const_cast<uint8_t*>(data_), size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const uint8_t* data() const { return data_; }
-  size_t size() const { return size_; }
-  absl::string_view text(size_t begin, size_t count) const {
-    return absl::string_view(reinterpret_cast<const char*>(data_) + begin, count);
-  }
-
- private:
-  Mapping(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  const uint8_t* data_;
-  size_t size_;
-};
-
 absl::StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
+  return Parse(path, [](const File& file) { return file.Map(); });
+}
+
+absl::StatusOr<TensorFile> TensorFile::Read(const std::string& path) {
+  absl::StatusOr<TensorFile> file = Parse(path, [](const File& opened) { return Own(opened.ReadAll(kMaxReadBytes)); });
+  if (!file.ok() || file->checksum().empty()) return file;
+  const absl::Status status = VerifyChecksum(file->Text(0, file->size_), file->data_begin_, file->checksum());
+  return status.ok() ? std::move(file) : absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+absl::StatusOr<TensorFile> TensorFile::ReadHeader(const std::string& path) {
+  absl::StatusOr<TensorFile> file = Parse(path, [](const File& opened) -> absl::StatusOr<Bytes> {
+    const absl::StatusOr<std::string> start = opened.Read(0, std::min(opened.size(), kMaxPrefix));
+    if (!start.ok()) return start.status();
+    return Own(opened.Read(0, std::min(opened.size(), HeaderEnd(*start))));
+  });
+  if (!file.ok()) return file;
+  for (auto& [name, tensor] : file->tensors_) tensor.data = nullptr;
+  return file;
+}
+
+absl::StatusOr<TensorFile> TensorFile::Parse(const std::string& path,
+                                             absl::FunctionRef<absl::StatusOr<Bytes>(const File&)> bytes_of) {
+  const absl::StatusOr<File> opened = File::Open(path);
+  if (!opened.ok()) return opened.status();
+  if (opened->size() == 0) return Torn(path, "the file is empty");
+  absl::StatusOr<Bytes> bytes = bytes_of(*opened);
+  if (!bytes.ok()) return bytes.status();
   TensorFile file;
   file.path_ = path;
-  absl::StatusOr<std::shared_ptr<const Mapping>> mapping = Mapping::Map(path);
-  if (!mapping.ok()) return mapping.status();
-  file.mapping_ = *std::move(mapping);
-  const absl::string_view start = file.mapping_->text(0, std::min(file.mapping_->size(), kNpyMagic.size()));
-  // A file that stops inside the magic is a torn .npy: 0x93 opens no safetensors file of sane header length and '{'.
-  const bool npy = start == kNpyMagic.substr(0, start.size());
-  const absl::Status status = npy ? file.ReadNpy() : file.ReadSafetensors();
+  file.bytes_ = *std::move(bytes);
+  file.size_ = opened->size();
+  const absl::Status status =
+      IsNpy(file.Text(0, std::min(file.size_, kNpyMagic.size()))) ? file.ReadNpy() : file.ReadSafetensors();
   if (!status.ok()) return status;
   return file;
 }
 
+absl::string_view TensorFile::Text(size_t begin, size_t count) const {
+  return absl::string_view(reinterpret_cast<const char*>(bytes_.get()) + begin, count);
+}
+
+absl::string_view TensorFile::checksum() const {
+  const auto it = metadata_.find(kChecksumKey);
+  return it == metadata_.end() ? absl::string_view() : absl::string_view(it->second);
+}
+
 absl::Status TensorFile::ReadSafetensors() {
-  const size_t size = mapping_->size();
+  const size_t size = size_;
   uint64_t header_size = 0;
   if (size < sizeof(header_size) + 1) return Torn(path_, "only ", size, " bytes; neither safetensors nor .npy");
-  std::memcpy(&header_size, mapping_->data(), sizeof(header_size));
-  if (mapping_->data()[8] != '{' || header_size > kMaxHeaderBytes) {
+  std::memcpy(&header_size, bytes_.get(), sizeof(header_size));
+  if (bytes_.get()[8] != '{' || header_size > kMaxHeaderBytes) {
     return BadFile(path_, "neither a safetensors nor a .npy file");
   }
   if (header_size > size - 8) return Torn(path_, "the header has ", header_size, " bytes and the file ", size);
-  const Json header = Json::parse(mapping_->data() + 8, mapping_->data() + 8 + header_size, nullptr, false);
+  const absl::StatusOr<Json> parsed_header = ParseJson(Text(8, header_size));
+  if (!parsed_header.ok()) return BadFile(path_, "the safetensors header ", parsed_header.status().message());
+  const Json& header = *parsed_header;
   if (!header.is_object()) return BadFile(path_, "the safetensors header is not JSON");
+  data_begin_ = 8 + header_size;
 
   const uint64_t data_size = size - 8 - header_size;
   std::vector<std::pair<uint64_t, std::string>> order;
@@ -214,7 +229,7 @@ absl::Status TensorFile::ReadSafetensors() {
       }
       continue;
     }
-    auto parsed = ParseEntry(path_, name, entry, mapping_->data() + 8 + header_size, data_size);
+    auto parsed = ParseEntry(path_, name, entry, bytes_.get() + 8 + header_size, data_size);
     if (!parsed.ok()) return parsed.status();
     order.emplace_back(parsed->first, name);
     tensors_.emplace(name, std::move(parsed->second));
@@ -236,17 +251,18 @@ absl::Status TensorFile::ReadSafetensors() {
 }
 
 absl::Status TensorFile::ReadNpy() {
-  const size_t size = mapping_->size();
+  const size_t size = size_;
   if (size < 10) return Torn(path_, "only ", size, " bytes of a .npy file");
-  const uint8_t* data = mapping_->data();
+  const uint8_t* data = bytes_.get();
   const int version = data[6];
   if (version < 1 || version > 3) return BadFile(path_, ".npy version ", version, " is unknown");
   const size_t prefix = version == 1 ? 10 : 12;
   if (size < prefix) return Torn(path_, "only ", size, " bytes of a .npy file");
   uint32_t header_size = 0;
   std::memcpy(&header_size, data + 8, prefix - 8);
+  if (header_size > kMaxHeaderBytes) return BadFile(path_, ".npy header of ", header_size, " bytes");
   if (header_size > size - prefix) return Torn(path_, "the header has ", header_size, " bytes and the file ", size);
-  const absl::string_view header = mapping_->text(prefix, header_size);
+  const absl::string_view header = Text(prefix, header_size);
   const auto descr = NpyValue(path_, header, "descr"), order = NpyValue(path_, header, "fortran_order"),
              shape = NpyValue(path_, header, "shape");
   for (const auto* value : {&descr, &order, &shape}) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "profile/checksum.h"
 
 namespace seine {
 namespace {
@@ -27,12 +28,15 @@ absl::Status WriteError(const std::string& path, int error) {
   return absl::UnavailableError(text);
 }
 
-// Length, then JSON, padded so that the tensors begin on 8 bytes.
+// Length, then JSON with the checksum of all that is to be written, padded so that the tensors begin on 8 bytes.
 absl::StatusOr<std::string> MakeHeader(const std::vector<OutputTensor>& tensors,
                                        const std::vector<std::pair<std::string, std::string>>& metadata,
                                        const std::string& path) {
   OrderedJson header;
-  for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
+  header["__metadata__"][kChecksumKey] = kChecksumToCome;
+  for (const auto& [key, value] : metadata) {
+    if (key != kChecksumKey) header["__metadata__"][key] = value;  // that of a file it was copied from
+  }
   uint64_t begin = 0;
   for (const OutputTensor& tensor : tensors) {
     const uint64_t end = begin + tensor.bytes.size();
@@ -49,7 +53,13 @@ absl::StatusOr<std::string> MakeHeader(const std::vector<OutputTensor>& tensors,
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t size = text.size();
-  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text;
+  std::string bytes = std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text;
+  const size_t digits = FindChecksumDigits(bytes, kChecksumToCome), rest = digits + kChecksumDigits;
+  uint32_t crc = Checksum(0, bytes.substr(0, digits));
+  crc = Checksum(crc, bytes.substr(rest));
+  for (const OutputTensor& tensor : tensors) crc = Checksum(crc, tensor.bytes);
+  bytes.replace(rest - (sizeof(kChecksumToCome) - 1), sizeof(kChecksumToCome) - 1, ChecksumText(crc));
+  return bytes;
 }
 
 // 0, or an errno.

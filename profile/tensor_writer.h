@@ -19,7 +19,8 @@ struct OutputTensor {
   std::string bytes;  // row-major, little-endian: product of shape times the type's size
 };
 
-// Tensors and metadata stand in the file in the order given, so equal input makes equal bytes. Errors open with the
+// Tensors and metadata stand in the file in the order given, so equal input makes equal bytes; a checksum of the whole
+// goes before the metadata (checksum.h). Errors open with the
 // path: INVALID_ARGUMENT (metadata that is not UTF-8), NOT_FOUND (no such folder), PERMISSION_DENIED, UNAVAILABLE (the
 // disk is full, say); whatever stood at the path is then as it was.
 absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,

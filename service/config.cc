@@ -16,7 +16,9 @@
 #include "absl/strings/strip.h"
 #include "profile/spelling.h"
 #include "service/address.h"
+#include "service/catalog.h"
 #include "service/convert.h"
+#include "service/yaml_file.h"
 #include "service/yaml_message.h"
 
 namespace seine {
@@ -229,15 +231,9 @@ absl::Status ApplySetting(const std::string& key, const std::string& value, cons
 }
 
 absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
-  YAML::Node root;
-  try {  // yaml-cpp reports by exceptions; they end here
-    root = YAML::LoadFile(path);
-  } catch (const YAML::BadFile&) {
-    return Wrong(absl::StrCat(path, ": cannot be read"));
-  } catch (const YAML::Exception& error) {
-    return Wrong(absl::StrCat(path, ":", error.mark.line + 1, ": ", error.msg));
-  }
-  if (auto s = ApplyRoot(root, path, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
+  const absl::StatusOr<YAML::Node> root = LoadYaml(path);
+  if (!root.ok()) return root.status();
+  if (auto s = ApplyRoot(*root, path, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
   return absl::OkStatus();
 }
 
@@ -264,6 +260,20 @@ absl::Status Resolve(ServerConfig* config) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());
     if (!index.ok()) return Wrong(absl::StrCat(entry.file, ": ", index.status().message()));
     config->server.indexes.push_back(*std::move(index));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStart(const ServerConfig& config) {
+  std::string why;
+  const bool cuda = config.server.core.backend == "cuda";
+  const std::unique_ptr<Backend> backend = MakeBackend(cuda ? "cuda" : "cpu", 1, &why);
+  if (backend == nullptr) return Wrong(absl::StrCat("backend: ", why));
+  Catalog catalog(backend.get(), nullptr);
+  for (const IndexConfig& index : config.server.indexes) {
+    if (auto s = catalog.Create(index).status(); !s.ok()) {
+      return Wrong(absl::StrCat("index ", index.name, ": ", s.message()));
+    }
   }
   return absl::OkStatus();
 }

@@ -57,6 +57,10 @@ absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& 
 // After all layers, once: opens the folder of profiles and makes server.indexes of the entries. Errors as above.
 absl::Status Resolve(ServerConfig* config);
 
+// What a start would refuse beyond Resolve, as it would say it: makes the backend and the indexes and throws them away.
+// Whether the address is free is not asked, for a server may well run as its next configuration is checked.
+absl::Status CheckStart(const ServerConfig& config);
+
 // The whole as YAML that ApplyYaml reads back.
 std::string ToYaml(const ServerConfig& config);
 

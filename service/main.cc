@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "profile/spelling.h"
+#include "profile/standard_output.h"
 #include "service/address.h"
 #include "service/config.h"
 #include "service/descriptors.h"
@@ -55,7 +56,8 @@ Try it:
 SIGTERM or SIGINT: health turns NOT_SERVING; after server.drain_delay seconds new calls are refused, and those under way
 end within server.grace seconds, exit code 0. What does not end in time is cut off, exit code 3. A second one kills.
 SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; the log says what. Where the
-terminal that seined was started from is closed, SIGHUP is a SIGTERM.)";
+terminal that seined was started from is closed, SIGHUP is a SIGTERM.
+SIGQUIT ends it at once with a core dump. SIGUSR1, SIGUSR2, SIGALRM, SIGPROF and the like do nothing.)";
 
 int Fail(int code, absl::string_view what) {
   std::cerr << "seined: " << what << std::endl;
@@ -162,6 +164,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = Resolve(&*config);
   if (!status.ok()) return Fail(kBadConfiguration, status.message());
   if (line.check_config) {
+    if (auto s = CheckStart(*config); !s.ok()) return Fail(kBadConfiguration, s.message());
     for (const std::string& warning : config->warnings) std::cerr << "seined: warning: " << warning << std::endl;
     std::cout << ToYaml(*config);
     return 0;
@@ -183,4 +186,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace seine
 
-int main(int argc, char** argv) { return seine::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = seine::Main(argc, argv);
+  const absl::Status printed = seine::FinishStandardOutput();
+  return code != 0 || printed.ok() ? code : seine::Fail(seine::kFailed, printed.message());
+}

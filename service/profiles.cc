@@ -41,10 +41,12 @@ Profiles::Listing Profiles::List() const {
       if (!absl::EndsWith(file_name, suffix)) continue;
       const std::string name(absl::StripSuffix(file_name, suffix));
       absl::Status status = CheckName(name, "");
-      if (status.ok()) status = CheckIsProfile(path);
+      std::string checksum;
+      if (status.ok()) status = CheckIsProfile(path, &checksum);
       const bool meant = suffix == kSuffixes[0] || status.code() != absl::StatusCode::kFailedPrecondition;
       if (status.ok()) {
         listing.names.push_back(name);
+        if (checksum.empty()) listing.without_checksum.push_back(file_name);
       } else if (meant) {
         listing.passed_over.push_back(
             absl::StrCat(file_name, ": ", absl::StripPrefix(status.message(), absl::StrCat(path, ": "))));
@@ -52,15 +54,11 @@ Profiles::Listing Profiles::List() const {
       break;
     }
   }
-  std::sort(listing.passed_over.begin(), listing.passed_over.end());
-  std::sort(listing.names.begin(), listing.names.end());
+  for (auto* list : {&listing.names, &listing.passed_over, &listing.without_checksum})
+    std::sort(list->begin(), list->end());
   listing.names.erase(std::unique(listing.names.begin(), listing.names.end()), listing.names.end());
   return listing;
 }
-
-std::vector<std::string> Profiles::Names() const { return List().names; }
-
-std::vector<std::string> Profiles::PassedOver() const { return List().passed_over; }
 
 std::string Profiles::PathOf(const std::string& name) const {
   if (folder_.empty() || !CheckName(name, "").ok()) return "";

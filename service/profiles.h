@@ -24,11 +24,16 @@ class Profiles {
   // The error says what is wrong with the folder.
   static absl::StatusOr<std::shared_ptr<Profiles>> Open(const std::string& folder);
 
-  std::vector<std::string> Names() const;  // as the folder is now, sorted
-  // Files that should be profiles and are none, each "FILE: why": what cannot be read, and what is called
-  // NAME.profile.safetensors but says that it is something else. Other tensor files, such as traces, may well lie
-  // there.
-  std::vector<std::string> PassedOver() const;
+  struct Listing {
+    std::vector<std::string> names;  // as the folder is now; these and the others are sorted
+    // Files that should be profiles and are none, each "FILE: why": what cannot be read, and what is called
+    // NAME.profile.safetensors but says that it is something else. Other tensor files, such as traces, may well lie
+    // there.
+    std::vector<std::string> passed_over;
+    std::vector<std::string> without_checksum;  // files: damage to them goes unseen
+  };
+  Listing List() const;
+  std::vector<std::string> Names() const { return List().names; }
   // False for what is no legal name, and where the file of that name says that it is something else, as a trace does. A
   // file that cannot be read may be meant as the profile: true, so that Find says what is wrong with it.
   bool Has(const std::string& name) const;
@@ -39,10 +44,6 @@ class Profiles {
   absl::StatusOr<std::shared_ptr<const Profile>> Find(const std::string& name, absl::string_view field);
 
  private:
-  struct Listing {
-    std::vector<std::string> names, passed_over;  // sorted
-  };
-  Listing List() const;
   std::string PathOf(const std::string& name) const;  // empty: there is none
 
   std::string folder_;                                          // empty: none

@@ -44,7 +44,11 @@ void Reload(const absl::StatusOr<ServerConfig>& again, ServerConfig* current, Co
 }
 
 void WarnOfProfiles(const Profiles& profiles) {
-  for (const std::string& file : profiles.PassedOver()) spdlog::warn("server.profiles: passed over {}", file);
+  const Profiles::Listing listing = profiles.List();
+  for (const std::string& file : listing.passed_over) spdlog::warn("server.profiles: passed over {}", file);
+  for (const std::string& file : listing.without_checksum) {
+    spdlog::warn("server.profiles: {} has no checksum: damage to it goes unseen; one that is measured anew has", file);
+  }
 }
 
 }  // namespace seine

@@ -13,7 +13,7 @@ namespace seine {
 // they are read now, not resolved; an error is logged, and nothing changes. `current` follows what was taken over.
 void Reload(const absl::StatusOr<ServerConfig>& again, ServerConfig* current, Core* core);
 
-// The folder's files that look like profiles but are none, each as a warning.
+// Warns of each of the folder's files that looks like a profile but is none, and of each profile without a checksum.
 void WarnOfProfiles(const Profiles& profiles);
 
 }  // namespace seine

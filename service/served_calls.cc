@@ -88,11 +88,13 @@ class ServedCall final : public OpenCall {
     state_ = State::kReading;
     reading_ = std::chrono::steady_clock::now();
     ++pending_;
+    receiving_ = true;
     wire_.Read(&request_, read_.tag());
   }
   bool OnRead(bool ok, Taker) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
+    receiving_ = false;
     if (state_ != State::kReading) return Leave(&lock);  // finished meanwhile
     if (!ok) {
       if (context_.IsCancelled()) {
@@ -163,7 +165,7 @@ class ServedCall final : public OpenCall {
     wire_.WriteAndFinish(response_, grpc::WriteOptions(), End(absl::OkStatus()), finished_.tag());
   }
   void Finish(const absl::Status& status) {
-    request_.Clear();  // the status may be long under way
+    if (!receiving_) request_.Clear();  // the status may be long under way
     response_.Clear();
     request_share_.Hold(0);
     state_ = State::kAnswering;
@@ -213,7 +215,7 @@ class ServedCall final : public OpenCall {
   State state_ = State::kAccepting;
   int pending_ = 2;       // operations, and work, under way: accepted_ and done_, which may come in any order
   bool listed_ = false;   // in open_calls
-  bool entered_ = false, draining_ = false, cancelled_ = false;
+  bool entered_ = false, draining_ = false, cancelled_ = false, receiving_ = false;
   SteadyTime reading_, answered_ = SteadyTime::max();  // since when
   grpc::ByteBuffer request_, response_ = EmptyMessage();
   InFlightShare request_share_, answer_share_;

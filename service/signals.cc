@@ -16,11 +16,27 @@ bool HasTerminal() {
   return fd >= 0;
 }
 
+// Ignores `signal` unless somebody takes it.
+void Ignore(int signal) {
+  struct sigaction now = {};
+  if (sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) return;
+  now.sa_handler = SIG_IGN;
+  sigaction(signal, &now, nullptr);
+}
+
+void IgnoreWhatMeansNothing() {
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGXFSZ}) {
+    Ignore(signal);
+  }
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) Ignore(signal);
+}
+
 }  // namespace
 
 Signals::Signals() : had_terminal_(HasTerminal()) {
   struct sigaction hang_up = {};
   hang_up_ignored_ = sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler == SIG_IGN;
+  IgnoreWhatMeansNothing();
   sigemptyset(&taken_);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&taken_, signal);
   pthread_sigmask(SIG_BLOCK, &taken_, nullptr);

@@ -3,6 +3,10 @@
 //   SIGTERM, SIGINT   end
 //   SIGHUP            end where the terminal that the process was started from is gone; else read again. A process that
 //                     began with SIGHUP ignored (nohup) never ends by it.
+//   SIGQUIT           end at once with a core dump, as faults do
+//   SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGXFSZ and real-time signals
+//                     nothing: each would end the process at once, sequences and all, and none asks for that. A handler
+//                     that is there already (a profiler's) stays.
 #ifndef SEINE_SERVICE_SIGNALS_H_
 #define SEINE_SERVICE_SIGNALS_H_
 

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/names.h"
 
 namespace seine::cli {
 namespace {
@@ -146,7 +147,7 @@ void AddAdminCommands(CLI::App* app, Session* session) {
   auto service = std::make_shared<std::string>();
   health->add_option("--service", *service, "One service, e.g. seine.v1.RetrievalService (default: the whole server)");
   health->add_option("--wait", session->wait_seconds, "Seconds to wait until the server serves (default: 0)")
-      ->check(CLI::Range(0.0, 1e6).description(""));
+      ->check(Between(0, 1e6));
   health->footer("Example:\n  seine health --wait 10 && echo ready");
   health->callback([=] {
     const absl::Time deadline = absl::Now() + absl::Seconds(session->wait_seconds);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/client.h"
+#include "profile/json.h"
 #include "profile/spelling.h"
 
 namespace seine::cli {
@@ -124,6 +125,21 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
     }
   }
   return UsageError(absl::StrCat(path, path.empty() ? "" : ": ", what, " (", help, " --help)"));
+}
+
+absl::Status CheckWireText(const CLI::App& command) {
+  static constexpr const char* kStayHere[] = {"FILE",     "--file",   "--vector", "--trace",   "--out",
+                                              "--server", "--tensor", "--values", "--queries", "--filters"};
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      const std::string name = option->get_name();
+      if (std::find(std::begin(kStayHere), std::end(kStayHere), name) != std::end(kStayHere)) continue;
+      for (const std::string& value : option->results()) {
+        if (!IsUtf8(value)) return UsageError(absl::StrCat(name, ": must be UTF-8"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool WantsJson(int argc, char** argv) {

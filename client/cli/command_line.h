@@ -20,6 +20,10 @@ std::string PathOf(const CLI::App& command);
 // is: a command, or a flag of the given command.
 absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& error);
 
+// The usage error of the first value given to `command` that is to travel to a server but is not UTF-8, which no
+// message holds. Paths and tensors' names stay here, and may be any bytes.
+absl::Status CheckWireText(const CLI::App& command);
+
 // Whether -o json or --output json is given, for errors of a command line that does not parse.
 bool WantsJson(int argc, char** argv);
 

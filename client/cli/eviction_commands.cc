@@ -52,7 +52,7 @@ absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>*
   if (arguments.path.empty()) {
     return arguments.tensor.empty() ? absl::OkStatus() : UsageError("--tensor: needs --queries");
   }
-  const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
+  const absl::StatusOr<TensorFile> file = TensorFile::Read(arguments.path);
   if (!file.ok()) return FileError(file.status());
   const absl::StatusOr<TensorFile::Tensor> tensor = file->Get(arguments.tensor);
   if (!tensor.ok()) return FileError(tensor.status());

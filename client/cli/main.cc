@@ -9,6 +9,8 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/help.h"
+#include "client/cli/names.h"
+#include "profile/standard_output.h"
 
 namespace seine::cli {
 namespace {
@@ -26,7 +28,7 @@ void AddGlobals(CLI::App* app, Session* session, std::string* output) {
                   "unix:///path/to/socket, /path/to/socket or host:port (default: the socket that seined listens on)")
       ->envname("SEINE_SERVER");
   app->add_option("--timeout", session->timeout_seconds, "Seconds to wait for an answer (default: 30)")
-      ->check(CLI::Range(0.001, 1e6).description(""));
+      ->check(Between(0.001, 1e6));
   app->add_option("-o,--output", *output, "table or json (default: table)")->check([](const std::string& value) {
     return value == "table" || value == "json" ? "" : "must be table or json, not " + value;
   });
@@ -80,8 +82,10 @@ int Run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
-      return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {  // --help, --version
+      app.exit(error);
+      return Report("seine", {FinishStandardOutput(), "", "", "", ""}, wants_json);
+    }
     return Report("seine", InWordsOfTheCommandLine(*GivenCommand(app), "", ExplainParseError(app, error)), wants_json);
   }
   session.json = output == "json";
@@ -92,7 +96,10 @@ int Run(int argc, char** argv) {
     const absl::Status status = UsageError(absl::StrCat(path, path.empty() ? "" : ": ", "a command is required"));
     return Report("seine", {status, "", "", "", ""}, session.json);
   }
-  return Report("seine", InWordsOfTheCommandLine(command, ObjectOf(command), Perform(&session)), session.json);
+  absl::Status status = CheckWireText(command);
+  if (status.ok()) status = Perform(&session);
+  if (status.ok()) status = FinishStandardOutput();
+  return Report("seine", InWordsOfTheCommandLine(command, ObjectOf(command), status), session.json);
 }
 
 }  // namespace

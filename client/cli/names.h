@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "client/types.h"
 #include "profile/spelling.h"
 
@@ -44,6 +46,17 @@ CLI::Validator Names(const NameTable<Enum>& table) {
         if (number == 0) return "must be one of " + ListValues(type) + ", not " + input;
         input = std::to_string(number);
         return "";
+      },
+      "");
+}
+
+// Takes a number in [low, high]; CLI11's own Range lets a NaN pass.
+inline CLI::Validator Between(double low, double high) {
+  return CLI::Validator(
+      [low, high](const std::string& input) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(input, &value) && value >= low && value <= high) return "";
+        return absl::StrCat("must be a number from ", low, " to ", high, ", not ", input);
       },
       "");
 }

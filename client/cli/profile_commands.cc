@@ -164,7 +164,11 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
       ParseRope(profile->rope_json, profile->head_dim, profile->rope_style, 2 * arguments.horizon);
   if (!rope.ok()) return FileError(rope.status());
 
+  std::string checksum;
+  const absl::Status known = CheckIsProfile(arguments.path, &checksum);
+  if (!known.ok()) return FileError(known);
   Json json = ToJson(*profile);
+  json["checksum"] = checksum.empty() ? Json() : Json(checksum);
   json["horizon"] = arguments.horizon;
   json["coarse_bits"] = arguments.balance.coarse_bits;
   json["total_bits"] = arguments.balance.total_bits;
@@ -195,6 +199,8 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
   }
   session.Print(json, [&] {
     auto fields = ToFields(*profile);
+    fields.emplace_back("checksum",
+                        checksum.empty() ? "none: damage to the file goes unseen" : checksum + ", as it should be");
     fields.emplace_back("horizon", rope->stated() ? absl::StrCat(arguments.horizon, " tokens") : "without effect");
     return absl::StrCat(ToString(fields), "\n", table.ToString());
   });

@@ -145,7 +145,7 @@ absl::StatusOr<client::LayerBases> ReadLayer(const TensorFile& file, int layer) 
 
 // All layers are read before the first is sent.
 absl::Status Load(const Session& session, const SubspaceArguments& arguments) {
-  const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
+  const absl::StatusOr<TensorFile> file = TensorFile::Read(arguments.path);
   if (!file.ok()) return FileError(file.status());
   const auto value = [&](const char* key) {
     const auto found = file->metadata().find(key);

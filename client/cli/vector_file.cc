@@ -25,7 +25,7 @@ absl::StatusOr<TensorFile::Tensor> ChooseTensor(const TensorFile& file, const st
 }  // namespace
 
 absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const client::Geometry& geometry) {
-  const absl::StatusOr<TensorFile> file = TensorFile::Open(source.path);
+  const absl::StatusOr<TensorFile> file = TensorFile::Read(source.path);
   if (!file.ok()) return FileError(file.status());
   const absl::StatusOr<TensorFile::Tensor> tensor = ChooseTensor(*file, source.tensor);
   if (!tensor.ok()) return tensor.status();

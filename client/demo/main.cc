@@ -10,12 +10,14 @@
 #include "client/cli/command_line.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/help.h"
+#include "client/cli/names.h"
 #include "client/cli/output.h"
 #include "client/client.h"
 #include "client/demo/replay.h"
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"
 #include "profile/spelling.h"
+#include "profile/standard_output.h"
 
 namespace seine::demo {
 namespace {
@@ -153,14 +155,17 @@ int Run(int argc, char** argv) {
   app.add_option("--refine", options.refine, "Survivors that are scored exactly (default: 200)");
   app.add_option("--transport", transport, "blocking, or polling: least latency, one core spins (default: blocking)")
       ->check(CLI::IsMember({"blocking", "polling"}).description(""));
-  app.add_option("--wait", wait_seconds, "Seconds to wait for the server (default: 10)")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--wait", wait_seconds, "Seconds to wait for the server (default: 10)")->check(cli::Between(0, 1e6));
   app.add_option("-o,--output", output, "table or json (default: table)")
       ->check(CLI::IsMember({"table", "json"}).description(""));
   app.footer(cli::kExitCodeHelp);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      app.exit(error);
+      return cli::Report("seine-demo", FinishStandardOutput());
+    }
     return cli::Report("seine-demo", cli::ExplainParseError(app, error));
   }
   if (transport == "polling") options.transport = client::Transport::kPolling;
@@ -183,7 +188,7 @@ int Run(int argc, char** argv) {
   } else {
     cli::PrintText(ToText(*trace, options, *report, *times));
   }
-  return cli::kOk;
+  return cli::Report("seine-demo", FinishStandardOutput());
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ absl::Status WriteBases(const BasesFile& bases, const std::string& path) {
 }
 
 absl::StatusOr<BasesFile> ReadBases(const std::string& path) {
-  const auto file = TensorFile::Open(path);
+  const auto file = TensorFile::Read(path);
   if (!file.ok()) return file.status();
   const auto value = [&file](const char* key) {
     const auto it = file->metadata().find(key);

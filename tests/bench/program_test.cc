@@ -49,6 +49,19 @@ TEST(ProgramTest, RecallJsonHoldsTheContract) {
   EXPECT_NE(ReadFile(folder.File("plot.svg")).find("</svg>"), std::string::npos);
 }
 
+TEST(ProgramTest, WhatDoesNotArriveOnStdoutIsAnError) {
+  for (const std::string& line : {std::string("--help"), std::string("recall --help"), kSynthetic}) {
+    for (const char* sink : {" >/dev/full 2>", " >&- 2>"}) {
+      const TestFolder folder;
+      const int status = std::system((SEINE_BENCH_PROGRAM " " + line + sink + folder.File("err")).c_str());
+      EXPECT_EQ(WEXITSTATUS(status), 1) << line;
+      const std::string err = ReadFile(folder.File("err"));
+      EXPECT_EQ(err.rfind("seine-bench: cannot write to standard output", 0), 0u) << err;
+      EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+    }
+  }
+}
+
 TEST(ProgramTest, SyntheticSaysSoAndMeasuresBothWidths) {
   const ProgramRun run = RunBench(kSynthetic + "-o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;

@@ -1,6 +1,8 @@
 // `seine` as a person or a script uses it: output, exit codes, and one line for every error.
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -51,6 +53,7 @@ class CliTest : public testing::Test {
     folder_->Write("keys.npy", Npy("(5, 2, 64)", {model.keys[0].begin(), model.keys[0].begin() + 5 * 128}));
     folder_->Write("torn.npy", Npy("(4, 64)", {1, 2, 3}));
     folder_->Write("foreign", "this is no tensor file at all");
+    ASSERT_EQ(mkfifo(folder_->Path("fifo").c_str(), 0600), 0);
     model_ = new RandomModel(600);
   }
   static void TearDownTestSuite() {
@@ -166,6 +169,21 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"health -o xml", 2, "must be table or json, not xml"},
       {"health --timeout soon", 2, "--timeout"},
       {"health --timeout 0", 2, "--timeout"},
+      {"health --timeout nan", 2, "--timeout: must be a number from 0.001 to 1e+06, not nan"},
+      {"health --timeout -nan", 2, "--timeout"},
+      {"health --timeout inf", 2, "--timeout"},
+      {"health --timeout -1", 2, "--timeout"},
+      {"health --timeout 1e300", 2, "--timeout"},
+      {"health --wait nan", 2, "--wait: must be a number from 0 to 1e+06, not nan"},
+      {"seq create m \xff\xfe", 2, "ID: must be UTF-8"},
+      {"seq get m \xed\xa0\x80", 2, "ID: must be UTF-8"},
+      {"index get \xc0\xaf", 2, "NAME: must be UTF-8"},
+      {"index create \xf0\x9f --layers 1 --q-heads 1 --kv-heads 1 --head-dim 64", 2, "NAME: must be UTF-8"},
+      {"seq fork m s t\x80", 2, "NEW_ID: must be UTF-8"},
+      {"health --service \xff", 2, "--service: must be UTF-8"},
+      {"query m s --layer 0 --vector %fifo", 3, "fifo: not a regular file"},
+      {"query m s --layer 0 --vector %\xff.npy", 3, "\xff.npy: No such file or directory"},
+      {"append m s --layer 0 --file %fifo --tensor array", 3, "fifo: not a regular file"},
       {"--server nowhere health", 2, "--server: endpoint nowhere"},
       {create + " --dtype int8", 2, "must be one of fp32, fp16, bf16, not int8"},
       {create + " --memory-limit much", 2, "--memory-limit"},
@@ -223,6 +241,19 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   ASSERT_EQ(sequences["sequences"].size(), 1u);
   EXPECT_EQ(sequences["sequences"][0]["layer_tokens"], Json({600, 600}));
   EXPECT_EQ(SeineJson("index list")["indexes"].size(), 1u);
+}
+
+// A full disk, or no descriptor at all.
+TEST_F(CliTest, WhatDoesNotArriveOnStdoutIsAnError) {
+  for (const std::string line : {"index list", "index get m -o json", "--help", "query --help", "--version"}) {
+    for (const std::string sink : {">/dev/full", ">&-"}) {
+      const Outcome outcome = RunProgram({"/bin/sh", "-c", "exec \"$0\" " + line + " " + sink, SEINE_PROGRAM},
+                                         {"SEINE_SERVER=" + server_->endpoint()});
+      EXPECT_EQ(outcome.exit_code, 1) << line << sink;
+      EXPECT_TRUE(absl::StrContains(outcome.err, "cannot write to standard output")) << outcome.err;
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    }
+  }
 }
 
 TEST_F(CliTest, AMemoryLimitHasItsOwnExitCode) {

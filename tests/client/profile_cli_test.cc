@@ -152,6 +152,7 @@ TEST_F(ProfileCliTest, ShowsAProfile) {
 
   const Json json = SeineJson("profile show %p --horizon 1000 --coarse-bits .5");
   EXPECT_EQ(json["licence"], "mine");
+  EXPECT_TRUE(absl::StartsWith(json["checksum"].get<std::string>(), "crc32:")) << json["checksum"];
   EXPECT_EQ(json["horizon"], 1000);
   ASSERT_EQ(json["heads"].size(), 3u * kKv);
   for (const Json& head : json["heads"]) {

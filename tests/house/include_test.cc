@@ -104,6 +104,25 @@ Report CheckTree(const fs::path& root) {
   return report;
 }
 
+// Lines that parse JSON or YAML elsewhere than where nesting is bounded.
+std::vector<std::string> UnboundedParsers(const fs::path& root) {
+  static const std::regex kParse(R"(.*([Jj]son::(parse|accept|sax_parse)\(|YAML::(Load|Parser)).*)");
+  std::vector<std::string> found;
+  for (const char* room : {"profile", "kernels", "index", "service", "client", "bench"}) {
+    if (!fs::exists(root / room)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      const std::string name = fs::relative(entry.path(), root).string();
+      if (!Matches(name, R"(.*\.(h|cc))") || name == "profile/json.cc" || name == "service/yaml_file.cc") continue;
+      std::ifstream in(entry.path());
+      std::string line;
+      for (int number = 1; std::getline(in, line); ++number) {
+        if (std::regex_match(line, kParse)) found.push_back(name + ":" + std::to_string(number));
+      }
+    }
+  }
+  return found;
+}
+
 // A tree in a folder of its own, gone with the object.
 class PlantedTree {
  public:
@@ -128,6 +147,17 @@ TEST(Include, RoomsIncludeOnlyWhatTheyMay) {
   EXPECT_GT(report.files, 20) << "the tree was not read";
   EXPECT_GT(report.includes, 100) << "the tree was not read";
   for (const std::string& breach : report.breaches) ADD_FAILURE() << breach;
+}
+
+TEST(Include, ForeignTextIsParsedWhereItsNestingIsBounded) {
+  EXPECT_EQ(UnboundedParsers(SEINE_SOURCE_DIR), std::vector<std::string>());
+  const PlantedTree tree;
+  tree.Plant("bench/a.cc", "\nauto a = nlohmann::json::parse(text, nullptr, false);\n");
+  tree.Plant("client/cli/a.cc", "const Json a = Json::parse(text);\n");
+  tree.Plant("profile/json.cc", "nlohmann::json::parse(text)\n");
+  tree.Plant("service/a.h", "YAML::Node a = YAML::LoadFile(path);\n");
+  EXPECT_EQ(UnboundedParsers(tree.root()),
+            (std::vector<std::string>{"service/a.h:1", "client/cli/a.cc:1", "bench/a.cc:2"}));
 }
 
 TEST(Include, EveryPlantedBreachIsReported) {

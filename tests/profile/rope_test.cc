@@ -94,7 +94,7 @@ TEST(Rope, NamesTheFieldThatIsWrong) {
     const char* json;
     const char* message;
   } cases[] = {
-      {"{", "rope: must be a JSON object"},
+      {"{", "rope: is not JSON"},
       {"[1]", "rope: must be a JSON object"},
       {"{}", "rope.rope_theta: is missing"},
       {R"({"rope_theta": "10000"})", "rope.rope_theta: must be a number"},

@@ -22,7 +22,8 @@ TEST(TensorWriter, WhatItWritesReadsBack) {
   const auto file = TensorFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->names(), (std::vector<std::string>{"b", "a"}));
-  EXPECT_EQ(file->metadata(), (std::map<std::string, std::string>{{"n", "7"}, {"text", "Zoë's"}}));
+  EXPECT_EQ(file->metadata(), (std::map<std::string, std::string>{
+                                  {"seine_checksum", std::string(file->checksum())}, {"n", "7"}, {"text", "Zoë's"}}));
   EXPECT_EQ(file->Get("a")->shape, (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(file->Get("a")->data), 4), "1234");
   EXPECT_EQ(reinterpret_cast<uintptr_t>(file->Get("b")->data) % 8, 0u);

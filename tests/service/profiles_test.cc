@@ -80,7 +80,7 @@ TEST_P(ProfilesTest, AreListedByName) {
 }
 
 TEST_P(ProfilesTest, WhatIsNoProfileIsPassedOver) {
-  const std::vector<std::string> files = server_->core().options.profiles->PassedOver();
+  const std::vector<std::string> files = server_->core().options.profiles->List().passed_over;
   ASSERT_EQ(files.size(), 3u) << files.back();  // trace.safetensors is what it says: nothing to warn of
   EXPECT_EQ(files[0].rfind("garbage.safetensors: neither", 0), 0u) << files[0];
   EXPECT_EQ(files[1].rfind("renamed.profile.safetensors: not a profile", 0), 0u) << files[1];
@@ -234,6 +234,11 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
       {bad, "geometry.rope.style", "no such value",
        rope([](v1::Rope* r) { r->set_style(static_cast<v1::RopeStyle>(9)); })},
       {bad, "geometry.rope.config_json", "", rope([](v1::Rope* r) { r->set_config_json("{"); })},
+      {bad, "geometry.rope.config_json", "is nested more than 64 levels deep",
+       rope([](v1::Rope* r) { r->set_config_json("{\"rope_theta\": " + std::string(1'000'000, '[')); })},
+      {bad, "geometry.rope.config_json", "is nested more than 64 levels deep", rope([](v1::Rope* r) {
+         r->set_config_json("{\"rope_theta\": " + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}");
+       })},
       {bad, "geometry.rope.config_json", "longrope",
        rope([](v1::Rope* r) { r->set_config_json(R"({"rope_theta": 10000, "rope_type": "longrope"})"); })},
       {bad, "model", "129 characters", [](v1::IndexSpec* s) { s->set_model(std::string(129, 'm')); }},

@@ -128,7 +128,7 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
       {{"--listen", "somewhere"}, {}, "", "--listen: 'somewhere'"},
       {{"--listen", "0.0.0.0:50051"}, {}, "", "TLS and authentication are not there yet"},
       {{"--listen", "192.168.1.2:50051"}, {}, "", "TLS and authentication are not there yet"},
-      {{"--config", "/no/such/file"}, {}, "", "/no/such/file: cannot be read"},
+      {{"--config", "/no/such/file"}, {}, "", "/no/such/file: No such file or directory"},
       {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key; did you mean SEINE__SERVER__THREADS?"},
       {{"--treads", "2"}, {}, "", "did you mean --threads?"},
       {{}, {"SEINE__SERVER__THREADS=two"}, "", "SEINE__SERVER__THREADS: 'two'"},
@@ -359,6 +359,42 @@ TEST_F(SeinedTest, SighupForgetsTheProfilesThatWereRead) {
   EXPECT_TRUE(seined.WaitForLine("passed over p.safetensors: ")) << seined.err();
   spec.set_name("third");
   EXPECT_FALSE(Creates(stubs, spec));
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(seined.Wait(), 0);
+}
+
+// What lies in the folder without being a whole file neither hangs a start nor the calls that come to it.
+TEST_F(SeinedTest, AFifoAmongTheProfilesHangsNothing) {
+  const std::string profiles = dir_.path + "/profiles";
+  std::filesystem::create_directory(profiles);
+  ASSERT_EQ(mkfifo((profiles + "/pipe.profile.safetensors").c_str(), 0600), 0);
+  const auto measured = seine::testing::MadeUpModel(SpecGeometry()).Measure(512);
+  ASSERT_TRUE(WriteProfile(*measured, ProfilePrecision::kFloat32, profiles + "/new.safetensors").ok());
+  std::string bytes = ReadFile(profiles + "/new.safetensors");
+  bytes.replace(bytes.find("seine_checksum"), 14, "seine_chexksum");
+  std::ofstream(profiles + "/old.safetensors") << bytes;
+  Process seined(dir_.path, {"--listen", socket(), "--profiles", profiles});
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  EXPECT_TRUE(seined.WaitForLine("passed over pipe.profile.safetensors: not a regular file")) << seined.err();
+  EXPECT_TRUE(seined.WaitForLine("server.profiles: old.safetensors has no checksum")) << seined.err();
+  EXPECT_EQ(seined.err().find("new.safetensors has no"), std::string::npos) << seined.err();
+  const Stubs stubs(socket());
+  for (const auto& [name, created] : {std::pair("pipe", false), {"absent", false}, {"new", true}, {"old", true}}) {
+    v1::IndexSpec spec = Spec(name);
+    spec.mutable_codec()->set_profile(name);
+    EXPECT_EQ(Creates(stubs, spec), created) << name;
+  }
+}
+
+TEST_F(SeinedTest, SignalsThatAskForNothingEndNothing) {
+  Process seined(dir_.path, {"--listen", socket()});
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  const Stubs stubs(socket());
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGXFSZ, SIGPIPE,
+                           SIGRTMIN, SIGRTMIN + 5, SIGRTMAX}) {
+    seined.Signal(signal);
+    ASSERT_TRUE(Creates(stubs, Spec("after-" + std::to_string(signal)))) << strsignal(signal);
+  }
   seined.Signal(SIGTERM);
   EXPECT_EQ(seined.Wait(), 0);
 }

@@ -2,23 +2,26 @@
 
 Layout (https://huggingface.co/docs/safetensors): u64 little-endian header length, a JSON header, then the tensors' bytes
 back to back. The safetensors package writes metadata in hash order; this writer keeps the caller's order, so that the same
-tensors always make the same bytes, and it renames into place, so that a reader never meets half a file.
+tensors always make the same bytes, and it renames into place, so that a reader never meets half a file. The metadata opens
+with a checksum, as profile/checksum.h has it: CRC-32 of every byte of the file but the eight digits that state it.
 """
 
 import json
 import os
 import struct
+import zlib
 
 import numpy as np
 
 _NAME_OF_DTYPE = {"float16": "F16", "float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8"}
 _DTYPE_OF_NAME = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in _NAME_OF_DTYPE.items()}
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_CHECKSUM_TO_COME = {"seine_checksum": "crc32:00000000"}  # in a header until the digits are known
 
 
 def write_tensors(path, tensors, metadata):
     """Writes `tensors` (name -> array) and `metadata` (str -> str) to `path`, whole or not at all."""
-    header, begin = {"__metadata__": metadata}, 0
+    header, begin = {"__metadata__": {**_CHECKSUM_TO_COME, **metadata, **_CHECKSUM_TO_COME}}, 0
     for name, array in tensors.items():
         header[name] = {
             "dtype": _NAME_OF_DTYPE[array.dtype.name],
@@ -28,13 +31,14 @@ def write_tensors(path, tensors, metadata):
         begin += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start on 8 bytes, for readers that map the file
+    head = _with_checksum(struct.pack("<Q", len(text)) + text, tensors.values())
 
     partial = f"{path}.partial.{os.getpid()}"
     try:
         with open(partial, "wb") as out:
-            out.write(struct.pack("<Q", len(text)) + text)
+            out.write(head)
             for array in tensors.values():
-                out.write(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+                out.write(_bytes(array))
             out.flush()
             os.fsync(out.fileno())
         os.replace(partial, path)
@@ -42,6 +46,20 @@ def write_tensors(path, tensors, metadata):
         if os.path.exists(partial):
             os.unlink(partial)
         raise
+
+
+def _bytes(array):
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+
+
+def _with_checksum(head, arrays):
+    """`head`, all that stands before `arrays` in the file, with the checksum's digits in place."""
+    before, opening, rest = head.partition(b'"seine_checksum":"crc32:')
+    rest = rest[8:]
+    crc = zlib.crc32(rest, zlib.crc32(before + opening))
+    for array in arrays:
+        crc = zlib.crc32(_bytes(array), crc)
+    return before + opening + b"%08x" % crc + rest
 
 
 def read_tensors(path):

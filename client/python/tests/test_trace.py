@@ -29,7 +29,7 @@ class TensorFile(unittest.TestCase):
     def test_round_trip(self):
         write_tensors(self.path, self.tensors, {"model": "Zoë's", "tokens": "7"})
         tensors, metadata = read_tensors(self.path)
-        self.assertEqual(metadata, {"model": "Zoë's", "tokens": "7"})
+        self.assertEqual(metadata, {"seine_checksum": metadata["seine_checksum"], "model": "Zoë's", "tokens": "7"})
         self.assertEqual(list(tensors), list(self.tensors))
         for name, array in self.tensors.items():
             self.assertEqual(tensors[name].dtype, array.dtype)
@@ -40,6 +40,14 @@ class TensorFile(unittest.TestCase):
         first = self.path.read_bytes()
         write_tensors(self.path, self.tensors, {"b": "1", "a": "2"})
         self.assertEqual(first, self.path.read_bytes())
+
+    def test_checksum_is_as_the_cpp_writer_makes_it(self):
+        write_tensors(self.path, {"a": np.frombuffer(b"wxyz", np.uint8)}, {"n": "7", "seine_checksum": "old"})
+        header = (
+            b'{"__metadata__":{"seine_checksum":"crc32:ad71efe2","n":"7"},'
+            b'"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+        )
+        self.assertEqual(self.path.read_bytes(), b"p" + bytes(7) + header + b"wxyz")  # tests/profile/checksum_test.cc
 
     def test_cut_file_is_refused(self):
         write_tensors(self.path, self.tensors, {})
