@@ -34,6 +34,8 @@ struct CoreOptions {
   int64_t device_memory_limit_bytes = 0;          // 0: none; of codes in a device's own memory
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
   int64_t in_flight_limit_bytes = 0;              // of requests and answers under way; 0: four of the largest
+  std::chrono::milliseconds unread_for{10'000};  // an answer may be, until its client is cut off
+  std::chrono::milliseconds stuck_for{10'000};   // all workers may be at one task, until health says so
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 

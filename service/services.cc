@@ -20,8 +20,6 @@ constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; 
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);  // to come whole, where memory is short
-constexpr auto kUnreadFor = std::chrono::seconds(10);  // an answer, until its client is cut off
-constexpr auto kStuckFor = std::chrono::seconds(10);   // all workers, until health says so
 constexpr int64_t kWorthTrimming = 64 << 20;
 
 int64_t ResidentBytes() {
@@ -125,8 +123,8 @@ void Services::Monitor() {
     lock.unlock();
     GuardMemory();
     if (round % kSlowRounds == 0) {
-      core_.open_calls.CutUnread(std::chrono::steady_clock::now() - kUnreadFor);
-      if (!draining) health_.Set(!core_.executor.StuckFor(kStuckFor) && !lanes_.StuckFor(kStuckFor));
+      core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
+      if (!draining) health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
       if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {

@@ -1,0 +1,254 @@
+// Clients that crash, hang, lie and hurry, and what others see of it: nothing. Both ways of serving.
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/rpc_methods.h"
+#include "tests/service/fixture.h"
+
+namespace seine::test {
+namespace {
+
+using grpc::StatusCode;
+using DecodeCall = grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>;
+using Clock = std::chrono::steady_clock;
+
+class HostileTest : public ServerTest {
+ protected:
+  ServerOptions Options() const override {
+    ServerOptions options = ServerTest::Options();
+    options.core.unread_for = std::chrono::milliseconds(300);
+    options.core.stuck_for = std::chrono::milliseconds(300);
+    options.core.workers = 2;
+    return options;
+  }
+  grpc::Status SendBytes(const std::string& path, const std::string& bytes) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC, stubs_->channel);
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer sent(&slice, 1);
+    grpc::ByteBuffer received;
+    const auto status = grpc::internal::BlockingUnaryCall(stubs_->channel.get(), rpc, &context, sent, &received);
+    grpc::Slice whole;
+    if (status.ok() && received.DumpToSingleSlice(&whole).ok()) {
+      answer_.assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    }
+    return status;
+  }
+  bool Serving() { return SendBytes("/grpc.health.v1.Health/Check", "").ok() && answer_ == "\x08\x01"; }
+  // The time of a step of a client of its own.
+  Clock::duration StepOfAnother(const v1::SequenceHandle& handle) {
+    const Stubs another(server_->address());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto stream = another.retrieval->Decode(&context);
+    v1::DecodeRequest step;
+    v1::DecodeResponse response;
+    *step.add_items() = Query(handle, 0);
+    const auto begin = Clock::now();
+    EXPECT_TRUE(stream->Write(step) && stream->Read(&response));
+    EXPECT_FALSE(response.has_status()) << response.status().message();
+    const auto took = Clock::now() - begin;
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+    return took;
+  }
+  std::string answer_;
+};
+
+TEST_P(HostileTest, BytesThatAreNoMessageAreInvalidWithAText) {
+  for (const RpcMethod& method : RpcMethods()) {
+    const std::string path = std::string("/") + method.service + "/" + method.name;
+    const grpc::Status status = SendBytes(path, "\xff\xff\xff");
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << path;
+    EXPECT_EQ(DetailsOf(status).reason, "MALFORMED") << path << ": " << status.error_message();
+  }
+  const grpc::Status step = SendBytes("/seine.v1.RetrievalService/Decode", "\xff\xff\xff");
+  EXPECT_EQ(step.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(step.error_message().find("DecodeRequest"), std::string::npos) << step.error_message();
+}
+
+// The piece before it was taken; the stream says that the next was not.
+TEST_P(HostileTest, AStreamWithABrokenPieceDoesNotEndOk) {
+  const auto handle = NewSequence("keys");
+  grpc::ClientContext context;
+  const grpc::internal::RpcMethod rpc("/seine.v1.RetrievalService/AppendStream",
+                                      grpc::internal::RpcMethod::CLIENT_STREAMING, stubs_->channel);
+  v1::AppendStreamResponse totals;
+  const std::unique_ptr<grpc::ClientWriter<grpc::ByteBuffer>> stream(
+      grpc::internal::ClientWriterFactory<grpc::ByteBuffer>::Create(stubs_->channel.get(), rpc, &context, &totals));
+  v1::AppendStreamRequest piece;
+  *piece.mutable_item() = Item(handle, 0, 0, 10);
+  for (const std::string& bytes : {piece.SerializeAsString(), std::string("\xff\xff\xff")}) {
+    const grpc::Slice slice(bytes);
+    stream->Write(grpc::ByteBuffer(&slice, 1));
+  }
+  stream->WritesDone();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_P(HostileTest, CompressedMessagesAreRefusedAndNotInflated) {
+  const auto handle = NewSequence("keys");
+  const std::string before = Digest();
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    v1::AppendRequest request;
+    v1::AppendResponse response;
+    *request.mutable_item() = Item(handle, 0, 0, 64);
+    request.mutable_item()->mutable_keys()->mutable_raw()->assign(64 * kKvHeads * kDim * 2, '\0');
+    const grpc::Status status = stubs_->retrieval->Append(&context, request, &response);
+    EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);
+    EXPECT_NE(status.error_message().find("ompress"), std::string::npos) << status.error_message();
+  }
+  EXPECT_EQ(Digest(), before);
+}
+
+// More streams than lanes and threads, whose clients read neither announcements nor answers.
+TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {
+  const auto handle = NewSequence("keys");
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 6000)).ok());
+  v1::DecodeRequest step;
+  for (int i = 0; i < 256; ++i) *step.add_items() = Query(handle, 0, i);
+  step.mutable_selector()->set_top_k(2000);  // 4 MB an answer: more than windows and sockets take
+  step.mutable_selector()->set_with_scores(true);
+  step.set_announce(true);
+  std::deque<grpc::ClientContext> contexts;
+  std::vector<std::unique_ptr<DecodeCall>> streams;
+  for (int i = 0; i < 24; ++i) {
+    streams.push_back(stubs_->retrieval->Decode(&contexts.emplace_back()));
+    streams.back()->Write(step);
+  }
+  EXPECT_LT(StepOfAnother(handle), std::chrono::seconds(5));
+  EXPECT_TRUE(Serving());
+  const auto begin = Clock::now();  // the streams end by themselves, each with its reason in the log
+  while (server_->core().open_calls.Count()["Decode"] > 0 && Clock::now() - begin < std::chrono::seconds(30)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(server_->core().open_calls.Count()["Decode"], 0);
+  EXPECT_LT(StepOfAnother(handle), std::chrono::seconds(5));
+}
+
+TEST_P(HostileTest, IdleStreamsTakeNothingFromCalls) {
+  const auto handle = NewSequence("keys");
+  std::deque<grpc::ClientContext> contexts;
+  std::deque<v1::AppendStreamResponse> totals;
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::AppendStreamRequest>>> streams;
+  for (int i = 0; i < 40; ++i) {
+    streams.push_back(stubs_->retrieval->AppendStream(&contexts.emplace_back(), &totals.emplace_back()));
+    v1::AppendStreamRequest piece;
+    *piece.mutable_item() = Item(NewSequence("keys"), 0, 0, 1);
+    ASSERT_TRUE(streams.back()->Write(piece));
+  }
+  EXPECT_TRUE(Append(Item(handle, 0, 0, 10)).ok());
+  EXPECT_TRUE(Serving());
+  for (auto& stream : streams) {
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  EXPECT_EQ(totals.back().tokens(), 1);
+}
+
+TEST_P(HostileTest, HealthSaysThatNoWorkerGetsAnywhereAndWhenTheyDoAgain) {
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(server_->core().executor.Submit([released] { released.wait(); }));
+  const auto until = [&](bool serving) {
+    for (int tries = 0; tries < 500 && Serving() != serving; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return Serving() == serving;
+  };
+  EXPECT_TRUE(Serving());
+  EXPECT_TRUE(until(false));
+  release.set_value();
+  EXPECT_TRUE(until(true));
+}
+
+TEST_P(HostileTest, UnreadyServerServesOn) {
+  server_->Unready();
+  EXPECT_FALSE(Serving());
+  EXPECT_TRUE(Append(Item(NewSequence("keys"), 0, 0, 10)).ok());
+}
+
+// A call that never ends by itself is told to, and the server does not wait for it.
+TEST_P(HostileTest, AtTheEndOfTheGraceCallsAreStopped) {
+  const auto handle = NewSequence("keys");
+  const Stubs another(server_->address());
+  std::latch begun(1);
+  ASSERT_TRUE(server_->core().executor.Submit([&begun] { begun.count_down(); }));
+  begun.wait();
+  grpc::ClientContext context;
+  v1::AppendStreamResponse totals;
+  const auto stream = another.retrieval->AppendStream(&context, &totals);
+  const auto decode_context = std::make_unique<grpc::ClientContext>();
+  const auto decode = another.retrieval->Decode(decode_context.get());
+  const auto begin = Clock::now();
+  server_->Shutdown(absl::Milliseconds(200));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(decode->Finish().error_code(), StatusCode::UNAVAILABLE);
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, HostileTest, ::testing::Bool(),
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
+
+// What is under way is bounded: what does not fit is refused, with a time to try again, and given back.
+class InFlightTest : public HostileTest {
+ protected:
+  ServerOptions Options() const override {
+    ServerOptions options = HostileTest::Options();
+    options.core.max_message_bytes = 1 << 20;
+    options.core.in_flight_limit_bytes = 3 << 20;
+    options.core.workers = 1;
+    return options;
+  }
+};
+
+TEST_P(InFlightTest, WhatWaitsIsAdmittedAndGivenBack) {
+  const auto handle = NewSequence("keys");
+  std::promise<void> release;
+  ASSERT_TRUE(server_->core().executor.Submit([released = release.get_future().share()] { released.wait(); }));
+  std::vector<std::future<grpc::Status>> appends;
+  for (int i = 0; i < 6; ++i) {  // of 900 KB each, behind a worker that is busy
+    appends.push_back(std::async(std::launch::async, [&, i] { return Append(Item(handle, 0, i * 3500, 3500)); }));
+  }
+  int refused = 0;
+  const auto count_refused = [&](bool last) {
+    for (auto& append : appends) {
+      if (!append.valid() || (!last && append.wait_for(std::chrono::seconds(0)) != std::future_status::ready)) continue;
+      const grpc::Status status = append.get();
+      if (status.error_code() != StatusCode::RESOURCE_EXHAUSTED) continue;
+      ++refused;
+      EXPECT_EQ(DetailsOf(status).reason, "IN_FLIGHT_LIMIT") << status.error_message();
+      EXPECT_TRUE(DetailsOf(status).retry);
+    }
+  };
+  for (int tries = 0; tries < 1000 && refused < 4; ++tries) {
+    count_refused(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(refused, 4);  // three quarters are for large messages: two
+  EXPECT_GT(server_->core().in_flight.used_bytes(), 1 << 20);
+  EXPECT_TRUE(Serving());
+  release.set_value();
+  count_refused(true);
+  EXPECT_TRUE(Append(Item(NewSequence("keys"), 0, 0, 3500)).ok());
+  for (int tries = 0; tries < 1000 && server_->core().in_flight.used_bytes() > 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(server_->core().in_flight.used_bytes(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, InFlightTest, ::testing::Bool(),
+                         [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
+
+}  // namespace
+}  // namespace seine::test
