@@ -26,6 +26,7 @@ Layer::Layer(const Context* context, int layer)
       kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
                     context->eviction.kept_queries()) {
   strips_.push_back(std::make_unique<Strip>(context, layer));
+  Publish();
 }
 
 absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values,
@@ -323,15 +324,37 @@ int64_t Layer::code_bytes() const {
   return total;
 }
 
-int64_t Layer::head_code_bytes(int kv_head) const {
-  const Strip& held = strip(kv_head);
-  return held.codes().head_bytes(kv_head - held.first_head());
-}
-
 int64_t Layer::store_bytes() const {
   int64_t total = 0;
   for (const auto& strip : strips_) total += strip->store_bytes();
   return total;
+}
+
+void Layer::Publish() {
+  std::vector<StripFacts> parted;  // goes after the lock
+  const LayerTotals totals = {length_, code_bytes(), store_bytes()};
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  told_ = totals;
+  if (strips_told_.size() != strips_.size()) {
+    parted.swap(strips_told_);
+    strips_told_.resize(strips_.size());
+  }
+  for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->Tell(&strips_told_[i]);
+}
+
+LayerTotals Layer::totals() const {
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  return told_;
+}
+
+HeadFacts Layer::facts(int kv_head) const {
+  HeadFacts facts;
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  facts.length = told_.length;
+  facts.strip = strips_told_[strips_told_.size() == 1 ? 0 : kv_head];
+  const auto& low = facts.strip.low;
+  if (low != nullptr) facts.low_rank = &(*low)[low->size() == 1 ? 0 : kv_head];
+  return facts;
 }
 
 }  // namespace seine

@@ -1,10 +1,10 @@
 // Moments of what sequences hold and were asked: a profile's layer without a recorded trace.
 #include <algorithm>
-#include <shared_mutex>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/layer_lock.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -16,15 +16,16 @@ constexpr int64_t kMostWindows = 256;
 
 // Adds stored keys, and values where they are kept, window by window, so that no append waits for more than the copy
 // of one. A sequence that is cut meanwhile ends there; a window of which a head has evicted tokens is passed over.
-// Returns the windows added.
-int64_t AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder* builder) {
+// Returns the windows added; StopStatus().
+absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder* builder) {
   const Geometry& g = config.geometry;
   const int64_t sink = config.zones.sink, row = int64_t{g.num_kv_heads} * g.head_dim;
   const bool with_values = config.kv_store == KvStore::kKeysValues;
   std::vector<float> keys(kWindowTokens * row), values(with_values ? kWindowTokens * row : 0);
   int64_t length = 0;
   {
-    const std::shared_lock<std::shared_mutex> lock(layer.mutex());
+    const auto lock = ReadLock::Of(layer);
+    if (!lock.ok()) return lock.status();
     length = layer.length();
   }
   const int64_t held = std::max<int64_t>(length - sink, 0) / kWindowTokens, taken = std::min(held, kMostWindows);
@@ -32,7 +33,8 @@ int64_t AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder*
   for (int64_t i = 0; i < taken; ++i) {
     const int64_t position = sink + i * held / taken * kWindowTokens;
     {
-      const std::shared_lock<std::shared_mutex> lock(layer.mutex());
+      const auto lock = ReadLock::Of(layer);
+      if (!lock.ok()) return lock.status();
       if (position + kWindowTokens > layer.length()) return added;
       if (!layer.CopyStored(position, kWindowTokens, keys.data(), with_values ? values.data() : nullptr)) continue;
     }
@@ -73,7 +75,9 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
   int64_t windows = 0;
   size_t steps = 0;
   for (const SequenceRef& sequence : sequences) {
-    windows += AddStored(*sequence->layers[layer], config, &builder);
+    const absl::StatusOr<int64_t> added = AddStored(*sequence->layers[layer], config, &builder);
+    if (!added.ok()) return added.status();
+    windows += *added;
     steps += AddSeen(*sequence->layers[layer], g, &builder);
   }
   if (windows == 0) {

@@ -94,15 +94,20 @@ class Strip::AppendedKeys : public KeySource {
 };
 
 int64_t Strip::store_bytes() const {
-  int64_t bytes = keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
-  for (const LowRankStore& low : low_) bytes += low.bytes().total();
-  return bytes;
+  return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
+         low_store_bytes_;
 }
 
-int64_t Strip::code_bytes() const {
-  int64_t bytes = codes_.bytes();
-  for (const LowRankStore& low : low_) bytes += low.bytes().device_bases;
-  return bytes;
+int64_t Strip::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
+
+void Strip::Tell(StripFacts* facts) const {
+  facts->size = size_;
+  facts->zone_keys = codes_.visible();
+  facts->segments = codes_.num_segments();
+  facts->head_code_bytes = codes_.head_bytes(0);
+  facts->head_store_bytes = store_bytes() / num_heads();
+  if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
+  if (facts->low != low_told_) facts->low = low_told_;
 }
 
 Strip::Strip(const Context* context, int layer)
@@ -118,6 +123,7 @@ Strip::Strip(const Context* context, int layer)
       codes_(&context->codes) {
   if (!context->config.subspace) return;
   for (const LowRankShape& shape : context->low_rank[layer]) low_.emplace_back(&shape, &context->ledger);
+  LowRankChanged();
 }
 
 Strip::Strip(const Context* context, int layer, int head)
@@ -131,7 +137,9 @@ Strip::Strip(const Context* context, int layer, int head)
       windows_(&context->head_windows, &context->head_window_shape),
       sums_(MakeSums(*context, 1)),
       codes_(&context->head_codes, head) {
-  if (context->config.subspace) low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+  if (!context->config.subspace) return;
+  low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+  LowRankChanged();
 }
 
 int32_t Strip::position(int64_t place) const {
@@ -359,6 +367,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   checksums_.Truncate(place);
   positions_.Truncate(place);
   for (LowRankStore& low : low_) low.Truncate(place - low_begin_);
+  LowRankChanged();
   windows_.Truncate(WindowsAt(place));
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;

@@ -66,8 +66,25 @@ void Strip::InstallLow() {
   low_begin_ = LowStart() - low_[0].size();
   for (size_t h = 0; h < low_.size(); ++h) low_[h].Install(std::move(staged_[h]));
   staged_.clear();
+  LowRankChanged();
   keys_.Drop(low_begin_, low_end());
   values_.Drop(low_begin_, low_end());
+}
+
+void Strip::SetLowRank(std::vector<LowRankStore> low) {
+  low_ = std::move(low);
+  LowRankChanged();
+}
+
+void Strip::LowRankChanged() {
+  if (low_.empty()) return;
+  low_store_bytes_ = low_code_bytes_ = 0;
+  for (const LowRankStore& low : low_) {
+    const LowRankBytes bytes = low.bytes();
+    low_store_bytes_ += bytes.total();
+    low_code_bytes_ += bytes.device_bases;
+  }
+  low_told_ = std::make_shared<const std::vector<LowRankStore>>(low_);
 }
 
 std::pair<size_t, size_t> Strip::LowAmong(absl::Span<const uint32_t> places) const {
@@ -86,6 +103,7 @@ absl::Status Strip::KeepLow(const Strip& source, absl::Span<const uint32_t> plac
   absl::StatusOr<LowRankStore> kept = source.low_[first_head_ - source.first_head_].Keep(low);
   if (!kept.ok()) return kept.status();
   low_[0] = *std::move(kept);
+  LowRankChanged();
   low_begin_ = static_cast<int64_t>(first);
   return absl::OkStatus();
 }
