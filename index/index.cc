@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxIdLength = 128;
 constexpr int64_t kMaxTokens = INT32_MAX;  // positions are int32
+constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's token
 
 using ReaderLock = std::shared_lock<std::shared_mutex>;
 using WriterLock = std::unique_lock<std::shared_mutex>;
@@ -329,11 +330,18 @@ absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) c
 absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
-  const int64_t bad = cpu::FirstNonFinite(rows, tensor.num_tokens * g.num_kv_heads, g.head_dim);
-  if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
-                                                 bad % g.num_kv_heads,
-                                                 " holds NaN or infinity, or its norm overflows"));
+  const int64_t count = tensor.num_tokens * g.num_kv_heads;
+  for (int64_t first = 0; first < count; first += kRowsChecked) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    const ConstRows part{rows.row(first), rows.stride_bytes, g.dtype};
+    int64_t bad = cpu::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
+    if (bad < 0) continue;
+    bad += first;
+    return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
+                                                   bad % g.num_kv_heads,
+                                                   " holds NaN or infinity, or its norm overflows"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_head,

@@ -17,6 +17,9 @@ namespace {
 // An append of more tokens than this is a prompt's; of fewer, a decode step's, speculated tokens included.
 constexpr int64_t kStepTokens = 16;
 
+// Tokens that are read one after another before the caller's token is looked at again.
+constexpr int64_t kTokensBetweenLooks = 4096;
+
 }  // namespace
 
 Layer::Layer(const Context* context, int layer)
@@ -38,9 +41,15 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   const auto* key_rows = static_cast<const uint8_t*>(keys.data);
   const auto* value_rows = static_cast<const uint8_t*>(values.data);
   const int64_t replayed = std::min(keys.num_tokens, length_ - position);
-  for (const auto& strip : strips_) {
-    if (replayed <= 0) break;
-    if (absl::Status s = strip->CheckReplay(position, replayed, key_rows, value_rows); !s.ok()) return s;
+  for (int64_t done = 0, count; done < replayed; done += count) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    count = std::min(kTokensBetweenLooks, replayed - done);
+    const int64_t from = done * context_->token_bytes();
+    for (const auto& strip : strips_) {
+      absl::Status s = strip->CheckReplay(position + done, count, key_rows + from,
+                                          value_rows == nullptr ? nullptr : value_rows + from);
+      if (!s.ok()) return s;
+    }
   }
   const int64_t last = position + keys.num_tokens;
   auto again = StageQueries(queries, last, position, position + replayed);
@@ -142,6 +151,7 @@ absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
 
 absl::Status Layer::CommitTruncate(int64_t position) {
   if (position >= length_) return absl::OkStatus();
+  const StopScope finish(nullptr);
   absl::Status status;
   for (const auto& strip : strips_) status.Update(strip->CommitTruncate(position));
   kept_queries_.DropFrom(position);
@@ -304,6 +314,7 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
   const Strip& held = strip(kv_head);
   std::vector<int64_t> places(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
+    if (i % kTokensBetweenLooks == 0 && StopRequested()) return StopStatus();
     if (positions[i] < 0 || positions[i] >= length_) {
       return absl::OutOfRangeError(
           absl::StrCat("positions[", i, "]: ", positions[i], " is not in the layer, which holds ", length_, " tokens"));
@@ -315,7 +326,7 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
     }
   }
   held.Gather(kv_head - held.first_head(), places, keys, values);
-  return absl::OkStatus();
+  return StopStatus();
 }
 
 int64_t Layer::code_bytes() const {

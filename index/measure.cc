@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/layer_lock.h"
+#include "kernels/stop.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -32,6 +34,7 @@ absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config,
   int64_t added = 0;
   for (int64_t i = 0; i < taken; ++i) {
     const int64_t position = sink + i * held / taken * kWindowTokens;
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
     {
       const auto lock = ReadLock::Of(layer);
       if (!lock.ok()) return lock.status();
@@ -48,7 +51,7 @@ absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config,
 // Returns the steps added.
 size_t AddSeen(const Layer& layer, const Geometry& g, ProfileBuilder* builder) {
   const SeenQueries seen = layer.queries().Seen();
-  for (size_t i = 0; i < seen.positions.size(); ++i) {
+  for (size_t i = 0; i < seen.positions.size() && !StopRequested(); ++i) {
     const float* queries = seen.rows.data() + static_cast<int64_t>(i) * g.num_q_heads * g.head_dim;
     builder->AddQueries(0, queries, 1, seen.positions[i], g.rope);
   }
@@ -65,9 +68,13 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (handles.empty()) return absl::InvalidArgumentError("sequences: none given");
   std::vector<SequenceRef> sequences;
-  for (const SequenceHandle& handle : handles) {
-    absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::flat_hash_set<const Sequence*> seen;
+  for (size_t i = 0; i < handles.size(); ++i) {
+    absl::StatusOr<SequenceRef> sequence = Find(handles[i]);
     if (!sequence.ok()) return sequence.status();
+    if (!seen.insert(sequence->get()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("sequences[", i, "]: '", handles[i].id, "' is given twice"));
+    }
     sequences.push_back(*std::move(sequence));
   }
   const Geometry& g = config.geometry;
@@ -80,6 +87,7 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
     windows += *added;
     steps += AddSeen(*sequence->layers[layer], g, &builder);
   }
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
   if (windows == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("sequences: layer ", layer, " holds no ", kWindowTokens, " tokens beyond the sink"));

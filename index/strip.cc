@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 #include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -16,6 +18,8 @@ namespace {
 
 // A window takes 1-2 us to read and sum; below this many, a wake-up of other threads costs more than it saves.
 constexpr int kWindowsWorthSharing = 40;
+
+constexpr int64_t kRowsWritten = 2048;  // between looks at the caller's token: a millisecond of fresh pages
 
 // Checksums of `count` tokens of `token_bytes` each.
 std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t token_bytes) {
@@ -245,8 +249,12 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   for (const auto& [store, rows] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
     if (store == &values_ && !keeps_values()) continue;
     const uint8_t* own = rows + head_offset();
-    store->Write(size_, own, gap_begin - size_, token_bytes);
-    store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
+    for (const auto& [begin, end] : {std::pair{size_, gap_begin}, std::pair{gap_end, new_size}}) {
+      for (int64_t place = begin; place < end; place += kRowsWritten) {
+        if (StopRequested()) return StopStatus();
+        store->Write(place, own + (place - size_) * token_bytes, std::min(kRowsWritten, end - place), token_bytes);
+      }
+    }
   }
   if (!low_.empty()) {
     const auto sums = RowChecksums(keys, values, count, context_->token_bytes());
@@ -401,6 +409,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   const auto row_bytes = static_cast<size_t>(context_->row_bytes());
   std::vector<int32_t> positions(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
+    if (i % kRowsWritten == 0 && StopRequested()) return StopStatus();
     const auto to = static_cast<int64_t>(i);
     positions[i] = source.position(places[i]);
     if (keeps_checksums()) {

@@ -115,7 +115,8 @@ class Strip {
 
   // Stored tokens [place, place + count) of one head as fp32, `stride` floats apart. `values` may be nullptr.
   void CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const;
-  // Stored rows of places of one head, appended to `keys` and `values` where those are given.
+  // Stored rows of places of one head, appended to `keys` and `values` where those are given. What a stopped call gets
+  // is of no use.
   void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
 
   // The low-rank store of a head; nullptr: everything is full-rank.

@@ -4,8 +4,10 @@
 #include <numeric>
 #include <utility>
 
+#include "index/stop_status.h"
 #include "index/strip.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -44,6 +46,7 @@ absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_
   std::vector<HeadRows> heads;
   for (int h = 0; h < static_cast<int>(low_.size()); ++h) {
     for (const auto& [store, input] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+      if (StopRequested()) return StopStatus();
       std::vector<uint8_t>& out = rows.emplace_back(added * row_bytes);
       for (int64_t i = 0; i < added; ++i) {
         const uint8_t* token = input + (begin + i - size_) * context_->token_bytes() + head_offset();

@@ -110,7 +110,7 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
     positions->push_back(strip.position(place));
   }
   strip.Gather(kv_head - strip.first_head(), places, keys, values);
-  return absl::OkStatus();
+  return StopStatus();
 }
 
 absl::StatusOr<LayerBases> IndexImpl::GetBases(const SequenceHandle& handle, int layer) const {
