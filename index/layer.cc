@@ -128,11 +128,14 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
   staging.Install();
   for (const auto& strip : strips_) strip->Installed();
   for (size_t i = 0; i < strips_.size(); ++i) {
-    // A device may still refuse; what was written past the strips' ends is then written anew by the next append.
+    // A device may still refuse, or the call be stopped: a long prompt's memory then goes back.
     absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);
     if (s.ok()) continue;
-    for (size_t done = 0; done < i; ++done) s.Update(strips_[done]->UndoAppend());
-    for (const auto& strip : strips_) strip->DropStaged();
+    const StopScope finish(nullptr);
+    for (const auto& strip : strips_) {
+      s.Update(strip->UndoAppend());
+      strip->DropStaged();
+    }
     return s;
   }
   const StopScope finish(nullptr);  // from here on there is no way back

@@ -271,7 +271,11 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   return codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer);
 }
 
-absl::Status Strip::UndoAppend() { return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_)); }
+absl::Status Strip::UndoAppend() {
+  for (RowStore* store : {&keys_, &values_, &checksums_, &positions_}) store->Truncate(size_);
+  windows_.Truncate(WindowsAt(size_));
+  return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_));
+}
 
 void Strip::CommitAppend(int64_t count) {
   const int64_t new_size = size_ + count, raw_begin = RawBeginAt(new_size);

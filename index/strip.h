@@ -84,8 +84,8 @@ class Strip {
   void DropStaged() { staged_.clear(); }
   // The staging is installed: for every strip, before any is written.
   void Installed();
-  // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
-  // UndoAppend. CommitAppend cannot fail.
+  // WriteAppend may fail where a device does, or the call is stopped; then every strip is as it was after UndoAppend,
+  // and no piece is held for the tokens that did not come. CommitAppend cannot fail.
   absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status UndoAppend();
   void CommitAppend(int64_t count);

@@ -195,7 +195,10 @@ TEST_F(StopCallsTest, Append) {
   ExpectStops("append", [&] {
     return OnFork([&](const SequenceHandle& fork) {
       const auto length = index_->Append(fork, 0, kTokens, rows, rows);
-      EXPECT_EQ(index_->GetSequence(fork)->layer_tokens[0], length.ok() ? *length : kTokens);
+      const SequenceInfo info = *index_->GetSequence(fork), of_source = *index_->GetSequence(seq_);
+      EXPECT_EQ(info.layer_tokens[0], length.ok() ? *length : kTokens);
+      if (length.ok()) return absl::OkStatus();
+      EXPECT_EQ(info.store_bytes, of_source.store_bytes);  // no memory is held for what did not come
       return length.status();
     });
   });
