@@ -73,7 +73,7 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
     absl::StatusOr<SequenceRef> sequence = Find(handles[i]);
     if (!sequence.ok()) return sequence.status();
     if (!seen.insert(sequence->get()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("sequences[", i, "]: '", handles[i].id, "' is given twice"));
+      return absl::InvalidArgumentError(absl::StrCat("sequences[", i, "]: given twice"));
     }
     sequences.push_back(*std::move(sequence));
   }

@@ -1,10 +1,8 @@
 // The calls of IndexService, SequenceService and AdminService.
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "profile/profile.h"
 #include "service/calls.h"
@@ -186,7 +184,6 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
   }
   std::shared_ptr<Index> index;
   std::vector<SequenceHandle> handles;
-  absl::flat_hash_set<std::string> seen;
   for (int i = 0; i < request.sequences_size(); ++i) {
     const v1::SequenceHandle& sequence = request.sequences(i);
     const std::string field = absl::StrCat("sequences[", i, "]");
@@ -199,7 +196,6 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
     if (auto s = index->GetSequence(handles.back()).status(); !s.ok()) {
       return Explain(s, field, kListedNames);
     }
-    if (!seen.insert(handles.back().id).second) return FieldError("CONFLICT", field, "is given twice");
   }
   auto profile = index->Measure(handles, request.layer());
   if (!profile.ok()) return Explain(profile.status(), "");

@@ -156,7 +156,7 @@ TEST_F(MeasureTest, ASequenceGivenTwiceIsRefused) {
   ASSERT_TRUE(index->Measure({seq, other}, 1).ok());
   const absl::Status twice = index->Measure({seq, other, {"s", 0}}, 1).status();
   EXPECT_EQ(twice.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(twice.message(), "sequences[2]: 's' is given twice");
+  EXPECT_EQ(twice.message(), "sequences[2]: given twice");
 }
 
 }  // namespace
