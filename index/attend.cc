@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
     if (!sequence.ok()) continue;
-    reencoder_.FinishDue(*sequence, items[i].layer);
+    if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;

@@ -1,12 +1,12 @@
 // Scoring and eviction of one layer: checks, locks, and what is said about them.
 #include <algorithm>
 #include <cmath>
-#include <mutex>
-#include <shared_mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/layer_lock.h"
 #include "kernels/cpu/ops.h"
 
 namespace seine {
@@ -67,7 +67,8 @@ absl::StatusOr<LayerScores> IndexImpl::Score(const SequenceHandle& handle, int l
   auto scorer = CheckScorer(config);
   if (!scorer.ok()) return scorer.status();
   const Layer& target = *(*sequence)->layers[layer];
-  const std::shared_lock<std::shared_mutex> lock(target.mutex());
+  const auto lock = ReadLock::Of(target);
+  if (!lock.ok()) return lock.status();
   if (absl::Status s = CheckGiven(target, given); !s.ok()) return s;
   LayerScores answer;
   if (absl::Status s = target.Score(**scorer, given, &answer.scores); !s.ok()) return s;
@@ -89,12 +90,16 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
   auto scorer = CheckScorer(params.scorer);
   if (!scorer.ok()) return scorer.status();
   Layer& target = *(*sequence)->layers[layer];
-  std::shared_lock<std::shared_mutex> reading(target.mutex(), std::defer_lock);
-  std::unique_lock<std::shared_mutex> writing(target.mutex(), std::defer_lock);
+  std::optional<ReadLock> reading;
+  std::optional<WriteLock> writing;
   if (params.dry_run) {
-    reading.lock();
+    auto lock = ReadLock::Of(target);
+    if (!lock.ok()) return lock.status();
+    reading.emplace(*std::move(lock));
   } else {
-    writing.lock();
+    auto lock = WriteLock::Of(&target);
+    if (!lock.ok()) return lock.status();
+    writing.emplace(*std::move(lock));
   }
   if (absl::Status s = CheckGiven(target, given); !s.ok()) return s;
   auto places = target.Select(params, **scorer, given);
@@ -122,7 +127,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> IndexImpl::Diagnose(const SequenceHan
     if (auto scorer = CheckScorer(config); !scorer.ok()) return scorer.status();
   }
   const Layer& target = *(*sequence)->layers[layer];
-  const std::shared_lock<std::shared_mutex> lock(target.mutex());
+  const auto lock = ReadLock::Of(target);
+  if (!lock.ok()) return lock.status();
   if (absl::Status s = CheckGiven(target, given); !s.ok()) return s;
   return target.Diagnose(params, given);
 }

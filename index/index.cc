@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/layer_lock.h"
 #include "kernels/cpu/ops.h"
 #include "profile/layout.h"
 
@@ -17,16 +18,21 @@ namespace {
 
 constexpr size_t kMaxIdLength = 128;
 constexpr int64_t kMaxTokens = INT32_MAX;  // positions are int32
+constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's token
 
 using ReaderLock = std::shared_lock<std::shared_mutex>;
 using WriterLock = std::unique_lock<std::shared_mutex>;
 
-// Locks on all layers of one sequence, in order.
-template <typename Lock>
-std::vector<Lock> LockAll(const Sequence& sequence) {
+// Locks on all layers of one sequence, in order; `lock` gives a layer's.
+template <typename Lock, typename Of>
+absl::StatusOr<std::vector<Lock>> LockAll(const Sequence& sequence, Of lock) {
   std::vector<Lock> locks;
   locks.reserve(sequence.layers.size());
-  for (const auto& layer : sequence.layers) locks.emplace_back(layer->mutex());
+  for (const auto& layer : sequence.layers) {
+    absl::StatusOr<Lock> one = lock(layer.get());
+    if (!one.ok()) return one.status();
+    locks.push_back(*std::move(one));
+  }
   return locks;
 }
 
@@ -168,10 +174,10 @@ SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
   SequenceInfo info;
   info.handle = {sequence.id, sequence.generation};
   for (const auto& layer : sequence.layers) {
-    ReaderLock lock(layer->mutex());
-    info.layer_tokens.push_back(layer->length());
-    info.code_bytes += layer->code_bytes();
-    info.store_bytes += layer->store_bytes();
+    const LayerTotals totals = layer->totals();
+    info.layer_tokens.push_back(totals.length);
+    info.code_bytes += totals.code_bytes;
+    info.store_bytes += totals.store_bytes;
   }
   return info;
 }
@@ -194,7 +200,8 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
   absl::StatusOr<SequenceRef> copy = NewSequence();
   if (!copy.ok()) return copy.status();
   {
-    const auto locks = LockAll<ReaderLock>(**source);
+    const auto locks = LockAll<ReadLock>(**source, [](const Layer* layer) { return ReadLock::Of(*layer); });
+    if (!locks.ok()) return locks.status();
     const int64_t longest = LongestLayer(**source);
     if (position > longest) return BeyondLongest(position, longest);
     Staging staging;
@@ -208,6 +215,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
     staging.Install();
     for (const auto& layer : (*copy)->layers) {
       if (absl::Status s = layer->CommitTruncate(position < 0 ? longest : position); !s.ok()) return s;
+      layer->Publish();
     }
   }
   return Insert(*std::move(copy), new_id);
@@ -216,7 +224,8 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
 absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position) {
   absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
-  const auto locks = LockAll<WriterLock>(**sequence);
+  const auto locks = LockAll<WriteLock>(**sequence, WriteLock::Of);
+  if (!locks.ok()) return locks.status();
   const int64_t longest = LongestLayer(**sequence);
   if (position < 0 || position > longest) return BeyondLongest(position, longest);
   Staging staging;
@@ -237,10 +246,11 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
   if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
   Layer& target = *(*sequence)->layers[layer];
-  WriterLock lock(target.mutex());
+  absl::StatusOr<WriteLock> lock = WriteLock::Of(&target);
+  if (!lock.ok()) return lock.status();
   absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries);
   const bool outgrown = target.WantsReencoding(keys.num_tokens);
-  lock.unlock();
+  lock->Unlock();
   if (outgrown) reencoder_.Add(*sequence, layer);
   return length;
 }
@@ -320,11 +330,18 @@ absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) c
 absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
-  const int64_t bad = cpu::FirstNonFinite(rows, tensor.num_tokens * g.num_kv_heads, g.head_dim);
-  if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
-                                                 bad % g.num_kv_heads,
-                                                 " holds NaN or infinity, or its norm overflows"));
+  const int64_t count = tensor.num_tokens * g.num_kv_heads;
+  for (int64_t first = 0; first < count; first += kRowsChecked) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    const ConstRows part{rows.row(first), rows.stride_bytes, g.dtype};
+    int64_t bad = cpu::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
+    if (bad < 0) continue;
+    bad += first;
+    return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
+                                                   bad % g.num_kv_heads,
+                                                   " holds NaN or infinity, or its norm overflows"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_head,
@@ -340,7 +357,8 @@ absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_h
     return absl::FailedPreconditionError("values: kv_store does not keep them");
   }
   const Layer& target = *(*sequence)->layers[layer];
-  ReaderLock lock(target.mutex());
+  const auto lock = ReadLock::Of(target);
+  if (!lock.ok()) return lock.status();
   return target.Gather(kv_head, positions, keys, values);
 }
 
@@ -350,20 +368,19 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
   const Layer& target = *(*sequence)->layers[layer];
-  ReaderLock lock(target.mutex());
+  const HeadFacts facts = target.facts(kv_head);
+  const StripFacts& strip = facts.strip;
   HeadInfo info;
-  const Strip& strip = target.strip(kv_head);
-  const int64_t zone_keys = strip.codes().visible();
-  info.num_tokens = target.length();
-  info.num_retained = strip.size();
-  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, strip.size());
-  info.zone_end = info.zone_begin + zone_keys;
-  info.num_segments = strip.codes().num_segments();
-  info.code_bytes = target.head_code_bytes(kv_head);
-  info.store_bytes = strip.store_bytes() / strip.num_heads();
-  info.bytes_per_key = zone_keys > 0 ? double(info.code_bytes) / double(zone_keys) : 0;
+  info.num_tokens = facts.length;
+  info.num_retained = strip.size;
+  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, strip.size);
+  info.zone_end = info.zone_begin + strip.zone_keys;
+  info.num_segments = strip.segments;
+  info.code_bytes = strip.head_code_bytes;
+  info.store_bytes = strip.head_store_bytes;
+  info.bytes_per_key = strip.zone_keys > 0 ? double(info.code_bytes) / double(strip.zone_keys) : 0;
   info.layout = context_.transforms.layout();
-  info.subspace = DescribeSubspace(context_.config, strip.low_rank(kv_head - strip.first_head()));
+  info.subspace = DescribeSubspace(context_.config, facts.low_rank);
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
   info.centre = Name(context_.config.codec.centre);
@@ -373,7 +390,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     info.coarse_bits = codec.coarse_bits;
     info.total_bits = codec.total_bits;
     if (context_.config.geometry.rope.stated()) info.horizon = codec.horizon;
-    if (const auto& codecs = strip.codes().codecs(); codecs != nullptr) {
+    if (const auto& codecs = strip.codecs; codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
       info.query_moments = codecs->queries != nullptr ? "live" : "profile";

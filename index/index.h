@@ -8,7 +8,12 @@
 //   auto answers = index->Retrieve({{seq, layer, queries}}, config.search).value();  // a step's layer, whole batch
 //
 // Thread safety: every method may be called from any thread; calls on one sequence's layer are serialised where one
-// writes. Errors are absl::Status at every call; nothing throws; a call that fails has changed nothing.
+// writes, in the order in which they come. What is only told of sequences (GetSequence, ListSequences, DescribeHead,
+// stats) waits for no other call. Errors are absl::Status at every call; nothing throws; a call that fails has changed
+// nothing.
+//
+// A call under a StopScope (kernels/stop.h) ends soon after its token has stopped: CANCELLED, DEADLINE_EXCEEDED or
+// UNAVAILABLE, by the token's reason.
 #ifndef SEINE_INDEX_INDEX_H_
 #define SEINE_INDEX_INDEX_H_
 
@@ -284,8 +289,8 @@ class Index {
   // One layer of a model profile (profile/profile.h), measured on what `handles` hold and were asked: stored keys
   // beyond the sink (of a sequence of more than 16,384, windows of 64 all along) and values where they are kept, and a
   // sample of the latest queries (query_window.h). Before RoPE where geometry.rope is stated, else as observed. Names
-  // and texts are the caller's to fill in. FAILED_PRECONDITION: kv_store keeps no keys, or there is nothing to measure
-  // yet.
+  // and texts are the caller's to fill in. INVALID_ARGUMENT: a sequence is given twice. FAILED_PRECONDITION: kv_store
+  // keeps no keys, or there is nothing to measure yet.
   virtual absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const = 0;
 
   // Of one KV head, what is retained of positions [begin, end) as it reads: Gather's rows, rebuilt where they are

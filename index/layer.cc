@@ -17,6 +17,9 @@ namespace {
 // An append of more tokens than this is a prompt's; of fewer, a decode step's, speculated tokens included.
 constexpr int64_t kStepTokens = 16;
 
+// Tokens that are read one after another before the caller's token is looked at again.
+constexpr int64_t kTokensBetweenLooks = 4096;
+
 }  // namespace
 
 Layer::Layer(const Context* context, int layer)
@@ -26,6 +29,7 @@ Layer::Layer(const Context* context, int layer)
       kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
                     context->eviction.kept_queries()) {
   strips_.push_back(std::make_unique<Strip>(context, layer));
+  Publish();
 }
 
 absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values,
@@ -37,9 +41,15 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   const auto* key_rows = static_cast<const uint8_t*>(keys.data);
   const auto* value_rows = static_cast<const uint8_t*>(values.data);
   const int64_t replayed = std::min(keys.num_tokens, length_ - position);
-  for (const auto& strip : strips_) {
-    if (replayed <= 0) break;
-    if (absl::Status s = strip->CheckReplay(position, replayed, key_rows, value_rows); !s.ok()) return s;
+  for (int64_t done = 0, count; done < replayed; done += count) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    count = std::min(kTokensBetweenLooks, replayed - done);
+    const int64_t from = done * context_->token_bytes();
+    for (const auto& strip : strips_) {
+      absl::Status s = strip->CheckReplay(position + done, count, key_rows + from,
+                                          value_rows == nullptr ? nullptr : value_rows + from);
+      if (!s.ok()) return s;
+    }
   }
   const int64_t last = position + keys.num_tokens;
   auto again = StageQueries(queries, last, position, position + replayed);
@@ -118,11 +128,14 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
   staging.Install();
   for (const auto& strip : strips_) strip->Installed();
   for (size_t i = 0; i < strips_.size(); ++i) {
-    // A device may still refuse; what was written past the strips' ends is then written anew by the next append.
+    // A device may still refuse, or the call be stopped: a long prompt's memory then goes back.
     absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);
     if (s.ok()) continue;
-    for (size_t done = 0; done < i; ++done) s.Update(strips_[done]->UndoAppend());
-    for (const auto& strip : strips_) strip->DropStaged();
+    const StopScope finish(nullptr);
+    for (const auto& strip : strips_) {
+      s.Update(strip->UndoAppend());
+      strip->DropStaged();
+    }
     return s;
   }
   const StopScope finish(nullptr);  // from here on there is no way back
@@ -141,6 +154,7 @@ absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
 
 absl::Status Layer::CommitTruncate(int64_t position) {
   if (position >= length_) return absl::OkStatus();
+  const StopScope finish(nullptr);
   absl::Status status;
   for (const auto& strip : strips_) status.Update(strip->CommitTruncate(position));
   kept_queries_.DropFrom(position);
@@ -303,6 +317,7 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
   const Strip& held = strip(kv_head);
   std::vector<int64_t> places(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
+    if (i % kTokensBetweenLooks == 0 && StopRequested()) return StopStatus();
     if (positions[i] < 0 || positions[i] >= length_) {
       return absl::OutOfRangeError(
           absl::StrCat("positions[", i, "]: ", positions[i], " is not in the layer, which holds ", length_, " tokens"));
@@ -314,7 +329,7 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
     }
   }
   held.Gather(kv_head - held.first_head(), places, keys, values);
-  return absl::OkStatus();
+  return StopStatus();
 }
 
 int64_t Layer::code_bytes() const {
@@ -323,15 +338,37 @@ int64_t Layer::code_bytes() const {
   return total;
 }
 
-int64_t Layer::head_code_bytes(int kv_head) const {
-  const Strip& held = strip(kv_head);
-  return held.codes().head_bytes(kv_head - held.first_head());
-}
-
 int64_t Layer::store_bytes() const {
   int64_t total = 0;
   for (const auto& strip : strips_) total += strip->store_bytes();
   return total;
+}
+
+void Layer::Publish() {
+  std::vector<StripFacts> parted;  // goes after the lock
+  const LayerTotals totals = {length_, code_bytes(), store_bytes()};
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  told_ = totals;
+  if (strips_told_.size() != strips_.size()) {
+    parted.swap(strips_told_);
+    strips_told_.resize(strips_.size());
+  }
+  for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->Tell(&strips_told_[i]);
+}
+
+LayerTotals Layer::totals() const {
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  return told_;
+}
+
+HeadFacts Layer::facts(int kv_head) const {
+  HeadFacts facts;
+  const std::lock_guard<std::mutex> lock(told_mutex_);
+  facts.length = told_.length;
+  facts.strip = strips_told_[strips_told_.size() == 1 ? 0 : kv_head];
+  const auto& low = facts.strip.low;
+  if (low != nullptr) facts.low_rank = &(*low)[low->size() == 1 ? 0 : kv_head];
+  return facts;
 }
 
 }  // namespace seine

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -16,21 +15,23 @@
 #include "absl/types/span.h"
 #include "index/context.h"
 #include "index/eviction/kept_queries.h"
+#include "index/fair_mutex.h"
 #include "index/index.h"
+#include "index/layer_facts.h"
 #include "index/query_window.h"
 #include "index/strip.h"
 
 namespace seine {
 
-// Every method but mutex() needs the mutex held: shared where const, else exclusive. To hold several layers' mutexes,
-// lock them in the order of sequence generation, then layer.
+// Every method but mutex() needs the mutex held: shared where const, else exclusive (layer_lock.h). To hold several
+// layers' mutexes, lock them in the order of sequence generation, then layer, and each once.
 class Layer {
  public:
   Layer(const Context* context, int layer);  // its number
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  std::shared_mutex& mutex() const { return mutex_; }
+  FairMutex& mutex() const { return mutex_; }
   int64_t length() const { return length_; }
   bool evicted() const { return !strips_[0]->whole(); }
   const Strip& strip(int kv_head) const { return evicted() ? *strips_[kv_head] : *strips_[0]; }
@@ -77,7 +78,7 @@ class Layer {
   bool due() const { return due_.load(std::memory_order_relaxed); }
   void NotDue() const { due_.store(false, std::memory_order_relaxed); }  // there is no memory to make them in
   // Held by whoever encodes the layer anew, before mutex(). Needs no mutex.
-  const std::shared_ptr<std::mutex>& reencoding() const { return reencoding_; }
+  const std::shared_ptr<FairMutex>& reencoding() const { return reencoding_; }
   int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
   // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
   std::shared_ptr<const LayerCodecs> codecs() const;
@@ -115,8 +116,13 @@ class Layer {
   absl::Status SetBases(const LayerBases& bases);
 
   int64_t code_bytes() const;
-  int64_t head_code_bytes(int kv_head) const;
   int64_t store_bytes() const;
+
+  // Tells what the layer holds by now to those who ask without the mutex: at the end of every change.
+  void Publish();
+  // What was told last. Both need no mutex.
+  LayerTotals totals() const;
+  HeadFacts facts(int kv_head) const;
 
  private:
   int num_heads() const { return context_->config.geometry.num_kv_heads; }
@@ -148,8 +154,8 @@ class Layer {
 
   const Context* context_;
   const int layer_;
-  mutable std::shared_mutex mutex_;
-  const std::shared_ptr<std::mutex> reencoding_ = std::make_shared<std::mutex>();
+  mutable FairMutex mutex_;
+  const std::shared_ptr<FairMutex> reencoding_ = std::make_shared<FairMutex>();
   mutable std::atomic<bool> due_{false};
   int64_t length_ = 0;
   int64_t cuts_ = 0;
@@ -157,6 +163,9 @@ class Layer {
   mutable QueryWindow queries_;
   mutable KeptQueries kept_queries_;
   std::vector<std::unique_ptr<Strip>> strips_;  // one, or [num_kv_heads]
+  mutable std::mutex told_mutex_;               // held for a copy, and no other under it
+  LayerTotals told_;                            // guarded by told_mutex_
+  std::vector<StripFacts> strips_told_;         // guarded by told_mutex_
 };
 
 }  // namespace seine

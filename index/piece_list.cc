@@ -56,9 +56,7 @@ absl::Status Staging::CopyKept(Backend* backend) const {
 
 void Staging::Install() {
   for (Need& need : needs_) {
-    std::vector<CowPtr<Piece>>& pieces = need.list->pieces_;
-    if (pieces.size() <= need.index) pieces.resize(need.index + 1);
-    pieces[need.index] = std::move(need.made);
+    need.list->Set(need.index, std::move(need.made));
   }
   needs_.clear();
 }
@@ -79,19 +77,22 @@ void PieceList::Plan(int64_t begin, int64_t end, int64_t keep, Staging* staging)
 
 void PieceList::Truncate(int64_t end) {
   const size_t pieces = static_cast<size_t>((end + shape_->length - 1) / shape_->length);
-  if (pieces < pieces_.size()) pieces_.resize(pieces);
+  if (pieces >= pieces_.size()) return;
+  for (size_t i = pieces; i < pieces_.size(); ++i) Set(i, CowPtr<Piece>());
+  pieces_.resize(pieces);
 }
 
 void PieceList::Drop(int64_t begin, int64_t end) {
   const int64_t length = shape_->length;
   const int64_t last = std::min<int64_t>(end / length, pieces_.size());
-  for (int64_t i = (begin + length - 1) / length; i < last; ++i) pieces_[i] = CowPtr<Piece>();
+  for (int64_t i = (begin + length - 1) / length; i < last; ++i) Set(i, CowPtr<Piece>());
 }
 
-int64_t PieceList::bytes() const {
-  int64_t total = 0;
-  for (const CowPtr<Piece>& piece : pieces_) total += piece ? piece->memory.bytes() : 0;
-  return total;
+void PieceList::Set(size_t i, CowPtr<Piece> piece) {
+  if (pieces_.size() <= i) pieces_.resize(i + 1);
+  const auto bytes_of = [](const CowPtr<Piece>& held) { return held ? held->memory.bytes() : 0; };
+  bytes_ += bytes_of(piece) - bytes_of(pieces_[i]);
+  pieces_[i] = std::move(piece);
 }
 
 // A small piece doubles; a larger one grows by eighths of the full length, so that what is held beyond the entries

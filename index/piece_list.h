@@ -86,14 +86,16 @@ class PieceList {
   // nullptr and 0 where dropped.
   uint8_t* data(size_t i) const { return pieces_[i] ? pieces_[i]->memory.data() : nullptr; }
   int capacity(size_t i) const { return pieces_[i] ? pieces_[i]->capacity : 0; }
-  int64_t bytes() const;
+  int64_t bytes() const { return bytes_; }
 
  private:
   friend class Staging;
   int CapacityFor(int64_t entries) const;
+  void Set(size_t i, CowPtr<Piece> piece);
 
   const Shape* shape_;
   std::vector<CowPtr<Piece>> pieces_;
+  int64_t bytes_ = 0;  // of pieces_
 };
 
 }  // namespace seine

@@ -1,23 +1,20 @@
 #include "index/reencoder.h"
 
 #include <algorithm>
-#include <chrono>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
+#include "index/layer_lock.h"
 #include "index/query_fit.h"
 
 namespace seine {
 
 namespace {
 
-// Keys of all heads encoded under one shared lock: some milliseconds. The pause after it lets a waiting writer in, for
-// a shared mutex may prefer readers.
+// Keys of all heads encoded under one shared lock: some milliseconds, for which a writer may wait.
 constexpr int64_t kStepKeys = 256;
-// The same where an answer waits for all of it, without a pause.
+// The same where an answer waits for all of it.
 constexpr int64_t kDueStepKeys = 8192;
-constexpr std::chrono::microseconds kPause(100), kNoPause(0);
 
 // Loss above which a head's code is unfit, and by which another must be better. Between what fits and what does not:
 // the figures in query_fit.h.
@@ -28,7 +25,7 @@ constexpr double kUnfit = .25;
 Reencoder::~Reencoder() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
+    ends_.Stop(StopReason::kShutdown);
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -43,12 +40,13 @@ void Reencoder::Add(const std::shared_ptr<Sequence>& sequence, int layer) {
 }
 
 void Reencoder::Work() {
+  const StopScope scope(&ends_);
   for (;;) {
     Job job;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-      if (stop_) return;
+      wake_.wait(lock, [this] { return ends_.stop_requested() || !jobs_.empty(); });
+      if (ends_.stop_requested()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
@@ -58,12 +56,20 @@ void Reencoder::Work() {
   }
 }
 
-void Reencoder::FinishDue(const std::shared_ptr<Sequence>& sequence, int layer) {
+absl::Status Reencoder::FinishDue(const std::shared_ptr<Sequence>& sequence, int layer) {
   const Layer& target = *sequence->layers[layer];
   while (target.due()) {
     const Outcome outcome = Reencode({sequence, layer}, /*refit=*/false);
-    if (outcome == Outcome::kLeft) return target.NotDue();
+    if (outcome == Outcome::kStopped) {
+      Add(sequence, layer);
+      return StopStatus();
+    }
+    if (outcome == Outcome::kLeft) {
+      target.NotDue();
+      break;
+    }
   }
+  return absl::OkStatus();
 }
 
 // Transforms are computed without the layer's mutex: they take some ten milliseconds.
@@ -73,7 +79,8 @@ Reencoder::Plan Reencoder::MakePlan(const Layer& layer, int number, bool refit) 
   int64_t length = 0;
   bool outgrown = false;
   {
-    const std::shared_lock<std::shared_mutex> lock(layer.mutex());
+    const auto lock = ReadLock::Of(layer);
+    if (!lock.ok()) return plan;
     plan.cuts = layer.cuts();
     codecs = layer.codecs();
     if (codecs == nullptr) return plan;
@@ -111,43 +118,47 @@ void Reencoder::Refit(const Layer& layer, int number, int64_t length, const std:
 }
 
 // Outlives a sequence that is deleted meanwhile. nullptr: it is already.
-std::shared_ptr<std::mutex> Reencoder::TurnOf(const Job& job) {
+std::shared_ptr<FairMutex> Reencoder::TurnOf(const Job& job) {
   const std::shared_ptr<Sequence> sequence = job.sequence.lock();
   return sequence == nullptr ? nullptr : sequence->layers[job.layer]->reencoding();
 }
 
 Reencoder::Outcome Reencoder::Reencode(const Job& job, bool refit) {
-  const std::shared_ptr<std::mutex> turn = TurnOf(job);
+  const std::shared_ptr<FairMutex> turn = TurnOf(job);
   if (turn == nullptr) return Outcome::kLeft;
-  const std::lock_guard<std::mutex> hold(*turn);
+  if (!turn->LockUnlessStopped()) return Outcome::kStopped;
+  const std::lock_guard<FairMutex> hold(*turn, std::adopt_lock);
+  // Why it does not go on: the call is stopped, or there is nothing to do or no memory to do it.
+  const auto left = [] { return StopRequested() ? Outcome::kStopped : Outcome::kLeft; };
   std::vector<CodeStore> next;
   Plan plan;
-  for (bool due = false; !stop_; std::this_thread::sleep_for(due ? kNoPause : kPause)) {
+  while (!StopRequested()) {
     const std::shared_ptr<Sequence> sequence = job.sequence.lock();
     if (sequence == nullptr) return Outcome::kLeft;
     Layer& layer = *sequence->layers[job.layer];
-    due = layer.due();
     if (next.empty()) {
       plan = MakePlan(layer, job.layer, refit);
-      if (plan.codecs == nullptr) return Outcome::kLeft;
+      if (plan.codecs == nullptr) return left();
     }
     {
-      std::shared_lock<std::shared_mutex> lock(layer.mutex());
+      const auto lock = ReadLock::Of(layer);
+      if (!lock.ok()) return left();
       if (layer.cuts() != plan.cuts) return Outcome::kCut;
       if (next.empty()) next = layer.NewCodes(plan.codecs);
-      if (!layer.GrowFromStored(due ? kDueStepKeys : kStepKeys, &next).ok()) return Outcome::kLeft;
+      if (!layer.GrowFromStored(layer.due() ? kDueStepKeys : kStepKeys, &next).ok()) return left();
       if (!layer.Ready(next)) continue;
     }
-    std::unique_lock<std::shared_mutex> lock(layer.mutex());
+    auto lock = WriteLock::Of(&layer);
+    if (!lock.ok()) return left();
     if (layer.cuts() != plan.cuts) return Outcome::kCut;
     if (!layer.Ready(next)) continue;  // appended to meanwhile
     layer.Swap(&next);
     const int64_t keys = layer.strip(0).codes().visible();
-    lock.unlock();  // before the old codes are freed
+    lock->Unlock();  // before the old codes are freed
     Finish(&layer, std::move(plan), keys);
     return Outcome::kDone;
   }
-  return Outcome::kLeft;
+  return Outcome::kStopped;
 }
 
 void Reencoder::Finish(Layer* layer, Plan plan, int64_t keys) {

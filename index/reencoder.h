@@ -15,8 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "index/context.h"
+#include "index/fair_mutex.h"
 #include "index/sequence.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -34,9 +37,9 @@ class Reencoder {
   void Add(const std::shared_ptr<Sequence>& sequence, int layer);
 
   // Before an answer of a layer: encodes it anew on this thread and the backend's where that is due (Layer::due), or
-  // waits until the reencoder's own thread has. Where there is no memory for it the layer stays as it is. Call without
-  // the layer's mutex.
-  void FinishDue(const std::shared_ptr<Sequence>& sequence, int layer);
+  // waits until the reencoder's own thread has. Where there is no memory for it the layer stays as it is. StopStatus()
+  // where the call is stopped: then it is left to the reencoder's own thread. Call without the layer's mutex.
+  absl::Status FinishDue(const std::shared_ptr<Sequence>& sequence, int layer);
 
   int64_t layers_done() const { return layers_done_.load(std::memory_order_relaxed); }
   int64_t unfit_layers_done() const { return unfit_layers_done_.load(std::memory_order_relaxed); }  // of them
@@ -47,7 +50,7 @@ class Reencoder {
     std::weak_ptr<Sequence> sequence;  // weak: a deleted sequence ends its job
     int layer = 0;
   };
-  enum class Outcome : uint8_t { kDone, kCut, kLeft };
+  enum class Outcome : uint8_t { kDone, kCut, kLeft, kStopped };
   // What a layer that has been cut `cuts` times is to be encoded with; nullptr: what it has.
   struct Plan {
     std::shared_ptr<const LayerCodecs> codecs;
@@ -60,7 +63,7 @@ class Reencoder {
   Plan MakePlan(const Layer& layer, int number, bool refit) const;
   void Refit(const Layer& layer, int number, int64_t length, const std::shared_ptr<const LayerCodecs>& codecs,
              Plan* plan) const;
-  static std::shared_ptr<std::mutex> TurnOf(const Job& job);
+  static std::shared_ptr<FairMutex> TurnOf(const Job& job);
   Outcome Reencode(const Job& job, bool refit);
   void Finish(Layer* layer, Plan plan, int64_t keys);
 
@@ -68,9 +71,9 @@ class Reencoder {
   std::atomic<int64_t> layers_done_{0}, unfit_layers_done_{0}, keys_done_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job> jobs_;           // guarded by mutex_
-  std::thread thread_;             // guarded by mutex_; started by the first job
-  std::atomic<bool> stop_{false};  // written under mutex_
+  std::deque<Job> jobs_;  // guarded by mutex_
+  std::thread thread_;    // guarded by mutex_; started by the first job
+  const StopToken ends_;  // of that thread; stopped under mutex_
 };
 
 }  // namespace seine

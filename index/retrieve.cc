@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
     if (!sequence.ok()) continue;
-    reencoder_.FinishDue(*sequence, items[i].layer);
+    if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(params, meanwhile); !s.ok()) return s;

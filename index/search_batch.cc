@@ -45,7 +45,7 @@ std::vector<int32_t> DensePositions(const Strip& strip, int64_t zone_begin, int6
 }  // namespace
 
 // Each layer once, in the order that every holder of several keeps.
-void SearchBatch::Lock() {
+absl::Status SearchBatch::Lock() {
   std::vector<const Target*> order;
   order.reserve(targets_.size());
   for (const Target& target : targets_) order.push_back(&target);
@@ -54,15 +54,22 @@ void SearchBatch::Lock() {
   locks_.reserve(order.size());
   const Layer* last = nullptr;
   for (const Target* target : order) {
-    if (&target->layer() != last) locks_.emplace_back(target->layer().mutex());
+    if (&target->layer() == last) continue;
     last = &target->layer();
+    absl::StatusOr<ReadLock> lock = ReadLock::Of(*last);
+    if (!lock.ok()) {
+      Unlock();
+      return lock.status();
+    }
+    locks_.push_back(*std::move(lock));
   }
+  return absl::OkStatus();
 }
 
 absl::Status SearchBatch::Search(const SearchParams& params, const Meanwhile& meanwhile) {
   const Geometry& g = context_.config.geometry;
   params_ = params;
-  Lock();
+  if (absl::Status s = Lock(); !s.ok()) return s;
   std::vector<SearchTask> tasks;
   tasks.reserve(targets_.size() * g.num_kv_heads);
   slots_.assign(targets_.size() * g.num_kv_heads, -1);

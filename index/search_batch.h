@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <shared_mutex>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "index/context.h"
 #include "index/index.h"
+#include "index/layer_lock.h"
 #include "index/sequence.h"
 
 namespace seine {
@@ -33,7 +33,7 @@ class SearchBatch {
   const std::vector<Target>& targets() const { return targets_; }
 
   // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
-  // the backend could not; nothing is locked then.
+  // the backend could not; StopStatus(). Nothing is locked then.
   absl::Status Search(const SearchParams& params, const Meanwhile& meanwhile);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
@@ -55,13 +55,13 @@ class SearchBatch {
   int Slot(size_t target, int kv_head) const {
     return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
   }
-  void Lock();
+  absl::Status Lock();
   void StartAnswer(size_t target, ItemAnswer* answer) const;
 
   const Context& context_;
   SearchParams params_;
   std::vector<Target> targets_;
-  std::vector<std::shared_lock<std::shared_mutex>> locks_;
+  std::vector<ReadLock> locks_;
   std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: not searched
   std::vector<SearchOutput> outputs_;
 };

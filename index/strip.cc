@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 #include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -16,6 +18,8 @@ namespace {
 
 // A window takes 1-2 us to read and sum; below this many, a wake-up of other threads costs more than it saves.
 constexpr int kWindowsWorthSharing = 40;
+
+constexpr int64_t kRowsWritten = 2048;  // between looks at the caller's token: a millisecond of fresh pages
 
 // Checksums of `count` tokens of `token_bytes` each.
 std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t token_bytes) {
@@ -94,15 +98,20 @@ class Strip::AppendedKeys : public KeySource {
 };
 
 int64_t Strip::store_bytes() const {
-  int64_t bytes = keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes();
-  for (const LowRankStore& low : low_) bytes += low.bytes().total();
-  return bytes;
+  return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
+         low_store_bytes_;
 }
 
-int64_t Strip::code_bytes() const {
-  int64_t bytes = codes_.bytes();
-  for (const LowRankStore& low : low_) bytes += low.bytes().device_bases;
-  return bytes;
+int64_t Strip::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
+
+void Strip::Tell(StripFacts* facts) const {
+  facts->size = size_;
+  facts->zone_keys = codes_.visible();
+  facts->segments = codes_.num_segments();
+  facts->head_code_bytes = codes_.head_bytes(0);
+  facts->head_store_bytes = store_bytes() / num_heads();
+  if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
+  if (facts->low != low_told_) facts->low = low_told_;
 }
 
 Strip::Strip(const Context* context, int layer)
@@ -118,6 +127,7 @@ Strip::Strip(const Context* context, int layer)
       codes_(&context->codes) {
   if (!context->config.subspace) return;
   for (const LowRankShape& shape : context->low_rank[layer]) low_.emplace_back(&shape, &context->ledger);
+  LowRankChanged();
 }
 
 Strip::Strip(const Context* context, int layer, int head)
@@ -131,7 +141,9 @@ Strip::Strip(const Context* context, int layer, int head)
       windows_(&context->head_windows, &context->head_window_shape),
       sums_(MakeSums(*context, 1)),
       codes_(&context->head_codes, head) {
-  if (context->config.subspace) low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+  if (!context->config.subspace) return;
+  low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+  LowRankChanged();
 }
 
 int32_t Strip::position(int64_t place) const {
@@ -237,8 +249,12 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   for (const auto& [store, rows] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
     if (store == &values_ && !keeps_values()) continue;
     const uint8_t* own = rows + head_offset();
-    store->Write(size_, own, gap_begin - size_, token_bytes);
-    store->Write(gap_end, own + (gap_end - size_) * token_bytes, new_size - gap_end, token_bytes);
+    for (const auto& [begin, end] : {std::pair{size_, gap_begin}, std::pair{gap_end, new_size}}) {
+      for (int64_t place = begin; place < end; place += kRowsWritten) {
+        if (StopRequested()) return StopStatus();
+        store->Write(place, own + (place - size_) * token_bytes, std::min(kRowsWritten, end - place), token_bytes);
+      }
+    }
   }
   if (!low_.empty()) {
     const auto sums = RowChecksums(keys, values, count, context_->token_bytes());
@@ -255,7 +271,11 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   return codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer);
 }
 
-absl::Status Strip::UndoAppend() { return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_)); }
+absl::Status Strip::UndoAppend() {
+  for (RowStore* store : {&keys_, &values_, &checksums_, &positions_}) store->Truncate(size_);
+  windows_.Truncate(WindowsAt(size_));
+  return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_));
+}
 
 void Strip::CommitAppend(int64_t count) {
   const int64_t new_size = size_ + count, raw_begin = RawBeginAt(new_size);
@@ -359,6 +379,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   checksums_.Truncate(place);
   positions_.Truncate(place);
   for (LowRankStore& low : low_) low.Truncate(place - low_begin_);
+  LowRankChanged();
   windows_.Truncate(WindowsAt(place));
   raw_begin_ = std::min(raw_begin_, place);
   size_ = place;
@@ -392,6 +413,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   const auto row_bytes = static_cast<size_t>(context_->row_bytes());
   std::vector<int32_t> positions(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
+    if (i % kRowsWritten == 0 && StopRequested()) return StopStatus();
     const auto to = static_cast<int64_t>(i);
     positions[i] = source.position(places[i]);
     if (keeps_checksums()) {

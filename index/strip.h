@@ -23,6 +23,7 @@
 #define SEINE_INDEX_STRIP_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "absl/types/span.h"
 #include "index/code_store.h"
 #include "index/context.h"
+#include "index/layer_facts.h"
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/low_rank_store.h"
@@ -82,8 +84,8 @@ class Strip {
   void DropStaged() { staged_.clear(); }
   // The staging is installed: for every strip, before any is written.
   void Installed();
-  // WriteAppend may fail where a device does; then, and for those written before it, the strip is as it was after
-  // UndoAppend. CommitAppend cannot fail.
+  // WriteAppend may fail where a device does, or the call is stopped; then every strip is as it was after UndoAppend,
+  // and no piece is held for the tokens that did not come. CommitAppend cannot fail.
   absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status UndoAppend();
   void CommitAppend(int64_t count);
@@ -113,21 +115,27 @@ class Strip {
 
   // Stored tokens [place, place + count) of one head as fp32, `stride` floats apart. `values` may be nullptr.
   void CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const;
-  // Stored rows of places of one head, appended to `keys` and `values` where those are given.
+  // Stored rows of places of one head, appended to `keys` and `values` where those are given. What a stopped call gets
+  // is of no use.
   void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
 
   // The low-rank store of a head; nullptr: everything is full-rank.
   const LowRankStore* low_rank(int head) const { return low_.empty() ? nullptr : &low_[head]; }
 
-  LowRankStore* mutable_low_rank(int head) { return &low_[head]; }
+  // In place of that of each head, [num_heads].
+  void SetLowRank(std::vector<LowRankStore> low);
 
   int64_t store_bytes() const;
   int64_t code_bytes() const;  // with what bases take beside the codes
+  // What is told of the strip; leaves what `facts` has already as it is. Some tens of nanoseconds.
+  void Tell(StripFacts* facts) const;
 
  private:
   class AppendedKeys;
   struct SearchedRows;
 
+  // After every change of low_.
+  void LowRankChanged();
   bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
   // Where the strip's first head begins in a token of the whole layer.
@@ -181,6 +189,9 @@ class Strip {
   int64_t low_begin_ = 0;
   std::vector<LowRankStore> low_;             // [num_heads], of equal sizes, or empty
   std::vector<LowRankStore::Staged> staged_;  // beside them, from StageLow to CommitAppend
+  // What is told of low_: a copy, and bytes of the host's and the device's.
+  std::shared_ptr<const std::vector<LowRankStore>> low_told_;
+  int64_t low_store_bytes_ = 0, low_code_bytes_ = 0;
 };
 
 }  // namespace seine

@@ -4,8 +4,10 @@
 #include <numeric>
 #include <utility>
 
+#include "index/stop_status.h"
 #include "index/strip.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -44,6 +46,7 @@ absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_
   std::vector<HeadRows> heads;
   for (int h = 0; h < static_cast<int>(low_.size()); ++h) {
     for (const auto& [store, input] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+      if (StopRequested()) return StopStatus();
       std::vector<uint8_t>& out = rows.emplace_back(added * row_bytes);
       for (int64_t i = 0; i < added; ++i) {
         const uint8_t* token = input + (begin + i - size_) * context_->token_bytes() + head_offset();
@@ -66,8 +69,25 @@ void Strip::InstallLow() {
   low_begin_ = LowStart() - low_[0].size();
   for (size_t h = 0; h < low_.size(); ++h) low_[h].Install(std::move(staged_[h]));
   staged_.clear();
+  LowRankChanged();
   keys_.Drop(low_begin_, low_end());
   values_.Drop(low_begin_, low_end());
+}
+
+void Strip::SetLowRank(std::vector<LowRankStore> low) {
+  low_ = std::move(low);
+  LowRankChanged();
+}
+
+void Strip::LowRankChanged() {
+  if (low_.empty()) return;
+  low_store_bytes_ = low_code_bytes_ = 0;
+  for (const LowRankStore& low : low_) {
+    const LowRankBytes bytes = low.bytes();
+    low_store_bytes_ += bytes.total();
+    low_code_bytes_ += bytes.device_bases;
+  }
+  low_told_ = std::make_shared<const std::vector<LowRankStore>>(low_);
 }
 
 std::pair<size_t, size_t> Strip::LowAmong(absl::Span<const uint32_t> places) const {
@@ -86,6 +106,7 @@ absl::Status Strip::KeepLow(const Strip& source, absl::Span<const uint32_t> plac
   absl::StatusOr<LowRankStore> kept = source.low_[first_head_ - source.first_head_].Keep(low);
   if (!kept.ok()) return kept.status();
   low_[0] = *std::move(kept);
+  LowRankChanged();
   low_begin_ = static_cast<int64_t>(first);
   return absl::OkStatus();
 }

@@ -4,8 +4,15 @@
 
 #include "index/strip.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine {
+
+namespace {
+
+constexpr size_t kRowsRead = 4096;  // between looks at the caller's token
+
+}  // namespace
 
 absl::Status Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {
   codes_.FillTask(head, task);
@@ -94,8 +101,9 @@ void Strip::Gather(int head, absl::Span<const int64_t> places, std::string* keys
     if (out == nullptr) continue;
     out->resize(places.size() * row_bytes);
     char* to = out->data();
-    for (const int64_t place : places) {
-      std::copy_n(reinterpret_cast<const char*>(store->Row(head, place)), row_bytes, to);
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i % kRowsRead == 0 && StopRequested()) return;
+      std::copy_n(reinterpret_cast<const char*>(store->Row(head, places[i])), row_bytes, to);
       to += row_bytes;
     }
   }

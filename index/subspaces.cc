@@ -1,12 +1,11 @@
 // The bases of a sequence's layer, read and replaced, and what is said about them.
 #include <algorithm>
 #include <cmath>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/layer_lock.h"
 #include "index/subspace/basis.h"
 
 namespace seine {
@@ -58,15 +57,13 @@ absl::StatusOr<LayerBases> Layer::Bases() const {
 }
 
 absl::Status Layer::SetBases(const LayerBases& bases) {
-  std::vector<LowRankStore> next;  // of every head, so that all change or none does
+  std::vector<std::vector<LowRankStore>> next(strips_.size());  // of every head, so that all change or none does
   for (int h = 0; h < num_heads(); ++h) {
-    next.push_back(*strip(h).low_rank(h - strip(h).first_head()));
-    if (absl::Status s = next.back().SetBases(bases.keys[h], bases.values[h]); !s.ok()) return s;
+    std::vector<LowRankStore>& of_strip = next[evicted() ? h : 0];
+    of_strip.push_back(*strip(h).low_rank(h - strip(h).first_head()));
+    if (absl::Status s = of_strip.back().SetBases(bases.keys[h], bases.values[h]); !s.ok()) return s;
   }
-  for (int h = 0; h < num_heads(); ++h) {
-    Strip& held = evicted() ? *strips_[h] : *strips_[0];
-    *held.mutable_low_rank(h - held.first_head()) = std::move(next[h]);
-  }
+  for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->SetLowRank(std::move(next[i]));
   return absl::OkStatus();
 }
 
@@ -98,7 +95,8 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
   if (!target.ok()) return target.status();
   if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
   const Layer& held = *(*target)->layers[layer];
-  const std::shared_lock<std::shared_mutex> lock(held.mutex());
+  const auto lock = ReadLock::Of(held);
+  if (!lock.ok()) return lock.status();
   if (begin < 0 || begin > end) return absl::OutOfRangeError(absl::StrCat("begin: ", begin, " is not in [0, end]"));
   if (end > held.length()) {
     return absl::OutOfRangeError(
@@ -112,14 +110,15 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
     positions->push_back(strip.position(place));
   }
   strip.Gather(kv_head - strip.first_head(), places, keys, values);
-  return absl::OkStatus();
+  return StopStatus();
 }
 
 absl::StatusOr<LayerBases> IndexImpl::GetBases(const SequenceHandle& handle, int layer) const {
   auto target = SubspaceLayer(handle, layer);
   if (!target.ok()) return target.status();
   const Layer& held = *(*target)->layers[layer];
-  const std::shared_lock<std::shared_mutex> lock(held.mutex());
+  const auto lock = ReadLock::Of(held);
+  if (!lock.ok()) return lock.status();
   return held.Bases();
 }
 
@@ -131,7 +130,8 @@ absl::Status IndexImpl::SetBases(const SequenceHandle& handle, int layer, const 
   status.Update(CheckBases("values", bases.values, context_.config.geometry, s.value_rank));
   if (!status.ok()) return status;
   Layer& held = *(*target)->layers[layer];
-  const std::unique_lock<std::shared_mutex> lock(held.mutex());
+  const auto lock = WriteLock::Of(&held);
+  if (!lock.ok()) return lock.status();
   return held.SetBases(bases);
 }
 

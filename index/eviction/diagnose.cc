@@ -10,6 +10,7 @@
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine {
 
@@ -33,7 +34,7 @@ std::vector<std::vector<double>> Neighbours(const Rows& rows) {
   const Eigen::MatrixXd x = rows.cast<double>();
   const Eigen::VectorXd squares = x.rowwise().squaredNorm();
   std::vector<std::vector<double>> nearest(x.rows());
-  for (Eigen::Index i = 0; i < x.rows(); ++i) {
+  for (Eigen::Index i = 0; i < x.rows() && !StopRequested(); ++i) {
     const Eigen::VectorXd to = (squares.array() + squares[i]).matrix() - 2 * (x * x.row(i).transpose());
     std::vector<double> distances;
     for (Eigen::Index j = 0; j < to.size(); ++j) {
@@ -203,7 +204,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   }
   input.backend->Run(static_cast<int>(heads.size()), [&](int h) {
     std::vector<std::vector<double>> ranks;
-    for (const Scores& one : scores) ranks.push_back(Ranks(one[h]));
+    for (const Scores& one : scores) ranks.push_back(StopRequested() ? std::vector<double>() : Ranks(one[h]));
+    if (StopRequested()) return;
     for (size_t a = 0; a < ranks.size(); ++a) {
       for (size_t b = 0; b < ranks.size(); ++b) {
         heads[h].overlap.push_back(Overlap(kept[a][h], kept[b][h]));
@@ -218,7 +220,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
       return Ranks(all);
     };
     heads[h].attention_tokens = seen;
-    for (size_t a = 0; a < scores.size() && seen >= 2; ++a) {
+    for (size_t a = 0; a < scores.size() && seen >= 2 && !StopRequested(); ++a) {
       heads[h].attention_correlation.push_back(Correlation(seen_ranks(scores[a][h]), seen_ranks(attention[h])));
     }
   });

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine::scorers {
 
@@ -21,6 +22,7 @@ HeadAttention::HeadAttention(const ScoreInput& input, int kv_head)
     : input_(input), head_(input.heads[kv_head]), kv_head_(kv_head), logits_(input.group * head_.count) {}
 
 void HeadAttention::Add(int64_t query, float share, float* out) {
+  if (StopRequested()) return;
   const int64_t n = CountUpTo(head_, input_.query_position(query));
   if (n == 0) return;
   const float* queries =

@@ -14,6 +14,7 @@
 #include "index/scorers/scorers.h"
 #include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine::scorers {
 
@@ -116,7 +117,7 @@ class ExpectedAttention : public Scorer {
     const int64_t sinks = CountUpTo(head, config_.sink - 1), n = head.count - sinks;
     if (n <= 0) return;
     std::vector<float> logits(n);
-    for (int g = 0; g < input.group; ++g) {
+    for (int g = 0; g < input.group && !StopRequested(); ++g) {
       const int q_head = h * input.group + g;
       Logits(input, head, sinks, MomentsOf(input, q_head), rotation, logits.data());
       AddSoftmax(logits.data(), n, 1.0f, 1.0f / static_cast<float>(input.group), out + sinks);

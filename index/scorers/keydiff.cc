@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/stop.h"
 
 namespace seine::scorers {
 
@@ -15,7 +16,7 @@ std::vector<float> MedianKey(const HeadTokens& head, int head_dim) {
   ForEachRun(head.keys, 0, head.count, [&](const ConstRows& run, int64_t first, int64_t count) {
     cpu::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
   });
-  for (int j = 0; j < head_dim && head.count > 0; ++j) {
+  for (int j = 0; j < head_dim && head.count > 0 && !StopRequested(); ++j) {
     for (int64_t i = 0; i < head.count; ++i) column[i] = rows[i * head_dim + j];
     const auto middle = column.begin() + (head.count - 1) / 2;
     std::nth_element(column.begin(), middle, column.end());
@@ -37,7 +38,7 @@ void ScorePairwise(const HeadTokens& head, int head_dim, float* out) {
     std::copy(unit.begin(), unit.end(), row);
   }
   const ConstRows all = {rows.data(), head_dim * sizeof(float), DType::kFloat32};
-  for (int64_t i = 0; i < n; i += 4) {
+  for (int64_t i = 0; i < n && !StopRequested(); i += 4) {
     const int now = static_cast<int>(std::min<int64_t>(4, n - i));
     cpu::DotRows(all, n, head_dim, rows.data() + i * head_dim, now, cosines.data(), n);
     for (int g = 0; g < now; ++g) {

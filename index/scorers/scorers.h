@@ -33,7 +33,8 @@ ScorerRef MakeClientScores(const ScorerConfig& config);
 absl::Status ForEachHead(const ScoreInput& input, Scores* scores,
                          const std::function<absl::Status(int head, float* out)>& body);
 
-// visit(rows, first, count) for each contiguous run of tokens [begin, end) of a head, in order.
+// visit(rows, first, count) for each contiguous run of tokens [begin, end) of a head, in order; of a stopped call no
+// more of them.
 void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
                 const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit);
 

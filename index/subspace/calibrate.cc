@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
 
 namespace seine {
 
@@ -14,6 +15,7 @@ using Eigen::MatrixXd;
 absl::StatusOr<int> LargestRank(const std::vector<MatrixXd>& moments, double energy) {
   int rank = 0;
   for (const MatrixXd& moment : moments) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
     const absl::StatusOr<int> needed = RankForEnergy(moment, energy);
     if (!needed.ok()) return needed.status();
     rank = std::max(rank, *needed);
@@ -31,6 +33,7 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
   }
   std::vector<Basis> bases;
   for (const MatrixXd& moment : moments) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
     absl::StatusOr<Basis> basis = BasisOfMoment(moment, rank);
     if (!basis.ok()) {
       return absl::Status(basis.status().code(), absl::StrCat(field, ": ", basis.status().message()));
@@ -52,6 +55,7 @@ absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const R
   }
   std::vector<MatrixXd> keys;
   for (int h = 0; h < profile.num_kv_heads; ++h) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
     MatrixXd moment = profile.layers[layer].k_moment[h];
     if (options.stack_queries) moment += profile.GroupQueryMoment(layer, h);
     keys.push_back(options.frame == KeyFrame::kPreRope ? moment

@@ -13,6 +13,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/weighted_rows.h"
 #include "kernels/math.h"
+#include "kernels/stop.h"
 
 namespace seine::cpu {
 namespace {
@@ -41,7 +42,7 @@ void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, Workspace* 
   const size_t stride = rows.head_dim * SizeOf(rows.dtype);
   int64_t offset = 0, count = 0;
   for (const PlaceRun& run : task.dense) {
-    for (int64_t place = run.begin; place < run.end; place += count, offset += count) {
+    for (int64_t place = run.begin; place < run.end && !StopRequested(); place += count, offset += count) {
       if (place >= task.low.begin && place < task.low.end) {
         count = std::min(task.low.end, run.end) - place;
         w->places.resize(count);
@@ -234,6 +235,7 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
   LowRankDots* const dots = low_keys ? &*low_keys : nullptr;
   LowRankSums* const sums_of_codes = low_values ? &*low_values : nullptr;
   DenseLogits(task, size, dots, w);
+  if (StopRequested()) return 0;
   ChosenLogits(task, dots, w);
   WindowLogits(task, w);
   float sums[kMaxGroup];

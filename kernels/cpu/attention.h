@@ -48,7 +48,7 @@ struct AttentionTask {
 };
 
 // output [group, head_dim], log_sum_exp [group]; over nothing they are 0 and -infinity. Returns how many rows were
-// attended, all heads together and without the tail's.
+// attended, all heads together and without the tail's. What a stopped call (stop.h) gets is of no use.
 int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp);
 
 }  // namespace seine::cpu

@@ -16,13 +16,15 @@
 #include "kernels/math.h"
 #include "kernels/recall_target.h"
 #include "kernels/select.h"
+#include "kernels/stop.h"
 #include "kernels/zone_mass.h"
 
 namespace seine::cpu {
 namespace {
 
-constexpr int64_t kShortZone = 32768;  // keys: the scores of one query still fit the second cache
-constexpr int kSlack = 16;             // ScanAbove writes whole vectors
+constexpr int64_t kShortZone = 32768;         // keys: the scores of one query still fit the second cache
+constexpr int kSlack = 16;                    // ScanAbove writes whole vectors
+constexpr int64_t kSegmentsBetweenLooks = 8;  // at the caller's token
 
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork& work, bool collision, int64_t segment) {
   ScanArgs a;
@@ -272,6 +274,7 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
     for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every query of the group
+      if (s % kSegmentsBetweenLooks == 0 && StopRequested()) return;
       int pass = 0;
       for (int g = 0; g < task.group; ++g) {
         if (!queries[g].open) continue;

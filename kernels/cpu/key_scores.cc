@@ -14,6 +14,7 @@
 #include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/stop.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace seine::cpu::HWY_NAMESPACE {
@@ -278,13 +279,19 @@ void ScoreKeys(const ConstRows& rows, int64_t count, int dim, KeyScore kind, con
   HWY_DYNAMIC_DISPATCH(ScoreKeysImpl)(rows, count, dim, kind, anchor, out);
 }
 namespace {
+constexpr int64_t kKeysBetweenLooks = 4096;  // at the caller's token; a window may be of one key
 // visit(window, first, rows, count) for each run of a task's keys that lie in one chunk and one window, in order.
 template <typename Task, typename Visit>
 void ForEachRun(const Task& task, Visit visit) {
   const ChunkedRows& keys = task.keys;
+  int64_t look = kKeysBetweenLooks;
   for (int64_t w = 0; w < task.windows.count; ++w) {
     const int64_t end = task.windows.end(w, task.count);
     for (int64_t i = task.windows.begin(w); i < end;) {
+      if (i >= look) {
+        if (StopRequested()) return;
+        look = i + kKeysBetweenLooks;
+      }
       const int64_t run = std::min<int64_t>(end - i, keys.chunk_tokens - i % keys.chunk_tokens);
       visit(w, i, ConstRows{keys.row(i), keys.head_dim * SizeOf(keys.dtype), keys.dtype}, run);
       i += run;

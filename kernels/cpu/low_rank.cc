@@ -8,6 +8,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/turn_row.h"
+#include "kernels/stop.h"
 
 namespace seine::cpu {
 
@@ -22,7 +23,7 @@ void RebuildPart(const RebuildTask& task, const uint16_t* basis, int64_t begin, 
   std::vector<float> transposed(static_cast<size_t>(rank) * dim);
   std::vector<float> codes(static_cast<size_t>(std::min(kBlock, end - begin)) * rank);
   Widen(reinterpret_cast<const uint8_t*>(basis), int64_t{rank} * dim, DType::kFloat16, transposed.data());
-  for (int64_t first = begin; first < end; first += kBlock) {
+  for (int64_t first = begin; first < end && !StopRequested(); first += kBlock) {
     const auto n = static_cast<int>(std::min(kBlock, end - first));
     const uint8_t* at[kBlock];
     for (int i = 0; i < n; ++i) {  // codes lie far from each other: all are fetched before the first is read
@@ -95,6 +96,7 @@ void Rebuild(const RebuildTask& task) {
     if (basis != nullptr) RebuildPart(task, basis, begin, end);
   }
   for (int64_t i = 0; i < task.count; ++i) {
+    if (i % kBlock == 0 && StopRequested()) return;
     float* row = task.out + i * rows.head_dim;
     const LowRankRun& run = RunOf(rows, task.places[i]);
     const int64_t full = FullRowOf(run, task.places[i]);

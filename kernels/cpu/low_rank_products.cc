@@ -8,6 +8,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/weighted_rows.h"
+#include "kernels/stop.h"
 
 namespace seine::cpu {
 namespace {
@@ -64,7 +65,7 @@ void ForEachStretch(const LowRankRows& rows, const int32_t* places, int64_t coun
   static thread_local Scratch s;
   const int width = PaddedColumns(rows.rank);
   s.codes.resize(kPart * width);
-  for (int64_t begin = 0; begin < count; begin += static_cast<int64_t>(s.at.size())) {
+  for (int64_t begin = 0; begin < count && !StopRequested(); begin += static_cast<int64_t>(s.at.size())) {
     const uint16_t* const basis = Aim(rows, places + begin, count - begin, &s);
     for (size_t i = 0; i < s.at.size() && basis != nullptr; ++i) {
       float* const code = &s.codes[i * width];
@@ -85,7 +86,7 @@ void DotRebuilt(const LowRankTokens& tokens, const int32_t* places, int64_t coun
   positions.resize(count);
   rows.resize(std::min(count, kPart) * dim);
   for (int64_t i = 0; i < count; ++i) positions[i] = tokens.position(places[i]);
-  for (int64_t i = 0; i < count; i += kPart) {
+  for (int64_t i = 0; i < count && !StopRequested(); i += kPart) {
     const int64_t part = std::min(kPart, count - i);
     Rebuild({tokens.rows, places + i, positions.data() + i, part, rows.data()});
     DotRows(Floats(rows.data(), dim), part, dim, queries, heads, out + i, stride);

@@ -12,6 +12,7 @@
 #include "kernels/cpu/zone_mass.h"
 #include "kernels/math.h"
 #include "kernels/select.h"
+#include "kernels/stop.h"
 #include "kernels/zone_mass.h"
 
 namespace seine::cpu {
@@ -207,8 +208,10 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;
   FindCandidates(task, params, wanted, w->query, stats);
+  if (StopRequested()) return;
   const int64_t start = NowNs();
-  for (int g = 0; g < task.group; ++g) RerankQuery(task, keep, &w->query[g]);
+  for (int g = 0; g < task.group && !StopRequested(); ++g) RerankQuery(task, keep, &w->query[g]);
+  if (StopRequested()) return;
   const int64_t reranked = NowNs();
   stats->rerank_ns += reranked - start;
   const bool joint = params.scope == Scope::kPerKvHead, with_mass = NeedsZoneMass(params);
@@ -267,7 +270,7 @@ void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   const int64_t end = task.zone_begin + task.num_keys;
   out->resize(static_cast<size_t>(task.num_keys) * task.group);
   if (task.low_rank != nullptr) DotLowRank(task, w);
-  for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end;) {
+  for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end && !StopRequested();) {
     const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
     DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
             out->data() + (p - task.zone_begin), task.num_keys);
@@ -285,6 +288,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
   for (size_t i = 0; i < n; ++i) w->keys[i] = static_cast<uint32_t>(i);
   SetKeys(task, w);
   ExactLogits(task, scale, w);
+  if (StopRequested()) return;
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
   for (int g = 0; g < task.group && (joint || params.mass_p > 0); ++g) {
     w->lse[g] = LogSumExp();
@@ -297,7 +301,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
     Reduce(task, params, zone, full, w);
     Emit(task, params, w->combined.data(), w, 0, out);
   } else {
-    for (int g = 0; g < task.group; ++g) {
+    for (int g = 0; g < task.group && !StopRequested(); ++g) {
       const float* logits = w->logits.data() + g * n;
       if (params.mass_p > 0) {
         w->mass.assign(n, 0.0f);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -96,6 +97,37 @@ TEST(ConcurrencyTest, ReadersSeeWholeAppends) {
     length = n;
     ASSERT_TRUE(SameAnswers(Probe(*index, fresh, 0), answers)) << n;
   }
+}
+
+// Searches that come one over the other, so that there is never a moment without one: those that came later wait.
+TEST(ConcurrencyTest, AnAppendWaitsForTheSearchesBeforeItAlone) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kAll(3);
+  TestBackend backend(1);
+  auto index = MakeIndex(SmallConfig(), &backend);
+  const SequenceHandle seq = *index->CreateSequence("s");
+  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 6000)).ok());
+  const std::vector<float> queries = testing::Queries(index->config().geometry, 5);
+  SearchParams params = index->config().search;
+  params.method = Method::kExact;
+  std::atomic<bool> done{false};
+  std::atomic<int> searches{0}, wrong{0};
+  std::vector<std::thread> readers;
+  const Clock::time_point begin = Clock::now();
+  for (int t = 0; t < 8; ++t) {
+    readers.emplace_back([&] {
+      while (!done && Clock::now() < begin + kAll) {
+        wrong += !index->Retrieve({{seq, 0, queries.data()}}, params).ok();
+        ++searches;
+      }
+    });
+  }
+  while (searches < 8) std::this_thread::yield();
+  EXPECT_TRUE(AppendNames(index.get(), seq, 0, 6000, Names(7000, 1)).ok());
+  EXPECT_LT(Clock::now() - begin, kAll);
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

@@ -148,5 +148,16 @@ TEST_F(MeasureTest, RunsBesideAppendsCutsAndQueries) {
   asker.join();
 }
 
+TEST_F(MeasureTest, ASequenceGivenTwiceIsRefused) {
+  auto index = MakeIndex(Config(), backend_.get());
+  const SequenceHandle seq = *index->CreateSequence("s"), other = *index->CreateSequence("t");
+  Append(index.get(), seq, 0, 400);
+  Ask(*index, seq, 1, 399, 1);
+  ASSERT_TRUE(index->Measure({seq, other}, 1).ok());
+  const absl::Status twice = index->Measure({seq, other, {"s", 0}}, 1).status();
+  EXPECT_EQ(twice.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(twice.message(), "sequences[2]: given twice");
+}
+
 }  // namespace
 }  // namespace seine

@@ -251,6 +251,8 @@ TEST_P(ErrorsTest, AdminAndGather) {
   add_measure("none", StatusCode::INVALID_ARGUMENT, "sequences", [](auto* r) { r->clear_sequences(); });
   add_measure("of another index", StatusCode::INVALID_ARGUMENT, "sequences[1].index",
               [this](auto* r) { *r->add_sequences() = keys_; });
+  add_measure("given twice", StatusCode::INVALID_ARGUMENT, "sequences[1]",
+              [this](auto* r) { *r->add_sequences() = both_; });
   add_measure("layer", StatusCode::INVALID_ARGUMENT, "layer", [](auto* r) { r->set_layer(2); });
   add_measure("without keys", StatusCode::FAILED_PRECONDITION, "kv_store",
               [this](auto* r) { *r->mutable_sequences(0) = none_; });
