@@ -27,7 +27,7 @@ std::vector<std::vector<int32_t>> PositionsOf(const Layer& layer, const std::vec
 
 absl::StatusOr<std::shared_ptr<const Scorer>> IndexImpl::CheckScorer(const ScorerConfig& config) const {
   if (context_.config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("kv_store: keeps no keys, and scorers read them");
+    return absl::FailedPreconditionError("kv_store: the index keeps no keys, and scorers read them");
   }
   auto scorer = MakeScorer(config);
   if (!scorer.ok()) return scorer.status();
