@@ -43,7 +43,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   auto again = StageQueries(queries, last, position, position + replayed);
   if (!again.ok()) return again.status();
   const bool in_parts = keys.num_tokens - replayed > std::max<int64_t>(0, Room());
-  const Before before = Remember(in_parts, in_parts || !again->empty());
+  Before before = Remember(in_parts, in_parts || !again->empty());
   kept_queries_.Commit(*std::move(again));
   Cuts cuts;
   for (int64_t done = replayed; done < keys.num_tokens;) {
@@ -54,6 +54,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     }
     done += *part;
   }
+  before = {};  // its memory, ahead of a cut that needs some
   JudgeDue(keys.num_tokens - replayed);
   // Where the scorer looks at queries, those of the last token may still come, before the next one does.
   const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
