@@ -155,13 +155,18 @@ absl::StatusOr<SequenceInfo> GrpcClient::GetSequence(const Sequence& sequence) {
 }
 
 absl::StatusOr<std::vector<SequenceInfo>> GrpcClient::ListSequences(const std::string& index) {
+  constexpr int kPage = 1000;
   v1::ListSequencesRequest request;
   request.set_index(index);
+  request.set_page_size(kPage);
   v1::ListSequencesResponse response;
-  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::ListSequences, request, &response);
-  if (!status.ok()) return status;
   std::vector<SequenceInfo> out;
-  for (const v1::SequenceInfo& info : response.sequences()) out.push_back(FromProto(info));
+  do {
+    const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::ListSequences, request, &response);
+    if (!status.ok()) return status;
+    for (const v1::SequenceInfo& info : response.sequences()) out.push_back(FromProto(info));
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
   return out;
 }
 

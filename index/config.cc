@@ -1,6 +1,7 @@
 // Checks of settings: one clear line with the field's name in front.
 #include "index/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/ascii.h"
@@ -21,6 +22,7 @@ constexpr int kMaxRefine = 1 << 24;
 constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;
 constexpr size_t kMaxNameLength = 128;
 constexpr int kMaxKeptQueries = 1 << 16;
+constexpr double kMaxFrequency = 1e6;  // radians a token
 
 // "field: what is wrong", for a field inside `group`, which may be empty.
 template <typename... Parts>
@@ -55,7 +57,7 @@ absl::Status CheckRope(const Rope& rope, int head_dim) {
                  head_dim / 2, " pairs");
   }
   for (const double w : rope.inv_freq) {
-    if (!(w >= 0 && std::isfinite(w))) return Wrong("geometry", "rope.inv_freq", w, " is no frequency");
+    if (!(w >= 0 && w <= kMaxFrequency)) return Wrong("geometry", "rope.inv_freq", w, " is no frequency");
   }
   return absl::OkStatus();
 }
@@ -179,10 +181,7 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   }
   if (!(p.beta > 0 && p.beta <= 1)) return Wrong(group, "beta", p.beta, " is not in (0, 1]");
   if (!(p.rho > 0 && p.rho <= 1)) return Wrong(group, "rho", p.rho, " is not in (0, 1]");
-  if (!(p.softmax_scale >= 0 && std::isfinite(p.softmax_scale))) {
-    return Wrong(group, "softmax_scale", p.softmax_scale, " is not a finite number of at least 0");
-  }
-  return absl::OkStatus();
+  return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);
 }
 
 // Messages of scorers and budgets name their own field.
@@ -194,11 +193,39 @@ bool HasEvictionProfile(const IndexConfig& config) {
   return config.eviction->profile != nullptr || config.codec.profile != nullptr;
 }
 
-// A pyramid's last layer has the least.
+// A pyramid's last layer has the least. Budgets of layers round so that the total is exact: it may be one less of some
+// lengths than of others.
 int64_t LeastBudget(const IndexConfig& config) {
   const int layers = config.geometry.num_layers;
-  return KeptTokens(config.eviction->budget, INT32_MAX,
-                    {.layer = layers - 1, .num_layers = layers, .length = INT32_MAX});
+  const BudgetConfig& budget = config.eviction->budget;
+  const int64_t least = KeptTokens(budget, INT32_MAX, {.layer = layers - 1, .num_layers = layers, .length = INT32_MAX});
+  if (budget.heads != HeadBudget::kPyramid || layers == 1) return least;
+  const auto rounded = static_cast<int64_t>(static_cast<double>(budget.tokens) / budget.beta);
+  return std::min(least, std::max<int64_t>(1, rounded));
+}
+
+// What must stay has to fit into every budget, or appends would meet it: recent_share of fewer tokens leaves as much or
+// less room for sinks.
+absl::Status CheckKeep(const IndexConfig& config) {
+  const KeepConfig& keep = config.eviction->keep;
+  const int64_t least = LeastBudget(config);
+  const int64_t recent = std::max(keep.recent, static_cast<int64_t>(keep.recent_share * static_cast<double>(least)));
+  if (keep.sinks <= least && recent <= least - keep.sinks) return absl::OkStatus();
+  return Wrong("eviction", "budget.tokens", keep.sinks, " sinks and ", recent, " recent tokens leave no room in ",
+               least);
+}
+
+// The pairwise anchor compares all tokens that a head ever holds.
+absl::Status CheckPairwise(const IndexConfig& config) {
+  const EvictionConfig& e = *config.eviction;
+  if (e.scorer.anchor != Anchor::kPairwise) return absl::OkStatus();
+  const int64_t budgets = e.budget.heads == HeadBudget::kAdaptive  ? config.geometry.num_kv_heads
+                          : e.budget.heads == HeadBudget::kPyramid ? 2
+                                                                   : 1;  // that one head may have
+  const int64_t most = std::min<int64_t>(e.budget.tokens, INT32_MAX) + e.interval;
+  if (most * budgets <= kMaxPairwise) return absl::OkStatus();
+  return Wrong("eviction", "scorer.anchor", "pairwise compares at most ", kMaxPairwise, " tokens, and a head may hold ",
+               most * budgets);
 }
 
 absl::Status CheckFilterHorizon(const IndexConfig& config) {
@@ -276,13 +303,10 @@ absl::Status CheckEviction(const IndexConfig& config) {
   if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
   if (e.budget.tokens == 0) return Wrong("eviction", "budget.tokens", "an index that evicts by itself needs a number");
   if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
-  const int64_t least = LeastBudget(config);
-  if (e.keep.sinks + e.keep.recent > least) {
-    return Wrong("eviction", "budget.tokens", e.keep.sinks, " sinks and ", e.keep.recent,
-                 " recent tokens leave no room");
-  }
+  if (absl::Status s = CheckKeep(config); !s.ok()) return s;
   if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return First(CheckEvictionProfile(config), CheckFilterHorizon(config), CheckKeptQueries(config, **scorer));
+  return First(CheckPairwise(config), CheckEvictionProfile(config), CheckFilterHorizon(config),
+               CheckKeptQueries(config, **scorer));
 }
 
 }  // namespace
@@ -319,6 +343,11 @@ absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSoftmaxScale(absl::string_view field, float scale) {
+  if (scale >= 0 && scale <= kMaxSoftmaxScale) return absl::OkStatus();
+  return Wrong("", field, scale, " is not in [0, ", kMaxSoftmaxScale, "]");
+}
+
 absl::Status Validate(const SearchParams& params) { return CheckSearch("", params); }
 
 absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
@@ -339,8 +368,7 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
   if (config.kv_store != KvStore::kKeysValues) {
     return absl::FailedPreconditionError("attention: kv_store keeps no values; it needs keys_values");
   }
-  if (params.scale >= 0 && std::isfinite(params.scale)) return absl::OkStatus();
-  return Wrong("attention", "scale", params.scale, " is not a finite number of at least 0");
+  return CheckSoftmaxScale("attention.scale", params.scale);
 }
 
 absl::Status Validate(const IndexConfig& config) {

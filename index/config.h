@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "index/eviction/budget.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/options.h"
@@ -130,6 +131,10 @@ absl::Status Validate(const SearchParams& params);
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
 // Of config.subspace, the rest being valid.
 absl::Status CheckSubspace(const IndexConfig& config);
+// A logit's scale is at most so much: larger ones would make finite products infinite.
+inline constexpr float kMaxSoftmaxScale = 1e4f;
+// INVALID_ARGUMENT "field: ..." where it is not in [0, kMaxSoftmaxScale].
+absl::Status CheckSoftmaxScale(absl::string_view field, float scale);
 // Also FAILED_PRECONDITION, where values would have to be stored. Fields open with "attention.".
 absl::Status Validate(const AttentionParams& params, const IndexConfig& config);
 // The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.

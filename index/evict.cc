@@ -27,7 +27,7 @@ std::vector<std::vector<int32_t>> PositionsOf(const Layer& layer, const std::vec
 
 absl::StatusOr<std::shared_ptr<const Scorer>> IndexImpl::CheckScorer(const ScorerConfig& config) const {
   if (context_.config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("kv_store: keeps no keys, and scorers read them");
+    return absl::FailedPreconditionError("kv_store: the index keeps no keys, and scorers read them");
   }
   auto scorer = MakeScorer(config);
   if (!scorer.ok()) return scorer.status();
@@ -49,10 +49,7 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
   if (given.queries != nullptr) {
     if (absl::Status s = CheckFinite(given.queries, given.num_queries); !s.ok()) return s;
   }
-  if (!(given.softmax_scale >= 0 && std::isfinite(given.softmax_scale))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("softmax_scale: ", given.softmax_scale, " is not a finite number of at least 0"));
-  }
+  if (absl::Status s = CheckSoftmaxScale("softmax_scale", given.softmax_scale); !s.ok()) return s;
   if (given.filters == nullptr) return absl::OkStatus();
   const int64_t head = cpu::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
   if (head < 0) return absl::OkStatus();
@@ -111,7 +108,9 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
   }
   if (params.dry_run) return answer;
   const int64_t before = target.code_bytes() + target.store_bytes();
-  if (absl::StatusOr<int64_t> gone = target.Keep(*places); !gone.ok()) return gone.status();
+  absl::StatusOr<int64_t> gone = target.Keep(*places);
+  if (!gone.ok()) return gone.status();
+  context_.eviction.Count(*gone > 0 ? 1 : 0, *gone);
   answer.bytes_freed = before - target.code_bytes() - target.store_bytes();
   return answer;
 }
@@ -123,8 +122,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> IndexImpl::Diagnose(const SequenceHan
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (context_.config.kv_store == KvStore::kNone) return CheckScorer({}).status();
-  for (const ScorerConfig& config : params.scorers) {
-    if (auto scorer = CheckScorer(config); !scorer.ok()) return scorer.status();
+  for (size_t i = 0; i < params.scorers.size(); ++i) {
+    if (auto scorer = CheckScorer(params.scorers[i]); !scorer.ok()) return OfScorers(i, scorer.status());
   }
   const Layer& target = *(*sequence)->layers[layer];
   const auto lock = ReadLock::Of(target);

@@ -16,7 +16,6 @@ namespace seine {
 
 namespace {
 
-constexpr size_t kMaxIdLength = 128;
 constexpr int64_t kMaxTokens = INT32_MAX;  // positions are int32
 constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's token
 
@@ -47,6 +46,13 @@ absl::Status BeyondLongest(int64_t position, int64_t longest) {
       absl::StrCat("position: ", position, " is not in [0, ", longest, "], the longest layer"));
 }
 
+// Adds a layer's part, its lock held, to what is said of a sequence.
+void Add(const Layer& layer, SequenceInfo* info) {
+  info->layer_tokens.push_back(layer.length());
+  info->code_bytes += layer.code_bytes();
+  info->store_bytes += layer.store_bytes();
+}
+
 absl::Status NoSequence(absl::string_view id) {
   return absl::NotFoundError(absl::StrCat("sequence: not found: '", id, "'"));
 }
@@ -56,6 +62,10 @@ absl::Status AlreadyInUse(absl::string_view id) {
 }
 
 }  // namespace
+
+bool IsSequenceId(absl::string_view id) {
+  return !id.empty() && id.size() <= kMaxIdLength && std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
+}
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget) {
@@ -105,12 +115,9 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& han
 }
 
 absl::Status IndexImpl::CheckNewId(absl::string_view id) const {
-  if (id.size() > kMaxIdLength) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence id: ", id.size(), " characters, at most ", kMaxIdLength));
-  }
-  for (const char c : id) {
-    if (!absl::ascii_isprint(c))
-      return absl::InvalidArgumentError("sequence id: holds a character that is not printable");
+  if (!id.empty() && !IsSequenceId(id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence id: expected 1 to ", kMaxIdLength, " printable characters without spaces"));
   }
   ReaderLock lock(mutex_);
   if (sequences_.contains(id)) return AlreadyInUse(id);
@@ -157,13 +164,18 @@ absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle
   return Describe(**sequence);
 }
 
-std::vector<SequenceInfo> IndexImpl::ListSequences() const {
+std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size_t most) const {
   std::vector<SequenceRef> sequences;
   {
     ReaderLock lock(mutex_);
-    for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
+    for (const auto& [id, sequence] : sequences_) {
+      if (id > after) sequences.push_back(sequence);
+    }
   }
-  std::sort(sequences.begin(), sequences.end(), [](const auto& a, const auto& b) { return a->id < b->id; });
+  const auto end = sequences.begin() + static_cast<int64_t>(std::min(most, sequences.size()));
+  std::partial_sort(sequences.begin(), end, sequences.end(),
+                    [](const auto& a, const auto& b) { return a->id < b->id; });
+  sequences.erase(end, sequences.end());
   std::vector<SequenceInfo> infos;
   infos.reserve(sequences.size());
   for (const SequenceRef& sequence : sequences) infos.push_back(Describe(*sequence));
@@ -221,7 +233,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
   return Insert(*std::move(copy), new_id);
 }
 
-absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position) {
+absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) {
   absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   const auto locks = LockAll<WriteLock>(**sequence, WriteLock::Of);
@@ -236,6 +248,9 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position)
   staging.Install();
   absl::Status status;
   for (const auto& layer : (*sequence)->layers) status.Update(layer->CommitTruncate(position));
+  if (after == nullptr) return status;
+  *after = {.handle = {(*sequence)->id, (*sequence)->generation}, .layer_tokens = {}};
+  for (const auto& layer : (*sequence)->layers) Add(*layer, after);
   return status;
 }
 

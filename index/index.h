@@ -36,6 +36,10 @@ namespace seine {
 
 struct LayerBases;  // index/subspace/calibrate.h
 
+// Ids of sequences: 1 to kMaxIdLength printable ASCII characters without spaces.
+inline constexpr size_t kMaxIdLength = 128;
+bool IsSequenceId(absl::string_view id);
+
 // Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.
 struct SequenceHandle {
   std::string id;
@@ -213,10 +217,12 @@ class Index {
   virtual const IndexConfig& config() const = 0;
   virtual IndexStats stats() const = 0;
 
-  // Empty id: one is made. ALREADY_EXISTS if it lives.
+  // Empty id: one is made. ALREADY_EXISTS if it lives; INVALID_ARGUMENT.
   virtual absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) = 0;
   virtual absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const = 0;
+  // By id. The second lists `most` at most, of ids after this one.
   virtual std::vector<SequenceInfo> ListSequences() const = 0;
+  virtual std::vector<SequenceInfo> ListSequences(absl::string_view after, size_t most) const = 0;
   virtual absl::Status DeleteSequence(const SequenceHandle& handle) = 0;
   // A new sequence holding the first `position` tokens of every layer (copy-on-write; layers shorter are taken whole).
   // position < 0: all. OUT_OF_RANGE beyond the longest layer.
@@ -224,14 +230,16 @@ class Index {
                                               int64_t position) = 0;
   // Drops tokens at and after `position` in every layer. OUT_OF_RANGE beyond the longest layer. With KvStore::kNone a
   // cut inside an encoded window whose keys are gone is FAILED_PRECONDITION naming the nearest position that works.
-  virtual absl::Status Truncate(const SequenceHandle& handle, int64_t position) = 0;
+  // `after`, which may be nullptr, is what is left.
+  virtual absl::Status Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) = 0;
+  absl::Status Truncate(const SequenceHandle& handle, int64_t position) { return Truncate(handle, position, nullptr); }
 
   // Appends tokens of one layer at `position`. Equal to the layer's length: appends. Below: an identical replay is a
   // no-op (a replay that runs past the end appends the rest), other bytes are ALREADY_EXISTS. Above: OUT_OF_RANGE.
   // INVALID_ARGUMENT: wrong layer, byte size, NaN or infinity (message names the first position). Memory limit:
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
   // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
-  // one fails, those before it stay, and the same call made again goes on from there.
+  // one fails, none is taken.
   // `queries`, which may be empty, are kept where eviction.keep_queries says so, else INVALID_ARGUMENT. Where the index
   // evicts by queries and none of the last `interval` positions' was seen, FAILED_PRECONDITION: a replay may bring
   // them.

@@ -28,11 +28,12 @@ class IndexImpl : public Index {
 
   absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) override;
   absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const override;
-  std::vector<SequenceInfo> ListSequences() const override;
+  std::vector<SequenceInfo> ListSequences() const override { return ListSequences("", SIZE_MAX); }
+  std::vector<SequenceInfo> ListSequences(absl::string_view after, size_t most) const override;
   absl::Status DeleteSequence(const SequenceHandle& handle) override;
   absl::StatusOr<SequenceHandle> Fork(const SequenceHandle& handle, absl::string_view new_id,
                                       int64_t position) override;
-  absl::Status Truncate(const SequenceHandle& handle, int64_t position) override;
+  absl::Status Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) override;
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
                                  const TensorView& values, const QueryView& queries) override;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items, const SearchParams& params,

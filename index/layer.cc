@@ -54,30 +54,60 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   const int64_t last = position + keys.num_tokens;
   auto again = StageQueries(queries, last, position, position + replayed);
   if (!again.ok()) return again.status();
+  const bool in_parts = keys.num_tokens - replayed > std::max<int64_t>(0, Room());
+  Before before = Remember(in_parts, in_parts || !again->empty());
   kept_queries_.Commit(*std::move(again));
+  Cuts cuts;
   for (int64_t done = replayed; done < keys.num_tokens;) {
-    if (Room() <= 0) {
-      if (absl::Status s = EvictByItself(); !s.ok()) return s;
+    absl::StatusOr<int64_t> part = AppendPart(done, last, keys, values, queries, &cuts);
+    if (!part.ok()) {
+      GoBackTo(before);
+      return part.status();
     }
-    // At least one, also where a pyramid takes from this layer by the token what the interval would let it hold.
-    const int64_t part = std::min(keys.num_tokens - done, std::max<int64_t>(1, Room()));
-    auto staged = StageQueries(queries, last, length_, length_ + part);
-    if (!staged.ok()) return staged.status();
-    const int64_t skipped = done * context_->token_bytes();
-    if (absl::Status s = Extend(part, key_rows + skipped, value_rows == nullptr ? nullptr : value_rows + skipped);
-        !s.ok()) {
-      return s;
-    }
-    kept_queries_.Commit(*std::move(staged));
-    done += part;
+    done += *part;
   }
-  JudgeDue(keys.num_tokens - std::max<int64_t>(replayed, 0));
+  before = {};  // its memory, ahead of a cut that needs some
+  JudgeDue(keys.num_tokens - replayed);
   // Where the scorer looks at queries, those of the last token may still come, before the next one does.
   const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
-  if (Room() <= 0 && !waits) {
-    if (absl::Status s = EvictByItself(); !s.ok()) return s;
-  }
+  // The tokens are taken: a cut that fails is left to the next append, which fails where it fails again.
+  if (Room() <= 0 && !waits) EvictByItself(&cuts).IgnoreError();
+  context_->eviction.Count(cuts.layers, cuts.tokens);
   return length_;
+}
+
+absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const TensorView& keys, const TensorView& values,
+                                          const QueryView& queries, Cuts* cuts) {
+  if (Room() <= 0) {
+    if (absl::Status s = EvictByItself(cuts); !s.ok()) return s;
+  }
+  // At least one, also where a pyramid takes from this layer by the token what the interval would let it hold.
+  const int64_t part = std::min(keys.num_tokens - done, std::max<int64_t>(1, Room()));
+  auto staged = StageQueries(queries, last, length_, length_ + part);
+  if (!staged.ok()) return staged.status();
+  const int64_t skipped = done * context_->token_bytes();
+  const auto* key_rows = static_cast<const uint8_t*>(keys.data) + skipped;
+  const auto* value_rows = values.data == nullptr ? nullptr : static_cast<const uint8_t*>(values.data) + skipped;
+  if (absl::Status s = Extend(part, key_rows, value_rows); !s.ok()) return s;
+  kept_queries_.Commit(*std::move(staged));
+  return part;
+}
+
+Layer::Before Layer::Remember(bool strips, bool queries) const {
+  Before before{length_, due(), {}, std::nullopt};
+  if (queries && kept_queries_.on()) before.queries = kept_queries_.Entries();
+  if (!strips) return before;
+  for (const auto& strip : strips_) before.strips.push_back(*strip);
+  return before;
+}
+
+void Layer::GoBackTo(const Before& before) {
+  if (before.queries) kept_queries_.Restore(*before.queries);
+  if (before.strips.empty()) return;
+  length_ = before.length;
+  due_ = before.due;
+  strips_.clear();
+  for (const Strip& strip : before.strips) strips_.push_back(std::make_unique<Strip>(strip));
 }
 
 absl::StatusOr<KeptQueries::Staged> Layer::StageQueries(const QueryView& queries, int64_t last, int64_t begin,
@@ -210,18 +240,21 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   strips_ = std::move(kept);
   ++cuts_;
   JudgeDue(0);
-  context_->eviction.Count(gone);
   return gone;
 }
 
-absl::Status Layer::EvictByItself() {
+absl::Status Layer::EvictByItself(Cuts* cuts) {
   const EvictionConfig& settings = context_->eviction.settings();
   EvictParams params;
   params.budget = settings.budget;
   params.keep = settings.keep;
   auto places = Select(params, context_->eviction.scorer(), {});
   if (!places.ok()) return places.status();
-  return Keep(*places).status();
+  absl::StatusOr<int64_t> gone = Keep(*places);
+  if (!gone.ok()) return gone.status();
+  cuts->layers += *gone > 0 ? 1 : 0;
+  cuts->tokens += *gone;
+  return absl::OkStatus();
 }
 
 bool Layer::Outgrown() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ class Layer {
   const Strip& strip(int kv_head) const { return evicted() ? *strips_[kv_head] : *strips_[0]; }
 
   // Index::Append for views that are checked but for their position. `values` is empty unless they are stored. Evicts
-  // where the index does that by itself.
+  // where the index does that by itself. A failure has changed nothing.
   absl::StatusOr<int64_t> Append(int64_t position, const TensorView& keys, const TensorView& values,
                                  const QueryView& queries);
 
@@ -63,7 +64,8 @@ class Layer {
   // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
                                                             const ScoreGiven& given) const;
-  // Keeps nothing else; returns how many tokens went, all heads together. RESOURCE_EXHAUSTED: nothing has changed.
+  // Keeps nothing else; returns how many tokens went, all heads together, which the caller counts.
+  // RESOURCE_EXHAUSTED: nothing has changed.
   absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places);
 
   // Whether the positions that the codes' transform was made for end before the layer does, or the layer has doubled
@@ -129,7 +131,25 @@ class Layer {
   bool keeps_all_keys() const;
   int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
   absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
-  absl::Status EvictByItself();
+  // Evictions that an append has made.
+  struct Cuts {
+    int64_t layers = 0, tokens = 0;
+  };
+  absl::Status EvictByItself(Cuts* cuts);
+  // Takes as many of the tokens from `done` on as there is room for, cutting back first where there is none; returns
+  // how many. `last`: the position where the append ends.
+  absl::StatusOr<int64_t> AppendPart(int64_t done, int64_t last, const TensorView& keys, const TensorView& values,
+                                     const QueryView& queries, Cuts* cuts);
+  // What an append goes back to where it fails midway. Strips share their pieces with those that go on; there are none
+  // where a single part is all or nothing anyway.
+  struct Before {
+    int64_t length = 0;
+    bool due = false;
+    std::vector<Strip> strips;
+    std::optional<KeptQueries::Staged> queries;  // nullopt: they do not change before all is taken
+  };
+  Before Remember(bool strips, bool queries) const;
+  void GoBackTo(const Before& before);
   // For codes that have changed, or `appended` tokens that have come.
   void JudgeDue(int64_t appended);
   // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.

@@ -12,8 +12,8 @@ namespace seine {
 absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
   for (int h = 0; h < std::min(num_heads(), static_cast<int>(given.scores.size())); ++h) {
     if (static_cast<int64_t>(given.scores[h].size()) == strip(h).size()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("scores: ", given.scores[h].size(), " for KV head ", h,
-                                                   ", which holds ", strip(h).size(), " tokens"));
+    return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: ", given.scores[h].size(),
+                                                   " for a KV head that holds ", strip(h).size(), " tokens"));
   }
   return absl::OkStatus();
 }

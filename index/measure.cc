@@ -63,7 +63,7 @@ size_t AddSeen(const Layer& layer, const Geometry& g, ProfileBuilder* builder) {
 absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> handles, int layer) const {
   const IndexConfig& config = context_.config;
   if (config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("kv_store: none keeps no keys that could be measured");
+    return absl::FailedPreconditionError("kv_store: the index keeps no keys that could be measured");
   }
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (handles.empty()) return absl::InvalidArgumentError("sequences: none given");

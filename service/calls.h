@@ -31,6 +31,9 @@ absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::Seque
 inline constexpr std::pair<absl::string_view, absl::string_view> kSequenceAsHandle[] = {{"sequence: ", "handle: "}};
 // INVALID_ARGUMENT where a request has more entries than a batch may.
 absl::Status CheckBatch(int size, absl::string_view field);
+// INVALID_ARGUMENT naming `field` where an answer of `count` parts of so many bytes would pass the message limit. Asked
+// before it is made.
+absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::string_view field);
 
 // IndexService.
 absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response);

@@ -20,13 +20,24 @@ constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequ
                                                                           {"sequence id: ", "new_id: "}};
 // Of several, the place in the list says which.
 constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"sequence: ", ""}};
+constexpr std::pair<absl::string_view, absl::string_view> kMeasuredNames[] = {{"kv_store: ", "sequences: "}};
+
+constexpr int kMaxPage = 1000;  // sequences
+
+// Adds a message to a list that may take `room` bytes more. False: it does not fit, and is not added.
+template <typename Message>
+bool AddWithin(const Message& message, google::protobuf::RepeatedPtrField<Message>* list, int64_t* room) {
+  *room -= static_cast<int64_t>(message.ByteSizeLong()) + 6;  // its tag and length
+  if (*room >= 0) *list->Add() = message;
+  return *room >= 0;
+}
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
   std::shared_ptr<Index> index = core.catalog.Find(name);
   if (index == nullptr) {
-    return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: '", name, "'"),
+    return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: ", Quoted(name)),
                       absl::StatusCode::kNotFound);
   }
   return index;
@@ -60,7 +71,15 @@ absl::Status GetIndex(Core& core, const v1::GetIndexRequest& request, v1::GetInd
 }
 
 absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest&, v1::ListIndexesResponse* response) {
-  for (const auto& index : core.catalog.List()) ToProto(*index, response->add_indexes());
+  int64_t room = core.options.max_message_bytes;
+  for (const auto& index : core.catalog.List()) {
+    v1::IndexInfo info;
+    ToProto(*index, &info);
+    if (AddWithin(info, response->mutable_indexes(), &room)) continue;
+    return Explain(absl::OutOfRangeError(absl::StrCat("the indexes take more than ", core.options.max_message_bytes,
+                                                      " bytes, the message limit; get them by name")),
+                   "");
+  }
   return absl::OkStatus();
 }
 
@@ -101,10 +120,33 @@ absl::Status GetSequence(Core& core, const v1::GetSequenceRequest& request, v1::
 absl::Status ListSequences(Core& core, const v1::ListSequencesRequest& request, v1::ListSequencesResponse* response) {
   auto index = FindIndex(core, request.index(), "index");
   if (!index.ok()) return index.status();
-  std::vector<SequenceInfo> sequences = (*index)->ListSequences();
-  std::sort(sequences.begin(), sequences.end(),
-            [](const SequenceInfo& a, const SequenceInfo& b) { return a.handle.id < b.handle.id; });
-  for (const auto& sequence : sequences) ToProto(sequence, request.index(), response->add_sequences());
+  if (request.page_size() < 0) return FieldError("OUT_OF_LIMITS", "page_size", "negative");
+  if (!request.page_token().empty()) {
+    if (auto s = CheckId(request.page_token(), "page_token"); !s.ok()) return s;
+  }
+  const bool all = request.page_size() == 0;
+  const int page = all ? kMaxPage : std::min(request.page_size(), kMaxPage);
+  // A token, which nobody but this reads, is the id that its page ended with.
+  std::string last = request.page_token();
+  int64_t room = core.options.max_message_bytes - static_cast<int64_t>(kMaxIdLength);
+  for (bool more = true; more;) {
+    const std::vector<SequenceInfo> sequences = (*index)->ListSequences(last, page);
+    more = all && static_cast<int>(sequences.size()) == page;
+    for (const SequenceInfo& sequence : sequences) {
+      v1::SequenceInfo info;
+      ToProto(sequence, request.index(), &info);
+      if (AddWithin(info, response->mutable_sequences(), &room)) {
+        last = sequence.handle.id;
+        continue;
+      }
+      if (!all && response->sequences_size() > 0) break;
+      return FieldError("OUT_OF_LIMITS", "page_size",
+                        absl::StrCat("the answer would pass ", core.options.max_message_bytes,
+                                     " bytes, the message limit; ask for pages"),
+                        absl::StatusCode::kOutOfRange);
+    }
+  }
+  if (!all && !(*index)->ListSequences(last, 1).empty()) response->set_next_page_token(last);
   return absl::OkStatus();
 }
 
@@ -137,10 +179,9 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
-  if (auto s = (*index)->Truncate(handle, request.position()); !s.ok()) return Explain(s, "", kHandleNames);
-  auto sequence = (*index)->GetSequence(handle);
-  if (!sequence.ok()) return Explain(sequence.status(), "", kHandleNames);  // somebody deleted it in between
-  ToProto(*sequence, request.handle().index(), response->mutable_sequence());
+  SequenceInfo left;
+  if (auto s = (*index)->Truncate(handle, request.position(), &left); !s.ok()) return Explain(s, "", kHandleNames);
+  ToProto(left, request.handle().index(), response->mutable_sequence());
   return absl::OkStatus();
 }
 
@@ -197,8 +238,12 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
       return Explain(s, field, kListedNames);
     }
   }
+  const Geometry& g = index->config().geometry;
+  const int64_t row_bytes = int64_t{g.head_dim} * (g.head_dim + 3) / 2 * static_cast<int64_t>(sizeof(float));
+  const int heads = g.num_q_heads + 3 * g.num_kv_heads;  // of queries, keys, their residuals and values
+  if (auto s = CheckAnswer(core, heads, row_bytes, "sequences"); !s.ok()) return s;
   auto profile = index->Measure(handles, request.layer());
-  if (!profile.ok()) return Explain(profile.status(), "");
+  if (!profile.ok()) return Explain(profile.status(), "", kMeasuredNames);
   ToProto(*profile, response);
   return absl::OkStatus();
 }

@@ -39,7 +39,10 @@ constexpr std::pair<absl::string_view, absl::string_view> kSpecNamePairs[] = {
     {"search.reduce: ", "retrieval.gqa_reduce: "},
     {"search.", "retrieval."},
 };
-constexpr std::pair<absl::string_view, absl::string_view> kSelectorNamePairs[] = {
+constexpr std::pair<absl::string_view, absl::string_view> kSelectorNamePairs[] = {{"reduce: ", "gqa_reduce: "}};
+
+constexpr std::pair<absl::string_view, absl::string_view> kMassNamePairs[] = {
+    {"top_k: ", "mass_p.cap: "},
     {"mass_p: ", "mass_p.p: "},
     {"mass_floor: ", "mass_p.floor: "},
     {"reduce: ", "gqa_reduce: "},
@@ -275,7 +278,9 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     }
     params.method = Method::kExact;
   }
-  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", kSelectorNamePairs);
+  const bool mass = selector.size_case() == v1::Selector::kMassP;
+  const FieldNames names = mass ? FieldNames(kMassNamePairs) : FieldNames(kSelectorNamePairs);
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", names);
   return params;
 }
 

@@ -1,5 +1,8 @@
 #include "service/error.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
@@ -9,6 +12,7 @@ namespace seine {
 namespace {
 
 constexpr absl::string_view kTypeUrl = "type.googleapis.com/google.rpc.";
+constexpr size_t kMostQuoted = 200, kMostTold = 400;
 constexpr absl::Duration kMemoryRetry = absl::Seconds(1);  // memory comes back when somebody deletes a sequence
 
 void Attach(absl::string_view type, const google::protobuf::Message& detail, absl::Status* status) {
@@ -37,6 +41,33 @@ void AttachRetry(absl::Duration delay, absl::Status* status) {
   Attach("RetryInfo", retry, status);
 }
 
+// Bytes of the UTF-8 character that `text` begins with; 0: none, or one that cannot be printed.
+size_t CharacterLength(absl::string_view text) {
+  const auto lead = static_cast<uint8_t>(text[0]);
+  if (lead < 0x80) return absl::ascii_isprint(text[0]) ? 1 : 0;
+  const size_t length = lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (lead < 0xC2 || length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((static_cast<uint8_t>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return length;
+}
+
+// The beginning of a text, printable, of `most` bytes and "..." where there is more.
+std::string Shown(absl::string_view text, size_t most) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    const std::string next = length > 0
+                                 ? std::string(text.substr(0, length))
+                                 : absl::StrCat("\\x", absl::Hex(static_cast<uint8_t>(text[0]), absl::kZeroPad2));
+    if (out.size() + next.size() > most) return out + "...";
+    out += next;
+    text.remove_prefix(std::max<size_t>(1, length));
+  }
+  return out;
+}
+
 // Length of the field path that `message` opens with ("zones.sink: ..."), 0 if it opens with words.
 size_t FieldLength(absl::string_view message) {
   const size_t colon = message.find(": ");
@@ -49,16 +80,19 @@ size_t FieldLength(absl::string_view message) {
 
 }  // namespace
 
+std::string Quoted(absl::string_view text) { return absl::StrCat("'", Shown(text, kMostQuoted), "'"); }
+
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
                         absl::StatusCode code) {
-  absl::Status status(code, absl::StrCat(field, ": ", what));
+  const std::string told = Shown(what, kMostTold);
+  absl::Status status(code, absl::StrCat(field, ": ", told));
   AttachReason(reason, &status);
-  AttachField(field, what, &status);
+  AttachField(field, told, &status);
   return status;
 }
 
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay) {
-  absl::Status status = absl::ResourceExhaustedError(what);
+  absl::Status status = absl::ResourceExhaustedError(Shown(what, kMostTold));
   AttachReason(reason, &status);
   AttachRetry(retry_delay, &status);
   return status;
@@ -81,7 +115,7 @@ absl::Status Explain(const absl::Status& status, absl::string_view prefix, Field
                       status.code());
   }
   if (!prefix.empty()) return FieldError(reason, prefix, message, status.code());
-  absl::Status explained(status.code(), message);
+  absl::Status explained(status.code(), Shown(message, kMostTold));
   AttachReason(reason, &explained);
   return explained;
 }

@@ -15,7 +15,12 @@
 
 namespace seine {
 
+// Text of a request as errors quote it, in quotes: at most 200 bytes of it, cut between characters, and what cannot be
+// printed escaped. Errors travel in a trailer, and no client takes one of many kilobytes.
+std::string Quoted(absl::string_view text);
+
 // "field: what", with `reason` (e.g. SHAPE_MISMATCH) for machines. `field` is a path in the request: item.keys.shape.
+// At most 400 bytes of `what` are told, whatever it quotes.
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
                         absl::StatusCode code = absl::StatusCode::kInvalidArgument);
 

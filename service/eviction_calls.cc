@@ -14,6 +14,8 @@ constexpr std::pair<absl::string_view, absl::string_view> kEvictionNames[] = {
     {"queries: ", "given.queries: "},
     {"filters: ", "given.filters: "},
     {"scores: ", "given.scores: "},
+    {"scores[", "given.scores["},
+    {"kv_store: ", "handle: "},
     {"softmax_scale: ", "given.softmax_scale: "},
 };
 
@@ -33,6 +35,17 @@ absl::Status Resolve(Core& core, const Request& request, Target* target) {
   return GivenFrom(request.given(), target->index->config().geometry, &target->storage, &target->given);
 }
 
+// Of an answer that has so many bytes for each token that the layer holds, head by head.
+absl::Status CheckTokens(const Core& core, const Target& target, int layer, int64_t bytes) {
+  int64_t tokens = 0;
+  for (int h = 0; h < target.index->config().geometry.num_kv_heads; ++h) {
+    auto head = target.index->DescribeHead(target.handle, layer, h);
+    if (!head.ok()) return Explain(head.status(), "", kEvictionNames);
+    tokens += head->num_retained;
+  }
+  return CheckAnswer(core, tokens, bytes, "handle");
+}
+
 }  // namespace
 
 absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreResponse* response) {
@@ -40,6 +53,7 @@ absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreRespons
   if (auto s = Resolve(core, request, &target); !s.ok()) return s;
   ScorerConfig scorer;
   if (auto s = ScorerFrom(request.scorer(), "scorer", &scorer); !s.ok()) return s;
+  if (auto s = CheckTokens(core, target, request.layer(), sizeof(int32_t) + sizeof(float)); !s.ok()) return s;
   auto scores = target.index->Score(target.handle, request.layer(), scorer, target.given);
   if (!scores.ok()) return Explain(scores.status(), "", kEvictionNames);
   for (size_t h = 0; h < scores->scores.size(); ++h) {
@@ -58,6 +72,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;
   if (auto s = KeepFrom(request.keep(), "keep", &params.keep); !s.ok()) return s;
   params.dry_run = request.dry_run();
+  if (auto s = CheckTokens(core, target, request.layer(), sizeof(int32_t)); !s.ok()) return s;
   EventLog::ByCall by_call(core.log, request.handle().index());
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
   if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);

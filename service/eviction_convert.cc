@@ -1,6 +1,7 @@
 #include "service/eviction_convert.h"
 
 #include "absl/strings/str_cat.h"
+#include "service/error.h"
 #include "service/validate.h"
 #include "service/wire_enum.h"
 
@@ -51,6 +52,9 @@ absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field
 }
 
 absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget) {
+  if (wire.size_case() == v1::Budget::kRatio && !(wire.ratio() > 0 && wire.ratio() < 1)) {
+    return FieldError("OUT_OF_LIMITS", field + ".ratio", absl::StrCat(wire.ratio(), " is not in (0, 1)"));
+  }
   if (wire.size_case() != v1::Budget::SIZE_NOT_SET) {
     budget->tokens = wire.tokens();
     budget->ratio = wire.ratio();

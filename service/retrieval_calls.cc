@@ -68,6 +68,13 @@ absl::Status CheckBatch(int size, absl::string_view field) {
   return FieldError("OUT_OF_LIMITS", field, absl::StrCat(size, " entries, at most ", kMaxBatchItems));
 }
 
+absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::string_view field) {
+  if (count <= core.options.max_message_bytes / bytes) return absl::OkStatus();
+  return FieldError(
+      "OUT_OF_LIMITS", field,
+      absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));
+}
+
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
   auto length = AppendOne(core, request.item(), "item");
   if (!length.ok()) return length.status();
@@ -113,17 +120,14 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
   if (!request.keys() && !request.values()) return FieldError("EMPTY", "keys", "neither keys nor values asked for");
   const int parts = (request.keys() ? 1 : 0) + (request.values() ? 1 : 0);
   const auto row_bytes = static_cast<int64_t>(geometry.head_dim * SizeOf(geometry.dtype) * parts);
-  if (static_cast<int64_t>(positions->size()) > core.options.max_message_bytes / row_bytes) {
-    return FieldError(
-        "OUT_OF_LIMITS", "positions.shape",
-        absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));
-  }
+  const auto count = static_cast<int64_t>(positions->size());
+  if (auto s = CheckAnswer(core, count, row_bytes, "positions.shape"); !s.ok()) return s;
   v1::Tensor* tensors[] = {request.keys() ? response->mutable_keys() : nullptr,
                            request.values() ? response->mutable_values() : nullptr};
   for (v1::Tensor* tensor : tensors) {
     if (tensor == nullptr) continue;
     tensor->set_dtype(ToProto(geometry.dtype));
-    tensor->add_shape(static_cast<int64_t>(positions->size()));
+    tensor->add_shape(count);
     tensor->add_shape(geometry.head_dim);
     tensor->mutable_raw();
   }
@@ -160,7 +164,8 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   response->set_server_us(watch.microseconds() - announcing_us);
 }
 
-// The settings are checked before anything is appended: a step that fails as a whole has changed nothing.
+// The settings are checked before anything is appended: a step that fails as a whole has changed nothing. What fails
+// from then on is said of the append or the item.
 absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                                     const Meanwhile& meanwhile) {
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
@@ -171,8 +176,12 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
     v1::Status* status = response->add_append_status();
     if (!length.ok()) ToProto(length.status(), status);
   }
-  if (attention != nullptr) return retriever_.Attend(response->mutable_attended(), meanwhile);
-  return retriever_.Retrieve(response->mutable_answers(), meanwhile);
+  if (attention != nullptr) {
+    retriever_.Attend(response->mutable_attended(), meanwhile).IgnoreError();
+  } else {
+    retriever_.Retrieve(response->mutable_answers(), meanwhile).IgnoreError();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace seine

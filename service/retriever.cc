@@ -16,6 +16,12 @@ int Retriever::Group::sets() const {
 }
 
 absl::Status Retriever::Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention) {
+  absl::Status status = PrepareAll(items, selector, attention);
+  if (!status.ok()) groups_.clear();
+  return status;
+}
+
+absl::Status Retriever::PrepareAll(const Items& items, const v1::Selector& selector, const v1::Attention* attention) {
   groups_.clear();
   wrong_.assign(items.size(), absl::OkStatus());
   if (auto s = CheckBatch(items.size(), "items"); !s.ok()) return s;
@@ -91,10 +97,16 @@ absl::Status Retriever::AnswerAll(google::protobuf::RepeatedPtrField<Answer>* an
     Answer* answer = answers->Add();
     if (!wrong.ok()) ToProto(wrong, answer->mutable_status());
   }
+  absl::Status first;
   for (Group& group : groups_) {
     if (group.items.empty()) continue;
     auto results = call(group);
-    if (!results.ok()) return Explain(results.status(), "selector");
+    if (!results.ok()) {
+      const absl::Status failed = Explain(results.status(), "selector");
+      for (const int place : group.places) ToProto(failed, answers->Mutable(place)->mutable_status());
+      first.Update(failed);
+      continue;
+    }
     for (size_t i = 0; i < results->size(); ++i) {
       auto& result = (*results)[i];
       if (!result.status.ok())
@@ -103,7 +115,7 @@ absl::Status Retriever::AnswerAll(google::protobuf::RepeatedPtrField<Answer>* an
     }
   }
   groups_.clear();  // lets go of the indexes between steps
-  return absl::OkStatus();
+  return first;
 }
 
 absl::Status Retriever::Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers,

@@ -22,9 +22,11 @@ class Retriever {
   explicit Retriever(Core& core) : core_(core) {}
 
   // Checks the settings and every item; a wrong item is remembered for its answer, wrong settings are returned. `items`
-  // must live until they are answered. nullptr: the items are to be retrieved, not attended.
+  // must live until they are answered; indexes are held until then, or until a Prepare fails. nullptr: the items are to
+  // be retrieved, not attended.
   absl::Status Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
-  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `meanwhile`: kernels/backend.h.
+  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `meanwhile`: kernels/backend.h. The
+  // search of an index that fails as a whole is said of each of its items, and returned besides.
   absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers, const Meanwhile& meanwhile);
   absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const Meanwhile& meanwhile);
 
@@ -39,6 +41,7 @@ class Retriever {
     int sets() const;         // of an item's answer
     const Geometry& geometry() const { return index->config().geometry; }
   };
+  absl::Status PrepareAll(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
   absl::Status PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector,
                            const v1::Attention* attention);
   absl::StatusOr<Group*> GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector,

@@ -16,7 +16,18 @@ constexpr std::pair<absl::string_view, absl::string_view> kSubspaceNames[] = {
     {"sequence: ", "handle: "},
     {"keys: ", "bases.keys: "},
     {"values: ", "bases.values: "},
+    {"subspace: ", "handle: "},
 };
+// What a calibration is made of stands elsewhere in its request.
+constexpr std::pair<absl::string_view, absl::string_view> kCalibrationNames[] = {
+    {"keys: rank: ", "key_rank: "}, {"values: rank: ", "value_rank: "}, {"keys: ", "profile: "},
+    {"values: ", "profile: "},      {"moment: ", "profile: "},          {"frame: ", "index: "},
+};
+
+// Of bases of a layer's heads, of such ranks.
+absl::Status CheckBases(const Core& core, const Geometry& g, int ranks, absl::string_view field) {
+  return CheckAnswer(core, g.num_kv_heads, int64_t{g.head_dim} * ranks * static_cast<int64_t>(sizeof(float)), field);
+}
 
 }  // namespace
 
@@ -24,11 +35,16 @@ absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBas
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
+  const IndexConfig& config = (*index)->config();
+  if (config.subspace) {
+    const int ranks = config.subspace->key_rank + config.subspace->value_rank;
+    if (auto s = CheckBases(core, config.geometry, ranks, "handle"); !s.ok()) return s;
+  }
   auto bases = (*index)->GetBases(handle, request.layer());
   if (!bases.ok()) return Explain(bases.status(), "", kSubspaceNames);
   ToProto(*bases, response->mutable_bases());
-  response->set_frame(ToProto((*index)->config().subspace->frame));
-  for (int h = 0; h < (*index)->config().geometry.num_kv_heads; ++h) {
+  response->set_frame(ToProto(config.subspace->frame));
+  for (int h = 0; h < config.geometry.num_kv_heads; ++h) {
     auto head = (*index)->DescribeHead(handle, request.layer(), h);
     if (!head.ok()) return Explain(head.status(), "", kSubspaceNames);  // somebody deleted the sequence in between
     ToProto(*head->subspace, response->add_heads());
@@ -64,6 +80,9 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   absl::Status fits = CheckGeometry(**profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
   if (!fits.ok()) return Explain(fits, "");
   if (request.carried_to() < 0) return FieldError("OUT_OF_LIMITS", "carried_to", "negative");
+  if (!(request.energy() >= 0 && request.energy() <= 1)) {
+    return FieldError("OUT_OF_LIMITS", "energy", absl::StrCat(request.energy(), " is not in [0, 1]"));
+  }
   CalibrationOptions options;
   options.frame = config.subspace->frame;
   options.end = static_cast<double>(request.carried_to());
@@ -72,7 +91,9 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   options.value_rank = request.value_rank();
   options.energy = request.energy();
   auto bases = CalibrateLayer(*InLayout(*profile, g.rope), g.rope, request.layer(), options);
-  if (!bases.ok()) return Explain(bases.status(), "");
+  if (!bases.ok()) return Explain(bases.status(), "", kCalibrationNames);
+  const int ranks = bases->keys[0].rank + bases->values[0].rank;
+  if (auto s = CheckBases(core, g, ranks, "energy"); !s.ok()) return s;
   ToProto(*bases, response->mutable_bases());
   response->set_frame(ToProto(options.frame));
   return absl::OkStatus();
@@ -84,10 +105,8 @@ absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::
   if (!index.ok()) return index.status();
   const Geometry& g = (*index)->config().geometry;
   const auto row_bytes = static_cast<int64_t>(2 * g.head_dim * SizeOf(g.dtype) + sizeof(int32_t));
-  if (request.end() > request.begin() && request.end() - request.begin() > core.options.max_message_bytes / row_bytes) {
-    return FieldError(
-        "OUT_OF_LIMITS", "end",
-        absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));
+  if (request.begin() >= 0 && request.end() > request.begin()) {
+    if (auto s = CheckAnswer(core, request.end() - request.begin(), row_bytes, "end"); !s.ok()) return s;
   }
   std::vector<int32_t> positions;
   absl::Status s =

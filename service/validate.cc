@@ -145,8 +145,7 @@ absl::Status CheckName(absl::string_view name, absl::string_view field) {
 }
 
 absl::Status CheckId(absl::string_view id, absl::string_view field) {
-  const bool legal = std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_isgraph(c); });
-  if (!id.empty() && id.size() <= kMaxIdLength && legal) return absl::OkStatus();
+  if (IsSequenceId(id)) return absl::OkStatus();
   return FieldError("BAD_ID", field,
                     absl::StrCat("expected 1 to ", kMaxIdLength, " printable characters without spaces"));
 }

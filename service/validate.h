@@ -19,7 +19,6 @@ namespace seine {
 
 inline constexpr int64_t kMaxDim = int64_t{1} << 31;  // of a tensor's shape
 inline constexpr size_t kMaxNameLength = 64;          // of an index's name
-inline constexpr size_t kMaxIdLength = 256;           // of a sequence's id
 inline constexpr int kMaxBatchItems = 4096;           // items, or appends, of one request
 
 inline constexpr int64_t kAnyDim = -1;
@@ -43,7 +42,7 @@ absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializ
 // Positions [count] as int32, in place.
 absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);
 
-// Names: letters, digits, '.', '_', '-'. Ids: printable ASCII without spaces. Neither empty.
+// Names: letters, digits, '.', '_', '-', not empty. Ids: as index.h has them.
 absl::Status CheckName(absl::string_view name, absl::string_view field);
 absl::Status CheckId(absl::string_view id, absl::string_view field);
 

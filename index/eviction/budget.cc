@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,12 @@ namespace {
 template <typename... Parts>
 absl::Status Wrong(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// Positions are int32, so that whoever asks for more of them asks for all, and what is computed of it does not
+// overflow.
+int64_t TokensOf(const BudgetConfig& budget) {
+  return std::min<int64_t>(budget.tokens, std::numeric_limits<int32_t>::max());
 }
 
 // PyramidKV's budgets high - l (high - low) / (L - 1) of layers l < L, as budget.h defines high and low; `n` tokens are
@@ -110,7 +117,7 @@ int64_t KeptTokens(const BudgetConfig& budget, int64_t count, const BudgetScope&
   if (count == 0) return 0;
   const auto held = static_cast<double>(count);
   const bool absolute = budget.tokens > 0;
-  const double mean = absolute ? static_cast<double>(budget.tokens) : held * (1 - budget.ratio);
+  const double mean = absolute ? static_cast<double>(TokensOf(budget)) : held * (1 - budget.ratio);
   if (budget.heads == HeadBudget::kPyramid) {
     const double n = absolute ? static_cast<double>(scope.length) : held;
     return PyramidTokens(mean, budget.beta, n, count, scope);
@@ -123,7 +130,7 @@ std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, const std::vector<i
   std::vector<int64_t> kept;
   for (const int64_t count : counts) kept.push_back(KeptTokens(budget, count, scope));
   if (budget.heads != HeadBudget::kAdaptive || budget.tokens == 0) return kept;
-  int64_t spare = budget.tokens * static_cast<int64_t>(kept.size()) - std::accumulate(kept.begin(), kept.end(), 0LL);
+  int64_t spare = TokensOf(budget) * static_cast<int64_t>(kept.size()) - std::accumulate(kept.begin(), kept.end(), 0LL);
   for (size_t h = 0; h < kept.size(); ++h) {
     const int64_t more = std::min(spare, counts[h] - kept[h]);
     kept[h] += more;

@@ -21,7 +21,7 @@ namespace seine {
 enum class HeadBudget : uint8_t { kUniform = 0, kAdaptive = 1, kPyramid = 2 };
 
 struct BudgetConfig {
-  int64_t tokens = 0;  // > 0: tokens a head
+  int64_t tokens = 0;  // > 0: tokens a head; any number above those held keeps all
   double ratio = 0;    // > 0, below 1, in place of tokens: the share that goes; floor(n (1 - ratio)) stay, at least 1
   HeadBudget heads = HeadBudget::kUniform;
   double safeguard = .2;  // kAdaptive, in [0, 1]

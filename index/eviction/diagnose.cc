@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
@@ -170,13 +171,22 @@ absl::Status MeasureGeometry(const DiagnoseParams& params, const ScoreInput& inp
 
 }  // namespace
 
+absl::Status OfScorers(size_t place, const absl::Status& status) {
+  absl::string_view what = status.message();
+  if (!absl::ConsumePrefix(&what, "scorer.")) return status;
+  return absl::Status(status.code(), absl::StrCat("scorers[", place, "].", what));
+}
+
 absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, int num_layers,
                                                     const ScoreInput& input) {
   if (params.scorers.size() > kMaxDiagnosedScorers) {
     return absl::InvalidArgumentError(
         absl::StrCat("scorers: ", params.scorers.size(), " given, at most ", kMaxDiagnosedScorers));
   }
-  if (params.window < 1) return absl::InvalidArgumentError(absl::StrCat("window: ", params.window, " is below 1"));
+  if (params.window < 1 || params.window > kMaxDiagnosedWindow) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window: ", params.window, " is not in [1, ", kMaxDiagnosedWindow, "]"));
+  }
   if (absl::Status s = Validate(params.budget); !s.ok()) return s;
   std::vector<HeadDiagnosis> heads(input.heads.size());
   ScoreInput keys = input;
@@ -187,7 +197,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   std::vector<std::vector<std::vector<uint32_t>>> kept;
   for (const ScorerConfig& config : params.scorers) {
     auto one = ScoresOf(config, keys);
-    if (!one.ok()) return one.status();
+    if (!one.ok()) return OfScorers(scores.size(), one.status());
     const int64_t window = (*MakeScorer(config))->observation_window();
     auto selected = SelectKept(params.budget, {}, num_layers, window, input, &*one);
     if (!selected.ok()) return selected.status();

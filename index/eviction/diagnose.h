@@ -20,6 +20,7 @@ struct DiagnoseParams {
 };
 
 inline constexpr int kMaxDiagnosedScorers = 16;
+inline constexpr int kMaxDiagnosedWindow = 1 << 24;
 // Tokens that distances between neighbours are measured on, spread evenly; neighbours of the maximum-likelihood
 // estimate.
 inline constexpr int kDiagnosedTokens = 1024;
@@ -43,6 +44,9 @@ struct HeadDiagnosis {
   std::vector<double> attention_correlation;
   int64_t attention_tokens = 0;  // that were seen; 0 without queries
 };
+
+// An error of the scorer at a place in `scorers`: "scorer.name: ..." becomes "scorers[1].name: ...".
+absl::Status OfScorers(size_t place, const absl::Status& status);
 
 // INVALID_ARGUMENT "field: ..."; errors of the scorers.
 absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, int num_layers,

@@ -41,15 +41,17 @@ void KeptQueries::DropFrom(int64_t position) {
   while (!entries_.empty() && entries_.back().position >= position) entries_.pop_back();
 }
 
-void KeptQueries::ShareFrom(const KeptQueries& source) {
-  Staged shared;
-  {
-    const std::lock_guard<std::mutex> lock(source.mutex_);
-    shared = source.entries_;
-  }
+KeptQueries::Staged KeptQueries::Entries() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  entries_ = std::move(shared);
+  return entries_;
 }
+
+void KeptQueries::Restore(Staged entries) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entries_.swap(entries);  // the others are freed after the lock
+}
+
+void KeptQueries::ShareFrom(const KeptQueries& source) { Restore(source.Entries()); }
 
 SeenQueries KeptQueries::Seen() const {
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -48,6 +48,9 @@ class KeptQueries {
 
   // Those of positions at or after this one go.
   void DropFrom(int64_t position);
+  // All that is held, and back to it.
+  Staged Entries() const;
+  void Restore(Staged entries);
   // Begins with what `source` has.
   void ShareFrom(const KeptQueries& source);
 

@@ -31,8 +31,8 @@ class EvictionPolicy {
   // What a layer keeps sums of.
   SumsWanted sums() const { return scorer_ == nullptr ? SumsWanted() : scorer_->sums(); }
 
-  void Count(int64_t tokens) const {
-    evictions_.fetch_add(1, std::memory_order_relaxed);
+  void Count(int64_t layers, int64_t tokens) const {
+    evictions_.fetch_add(layers, std::memory_order_relaxed);
     tokens_.fetch_add(tokens, std::memory_order_relaxed);
   }
   int64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }

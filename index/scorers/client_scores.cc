@@ -20,7 +20,7 @@ class ClientScores : public Scorer {
       for (int64_t i = 0; i < input.heads[h].count; ++i) {
         out[i] = input.given[h][i];
         if (!std::isfinite(out[i])) {
-          return absl::InvalidArgumentError(absl::StrCat("scores: KV head ", h, ", token ", i, " is not finite"));
+          return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: token ", i, " is not finite"));
         }
       }
       return absl::OkStatus();

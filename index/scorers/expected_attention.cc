@@ -8,6 +8,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
@@ -50,19 +51,19 @@ Moments ProfileMoments(const ScoreInput& input, int q_head) {
   return {mean, layer.q_moment[q_head] - mean * mean.transpose()};
 }
 
-// The mean rotation over positions [begin, begin + count): a mean phase for each pair.
+// The mean rotation over positions [begin, begin + count): a mean phase for each pair. That of n turns by w is a turn
+// to their middle, sin(n w / 2) / (n sin(w / 2)) long.
 Eigen::MatrixXd MeanRotation(const Rope& rope, int64_t begin, int count) {
   Eigen::MatrixXd rotation = Eigen::MatrixXd::Zero(rope.head_dim(), rope.head_dim());
   for (int i = 0; i < rope.head_dim() / 2; ++i) {
-    double c = 0, s = 0;
-    for (int64_t p = begin; p < begin + count; ++p) {
-      c += std::cos(static_cast<double>(p) * rope.inv_freq[i]);
-      s += std::sin(static_cast<double>(p) * rope.inv_freq[i]);
-    }
+    const double half = std::remainder(rope.inv_freq[i], 2 * std::numbers::pi) / 2;
+    const double length = half == 0 ? 1 : std::sin(count * half) / (count * std::sin(half));
+    const double middle = (2 * static_cast<double>(begin) + count - 1) * half;
+    const double c = length * std::cos(middle), s = length * std::sin(middle);
     const int a = rope.first(i), b = rope.second(i);
-    rotation(a, a) = rotation(b, b) = c / count;
-    rotation(b, a) = s / count;
-    rotation(a, b) = -s / count;
+    rotation(a, a) = rotation(b, b) = c;
+    rotation(b, a) = s;
+    rotation(a, b) = -s;
   }
   return rotation;
 }

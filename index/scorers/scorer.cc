@@ -10,6 +10,7 @@
 #include "index/memory.h"
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
+#include "kernels/math.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -40,6 +41,8 @@ constexpr Named kScorers[] = {
 };
 
 constexpr int kMaxWindow = 1 << 24;
+constexpr int kMaxQueryWindow = 1 << 16;  // the most queries that an index keeps
+constexpr int kMaxKernel = 255;           // every token of a layer is a sum over so many
 
 template <typename... Parts>
 absl::Status Wrong(absl::string_view field, const Parts&... parts) {
@@ -80,12 +83,12 @@ absl::Status CheckValues(const ScorerConfig& c) {
     return Wrong("similarity", "the pairwise form is defined for cosine");
   }
   if (!(c.lambda >= 0 && c.lambda <= 1)) return Wrong("lambda", c.lambda, " is not in [0, 1]");
-  if (!(c.epsilon >= 0 && std::isfinite(c.epsilon))) return Wrong("epsilon", c.epsilon, " is no number of at least 0");
+  if (!(c.epsilon >= 0 && c.epsilon <= 1)) return Wrong("epsilon", c.epsilon, " is not in [0, 1]");
   if (c.kernel % 2 == 0) return Wrong("kernel", c.kernel, " is not odd");
   absl::Status status = CheckRange("window", c.window, 1, kMaxWindow);
   status.Update(CheckRange("sink", c.sink, 0, kMaxWindow));
-  status.Update(CheckRange("query_window", c.query_window, 1, kMaxWindow));
-  status.Update(CheckRange("kernel", c.kernel, 1, kMaxWindow));
+  status.Update(CheckRange("query_window", c.query_window, 1, kMaxQueryWindow));
+  status.Update(CheckRange("kernel", c.kernel, 1, kMaxKernel));
   status.Update(CheckRange("future", c.future, 1, kMaxWindow));
   return status;
 }
@@ -221,7 +224,7 @@ float AboveAll(const Scores& scores) {
   for (const auto& head : scores) {
     for (const float score : head) largest = std::max(largest, score);
   }
-  return largest + 1;
+  return std::max(largest + 1, std::nextafter(largest, kLargestFloat));  // 1 is lost on what is above 2^24
 }
 
 }  // namespace scorers

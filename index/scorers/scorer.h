@@ -51,10 +51,10 @@ struct ScorerConfig {
   int window = 4096;                            // windowed_manifoldkv, positions
   double lambda = .3;                           // hybrid, in [0, 1]
   int sink = 4;                                 // streaming_llm, expected_attention: first tokens always kept
-  int query_window = 64;                        // snapkv: last queries, whose tokens are kept
-  int kernel = 5;                               // snapkv: tokens pooled, odd
+  int query_window = 64;                        // snapkv: last queries, whose tokens are kept; at most 65536
+  int kernel = 5;                               // snapkv: tokens pooled, odd, at most 255
   int future = 512;                             // expected_attention: positions ahead
-  double epsilon = 0;                           // expected_attention: added before the value's norm
+  double epsilon = 0;                           // expected_attention: added before the value's norm, in [0, 1]
   bool value_norms = true;                      // expected_attention: times |v|; needs stored values
 };
 

@@ -93,6 +93,7 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
   if (!keys.ok()) return keys.status();
   absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(*keys, options.key_rank, options.energy, "keys");
   if (!key_bases.ok()) return key_bases.status();
+  if (profile.layers[layer].v_moment.empty()) return absl::InvalidArgumentError("profile: has no moments of values");
   absl::StatusOr<std::vector<Basis>> value_bases =
       BasesOf(profile.layers[layer].v_moment, options.value_rank, options.energy, "values");
   if (!value_bases.ok()) return value_bases.status();

@@ -13,6 +13,7 @@ namespace seine {
 namespace {
 
 constexpr int kMaxInterval = 128;
+constexpr double kMaxStep = 1e3;  // far above what learns, and far below what overflows
 
 // An orthonormal basis of the columns, each turned as little as may be.
 Basis Orthonormalised(const Eigen::MatrixXd& columns, int64_t version) {
@@ -30,11 +31,12 @@ absl::Status Validate(const OjaOptions& o) {
   if (o.interval < 1 || o.interval > kMaxInterval) {
     return absl::InvalidArgumentError(absl::StrCat("interval: ", o.interval, " is not in [1, ", kMaxInterval, "]"));
   }
-  if (!(o.learning_rate > 0) || !std::isfinite(o.learning_rate)) {
-    return absl::InvalidArgumentError(absl::StrCat("learning_rate: ", o.learning_rate, " is not above 0"));
+  if (!(o.learning_rate > 0 && o.learning_rate <= kMaxStep)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("learning_rate: ", o.learning_rate, " is not in (0, ", kMaxStep, "]"));
   }
-  if (!(o.max_gain > 0) || !std::isfinite(o.max_gain)) {
-    return absl::InvalidArgumentError(absl::StrCat("max_gain: ", o.max_gain, " is not above 0"));
+  if (!(o.max_gain > 0 && o.max_gain <= kMaxStep)) {
+    return absl::InvalidArgumentError(absl::StrCat("max_gain: ", o.max_gain, " is not in (0, ", kMaxStep, "]"));
   }
   if (!(o.error_threshold >= 0 && o.error_threshold <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("error_threshold: ", o.error_threshold, " is not in [0, 1]"));

@@ -56,6 +56,21 @@ class ClientTest : public testing::Test {
 Server* ClientTest::server_ = nullptr;
 Client* ClientTest::client_ = nullptr;
 
+// More than a message holds.
+TEST(Pages, AllSequencesAreListed) {
+  const Server server({"--max-message", "64KiB"});
+  const auto client = server.Connect();
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+  for (int i = 0; i < 600; ++i) {
+    ASSERT_TRUE(client->CreateSequence("m", absl::StrCat(1000 + i, std::string(120, 'x'))).ok());
+  }
+  const auto listed = client->ListSequences("m");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  ASSERT_EQ(listed->size(), 600u);
+  for (int i = 0; i < 600; ++i) EXPECT_EQ((*listed)[i].handle.id.substr(0, 4), absl::StrCat(1000 + i));
+}
+
 TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   const RandomModel model(kAppended);
   const Sequence sequence = Filled(model, kAppended);

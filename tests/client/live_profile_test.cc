@@ -206,7 +206,7 @@ TEST_F(LiveProfileTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"--index m --sequence s,other", 5, "--sequence: not found: 'other' (sequences[1])"},
       {"--index m --sequence empty", 7, "m: --sequence: layer 0 holds no 64 tokens beyond the sink"},
       {"--index m --sequence s", 7, "m: --sequence: no query of layer 0 was seen"},
-      {"--index none --sequence s", 7, "none: none keeps no keys that could be measured (kv_store)"},
+      {"--index none --sequence s", 7, "none: --sequence: the index keeps no keys that could be measured (sequences)"},
   };
   for (const auto& test : cases) {
     const Outcome outcome = Seine(absl::StrCat("calibrate --out ", PathOf("x"), " ", test.arguments));

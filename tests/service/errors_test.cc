@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "tests/service/fields.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {
@@ -32,6 +33,7 @@ struct Case {
   StatusCode code;
   std::string field;
   std::function<Outcome()> run;
+  const google::protobuf::Descriptor* request = nullptr;  // that the field is a path of
 };
 
 class ErrorsTest : public ServerTest {
@@ -66,10 +68,12 @@ class ErrorsTest : public ServerTest {
   void Add(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*), Request request,
            const std::string& what, StatusCode code, const std::string& field, std::function<void(Request*)> spoil) {
     spoil(&request);
-    cases_.push_back({Request::descriptor()->name() + ": " + what, code, field, [&stub, method, request] {
+    cases_.push_back({Request::descriptor()->name() + ": " + what, code, field,
+                      [&stub, method, request] {
                         Response response;
                         return FromCall(Call(stub, method, request, &response));
-                      }});
+                      },
+                      Request::descriptor()});
   }
 
   // A case of a handle: each of its parts wrong.
@@ -100,6 +104,7 @@ class ErrorsTest : public ServerTest {
       EXPECT_EQ(outcome.code, c.code) << c.name << ": " << outcome.message;
       EXPECT_EQ(outcome.details.field, c.field) << c.name << ": " << outcome.message;
       EXPECT_EQ(outcome.message.rfind(c.field + ": ", 0), 0u) << c.name << ": " << outcome.message;
+      EXPECT_TRUE(c.request == nullptr || PathExists(c.request, outcome.details.field)) << c.name;
       EXPECT_FALSE(outcome.details.reason.empty()) << c.name;
       EXPECT_LT(outcome.message.size(), 400u) << c.name;
     }
@@ -254,7 +259,7 @@ TEST_P(ErrorsTest, AdminAndGather) {
   add_measure("given twice", StatusCode::INVALID_ARGUMENT, "sequences[1]",
               [this](auto* r) { *r->add_sequences() = both_; });
   add_measure("layer", StatusCode::INVALID_ARGUMENT, "layer", [](auto* r) { r->set_layer(2); });
-  add_measure("without keys", StatusCode::FAILED_PRECONDITION, "kv_store",
+  add_measure("without keys", StatusCode::FAILED_PRECONDITION, "sequences",
               [this](auto* r) { *r->mutable_sequences(0) = none_; });
   add_measure("nothing asked yet", StatusCode::FAILED_PRECONDITION, "sequences", [](auto*) {});
   v1::GatherRequest gather;

@@ -225,8 +225,14 @@ class Client(LayerCalls):
         return wire.sequence_info_of(self._call(self._sequences.GetSequence, request).sequence)
 
     def list_sequences(self, index: str) -> list[SequenceInfo]:
-        request = sequence_service_pb2.ListSequencesRequest(index=wire.name_of(index, "index"))
-        return [wire.sequence_info_of(info) for info in self._call(self._sequences.ListSequences, request).sequences]
+        request = sequence_service_pb2.ListSequencesRequest(index=wire.name_of(index, "index"), page_size=1000)
+        infos = []
+        while True:
+            page = self._call(self._sequences.ListSequences, request)
+            infos += [wire.sequence_info_of(info) for info in page.sequences]
+            if not page.next_page_token:
+                return infos
+            request.page_token = page.next_page_token
 
     def delete_sequence(self, sequence: Sequence) -> None:
         request = sequence_service_pb2.DeleteSequenceRequest(handle=wire.handle_of(sequence))

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 
-def start(socket):
-    """A seined that listens on the Unix socket, as a Popen."""
+def start(socket, *more):
+    """A seined that listens on the Unix socket, with more flags, as a Popen."""
     program = os.environ.get("SEINED")
     if not program:
         pytest.fail("SEINED is not set: it must name the seined program to test against")
     profiles = Path(__file__).resolve().parents[3] / "bench" / "data"
-    flags = ["--listen", f"unix:{socket}", "--profiles", str(profiles), "--threads", "1", "--log-level", "error"]
+    flags = ["--listen", f"unix:{socket}", "--profiles", str(profiles), "--threads", "1", "--log-level", "error", *more]
     return subprocess.Popen([program, *flags])
 
 

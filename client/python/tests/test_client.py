@@ -11,6 +11,8 @@ import pytest
 from seine_kv.client import Append, Attention, Client, Item, SeineError, default_address
 from seine_kv.tensor_file import read_tensors
 
+from conftest import start
+
 TRACE = Path(__file__).resolve().parents[3] / "bench" / "data" / "smollm2-135m-kjv-8k.safetensors"
 ZONES = {"sink": 16, "local": 64, "update_buffer": 64, "dense_threshold": 128}
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 64, 600
@@ -111,6 +113,21 @@ def test_retrieve_and_gather(client, sequence, model):
     # Queries of another dtype, and answers for KV heads.
     halves = client.retrieve(sequence, 0, model["queries"].astype(np.float16), top_k=20, exact=True, scope="per_kv_head")
     assert halves.positions.shape == (KV_HEADS, 20)
+
+
+def test_sequences_that_no_message_holds_are_all_listed(tmp_path):
+    process = start(tmp_path / "seine.sock", "--max-message", "64KiB")
+    try:
+        with Client(f"unix://{tmp_path / 'seine.sock'}") as client:
+            client.wait_until_ready(20)
+            client.create_index("pages", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM)
+            ids = [f"{i}{'x' * 120}" for i in range(1000, 1600)]
+            for id in ids:
+                client.create_sequence("pages", id)
+            assert [info.handle.id for info in client.list_sequences("pages")] == ids
+    finally:
+        process.kill()
+        process.wait(timeout=20)
 
 
 def test_sequences(client, sequence, model):

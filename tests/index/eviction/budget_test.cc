@@ -109,6 +109,16 @@ TEST_F(Budgets, AdaptiveSpendsTheLayersBudgetWhenHeadsDiffer) {
   EXPECT_EQ(total, 300u);
 }
 
+TEST_F(Budgets, MoreTokensThanThereAreKeepAll) {
+  const std::vector<int64_t> counts = {500, 1, 777};
+  for (const HeadBudget heads : {HeadBudget::kUniform, HeadBudget::kAdaptive, HeadBudget::kPyramid}) {
+    for (const int64_t tokens : {int64_t{1} << 31, int64_t{1} << 32, INT64_MAX - 1, INT64_MAX}) {
+      const BudgetConfig budget{.tokens = tokens, .heads = heads};
+      EXPECT_EQ(KeptOfHeads(budget, counts, {.layer = 1, .num_layers = 4, .length = 800}), counts) << tokens;
+    }
+  }
+}
+
 TEST_F(Budgets, WhatMustBeKeptIs) {
   const std::vector<int64_t> counts = {200};
   Scores scores = {Random(counts, 10)[0]};

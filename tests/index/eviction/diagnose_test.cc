@@ -141,6 +141,8 @@ TEST_F(DiagnoseTest, FewOrEqualTokensAndBadInput) {
   params.scorers.resize(1);
   params.window = 0;
   EXPECT_TRUE(absl::StrContains(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "window: 0"));
+  params.window = (1 << 24) + 1;
+  EXPECT_TRUE(absl::StartsWith(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "window: 16777217"));
   params.window = 64;
   params.scorers[0].name = "tova";
   EXPECT_TRUE(absl::StrContains(Diagnose(params, 1, l.Input(backend_.get())).status().message(), "queries: tova"));

@@ -345,6 +345,43 @@ TEST_F(Evict, AFailureForMemoryChangesNothing) {
   EXPECT_GT(failures, 3);
 }
 
+// Whatever fails, and in whichever part: none of a long append is taken, and nothing is evicted for it.
+TEST_F(Evict, ALongAppendIsTakenWholeOrNotAtAll) {
+  IndexConfig config = EvictingConfig(100, 30);
+  config.kv_store = KvStore::kKeysValues;
+  const auto expected_of = [&] {
+    Fill(config, 120);
+    EXPECT_TRUE(AppendNames(index_.get(), sequence_, 0, 120, Names(120, 201)).ok());
+    return Held(*index_, sequence_, 0);
+  };
+  const Sets expected = expected_of();
+  for (std::atomic<int>* fail : {&backend_.fail_after, &backend_.fail_operation}) {
+    Fill(config, 120);
+    const auto before = testing::Probe(*index_, sequence_, 0);
+    const int64_t store = (*index_->GetSequence(sequence_)).store_bytes;
+    int failures = 0;
+    for (int n = 0;; ++n) {
+      *fail = n;
+      const auto length = AppendNames(index_.get(), sequence_, 0, 120, Names(120, 200));
+      *fail = -1;
+      if (length.ok()) {
+        EXPECT_EQ(*length, 320);
+        break;
+      }
+      ++failures;
+      EXPECT_EQ(length.status().code(), absl::StatusCode::kResourceExhausted);
+      ASSERT_EQ((*index_->GetSequence(sequence_)).layer_tokens[0], 120);
+      EXPECT_TRUE(testing::SameAnswers(before, testing::Probe(*index_, sequence_, 0)));
+      EXPECT_EQ((*index_->GetSequence(sequence_)).store_bytes, store);
+      EXPECT_EQ(index_->stats().evictions, 0);
+    }
+    EXPECT_GT(failures, 5);
+    // The last cut may have been left to this append.
+    ASSERT_TRUE(AppendNames(index_.get(), sequence_, 0, 320, Names(320, 1)).ok());
+    EXPECT_EQ(Held(*index_, sequence_, 0), expected);
+  }
+}
+
 TEST_F(Evict, ReadersAndAnEvictorAtOnce) {
   Fill(SmallConfig(), 600);
   std::atomic<bool> stop{false};
@@ -391,7 +428,7 @@ TEST_F(Evict, BadInputIsNamed) {
   const std::vector<float> scores(150);
   ScoreGiven given;
   given.scores = {scores, scores};
-  EXPECT_TRUE(absl::StrContains(error(bad, given), "scores: 150 for KV head 0, which holds 200"));
+  EXPECT_TRUE(absl::StrContains(error(bad, given), "scores[0]: 150 for a KV head that holds 200"));
   EXPECT_EQ(index_->Evict(sequence_, 9, params, {}).status().code(), absl::StatusCode::kInvalidArgument);
   auto none = MakeIndex(SmallConfig(KvStore::kNone), &backend_);
   const SequenceHandle sequence = *none->CreateSequence("");
@@ -415,6 +452,12 @@ TEST_F(Evict, SettingsOfAnIndexThatEvictsByItself) {
       {"eviction.profile: given, but keydiff", [](IndexConfig* c) { c->eviction->filters.resize(2); }},
       {"eviction.budget.ratio: given beside", [](IndexConfig* c) { c->eviction->budget.ratio = .5; }},
       {"eviction.budget.tokens: an index", [](IndexConfig* c) { c->eviction->budget = {.ratio = .5}; }},
+      {"eviction.budget.tokens: 9223372036854775807 sinks and 9223372036854775807",
+       [](IndexConfig* c) { c->eviction->keep = {.sinks = INT64_MAX, .recent = INT64_MAX}; }},
+      {"eviction.budget.tokens: 60 sinks and 50 recent tokens leave no room in 100",
+       [](IndexConfig* c) { c->eviction->keep = {.sinks = 60, .recent_share = .5}; }},
+      {"eviction.scorer.anchor: pairwise compares at most 8192 tokens, and a head may hold 8193",
+       [](IndexConfig* c) { c->eviction->budget.tokens = 8163, c->eviction->scorer.anchor = Anchor::kPairwise; }},
       {"eviction.budget.tokens: 80 sinks and 30",
        [](IndexConfig* c) { c->eviction->keep = {.sinks = 80, .recent = 30}; }},
       {"eviction.keep.positions: come with", [](IndexConfig* c) { c->eviction->keep.positions = {1}; }},

@@ -129,7 +129,7 @@ TEST_F(ShortPrompts, BadInputIsRefusedWhereNothingWouldBeEvicted) {
   const std::vector<float> nine(9);
   const ScoreGiven given{.scores = {nine, nine}};
   EXPECT_TRUE(
-      absl::StrContains(index_->Evict(sequence_, 0, params, given).status().message(), "scores: 9 for KV head"));
+      absl::StrContains(index_->Evict(sequence_, 0, params, given).status().message(), "scores[0]: 9 for a KV head"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The scorers that look at queries, against their definitions in float64.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -190,6 +191,22 @@ TEST_F(AttentionScorers, KeptQueriesOfTheLastPositionsAreAsGiven) {
   Scores scores;
   EXPECT_TRUE(
       absl::StrContains((*MakeScorer(expected))->Score(input, &scores).message(), "queries: expected_attention"));
+}
+
+// The positions ahead are no loop: a call may ask for as many as there are.
+TEST_F(AttentionScorers, ExpectedAttentionLooksAsFarAheadAsItIsTold) {
+  MadeUpLayer l(2, 2, 64, 60, 60);
+  const Rope rope = *ParseRope(R"({"rope_theta": 10000.0})", 64, Rope::Style::kHalfSplit, 60);
+  ScoreInput input = l.Input(backend_.get());
+  input.rope = &rope;
+  ScorerConfig config;
+  config.name = "expected_attention";
+  config.future = 1 << 24;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& head : ScoresOf(config, input)) {
+    for (const float score : head) EXPECT_TRUE(std::isfinite(score));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
 }
 
 TEST_F(AttentionScorers, ExpectedAttentionIsTheGaussianMeanOverPositionsToCome) {

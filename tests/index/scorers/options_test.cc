@@ -41,7 +41,12 @@ TEST(ScorerOptions, BadOnesAreNamed) {
       {"scorer.query_window: 0 is not in", [](ScorerConfig* c) { c->name = "snapkv", c->query_window = 0; }},
       {"scorer.kernel: 4 is not odd", [](ScorerConfig* c) { c->name = "snapkv", c->kernel = 4; }},
       {"scorer.future: 0 is not in", [](ScorerConfig* c) { c->name = "expected_attention", c->future = 0; }},
-      {"scorer.epsilon: -1 is no number", [](ScorerConfig* c) { c->name = "expected_attention", c->epsilon = -1; }},
+      {"scorer.kernel: 257 is not in [1, 255]", [](ScorerConfig* c) { c->name = "snapkv", c->kernel = 257; }},
+      {"scorer.query_window: 65537 is not in [1, 65536]",
+       [](ScorerConfig* c) { c->name = "snapkv", c->query_window = 65537; }},
+      {"scorer.epsilon: 1e+30 is not in [0, 1]",
+       [](ScorerConfig* c) { c->name = "expected_attention", c->epsilon = 1e30; }},
+      {"scorer.epsilon: -1 is not in", [](ScorerConfig* c) { c->name = "expected_attention", c->epsilon = -1; }},
       {"scorer.value_norms: given, but tova", [](ScorerConfig* c) { c->name = "tova", c->value_norms = false; }},
   };
   for (const Case& test : kCases) {
@@ -74,7 +79,7 @@ TEST(ScorerOptions, ScoresOfTheCallerAreTakenAsTheyAre) {
   config.name = "client";
   Scores scores;
   const absl::Status status = (*MakeScorer(config))->Score(input, &scores);
-  EXPECT_EQ(status.message(), "scores: KV head 0, token 1 is not finite");
+  EXPECT_EQ(status.message(), "scores[0]: token 1 is not finite");
 }
 
 }  // namespace

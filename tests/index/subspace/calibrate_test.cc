@@ -130,6 +130,10 @@ TEST(Calibrate, RefusesByField) {
   EXPECT_EQ(message(Rope(), 0, PreRope(.9)).find("frame"), 0);
   EXPECT_EQ(message(MadeUpRope(), 0, PreRope(0)).find("energy"), 0);
   EXPECT_EQ(message(MadeUpRope(), 0, wide).find("keys: rank"), 0);
+  Profile keys_alone = MadeUpProfile();
+  keys_alone.layers[0].v_moment.clear();
+  const absl::Status none = CalibrateLayer(keys_alone, MadeUpRope(), 0, PreRope(.9)).status();
+  EXPECT_EQ(none.message(), "profile: has no moments of values");
   EXPECT_FALSE(KeyFrameOf("sideways").ok());
   EXPECT_EQ(KeyFrameOf("pre_rope").value(), KeyFrame::kPreRope);
 }
