@@ -96,6 +96,7 @@ struct Core {
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
+  std::string address;  // where the server listens; set before calls come
   std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   InFlight in_flight;

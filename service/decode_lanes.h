@@ -4,7 +4,7 @@
 //
 // A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else its
 // sockets bring, connections included. So one more thread, the sitter, looks after such lanes' queues until they are
-// back, and hands steps that come meanwhile to other threads; a stream whose last step was long goes to such a thread at
+// back, and hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread at
 // once. Nothing waits for a client: what is written is taken by an event, however late.
 #ifndef SEINE_SERVICE_DECODE_LANES_H_
 #define SEINE_SERVICE_DECODE_LANES_H_
@@ -80,7 +80,7 @@ class DecodeLanes {
   bool closed_ = false;              // guarded by mutex_
   size_t streams_ = 0;               // open; guarded by mutex_
   std::vector<std::unique_ptr<Lane>> lanes_;
-  // Of streams whose last step was long; and of others whose lane is busy. A stream has one step at a time, so the
+  // Of streams whose last steps were long; and of others whose lane is busy. A stream has one step at a time, so the
   // queues have as many places as there may be calls.
   Executor long_steps_, short_steps_;
   std::thread sitter_;

@@ -115,11 +115,11 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   }
   ++pending_;
   lock.unlock();
-  if (taker == Taker::kLane && last_ != Length::kLong) {
+  if (taker == Taker::kLane && !IsLong()) {
     Step(taker);
     return true;
   }
-  Executor& others = last_ == Length::kShort ? lanes_.short_steps_ : lanes_.long_steps_;
+  Executor& others = steps_ > 0 && long_in_a_row_ == 0 ? lanes_.short_steps_ : lanes_.long_steps_;
   if (!others.Submit([this] { Step(Taker::kFront); })) {
     lock.lock();
     --pending_;
@@ -132,7 +132,8 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
 void DecodeStream::Step(Taker taker) {
   const auto begin = ProcessorTime();
   absl::Status status = TryStep();
-  last_ = ProcessorTime() - begin > kLong ? Length::kLong : Length::kShort;
+  long_in_a_row_ = ProcessorTime() - begin > kLong ? long_in_a_row_ + 1 : 0;
+  ++steps_;
   if (kept_ > kKeptBytes) {
     v1::DecodeRequest().Swap(&request_);
     kept_ = 0;

@@ -39,13 +39,13 @@ DescriptorLimit::DescriptorLimit() : most_(0) {
   most_ = static_cast<int>(allowed - kReserve);
 }
 
-bool DescriptorLimit::Admits() {
-  if (++upper_bound_ <= most_) return true;
+bool DescriptorLimit::Admits(int each) {
+  if ((upper_bound_ += each) <= most_) return true;
   const auto now = std::chrono::steady_clock::now();
   if (full_ && now - counted_ < std::chrono::milliseconds(10)) return false;
   counted_ = now;
   upper_bound_ = OpenDescriptors();
-  full_ = upper_bound_ > most_;
+  full_ = upper_bound_ + each - 1 > most_;  // one of them is open already
   return !full_;
 }
 

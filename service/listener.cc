@@ -209,15 +209,17 @@ int Listener::Accept() { return accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SO
 
 void Listener::Work() {
   static const std::string go_away = GoAway();
-  pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}};
+  pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}, {connections_.ended_fd(), POLLIN, 0}};
   const auto refuse = [this](int fd) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     [[maybe_unused]] const ssize_t sent = send(fd, go_away.data(), go_away.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     close(fd);
   };
   for (;;) {
-    if (poll(waits, 2, -1) < 0 && errno != EINTR) return;
+    if (poll(waits, 3, -1) < 0 && errno != EINTR) return;
     if (waits[1].revents != 0) return;
+    if (waits[2].revents != 0) connections_.Sweep();
+    if (waits[0].revents == 0) continue;
     int fd = Accept();
     if (fd < 0) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) continue;
@@ -229,7 +231,7 @@ void Listener::Work() {
       poll(&waits[1], 1, kPause);
       continue;
     }
-    if (!descriptors_->Admits()) {
+    if (!descriptors_->Admits(Connections::kDescriptorsEach)) {
       refuse(fd);
       continue;
     }
@@ -239,6 +241,7 @@ void Listener::Work() {
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs, sizeof(kUnacknowledgedMs));
     }
+    connections_.Add(fd);
     take_(fd_, fd);
   }
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "service/address.h"
+#include "service/connections.h"
 #include "service/descriptors.h"
 
 namespace seine {
@@ -34,6 +35,7 @@ class Listener {
   void Start(std::function<void(int listener, int connection)> take, DescriptorLimit* descriptors);
   void Stop();
 
+  Connections& connections() { return connections_; }
   int64_t accepted() const { return accepted_.load(std::memory_order_relaxed); }
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
@@ -63,6 +65,7 @@ class Listener {
   std::function<void(int, int)> take_;
   DescriptorLimit* descriptors_ = nullptr;
   std::atomic<int64_t> accepted_{0}, refused_{0};
+  Connections connections_;
   std::thread thread_;
 };
 

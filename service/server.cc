@@ -51,14 +51,14 @@ class ServerImpl final : public Server {
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);
     if (auto s = Build(); !s.ok()) return s;
-    services_.Start();
-    address_ = listener_->address().ToString();
+    core_.address = listener_->address().ToString();
+    services_.Start(&listener_->connections());
     descriptors_.emplace();
     listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_);
     return absl::OkStatus();
   }
 
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return core_.address; }
   Core& core() override { return core_; }
 
   void Unready() override { services_.Unready(); }
@@ -72,7 +72,9 @@ class ServerImpl final : public Server {
     };
     if (wait(grace) > 0) {
       core_.open_calls.Stop(StopReason::kShutdown);
-      wait(kStopping);
+      wait(kStopping / 2);
+      listener_->connections().CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
+      wait(kStopping / 2);
     }
     listener_->Stop();
     // Whoever still waits for an answer, and health's watchers, are cut off.
@@ -116,7 +118,6 @@ class ServerImpl final : public Server {
   std::optional<DescriptorLimit> descriptors_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::string address_;
 };
 
 }  // namespace

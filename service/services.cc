@@ -62,7 +62,8 @@ void Services::Register(grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(grpc::ResourceQuota("seine").SetMaxThreads(kReflectionThreads));
 }
 
-void Services::Start() {
+void Services::Start(Connections* connections) {
+  connections_ = connections;
   lanes_.Start();
   grpc::ServerCompletionQueue* const queue = polling_ ? lanes_.queue(0) : queue_.get();
   calls_.Start(queue);
@@ -124,6 +125,9 @@ void Services::Monitor() {
     GuardMemory();
     if (round % kSlowRounds == 0) {
       core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
+      for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {
+        core_.log.CutOff("connection", core_.address);
+      }
       if (!draining) health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/connections.h"
 #include "service/core.h"
 #include "service/decode_lanes.h"
 #include "service/health.h"
@@ -31,7 +32,8 @@ class Services {
   ~Services();
   // Before the server is built: services, and what they need of the builder.
   void Register(grpc::ServerBuilder* builder);
-  void Start();  // the server is up
+  // The server is up. `connections` outlive Stop.
+  void Start(Connections* connections);
   // Health is NOT_SERVING from now on.
   void Unready() { health_.Set(false); }
   // New calls are refused already: those that wait for their clients end now, the others after what they are doing.
@@ -45,6 +47,7 @@ class Services {
 
   Core& core_;
   const bool polling_;
+  Connections* connections_ = nullptr;
   AliveCount alive_;
   std::vector<std::unique_ptr<WireService>> wires_;
   ServedCalls calls_;

@@ -2,12 +2,18 @@
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <deque>
 #include <future>
 #include <thread>
 
 #include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/descriptors.h"
 #include "service/rpc_methods.h"
 #include "tests/service/fixture.h"
 
@@ -138,6 +144,42 @@ TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {
   }
   EXPECT_EQ(server_->core().open_calls.Count()["Decode"], 0);
   EXPECT_LT(StepOfAnother(handle), std::chrono::seconds(5));
+}
+
+// A client that is stopped takes nothing from its socket: its connection is cut off with all that was to go there, and the
+// descriptors of those that left are given back.
+TEST_P(HostileTest, AConnectionThatNobodyReadsIsCutOff) {
+  const int before = OpenDescriptors();
+  {
+    const Stubs others(server_->address());
+    v1::ListIndexesResponse list;
+    ASSERT_TRUE(Call(*others.index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &list).ok());
+    EXPECT_GT(OpenDescriptors(), before);
+  }
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = dir_.path + "/seine.sock";
+  memcpy(address.sun_path, path.data(), path.size());
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  std::string flood("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  for (int i = 0; i < 20'000; ++i) flood += std::string("\0\0\0\4\0\0\0\0\0", 9);  // SETTINGS, each to be answered
+  size_t sent = 0;
+  const auto begin = Clock::now();
+  bool cut = false;
+  while (!cut && Clock::now() - begin < std::chrono::seconds(10)) {
+    const ssize_t count =
+        send(fd, flood.data() + sent % flood.size(), flood.size() - sent % flood.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    cut = count < 0 && errno == EPIPE;
+    if (count > 0 && sent < flood.size()) sent += static_cast<size_t>(count);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(cut);
+  close(fd);
+  for (int tries = 0; tries < 500 && OpenDescriptors() > before; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_LE(OpenDescriptors(), before);
 }
 
 TEST_P(HostileTest, IdleStreamsTakeNothingFromCalls) {
