@@ -53,6 +53,17 @@ void Add(const Layer& layer, SequenceInfo* info) {
   info->store_bytes += layer.store_bytes();
 }
 
+// Whether `bytes` would fit: for what is counted once it is there, but must not be made where it would not fit.
+absl::Status CheckRoom(int64_t bytes, int64_t limit, MemoryBudget* shared) {
+  const bool fits = (limit == 0 || bytes <= limit) && (shared == nullptr || shared->TryReserve(bytes));
+  if (!fits) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
+  }
+  if (shared != nullptr) shared->Release(bytes);
+  return absl::OkStatus();
+}
+
 absl::Status NoSequence(absl::string_view id) {
   return absl::NotFoundError(absl::StrCat("sequence: not found: '", id, "'"));
 }
@@ -80,9 +91,20 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.subspace) bring(&made.subspace->profile);
   if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
   if (absl::Status s = FindRanks(&made); !s.ok()) return s;
+  if (absl::Status s = CheckRoom(IndexBytes(made), made.memory_limit_bytes, budget.get()); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
-  return std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
+  auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
+  if (absl::Status s = index->CountItself(); !s.ok()) return s;
+  return index;
+}
+
+absl::Status IndexImpl::CountItself() {
+  const int64_t bytes = IndexBytes(context_.config);
+  Reservation reservation(&context_.ledger);
+  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
+  overhead_ = reservation.Charge(MemoryKind::kOther, bytes);
+  return absl::OkStatus();
 }
 
 IndexStats IndexImpl::stats() const {
@@ -125,11 +147,11 @@ absl::Status IndexImpl::CheckNewId(absl::string_view id) const {
 }
 
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
-  auto sequence = std::make_shared<Sequence>();
   const int num_layers = context_.config.geometry.num_layers;
-  const int64_t bytes = sizeof(Sequence) + kMaxIdLength + num_layers * (sizeof(Layer) + sizeof(std::unique_ptr<Layer>));
+  const int64_t bytes = SequenceBytes(context_.config);
   Reservation reservation(&context_.ledger);
   if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
+  auto sequence = std::make_shared<Sequence>();
   sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
   for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_, i));
   return sequence;

@@ -3,13 +3,15 @@
 #define SEINE_INDEX_INDEX_IMPL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "index/context.h"
 #include "index/index.h"
 #include "index/reencoder.h"
@@ -22,6 +24,8 @@ class IndexImpl : public Index {
  public:
   IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget)
       : context_(config, std::move(low_rank), backend, std::move(budget)), reencoder_(&context_) {}
+
+  absl::Status CountItself();  // once; RESOURCE_EXHAUSTED
 
   const IndexConfig& config() const override { return context_.config; }
   IndexStats stats() const override;
@@ -59,6 +63,12 @@ class IndexImpl : public Index {
 
  private:
   using SequenceRef = std::shared_ptr<Sequence>;
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(absl::string_view name) const {
+      return std::hash<std::string_view>()(std::string_view(name.data(), name.size()));
+    }
+  };
 
   absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle) const;
   absl::Status CheckNewId(absl::string_view id) const;
@@ -81,8 +91,10 @@ class IndexImpl : public Index {
   SequenceInfo Describe(const Sequence& sequence) const;
 
   const Context context_;
+  Memory overhead_;  // of the index itself
   mutable std::shared_mutex mutex_;
-  absl::flat_hash_map<std::string, SequenceRef> sequences_;
+  // Of std: absl's maps are not to be relied on once an allocation of theirs has failed.
+  std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
   uint64_t last_generation_ = 0;
   mutable Reencoder reencoder_;  // its thread ends before the rest does
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,7 +60,12 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   kept_queries_.Commit(*std::move(again));
   Cuts cuts;
   for (int64_t done = replayed; done < keys.num_tokens;) {
-    absl::StatusOr<int64_t> part = AppendPart(done, last, keys, values, queries, &cuts);
+    absl::StatusOr<int64_t> part = absl::ResourceExhaustedError("out of memory: no room to work in");
+    try {
+      part = AppendPart(done, last, keys, values, queries, &cuts);
+    } catch (const std::bad_alloc&) {
+      for (const auto& strip : strips_) strip->DropStaged();
+    }
     if (!part.ok()) {
       GoBackTo(before);
       return part.status();
@@ -67,11 +73,14 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     done += *part;
   }
   before = {};  // its memory, ahead of a cut that needs some
-  JudgeDue(keys.num_tokens - replayed);
-  // Where the scorer looks at queries, those of the last token may still come, before the next one does.
-  const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
   // The tokens are taken: a cut that fails is left to the next append, which fails where it fails again.
-  if (Room() <= 0 && !waits) EvictByItself(&cuts).IgnoreError();
+  try {
+    JudgeDue(keys.num_tokens - replayed);
+    // Where the scorer looks at queries, those of the last token may still come, before the next one does.
+    const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
+    if (Room() <= 0 && !waits) EvictByItself(&cuts).IgnoreError();
+  } catch (const std::bad_alloc&) {
+  }
   context_->eviction.Count(cuts.layers, cuts.tokens);
   return length_;
 }
@@ -377,7 +386,7 @@ int64_t Layer::store_bytes() const {
   return total;
 }
 
-void Layer::Publish() {
+void Layer::Publish() try {
   std::vector<StripFacts> parted;  // goes after the lock
   const LayerTotals totals = {length_, code_bytes(), store_bytes()};
   const std::lock_guard<std::mutex> lock(told_mutex_);
@@ -387,6 +396,7 @@ void Layer::Publish() {
     strips_told_.resize(strips_.size());
   }
   for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->Tell(&strips_told_[i]);
+} catch (const std::bad_alloc&) {  // told with the next change
 }
 
 LayerTotals Layer::totals() const {

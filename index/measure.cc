@@ -1,8 +1,8 @@
 // Moments of what sequences hold and were asked: a profile's layer without a recorded trace.
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/layer_lock.h"
@@ -68,7 +68,7 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (handles.empty()) return absl::InvalidArgumentError("sequences: none given");
   std::vector<SequenceRef> sequences;
-  absl::flat_hash_set<const Sequence*> seen;
+  std::unordered_set<const Sequence*> seen;
   for (size_t i = 0; i < handles.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = Find(handles[i]);
     if (!sequence.ok()) return sequence.status();

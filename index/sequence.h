@@ -21,6 +21,12 @@ struct Sequence {
   Memory overhead;                             // the charge for these objects themselves
 };
 
+// Bytes that an index, and a sequence of it, take before their first token: for each layer, and for each head where
+// tokens are scored as they come or kept low-rank. Some kilobytes of every index are not among them. Measured with
+// glibc's allocator (tests/index/overhead_test.cc).
+int64_t IndexBytes(const IndexConfig& config);
+int64_t SequenceBytes(const IndexConfig& config);
+
 }  // namespace seine
 
 #endif  // SEINE_INDEX_SEQUENCE_H_

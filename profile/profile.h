@@ -11,8 +11,8 @@
 // in the other one, its profile is brought to it (layout.h). A profile that states no RoPE states no layout either: it
 // is taken as it is. metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json
 // states it, empty if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads,
-// head_dim, key_tokens, query_tokens (measured, a layer), licence; and seine_checksum, over the whole file (checksum.h),
-// which files written before it was thought of do without.
+// head_dim, key_tokens, query_tokens (measured, a layer), licence; and seine_checksum, over the whole file
+// (checksum.h), which files written before it was thought of do without.
 #ifndef SEINE_PROFILE_PROFILE_H_
 #define SEINE_PROFILE_PROFILE_H_
 

@@ -83,6 +83,8 @@ class DecodeSession {
 
  private:
   absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response, const Meanwhile& meanwhile);
+  template <typename Search, typename Answers>
+  void Answer(Search search, Answers* answers);  // of every item, also where there is no memory to search
 
   Core& core_;
   Retriever retriever_;

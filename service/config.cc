@@ -154,7 +154,8 @@ std::vector<Setting> MakeSettings() {
           [](auto& c) -> auto& { return c.grace_seconds; }),
       Number(
           "server.drain_delay",
-          "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see it.",
+          "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see "
+          "it.",
           0, 3600, [](auto& c) -> auto& { return c.drain_delay_seconds; }),
       Word(
           "log.level", "What is worth a line.", {"debug", "info", "warning", "error"},
@@ -254,7 +255,8 @@ absl::Status Resolve(ServerConfig* config) {
   }
   const CoreOptions& core = config->server.core;
   if (core.in_flight_limit_bytes > 0 && core.in_flight_limit_bytes < 3 * core.max_message_bytes) {
-    return Wrong("server.in_flight_limit: less than three messages of server.max_message");  // as it came, parsed, answer
+    return Wrong(
+        "server.in_flight_limit: less than three messages of server.max_message");  // as it came, parsed, answer
   }
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());

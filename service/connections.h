@@ -25,8 +25,8 @@ class Connections {
   // Becomes readable when a connection has ended; Sweep then lets go of those.
   int ended_fd() const { return epoll_; }
   void Sweep();
-  // Cuts off those whose client has not taken a byte of what is there for it for at least `time`, and counts them. To be
-  // called about once a second: it sees what has changed since the last call.
+  // Cuts off those whose client has not taken a byte of what is there for it for at least `time`, and counts them. To
+  // be called about once a second: it sees what has changed since the last call.
   int CutUnread(std::chrono::steady_clock::duration time);
   int64_t count() const;
 

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -34,13 +33,12 @@ struct CoreOptions {
   int64_t device_memory_limit_bytes = 0;          // 0: none; of codes in a device's own memory
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
   int64_t in_flight_limit_bytes = 0;              // of requests and answers under way; 0: four of the largest
-  std::chrono::milliseconds unread_for{10'000};  // an answer may be, until its client is cut off
-  std::chrono::milliseconds stuck_for{10'000};   // all workers may be at one task, until health says so
+  std::chrono::milliseconds unread_for{10'000};   // an answer may be, until its client is cut off
+  std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
-// Calls under way, so that they are not too many, and for a server that ends: it takes no more of them and waits for
-// those it has. Thread-safe.
+// How many calls are under way, so that they are not too many; a server that ends takes no more. Thread-safe.
 class CallsUnderWay {
  public:
   static constexpr int64_t kMost = 16'384;  // each costs some kilobytes before its first byte has come
@@ -55,7 +53,7 @@ class CallsUnderWay {
   }
   void Leave() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (--count_ == 0) changed_.notify_all();
+    --count_;
   }
   void Close() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -65,16 +63,9 @@ class CallsUnderWay {
     const std::lock_guard<std::mutex> lock(mutex_);
     return closed_;
   }
-  // How many are left at `deadline`.
-  int64_t WaitUntilNone(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [this] { return count_ == 0; });
-    return count_;
-  }
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   int64_t count_ = 0;    // guarded by mutex_
   bool closed_ = false;  // guarded by mutex_
 };

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // Longer than a client on the same host takes from an answer to its next step, if that follows at once (its own wake-up
 // and what gRPC does, 60-120 us); shorter than a layer of any but small models on a GPU.
 constexpr auto kLinger = std::chrono::microseconds(150);
-constexpr int kLongSteps = 2, kShortSteps = 2;  // at once, besides the lanes'
+constexpr int kLongSteps = 2, kShortSteps = 2;               // at once, besides the lanes'
 constexpr auto kRound = std::chrono::milliseconds(4);        // of the sitter, while streams are open
 constexpr auto kBusyRound = std::chrono::microseconds(500);  // and while a lane is busy for long
 constexpr auto kBusy = std::chrono::milliseconds(2);         // from here on
@@ -145,8 +145,8 @@ grpc::CompletionQueue::NextStatus DecodeLanes::Next(Lane* lane, gpr_timespec dea
 void DecodeLanes::AwaitAnnouncement(Lane* lane, DecodeStream* stream) {
   void* tag = nullptr;
   bool ok = false;
-  while (stream->AnswerWaits() && lane->queue->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
-                                      grpc::CompletionQueue::GOT_EVENT) {
+  while (stream->AnswerWaits() &&
+         lane->queue->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
     if (tag == stream->announced_tag()) {
       static_cast<Event*>(tag)->Come(ok, Taker::kFront);
       continue;

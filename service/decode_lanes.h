@@ -4,8 +4,8 @@
 //
 // A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else its
 // sockets bring, connections included. So one more thread, the sitter, looks after such lanes' queues until they are
-// back, and hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread at
-// once. Nothing waits for a client: what is written is taken by an event, however late.
+// back, and hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread
+// at once. Nothing waits for a client: what is written is taken by an event, however late.
 #ifndef SEINE_SERVICE_DECODE_LANES_H_
 #define SEINE_SERVICE_DECODE_LANES_H_
 
@@ -55,7 +55,8 @@ class DecodeLanes {
   struct Lane {
     std::unique_ptr<grpc::ServerCompletionQueue> queue;
     std::thread thread;
-    std::atomic<int64_t> busy_since{0};  // when its thread began what it does now, in ns of the steady clock; 0: it waits
+    std::atomic<int64_t> busy_since{
+        0};  // when its thread began what it does now, in ns of the steady clock; 0: it waits
     std::mutex aside_mutex;
     std::deque<std::pair<void*, bool>> aside;  // events taken while another was waited for; guarded by aside_mutex
     size_t load = 0;                           // streams; guarded by mutex_

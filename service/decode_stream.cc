@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 // is no longer for having to wait.
 constexpr auto kLong = std::chrono::milliseconds(2);
 
+constexpr size_t kSmallStep = 64 << 10;  // bytes of a first step that is taken for a short one
+
 std::chrono::nanoseconds ProcessorTime() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -119,7 +121,8 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
     Step(taker);
     return true;
   }
-  Executor& others = steps_ > 0 && long_in_a_row_ == 0 ? lanes_.short_steps_ : lanes_.long_steps_;
+  const bool likely_short = steps_ > 0 ? long_in_a_row_ == 0 : read_bytes_.Length() <= kSmallStep;
+  Executor& others = likely_short ? lanes_.short_steps_ : lanes_.long_steps_;
   if (!others.Submit([this] { Step(Taker::kFront); })) {
     lock.lock();
     --pending_;
@@ -180,7 +183,7 @@ absl::Status DecodeStream::TryStep() {
     try {
       session_.Step(request_, &response_, [this] { Announce(); });
     } catch (const std::bad_alloc&) {
-      refused = Overloaded("NO_MEMORY", "the server has no memory for this step", absl::Seconds(1));
+      refused = NoMemory();
     }
   }
   if (!refused.ok()) {
@@ -238,7 +241,8 @@ void DecodeStream::Finish(const absl::Status& status) {
   if (std::exchange(finishing_, true)) return;
   ++pending_;
   const bool entered = std::exchange(entered_, false);
-  wire_.Finish(entered ? Finished(core_, {method(), context_.peer(), began_}, status) : ToGrpc(status), finished_.tag());
+  wire_.Finish(entered ? Finished(core_, {method(), context_.peer(), began_}, status) : ToGrpc(status),
+               finished_.tag());
 }
 
 bool DecodeStream::OnFinished(bool, Taker) {

@@ -62,7 +62,7 @@ class DecodeStream final : public OpenCall {
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
   int steps_ = 0, long_in_a_row_ = 0;  // so far; of them the last that were long
-  int64_t kept_ = 0;            // bytes that the message's buffers hold, about
+  int64_t kept_ = 0;                   // bytes that the message's buffers hold, about
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
 
@@ -71,7 +71,8 @@ class DecodeStream final : public OpenCall {
   InFlightShare request_share_, answer_share_;
   int pending_ = 2;      // operations, and a step, under way: accepted_ and done_, which may come in any order
   bool listed_ = false;  // in open_calls
-  bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false, answer_waits_ = false;
+  bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false,
+       answer_waits_ = false;
   bool draining_ = false, finishing_ = false;
   SteadyTime read_since_, written_ = SteadyTime::max();  // when what is under way began
   EventOf<DecodeStream> accepted_{this, &DecodeStream::OnAccepted}, read_{this, &DecodeStream::OnRead};

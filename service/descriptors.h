@@ -16,15 +16,16 @@ absl::Status RaiseDescriptorLimit();
 // Not thread-safe.
 class DescriptorLimit {
  public:
-  static constexpr int kLeast = 192;            // with fewer no server starts
-  static constexpr int kReserve = 64;           // never given to connections: threads, profiles, the log
-  static constexpr int kMostConnections = 16384;  // descriptors of theirs, however many there are: each costs memory, too
+  static constexpr int kLeast = 192;   // with fewer no server starts
+  static constexpr int kReserve = 64;  // never given to connections: threads, profiles, the log
+  static constexpr int kMostConnections =
+      16384;  // descriptors of theirs, however many there are: each costs memory, too
 
   DescriptorLimit();  // of the process as it is now
   explicit DescriptorLimit(int most) : most_(most) {}
 
-  // Whether the connection that has just been made, and takes `each` descriptors, may stay. Counts the open descriptors where that can matter, and
-  // then at most every 10 ms; until the next count it refuses.
+  // Whether the connection that has just been made, and takes `each` descriptors, may stay. Counts the open descriptors
+  // where that can matter, and then at most every 10 ms; until the next count it refuses.
   bool Admits(int each);
   int most() const { return most_; }  // descriptors that may be open
 

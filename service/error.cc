@@ -98,6 +98,8 @@ absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::
   return status;
 }
 
+absl::Status NoMemory() { return Overloaded("NO_MEMORY", "the server has no memory for this", kMemoryRetry); }
+
 absl::Status Explain(const absl::Status& status, absl::string_view prefix, FieldNames names) {
   if (status.ok() || status.GetPayload(absl::StrCat(kTypeUrl, "ErrorInfo"))) return status;
   if (absl::IsResourceExhausted(status)) return Overloaded("MEMORY_LIMIT", status.message(), kMemoryRetry);

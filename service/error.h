@@ -27,6 +27,8 @@ absl::Status FieldError(absl::string_view reason, absl::string_view field, absl:
 // RESOURCE_EXHAUSTED that a later try may not meet.
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay);
 
+absl::Status NoMemory();  // an allocation failed
+
 // How the index's errors begin, and how the request's should: {"sequence: ", "handle: "}. The first that fits is used.
 using FieldNames = absl::Span<const std::pair<absl::string_view, absl::string_view>>;
 

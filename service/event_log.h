@@ -50,8 +50,8 @@ class EventLog {
   void Deleted(absl::string_view index_name);  // info
 
   // A call that has ended. Not OK: info "METHOD: CODE: message [peer, duration]", or, RESOURCE_EXHAUSTED, warning
-  // "refused ..."; the message begins with the field that is wrong. OK: warning "METHOD: slow" where it took longer than
-  // SetSlow says. As many lines as LineLimit has for each method and code.
+  // "refused ..."; the message begins with the field that is wrong. OK: warning "METHOD: slow" where it took longer
+  // than SetSlow says. As many lines as LineLimit has for each method and code.
   void Ended(const CallRecord& call, const absl::Status& status);
   // A client that has not read its answer: warning.
   void CutOff(const char* method, const std::string& peer);

@@ -18,7 +18,7 @@ namespace seine {
 class Executor {
  public:
   Executor(int num_threads, int capacity);  // std::system_error: the system has no more threads
-  ~Executor();  // runs what was accepted, then joins
+  ~Executor();                              // runs what was accepted, then joins
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -39,7 +39,7 @@ class Executor {
   std::condition_variable ready_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_
   bool stopping_ = false;                    // guarded by mutex_
-  std::vector<SteadyTime> began_;  // each thread's task; max: none. Guarded by mutex_
+  std::vector<SteadyTime> began_;            // each thread's task; max: none. Guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

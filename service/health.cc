@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "service/rpc_methods.h"
 #include "service/open_calls.h"
 #include "service/rpc.h"
+#include "service/rpc_methods.h"
 
 namespace seine {
 namespace {
@@ -155,7 +155,7 @@ class HealthCall final : public OpenCall {
   Wire wire_{&context_};
   grpc::ByteBuffer request_;
   std::mutex mutex_;  // guards what follows
-  int pending_ = 2;  // operations under way: accepted_ and done_, which may come in any order
+  int pending_ = 2;   // operations under way: accepted_ and done_, which may come in any order
   bool known_ = false, writing_ = false, finishing_ = false, said_ = false;
   SteadyTime written_;
   EventOf<HealthCall> accepted_{this, &HealthCall::OnAccepted}, read_{this, &HealthCall::OnRead};
@@ -164,7 +164,11 @@ class HealthCall final : public OpenCall {
 };
 
 Health::Health(Core& core, AliveCount& alive)
-    : core_(core), alive_(alive), service_("grpc.health.v1.Health"), check_(service_.Add("Check")), watch_(service_.Add("Watch")) {}
+    : core_(core),
+      alive_(alive),
+      service_("grpc.health.v1.Health"),
+      check_(service_.Add("Check")),
+      watch_(service_.Add("Watch")) {}
 
 void Health::Start(grpc::ServerCompletionQueue* queue) {
   queue_ = queue;

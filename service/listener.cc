@@ -168,8 +168,7 @@ absl::Status Listener::OpenPort() {
   }
   if (fd_ < 0 && failed == EADDRINUSE) return InUse(address_);
   if (fd_ < 0) {
-    return Refused(
-        absl::StrCat(address_.ToString(), ": ", failed == EACCES ? "not permitted" : std::strerror(failed)));
+    return Refused(absl::StrCat(address_.ToString(), ": ", failed == EACCES ? "not permitted" : std::strerror(failed)));
   }
   sockaddr_storage taken{};
   socklen_t length = sizeof(taken);

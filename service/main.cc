@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -169,6 +171,12 @@ int Main(int argc, char** argv) {
     std::cout << ToYaml(*config);
     return 0;
   }
+  // What nothing catches, such as an allocation that fails on a thread of its own: one line, then a core dump.
+  std::set_terminate([] {
+    constexpr char kLine[] = "seined: ended by an error that it cannot survive, such as want of memory\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+    abort();
+  });
   const Signals signals;
   signal(SIGPIPE, SIG_IGN);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what matters of gRPC's own log comes back as a status

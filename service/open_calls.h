@@ -28,7 +28,8 @@ class OpenCall {
   virtual void Stop(StopReason reason) = 0;
   // Cuts the call off where the client has not read what was written before `before`.
   virtual void CutUnread(SteadyTime before) = 0;
-  // Ends the call where it has waited for a message since before `before`: memory is short, and part of one may be there.
+  // Ends the call where it has waited for a message since before `before`: memory is short, and part of one may be
+  // there.
   virtual void CutUnsent(SteadyTime before) = 0;
   virtual const char* method() const = 0;
 
@@ -46,6 +47,13 @@ class OpenCalls {
   void Remove(OpenCall* call) {
     const std::lock_guard<std::mutex> lock(mutex_);
     calls_.erase(call);
+    if (calls_.empty()) none_.notify_all();
+  }
+  // How many are left at `deadline`.
+  size_t WaitUntilNone(SteadyTime deadline) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    none_.wait_until(lock, deadline, [this] { return calls_.empty(); });
+    return calls_.size();
   }
   void Drain() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -74,6 +82,7 @@ class OpenCalls {
 
  private:
   mutable std::mutex mutex_;
+  std::condition_variable none_;
   bool draining_ = false;                // guarded by mutex_
   std::unordered_set<OpenCall*> calls_;  // guarded by mutex_
 };

@@ -2,6 +2,7 @@
 // reused.
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -164,6 +165,18 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   response->set_server_us(watch.microseconds() - announcing_us);
 }
 
+template <typename Search, typename Answers>
+void DecodeSession::Answer(Search search, Answers* answers) {
+  try {
+    return search(answers);
+  } catch (const std::bad_alloc&) {
+    answers->Clear();
+  }
+  const absl::Status status = NoMemory();
+  for (size_t i = 0; i < retriever_.size(); ++i) ToProto(status, answers->Add()->mutable_status());
+  retriever_.Forget();
+}
+
 // The settings are checked before anything is appended: a step that fails as a whole has changed nothing. What fails
 // from then on is said of the append or the item.
 absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
@@ -171,15 +184,19 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
+  for (int i = 0; i < request.appends_size(); ++i) response->add_append_status();
   for (int i = 0; i < request.appends_size(); ++i) {
-    auto length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
-    v1::Status* status = response->add_append_status();
-    if (!length.ok()) ToProto(length.status(), status);
+    absl::StatusOr<int64_t> length = NoMemory();
+    try {
+      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
+    } catch (const std::bad_alloc&) {
+    }
+    if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));
   }
   if (attention != nullptr) {
-    retriever_.Attend(response->mutable_attended(), meanwhile).IgnoreError();
+    Answer([&](auto* answers) { retriever_.Attend(answers, meanwhile).IgnoreError(); }, response->mutable_attended());
   } else {
-    retriever_.Retrieve(response->mutable_answers(), meanwhile).IgnoreError();
+    Answer([&](auto* answers) { retriever_.Retrieve(answers, meanwhile).IgnoreError(); }, response->mutable_answers());
   }
   return absl::OkStatus();
 }

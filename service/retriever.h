@@ -29,6 +29,8 @@ class Retriever {
   // search of an index that fails as a whole is said of each of its items, and returned besides.
   absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers, const Meanwhile& meanwhile);
   absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const Meanwhile& meanwhile);
+  size_t size() const { return wrong_.size(); }  // items that Prepare took
+  void Forget() { groups_.clear(); }             // lets go of the indexes
 
  private:
   // The items of one index and the settings for them.

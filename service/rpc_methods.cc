@@ -1,6 +1,7 @@
 #include "service/rpc_methods.h"
 
 #include <memory>
+#include <new>
 
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/eviction_service.grpc.pb.h"
@@ -10,18 +11,30 @@
 #include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/calls.h"
 #include "service/message_bytes.h"
+#include "service/rpc.h"
 
 namespace seine {
 namespace {
 
-template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*)>
-MessageHandler One(Core& core) {
-  return [&core](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
+  try {
     Request request;
     if (auto s = Parse(in, &request); !s.ok()) return s;
+    if (auto s = call(core, request, response); !s.ok()) return s;
+    return Serialise(*response, out);
+  } catch (const std::bad_alloc&) {
+    // It may have happened after the change, while the answer was written.
+    return changes ? absl::UnknownError("the server has no memory; whether the call was applied is not known")
+                   : NoMemory();
+  }
+}
+
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+MessageHandler One(Core& core) {
+  return [&core](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
     Response response;
-    if (auto s = call(core, request, &response); !s.ok()) return s;
-    return Serialise(response, out);
+    return Take<Request, Response, call, changes>(core, in, &response, out);
   };
 }
 
@@ -29,10 +42,7 @@ MessageHandler One(Core& core) {
 template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*)>
 MessageHandler Each(Core& core) {
   return [&core, totals = std::make_shared<Response>()](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
-    Request request;
-    if (auto s = Parse(in, &request); !s.ok()) return s;
-    if (auto s = call(core, request, totals.get()); !s.ok()) return s;
-    return Serialise(*totals, out);
+    return Take<Request, Response, call, /*changes=*/true>(core, in, totals.get(), out);
   };
 }
 
@@ -45,7 +55,7 @@ constexpr RpcMethod Of(const char* name, Weight weight, bool changes, MessageHan
 
 // Of<service>(name, weight, whether it changes anything, function of calls.h).
 #define SEINE_METHOD(service, method, weight, changes) \
-  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method>)
+  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method, changes>)
 
 const std::vector<RpcMethod>& RpcMethods() {
   static const auto* const methods = new std::vector<RpcMethod>{
@@ -81,10 +91,10 @@ const std::vector<RpcMethod>& RpcMethods() {
 #undef SEINE_METHOD
 
 const std::vector<const char*>& ServiceNames() {
-  static const auto* const names = new std::vector<const char*>{
-      v1::IndexService::service_full_name(),    v1::SequenceService::service_full_name(),
-      v1::AdminService::service_full_name(),    v1::RetrievalService::service_full_name(),
-      v1::EvictionService::service_full_name(), v1::SubspaceService::service_full_name()};
+  static const auto* const names =
+      new std::vector<const char*>{v1::IndexService::service_full_name(),    v1::SequenceService::service_full_name(),
+                                   v1::AdminService::service_full_name(),    v1::RetrievalService::service_full_name(),
+                                   v1::EvictionService::service_full_name(), v1::SubspaceService::service_full_name()};
   return *names;
 }
 

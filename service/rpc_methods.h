@@ -14,7 +14,8 @@
 
 namespace seine {
 
-// Takes one message, whose bytes it lets go of, and writes the answer so far. Not thread-safe.
+// Takes one message, whose bytes it lets go of, and writes the answer so far. Where an allocation fails,
+// RESOURCE_EXHAUSTED, or UNKNOWN of a call that changes something; nothing is thrown. Not thread-safe.
 using MessageHandler = std::function<absl::Status(grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
 
 enum class Weight : uint8_t {

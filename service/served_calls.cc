@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -145,11 +144,7 @@ class ServedCall final : public OpenCall {
   }
   absl::Status Handle() {
     const StopScope scope(&*token_);
-    try {
-      return handler_(&request_, &response_);
-    } catch (const std::bad_alloc&) {
-      return Overloaded("NO_MEMORY", "the server has no memory for this call", absl::Seconds(1));
-    }
+    return handler_(&request_, &response_);
   }
   // The methods below need mutex_.
   void Answer() {
@@ -213,8 +208,8 @@ class ServedCall final : public OpenCall {
 
   std::mutex mutex_;  // guards what follows
   State state_ = State::kAccepting;
-  int pending_ = 2;       // operations, and work, under way: accepted_ and done_, which may come in any order
-  bool listed_ = false;   // in open_calls
+  int pending_ = 2;      // operations, and work, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;  // in open_calls
   bool entered_ = false, draining_ = false, cancelled_ = false, receiving_ = false;
   SteadyTime reading_, answered_ = SteadyTime::max();  // since when
   grpc::ByteBuffer request_, response_ = EmptyMessage();

@@ -1,5 +1,5 @@
-// The calls of rpc_methods.h as gRPC serves them: received on a queue whose threads do nothing that takes long, worked on by
-// the executor's threads, bounded in number, in bytes and in how long a client may leave an answer unread.
+// The calls of rpc_methods.h as gRPC serves them: received on a queue whose threads do nothing that takes long, worked
+// on by the executor's threads, bounded in number, in bytes and in how long a client may leave an answer unread.
 #ifndef SEINE_SERVICE_SERVED_CALLS_H_
 #define SEINE_SERVICE_SERVED_CALLS_H_
 

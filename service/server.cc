@@ -25,7 +25,7 @@ namespace {
 // A peer that went silent is noticed within their sum.
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(12), kKeepaliveTimeout = absl::Seconds(6);
 constexpr absl::Duration kMinClientPing = absl::Seconds(5);
-constexpr absl::Duration kFlush = absl::Milliseconds(300);  // for answers on their way
+constexpr absl::Duration kFlush = absl::Milliseconds(300);     // for answers on their way
 constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
 constexpr int kMaxStreamsPerConnection = 256;
 
@@ -68,7 +68,7 @@ class ServerImpl final : public Server {
     core_.under_way.Close();
     services_.Drain();
     const auto wait = [this](absl::Duration most) {
-      return core_.under_way.WaitUntilNone(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(most));
+      return core_.open_calls.WaitUntilNone(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(most));
     };
     if (wait(grace) > 0) {
       core_.open_calls.Stop(StopReason::kShutdown);

@@ -14,12 +14,12 @@
 namespace seine {
 namespace {
 
-constexpr int kDecodeLanes = 8;   // streams that may work at once; a lane without one costs a sleeping thread
-constexpr int kFrontThreads = 2;  // one may be descheduled
+constexpr int kDecodeLanes = 8;        // streams that may work at once; a lane without one costs a sleeping thread
+constexpr int kFrontThreads = 2;       // one may be descheduled
 constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; beyond them it is refused
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
-constexpr auto kMessageTime = std::chrono::milliseconds(200);  // to come whole, where memory is short
+constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
 constexpr int64_t kWorthTrimming = 64 << 20;
 
 int64_t ResidentBytes() {
@@ -128,7 +128,8 @@ void Services::Monitor() {
       for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);
       }
-      if (!draining) health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
+      if (!draining)
+        health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
       if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {

@@ -1,6 +1,7 @@
 #include "index/eviction/kept_queries.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace seine {
@@ -24,6 +25,12 @@ void KeptQueries::Commit(Staged staged) {
   if (staged.empty()) return;
   Staged gone;  // freed after the lock
   const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    gone.reserve(entries_.size() + staged.size());
+    entries_.reserve(entries_.size() + staged.size());
+  } catch (const std::bad_alloc&) {
+    return;  // the tokens are there already: their queries are not kept
+  }
   const auto before = [](const Entry& a, const Entry& b) { return a.position < b.position; };
   const auto from = std::lower_bound(entries_.begin(), entries_.end(), staged.front(), before);
   const auto to = std::upper_bound(from, entries_.end(), staged.back(), before);

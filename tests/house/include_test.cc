@@ -32,7 +32,7 @@ const std::vector<Rule>& Rules() {
       {"service/",
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "profile", "index",
         "service"},
-       {"kernels/backend.h", "kernels/types.h", "kernels/search.h"}},
+       {"kernels/backend.h", "kernels/stop.h", "kernels/types.h", "kernels/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
       {"bench/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
       {"bench/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},

@@ -431,7 +431,8 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
     EXPECT_GE(*pinned.codec.query_position + 512, length);
     auto once = MakeIndex(pinned, backend_.get());
     const SequenceHandle same = Filled(once.get(), length);
-    EXPECT_TRUE(SameAnswers(Probe(*index, info.handle, 1), Probe(*once, same, 1)));
+    EXPECT_TRUE(SameAnswers(Probe(*index, info.handle, 1), Probe(*once, same, 1)))
+        << length << " " << *pinned.codec.query_position << " now " << index->DescribeHead(info.handle, 1, 0)->position;
   }
   EXPECT_GE(index->stats().reencoded_layers, 4);
 }

@@ -146,8 +146,8 @@ TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {
   EXPECT_LT(StepOfAnother(handle), std::chrono::seconds(5));
 }
 
-// A client that is stopped takes nothing from its socket: its connection is cut off with all that was to go there, and the
-// descriptors of those that left are given back.
+// A client that is stopped takes nothing from its socket: its connection is cut off with all that was to go there, and
+// the descriptors of those that left are given back.
 TEST_P(HostileTest, AConnectionThatNobodyReadsIsCutOff) {
   const int before = OpenDescriptors();
   {

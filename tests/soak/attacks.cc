@@ -48,13 +48,9 @@ void Expect(const grpc::Status& status, const std::set<int>& codes, const std::s
   }
 }
 
-const std::set<int> kAnswers = {grpc::OK,
-                                grpc::INVALID_ARGUMENT,
-                                grpc::NOT_FOUND,
-                                grpc::ALREADY_EXISTS,
-                                grpc::FAILED_PRECONDITION,
-                                grpc::OUT_OF_RANGE,
-                                grpc::RESOURCE_EXHAUSTED};
+const std::set<int> kAnswers = {
+    grpc::OK,           grpc::INVALID_ARGUMENT,  grpc::NOT_FOUND, grpc::ALREADY_EXISTS, grpc::FAILED_PRECONDITION,
+    grpc::OUT_OF_RANGE, grpc::RESOURCE_EXHAUSTED};
 
 std::set<int> With(std::set<int> codes, std::initializer_list<int> more) {
   codes.insert(more);
@@ -200,8 +196,9 @@ void Extremes(const std::string& address, uint32_t, Tally& tally) {
   const std::string nested = absl::StrCat("{\"rope\":", std::string(1'000'000, '['), std::string(1'000'000, ']'), "}");
   for (;;) {
     for (const auto& [path, bytes] : requests) {
-      for (const std::string& sent : {std::string(), std::string("\x0a"), bytes + bytes, bytes + std::string(1 << 20, '\0'),
-                                      std::string(100'000, '\x0b'), bytes.substr(0, bytes.size() / 2)}) {
+      for (const std::string& sent :
+           {std::string(), std::string("\x0a"), bytes + bytes, bytes + std::string(1 << 20, '\0'),
+            std::string(100'000, '\x0b'), bytes.substr(0, bytes.size() / 2)}) {
         Expect(Raw(client, path, sent), kAnswers, path, tally);
       }
     }
@@ -390,7 +387,8 @@ void SlowSenders(const std::string& address, uint32_t, Tally& tally) {
     open.emplace_back(address);
     if (!open.back().Open() || !open.back().Handshake(5000)) continue;
     for (uint32_t stream = 1; stream < 100; stream += 2) {
-      const std::string path = stream % 4 == 1 ? "/seine.v1.RetrievalService/AppendStream" : "/seine.v1.RetrievalService/Append";
+      const std::string path =
+          stream % 4 == 1 ? "/seine.v1.RetrievalService/AppendStream" : "/seine.v1.RetrievalService/Append";
       open.back().Send(RawConnection::Headers(stream, path) + RawConnection::Frame(0, 0, stream, begun));
       tally.Case();
     }
@@ -448,7 +446,8 @@ void Readers(const std::string& address, uint32_t, Tally& tally) {
       v1::AppendResponse response;
       *append.mutable_item() = Item(handle, 0, at++, 1, 5);
       Expect(client.retrieval->Append(&context, append, &response), kAnswers, "Append", tally);
-      if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(2)) tally.Break("a writer waited for over 2 s");
+      if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(2))
+        tally.Break("a writer waited for over 2 s");
     }
   });
 }

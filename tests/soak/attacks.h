@@ -24,10 +24,10 @@ struct Attack {
   const char* name;
   const char* what;
   void (*run)(const std::string& address, uint32_t seed, Tally& tally);  // never returns, or when it has done all
-  std::vector<std::string> flags = {};  // of seined, besides limits
-  int descriptors = 0;                  // seined's limit; 0: ours
-  bool stopped = false;                 // SIGSTOP after a second: a client that hangs
-  bool refuses_connections = false;     // to all, while it lasts
+  std::vector<std::string> flags = {};                                   // of seined, besides limits
+  int descriptors = 0;                                                   // seined's limit; 0: ours
+  bool stopped = false;                                                  // SIGSTOP after a second: a client that hangs
+  bool refuses_connections = false;                                      // to all, while it lasts
 };
 
 const std::vector<Attack>& Attacks();

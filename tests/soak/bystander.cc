@@ -14,7 +14,9 @@ constexpr int64_t kPrompt = 8192;
 constexpr char kIndex[] = "bystander", kId[] = "calm";
 constexpr uint8_t kMark = 0xB5;
 
-double Since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
+double Since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 v1::DecodeRequest StepOf(const v1::SequenceHandle& handle) {
   v1::DecodeRequest step;

@@ -4,8 +4,8 @@
 #define SEINE_TESTS_SOAK_BYSTANDER_H_
 
 #include <atomic>
-#include <mutex>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>

@@ -30,8 +30,7 @@ std::string Literal(const std::string& name, const std::string& value) {
 }  // namespace
 
 RawConnection::RawConnection(const std::string& address) : path_(address.substr(address.find(':') + 1)) {}
-RawConnection::RawConnection(RawConnection&& other) noexcept
-    : path_(other.path_), fd_(std::exchange(other.fd_, -1)) {}
+RawConnection::RawConnection(RawConnection&& other) noexcept : path_(other.path_), fd_(std::exchange(other.fd_, -1)) {}
 
 RawConnection::~RawConnection() {
   if (fd_ >= 0) close(fd_);
