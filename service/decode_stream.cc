@@ -16,9 +16,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Of a thread, spent on a step: one beside which a hand-over to another thread is nothing. Processor time: a short step
 // is no longer for having to wait.
-constexpr auto kLong = std::chrono::milliseconds(2);
+constexpr auto kLong = std::chrono::milliseconds(5);
 
-constexpr size_t kSmallStep = 64 << 10;  // bytes of a first step that is taken for a short one
+constexpr size_t kSmallStep = 64 << 10;  // bytes; one that is not known to be long is taken for short
 
 std::chrono::nanoseconds ProcessorTime() {
   timespec time;
@@ -121,8 +121,9 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
     Step(taker);
     return true;
   }
-  const bool likely_short = steps_ > 0 ? long_in_a_row_ == 0 : read_bytes_.Length() <= kSmallStep;
-  Executor& others = likely_short ? lanes_.short_steps_ : lanes_.long_steps_;
+  const bool likely_short = steps_ > 0 && long_in_a_row_ == 0;
+  const bool to_short = !IsLong() && (likely_short || read_bytes_.Length() <= kSmallStep);
+  Executor& others = to_short ? lanes_.short_steps_ : lanes_.long_steps_;
   if (!others.Submit([this] { Step(Taker::kFront); })) {
     lock.lock();
     --pending_;

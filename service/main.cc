@@ -1,7 +1,6 @@
 // seined: configuration, one server, a reload on SIGHUP, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1
 // could not serve (address in use, no memory for an index); 2 wrong configuration; 3 ended with calls cut off that did
 // not end in time.
-#include <malloc.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -185,8 +184,6 @@ int Main(int argc, char** argv) {
   if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   StartLog(config->log_level, config->log_format);
   for (const std::string& warning : config->warnings) spdlog::warn("{}", warning);
-  // Large messages come from the system and go back to it: glibc would raise this by itself, and keep them.
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   if (auto s = RaiseDescriptorLimit(); !s.ok()) return Fail(kFailed, s.message());
   return Serve(line, *std::move(config), signals);
 }
