@@ -1,5 +1,5 @@
 // Every call of the wire contract as a plain function: validate, do, convert. No gRPC here, so a test or a bench can
-// call them in process, and each way of serving (callback_services.cc, polling_services.cc) is a list of one-liners.
+// call them in process, and serving them is a list (rpc_methods.h).
 //
 // Thread safety: any number of calls at once. A call that does not return OK has changed nothing.
 #ifndef SEINE_SERVICE_CALLS_H_
