@@ -21,7 +21,7 @@ namespace seine::soak {
 namespace {
 
 using Random = std::mt19937;
-constexpr char kIndex[] = "attack";
+constexpr char kAttacked[] = "attack";
 
 void Pause(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 void Forever() {
@@ -78,21 +78,21 @@ std::vector<std::pair<std::string, std::string>> Requests(const v1::SequenceHand
   create.mutable_spec()->mutable_geometry()->mutable_rope()->set_config_json("{\"rope_theta\": 10000.0}");
   add("IndexService/CreateIndex", create);
   v1::GetIndexRequest get_index;
-  get_index.set_name(kIndex);
+  get_index.set_name(kAttacked);
   add("IndexService/GetIndex", get_index);
   add("IndexService/ListIndexes", v1::ListIndexesRequest());
   v1::DeleteIndexRequest delete_index;
   delete_index.set_name("made");
   add("IndexService/DeleteIndex", delete_index);
   v1::CreateSequenceRequest create_sequence;
-  create_sequence.set_index(kIndex);
+  create_sequence.set_index(kAttacked);
   create_sequence.set_id("another");
   add("SequenceService/CreateSequence", create_sequence);
   v1::GetSequenceRequest get;
   *get.mutable_handle() = handle;
   add("SequenceService/GetSequence", get);
   v1::ListSequencesRequest list;
-  list.set_index(kIndex);
+  list.set_index(kAttacked);
   add("SequenceService/ListSequences", list);
   v1::ForkSequenceRequest fork;
   *fork.mutable_source() = handle;
@@ -178,7 +178,7 @@ void Mutation(const std::string& address, uint32_t seed, Tally& tally) {
   InParallel(4, [&](int thread) {
     thread_local Random random(seed + static_cast<uint32_t>(thread));
     Client client(address);
-    const auto handle = Prompt(client, kIndex, absl::StrCat("mutated-", thread, "-", random()), 600, 1);
+    const auto handle = Prompt(client, kAttacked, absl::StrCat("mutated-", thread, "-", random()), 600, 1);
     const auto requests = Requests(handle);
     for (int i = 0; i < 2000; ++i) {
       const auto& [path, bytes] = requests[random() % requests.size()];
@@ -191,7 +191,7 @@ void Mutation(const std::string& address, uint32_t seed, Tally& tally) {
 // Whole table: every field of every request at its extremes is the unit tests'; here whole messages at theirs.
 void Extremes(const std::string& address, uint32_t, Tally& tally) {
   Client client(address);
-  const auto handle = Prompt(client, kIndex, "extremes", 600, 1);
+  const auto handle = Prompt(client, kAttacked, "extremes", 600, 1);
   const auto requests = Requests(handle);
   const std::string nested = absl::StrCat("{\"rope\":", std::string(1'000'000, '['), std::string(1'000'000, ']'), "}");
   for (;;) {
@@ -220,7 +220,7 @@ void Cancels(const std::string& address, uint32_t seed, Tally& tally) {
     thread_local Random random(seed + static_cast<uint32_t>(thread));
     Client client(address);
     const auto mark = static_cast<uint8_t>(0x20 + thread);
-    const auto handle = Prompt(client, kIndex, absl::StrCat("cancels-", thread, "-", random()), 64, mark);
+    const auto handle = Prompt(client, kAttacked, absl::StrCat("cancels-", thread, "-", random()), 64, mark);
     const auto ends = With(kAnswers, {grpc::CANCELLED, grpc::DEADLINE_EXCEEDED});
     int64_t at = 64;
     for (int i = 0; i < 300; ++i) {
@@ -311,7 +311,7 @@ void Churn(const std::string& address, uint32_t, Tally& tally) {
 // Steps with large answers, announced; the parent stops this process, so that nobody reads.
 void Unread(const std::string& address, uint32_t, Tally& tally) {
   Client client(address);
-  const auto handle = Prompt(client, kIndex, "unread", 16'384, 2);
+  const auto handle = Prompt(client, kAttacked, "unread", 16'384, 2);
   v1::DecodeRequest step;
   for (uint32_t i = 0; i < 128; ++i) *step.add_items() = Query(handle, 0, i);
   step.mutable_selector()->set_top_k(2000);
@@ -332,7 +332,7 @@ void Unread(const std::string& address, uint32_t, Tally& tally) {
 
 void UnreadAnswers(const std::string& address, uint32_t, Tally& tally) {
   Client client(address);
-  const auto handle = Prompt(client, kIndex, "unread-answers", 16'384, 2);
+  const auto handle = Prompt(client, kAttacked, "unread-answers", 16'384, 2);
   v1::GatherRequest gather;
   *gather.mutable_handle() = handle;
   gather.set_keys(true);
@@ -366,7 +366,7 @@ void Bomb(const std::string& address, uint32_t, Tally& tally) {
 
 void Queue(const std::string& address, uint32_t, Tally& tally) {
   Client first(address);
-  const auto handle = Prompt(first, kIndex, "queue", 64, 3);
+  const auto handle = Prompt(first, kAttacked, "queue", 64, 3);
   v1::AppendRequest request;
   *request.mutable_item() = Item(handle, 0, 1 << 20, 32'768, 3);  // 16 MiB, beyond a gap: never taken
   InParallel(60, [&](int) {
@@ -407,7 +407,7 @@ void Geometry(const std::string& address, uint32_t seed, Tally& tally) {
   create.mutable_spec()->mutable_geometry()->set_num_q_heads(1024);
   create.mutable_spec()->mutable_geometry()->set_num_kv_heads(1024);
   Random random(seed);
-  Prompt(client, kIndex, "geometry", 64, 4);
+  Prompt(client, kAttacked, "geometry", 64, 4);
   for (int made = 0;; ++made) {
     create.mutable_spec()->set_name(absl::StrCat("huge-", made % 16));
     grpc::ClientContext context;
@@ -417,7 +417,7 @@ void Geometry(const std::string& address, uint32_t seed, Tally& tally) {
       grpc::ClientContext sequence_context;
       v1::CreateSequenceRequest request;
       v1::CreateSequenceResponse response;
-      request.set_index(i % 4 == 0 ? create.spec().name() : kIndex);
+      request.set_index(i % 4 == 0 ? create.spec().name() : kAttacked);
       Expect(client.sequence->CreateSequence(&sequence_context, request, &response), kAnswers, "CreateSequence", tally);
     }
   }
@@ -426,7 +426,7 @@ void Geometry(const std::string& address, uint32_t seed, Tally& tally) {
 // Twelve exact readers of one layer, and a writer of one token.
 void Readers(const std::string& address, uint32_t, Tally& tally) {
   Client setup(address);
-  const auto handle = Prompt(setup, kIndex, "readers", 65'536, 5);
+  const auto handle = Prompt(setup, kAttacked, "readers", 65'536, 5);
   v1::RetrieveRequest request;
   for (uint32_t i = 0; i < 16; ++i) *request.add_items() = Query(handle, 0, i);
   request.mutable_selector()->set_top_k(8);
@@ -455,7 +455,7 @@ void Readers(const std::string& address, uint32_t, Tally& tally) {
 // What takes long, for nobody.
 void LongWork(const std::string& address, uint32_t, Tally& tally) {
   Client setup(address);
-  const auto handle = Prompt(setup, kIndex, "long", 65'536, 6);
+  const auto handle = Prompt(setup, kAttacked, "long", 65'536, 6);
   v1::DecodeRequest step;
   for (uint32_t i = 0; i < 256; ++i) *step.add_items() = Query(handle, 1, i);
   step.mutable_selector()->set_top_k(8);
@@ -496,7 +496,7 @@ void LongWork(const std::string& address, uint32_t, Tally& tally) {
 
 void IdleStreams(const std::string& address, uint32_t, Tally& tally) {
   Client client(address);
-  Prompt(client, kIndex, "idle", 64, 7);
+  Prompt(client, kAttacked, "idle", 64, 7);
   std::deque<grpc::ClientContext> contexts;
   std::deque<v1::AppendStreamResponse> totals;
   std::vector<std::unique_ptr<grpc::ClientWriter<v1::AppendStreamRequest>>> appends;

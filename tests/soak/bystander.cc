@@ -10,9 +10,9 @@ namespace seine::soak {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int64_t kPrompt = 8192;
-constexpr char kIndex[] = "bystander", kId[] = "calm";
-constexpr uint8_t kMark = 0xB5;
+constexpr int64_t kCalmPrompt = 8192;
+constexpr char kCalmIndex[] = "bystander", kCalmId[] = "calm";
+constexpr uint8_t kCalmMark = 0xB5;
 
 double Since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -45,7 +45,7 @@ Bystander::Bystander(const std::string& address)
     : address_(address), decoding_(std::make_unique<Client>(address)), probing_(std::make_unique<Client>(address)) {
   probing_->channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   Client& client = *decoding_;
-  const v1::SequenceHandle handle = Prompt(client, kIndex, kId, kPrompt, kMark);
+  const v1::SequenceHandle handle = Prompt(client, kCalmIndex, kCalmId, kCalmPrompt, kCalmMark);
   if (handle.id().empty()) return;
   grpc::ClientContext context;
   auto stream = client.retrieval->Decode(&context);
@@ -85,8 +85,8 @@ Bystander::~Bystander() { Stop(); }
 void Bystander::Decode() {
   Client& client = *decoding_;
   v1::SequenceHandle handle;
-  handle.set_index(kIndex);
-  handle.set_id(kId);
+  handle.set_index(kCalmIndex);
+  handle.set_id(kCalmId);
   const v1::DecodeRequest step = StepOf(handle);
   v1::DecodeResponse response;
   while (!stop_) {
