@@ -5,14 +5,15 @@
 namespace seine {
 namespace {
 
-constexpr int64_t kLowRankShape = 272;
+constexpr int64_t kLowRankShape = 272, kTooLittleToCount = 64 << 10;
 constexpr int64_t kSequence = 640, kLayer = 1440, kScoredHead = 208, kLowRankHead = 184;
 
 }  // namespace
 
 int64_t IndexBytes(const IndexConfig& config) {
   const Geometry& g = config.geometry;
-  return config.subspace ? int64_t{g.num_layers} * g.num_kv_heads * kLowRankShape : 0;
+  const int64_t shapes = config.subspace ? int64_t{g.num_layers} * g.num_kv_heads * kLowRankShape : 0;
+  return shapes < kTooLittleToCount ? 0 : shapes;
 }
 
 int64_t SequenceBytes(const IndexConfig& config) {

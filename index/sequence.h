@@ -22,7 +22,7 @@ struct Sequence {
 };
 
 // Bytes that an index, and a sequence of it, take before their first token: for each layer, and for each head where
-// tokens are scored as they come or kept low-rank. Some kilobytes of every index are not among them. Measured with
+// tokens are scored as they come or kept low-rank. Of an index, some kilobytes are not counted. Measured with
 // glibc's allocator (tests/index/overhead_test.cc).
 int64_t IndexBytes(const IndexConfig& config);
 int64_t SequenceBytes(const IndexConfig& config);

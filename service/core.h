@@ -35,6 +35,8 @@ struct CoreOptions {
   int64_t in_flight_limit_bytes = 0;              // of requests and answers under way; 0: four of the largest
   std::chrono::milliseconds unread_for{10'000};   // an answer may be, until its client is cut off
   std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
+  // The process is the server's alone, so that what it holds beyond ConstantBytes and what is stored is under way.
+  bool guard_memory = false;
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 

@@ -130,6 +130,7 @@ void EndHardAfter(absl::Duration time, Core* core) {
 }
 
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
+  config.server.core.guard_memory = true;
   auto server = Server::Start(config.server);
   if (!server.ok()) return Fail(kFailed, server.status().message());
   Core& core = (*server)->core();

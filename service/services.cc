@@ -122,7 +122,7 @@ void Services::Monitor() {
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
     const bool draining = draining_;
     lock.unlock();
-    GuardMemory();
+    if (core_.options.guard_memory) GuardMemory();
     if (round % kSlowRounds == 0) {
       core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
       for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {

@@ -258,7 +258,7 @@ TEST_F(CliTest, WhatDoesNotArriveOnStdoutIsAnError) {
 
 TEST_F(CliTest, AMemoryLimitHasItsOwnExitCode) {
   ASSERT_EQ(
-      Seine("index create tight --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --memory-limit 1KiB")
+      Seine("index create tight --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --memory-limit 4KiB")
           .exit_code,
       0);
   ASSERT_EQ(Seine("seq create tight s").exit_code, 0);
