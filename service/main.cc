@@ -26,6 +26,7 @@
 #include "service/descriptors.h"
 #include "service/log.h"
 #include "service/reload.h"
+#include "service/resident.h"
 #include "service/server.h"
 #include "service/signals.h"
 
@@ -129,11 +130,24 @@ void EndHardAfter(absl::Duration time, Core* core) {
   }).detach();
 }
 
+// Of a server that has just started: what it holds, and room for threads' stacks, connections and the allocator. A
+// device's driver takes hundreds of megabytes; so does a sanitizer, bit by bit.
+int64_t BaseBytes() {
+  constexpr int64_t kMiB = 1 << 20;
+#ifdef __SANITIZE_ADDRESS__
+  constexpr int64_t kRoom = 2048 * kMiB;
+#else
+  constexpr int64_t kRoom = 120 * kMiB;
+#endif
+  return (ResidentBytes() + kRoom) / kMiB * kMiB;
+}
+
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   config.server.core.guard_memory = true;
   auto server = Server::Start(config.server);
   if (!server.ok()) return Fail(kFailed, server.status().message());
   Core& core = (*server)->core();
+  core.base_bytes = BaseBytes();
   core.log.SetSlow(std::chrono::milliseconds(config.slow_call_ms));
   spdlog::info("seined {} listens on {} ({}, {}, {} threads, {} indexes{})", SEINE_VERSION, (*server)->address(),
                core.backend->name(), core.backend->simd_target(), core.backend->num_threads(),

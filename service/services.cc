@@ -1,14 +1,12 @@
 #include "service/services.h"
 
-#include <fcntl.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 
+#include "service/resident.h"
 #include "service/rpc_methods.h"
 
 namespace seine {
@@ -21,19 +19,6 @@ constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
 constexpr int64_t kWorthTrimming = 64 << 20;
-
-int64_t ResidentBytes() {
-  char text[128];
-  const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t count = read(fd, text, sizeof(text) - 1);
-  close(fd);
-  if (count <= 0) return 0;
-  text[count] = 0;
-  long long all = 0, resident = 0;
-  if (sscanf(text, "%lld %lld", &all, &resident) != 2) return 0;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 }  // namespace
 
