@@ -86,7 +86,7 @@ struct Core {
   int64_t ConstantBytes() const { return base_bytes + 2 * in_flight.limit_bytes(); }
 
   // Threads, gRPC, code, allocator, 1,000 connections; seined measures its own at start and leaves room for the rest.
-  int64_t base_bytes = int64_t{160} << 20;
+  std::atomic<int64_t> base_bytes{int64_t{160} << 20};
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
