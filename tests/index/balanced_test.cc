@@ -420,9 +420,14 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
   for (std::thread& thread : growing) thread.join();
   stop = true;
   searching.join();
+  // Settles: nothing is encoded anew any more, else it might happen between two looks at a sequence.
+  for (int64_t done = -1, quiet = 0; quiet < 30; done = index->stats().reencoded_layers) {
+    quiet = index->stats().reencoded_layers == done ? quiet + 1 : 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   for (const SequenceInfo& info : index->ListSequences()) {
     const int64_t length = info.layer_tokens[1];
-    // Settles: what is queued still ends within the horizon.
+    // What is queued still ends within the horizon.
     for (int i = 0; i < 3000 && index->DescribeHead(info.handle, 1, 0)->position + 512 < length; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
