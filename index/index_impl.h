@@ -93,7 +93,7 @@ class IndexImpl : public Index {
   const Context context_;
   Memory overhead_;  // of the index itself
   mutable std::shared_mutex mutex_;
-  // Of std: absl's maps are not to be relied on once an allocation of theirs has failed.
+  // A map of std: absl's does not survive an allocation of its own that fails.
   std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
   uint64_t last_generation_ = 0;
   mutable Reencoder reencoder_;  // its thread ends before the rest does

@@ -1,5 +1,5 @@
-// What is told of a layer without its lock: how much it holds and in what shape, as of its last change. So questions
-// about sequences never wait for a search or an append.
+// Facts of a layer that are told without its lock: how much it holds and in what shape, as of its last change. So
+// questions about sequences never wait for a search or an append.
 #ifndef SEINE_INDEX_LAYER_FACTS_H_
 #define SEINE_INDEX_LAYER_FACTS_H_
 
@@ -12,7 +12,7 @@
 
 namespace seine {
 
-// Of a strip; what it says of a head goes for each of its heads.
+// Facts of a strip; what they say of a head goes for each of its heads.
 struct StripFacts {
   int64_t size = 0;
   int64_t zone_keys = 0, segments = 0;

@@ -127,7 +127,7 @@ class Strip {
 
   int64_t store_bytes() const;
   int64_t code_bytes() const;  // with what bases take beside the codes
-  // What is told of the strip; leaves what `facts` has already as it is. Some tens of nanoseconds.
+  // Tells the facts of the strip; leaves what `facts` has already as it is. Some tens of nanoseconds.
   void Tell(StripFacts* facts) const;
 
  private:
@@ -189,7 +189,7 @@ class Strip {
   int64_t low_begin_ = 0;
   std::vector<LowRankStore> low_;             // [num_heads], of equal sizes, or empty
   std::vector<LowRankStore::Staged> staged_;  // beside them, from StageLow to CommitAppend
-  // What is told of low_: a copy, and bytes of the host's and the device's.
+  // Facts of low_: a copy, and bytes of the host's and the device's.
   std::shared_ptr<const std::vector<LowRankStore>> low_told_;
   int64_t low_store_bytes_ = 0, low_code_bytes_ = 0;
 };

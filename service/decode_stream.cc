@@ -14,8 +14,8 @@ namespace seine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Of a thread, spent on a step: one beside which a hand-over to another thread is nothing. Processor time: a short step
-// is no longer for having to wait.
+// Processor time of the thread in a long step, beside which a hand-over to another thread costs nothing. Time spent
+// waiting does not count: a short step that is held up stays short.
 constexpr auto kLong = std::chrono::milliseconds(5);
 
 constexpr size_t kSmallStep = 64 << 10;  // bytes; one that is not known to be long is taken for short

@@ -35,7 +35,7 @@ absl::Status Resolve(Core& core, const Request& request, Target* target) {
   return GivenFrom(request.given(), target->index->config().geometry, &target->storage, &target->given);
 }
 
-// Of an answer that has so many bytes for each token that the layer holds, head by head.
+// Checks an answer that has so many bytes for each token that the layer holds, head by head.
 absl::Status CheckTokens(const Core& core, const Target& target, int layer, int64_t bytes) {
   int64_t tokens = 0;
   for (int h = 0; h < target.index->config().geometry.num_kv_heads; ++h) {

@@ -130,8 +130,8 @@ void EndHardAfter(absl::Duration time, Core* core) {
   }).detach();
 }
 
-// Of a server that has just started: what it holds, and room for threads' stacks, connections and the allocator. A
-// device's driver takes hundreds of megabytes; so does a sanitizer, bit by bit.
+// Memory of a server that has just started: what it holds, and room for threads' stacks, connections and the allocator.
+// A device's driver takes hundreds of megabytes; so does a sanitizer, bit by bit.
 int64_t BaseBytes() {
   constexpr int64_t kMiB = 1 << 20;
 #ifdef __SANITIZE_ADDRESS__

@@ -24,7 +24,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kCalibrationNames[] = 
     {"values: ", "profile: "},      {"moment: ", "profile: "},          {"frame: ", "index: "},
 };
 
-// Of bases of a layer's heads, of such ranks.
+// Checks the size of an answer that holds the bases of a layer's heads, of such ranks.
 absl::Status CheckBases(const Core& core, const Geometry& g, int ranks, absl::string_view field) {
   return CheckAnswer(core, g.num_kv_heads, int64_t{g.head_dim} * ranks * static_cast<int64_t>(sizeof(float)), field);
 }

@@ -427,7 +427,7 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
   }
   for (const SequenceInfo& info : index->ListSequences()) {
     const int64_t length = info.layer_tokens[1];
-    // What is queued still ends within the horizon.
+    // A queued re-encoding still ends within the horizon.
     for (int i = 0; i < 3000 && index->DescribeHead(info.handle, 1, 0)->position + 512 < length; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }

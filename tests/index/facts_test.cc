@@ -1,4 +1,4 @@
-// What is told of sequences while others hold their layers: at once, and as of the last change.
+// Facts are told of sequences while others hold their layers: at once, and as of the last change.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -245,7 +245,7 @@ TEST_P(HostileTest, AtTheEndIdleStreamsAreToldWhy) {
 INSTANTIATE_TEST_SUITE_P(Serving, HostileTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
-// What is under way is bounded: what does not fit is refused, with a time to try again, and given back.
+// Bytes under way are bounded: a call that does not fit is refused, with a time to try again, and they are given back.
 class InFlightTest : public HostileTest {
  protected:
   ServerOptions Options() const override {

@@ -277,6 +277,12 @@ int Main(int argc, char** argv) {
     }
     ++i;
   }
+  std::istringstream names(only);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (Find(name) != nullptr) continue;
+    std::cerr << "seine-soak: --only " << name << ": no such attack; --list shows them" << std::endl;
+    return 2;
+  }
   signal(SIGPIPE, SIG_IGN);
   if (!attack.empty()) return RunAttack(attack, server, static_cast<uint32_t>(seed));
   Soak soak(argv[0], seconds, static_cast<uint32_t>(seed), brief);
