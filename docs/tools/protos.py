@@ -7,7 +7,7 @@ FIELD = re.compile(r"(?:(repeated|optional) )?([\w.]+|map<[^>]*>) (\w+) = (\d+)(
 VALUE = re.compile(r"(\w+) = (\d+);\s*(?://\s*(.*))?$")
 RPC = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);$")
 OPEN = re.compile(r"(service|message|enum|oneof) (\w+) \{(\})?$")
-SKIPPED = re.compile(r"(syntax|package|import|option|reserved) ?[^;]*;\s*(//.*)?$")
+SKIPPED = re.compile(r"(syntax|package|import|option|reserved) [^;]*;\s*(//.*)?$")
 
 
 class Block:
