@@ -6,7 +6,7 @@ usage: figures.py [--check] [ROOT]     --check writes nothing, names each page t
 A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
 [0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
 `<!-- table: ID -->` and `<!-- end of table -->`. A table in JSON has an id, a title, a machine, the commit that stated
-it, a command, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
+it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
 null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it.
 """
 
@@ -149,8 +149,9 @@ def benchmarks(results, linked):
         out.append(table_text(table, linked))
         if "plot" in table:
             out.append(f"![{table['plot']['title']}](plots/{table_id}.svg)\n")
+        command = f"`{table['command']}`" if table["command"] else "not recorded"
         out.append(
-            f"Command: `{table['command']}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+            f"Command: {command}. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
             f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
         )
     return "\n".join(out)
