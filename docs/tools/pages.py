@@ -3,8 +3,10 @@
 
 usage: pages.py links|words [ROOT]     prints "page:line: what is wrong" and ends with 1 if anything is
 
-links: a relative link leads to a file or folder of the tree, and its fragment to a heading or an <a id> of that page.
-words: no sentence has over 30 words; README.md has at most 200 lines and 2,000 words, CONTRIBUTING.md 150 lines. Of a generated page the sentences stand in what it is made from.
+links: a relative link leads to a file or folder of the tree, and its fragment to a heading or an <a id> of that page. A
+       source file that README.md, CONTRIBUTING.md or docs/ names in `code` is there, under any folder if none is named.
+words: no sentence has over 30 words; README.md has at most 200 lines and 2,000 words, CONTRIBUTING.md 150 lines.
+       Of a generated page the sentences stand in what it is made from.
 """
 
 import pathlib
@@ -16,6 +18,7 @@ MAX_WORDS, README_LINES, README_WORDS, CONTRIBUTING_LINES = 30, 200, 2000, 150
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ANCHOR = re.compile(r'<a id="([^"]+)">')
+SOURCE = re.compile(r"`([\w./-]+\.(?:h|cc|cu|py|proto|sh))`")
 ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 
 
@@ -58,6 +61,24 @@ def broken_links(root):
                 yield f"{where}: {match[1]}: there is no #{fragment}"
 
 
+def prose_pages(root):
+    for page in pages(root):
+        name = page.relative_to(root).as_posix()
+        if name in ("README.md", "CONTRIBUTING.md") or name.startswith("docs/"):
+            yield name, page
+
+
+def lost_sources(root):
+    """Names with NAME or AREA in capitals stand for any."""
+    folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name not in ("build", ".git")]
+    files = {"/" + file.relative_to(root).as_posix() for folder in folders for file in folder.rglob("*.*")}
+    for name, page in prose_pages(root):
+        text = blanked(page.read_text(encoding="utf-8"))
+        for match in SOURCE.finditer(text):
+            if not re.search("NAME|AREA", match[1]) and not any(file.endswith("/" + match[1]) for file in files):
+                yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: there is no {match[1]}"
+
+
 def units(text):
     """(line, text) of every paragraph, list item, heading and table cell."""
     found, open_line, words = [], 0, []
@@ -89,10 +110,7 @@ def plain(text):
 
 
 def long_sentences(root):
-    for page in pages(root):
-        name = page.relative_to(root).as_posix()
-        if not (name in ("README.md", "CONTRIBUTING.md") or name.startswith("docs/")):
-            continue
+    for name, page in prose_pages(root):
         for line, text in units(page.read_text(encoding="utf-8")):
             for sentence in re.split(r"(?<=[.!?])\s+", plain(text)):
                 count = len([word for word in sentence.split() if re.search(r"\w", word)])
@@ -115,7 +133,7 @@ def main(arguments):
     if arguments[:1] not in (["links"], ["words"]) or len(arguments) > 2:
         sys.exit(__doc__)
     root = pathlib.Path(arguments[1]) if arguments[1:] else pathlib.Path(__file__).resolve().parents[2]
-    checks = [broken_links] if arguments[0] == "links" else [long_sentences, long_pages]
+    checks = [broken_links, lost_sources] if arguments[0] == "links" else [long_sentences, long_pages]
     wrong = [line for check in checks for line in check(root)]
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
     sys.exit(1 if wrong else 0)

@@ -116,6 +116,13 @@ class PagesTest(Tree):
         for link in ("none.md", "b.md#no-heading", "b.md#none", "#nowhere", "../../etc"):
             self.assertEqual(len(self.broken(f"[a]({link})")), 1, link)
 
+    def test_sources_that_pages_name(self):
+        self.write("kernels/ops/scan.h", "")
+        self.write("docs/a.md", "`scan.h`, `kernels/ops/scan.h`, `NAME_test.cc`\n```sh\ncat `gone.h`\n```\n")
+        self.assertEqual(list(pages.lost_sources(self.root)), [])
+        self.write("docs/a.md", "`gone.h`\n`index/scan.h`\n`can.h`")
+        self.assertEqual([line.split(":")[1] for line in pages.lost_sources(self.root)], ["1", "2", "3"])
+
     def long(self, name, text):
         self.write(name, text)
         return list(pages.long_sentences(self.root)) + list(pages.long_pages(self.root))
