@@ -11,8 +11,8 @@
 
 namespace seine {
 
-// Levels of lists and objects that a text may nest, whatever it is: JSON here, YAML in service/yaml_file.h. What we
-// read needs six.
+// Levels of lists and objects that a text may nest, whatever it is: JSON here, YAML in service/config/yaml_file.h. What
+// we read needs six.
 inline constexpr int kMaxNesting = 64;
 
 // INVALID_ARGUMENT "is not JSON" or "is nested more than 64 levels deep".

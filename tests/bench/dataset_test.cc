@@ -1,5 +1,5 @@
-// Traces are cut as bench/dataset.h says, and every fault of one is one clear line.
-#include "bench/dataset.h"
+// Traces are cut as bench/inputs/dataset.h says, and every fault of one is one clear line.
+#include "bench/inputs/dataset.h"
 
 #include <gtest/gtest.h>
 
