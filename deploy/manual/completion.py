@@ -23,17 +23,17 @@ complete -o default -F _{function} {name}
 
 ZSH = """#compdef {name}
 # zsh completion of {name}: made from its --help.
-local path='' i
+local given='' i
 local -a entries
 for ((i = 2; i < CURRENT; i++)); do
-  case "$path $words[i]" in
-    ({paths}) path="$path $words[i]" ;;
+  case "$given $words[i]" in
+    ({paths}) given="$given $words[i]" ;;
   esac
 done
-case "$path $words[CURRENT-1]" in
+case "$given $words[CURRENT-1]" in
 {values}
 esac
-case "$path" in
+case "$given" in
 {words}
 esac
 if [[ $words[CURRENT] == -* ]]; then

@@ -1,11 +1,16 @@
 """Writes a program's pages as one man page."""
 import gzip
+import re
 
 from program import EXAMPLE_INDENT
 
+# The backslash comes first, for the others' escapes have one.
+ESCAPES = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
+
 
 def escape(text):
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga").replace("^", "\\(ha").replace("~", "\\(ti")
+    for plain, roff in ESCAPES.items():
+        text = text.replace(plain, roff)
     return "\\&" + text if text.startswith((".", "\\(aq")) else text
 
 
@@ -44,8 +49,8 @@ def entries_of(page):
 
 def write(name, section, version, program, see_also, path):
     out = [f'.TH {name.upper()} {section} "" "Seine {version}" "Seine"', ".SH NAME"]
-    first, *rest = program.description.split("\n", 1)
-    summary = first.removeprefix(f"{name}: ").removeprefix(f"{name} ").rstrip(".")
+    summary, *rest = re.split(r"\.\s", program.description, maxsplit=1)
+    summary = " ".join(summary.split()).removeprefix(f"{name}: ").removeprefix(f"{name} ").rstrip(".")
     out += [f"{escape(name)} \\- {escape(summary)}", ".SH SYNOPSIS", f".B {escape(program.usage)}"]
     if rest:
         out += [".SH DESCRIPTION", *paragraphs(rest[0])]

@@ -23,10 +23,13 @@ class Entry:
         return bool(rest) and not rest[0].startswith(("Excludes:", "Needs:", "(Env:"))
 
     def choices(self):
-        """["table", "json"] of "TEXT:{table,json}" and of "text|json"."""
+        """["table", "json"] of the names "TEXT:{table,json}" and "table|json", and of the description "table or json"."""
         listed = re.search(r"\{([^}]+)\}", self.name)
         if listed:
             return listed.group(1).split(",")
+        described = re.search(r"(?:^|: )(\w+(?:, \w+)* or \w+)(?= \(|$)", self.description)
+        if described:
+            return re.split(r", | or ", described.group(1))
         words = self.name.split()[1:2]
         return words[0].split("|") if words and "|" in words[0] else []
 
