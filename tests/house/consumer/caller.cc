@@ -1,4 +1,5 @@
-// Appends keys to a server's index and asks for one of them: the answer must hold it. Argument: where the server listens.
+// Appends keys to a server's index and asks for one of them: the answer must hold it. Argument: where the server
+// listens.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -36,8 +37,8 @@ int main(int argc, char** argv) {
   if (!sent.ok()) return Fail(sent.status());
 
   const float* planted = keys.data() + kPlanted * kHeadDim;
-  auto result =
-      (*server)->Retrieve({{*sequence, /*layer=*/0, {planted, client::DType::kFloat32, {1, kHeadDim}}}}, /*selector=*/{});
+  auto result = (*server)->Retrieve({{*sequence, /*layer=*/0, {planted, client::DType::kFloat32, {1, kHeadDim}}}},
+                                    /*selector=*/{});
   if (!result.ok()) return Fail(result.status());
   const auto& answer = result->answers.front();
   if (!answer.status.ok()) return Fail(answer.status);

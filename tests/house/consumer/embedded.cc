@@ -22,8 +22,11 @@ int main() {
   auto backend = seine::MakeCpuBackend(/*threads=*/1);
   seine::IndexConfig config;
   config.name = "consumer";
-  config.geometry = {
-      .num_layers = 1, .num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kHeadDim, .dtype = seine::DType::kFloat32};
+  config.geometry = {.num_layers = 1,
+                     .num_q_heads = kHeads,
+                     .num_kv_heads = kHeads,
+                     .head_dim = kHeadDim,
+                     .dtype = seine::DType::kFloat32};
   auto index = seine::Index::Create(config, backend.get());
   if (!index.ok()) return Fail(index.status());
   auto sequence = (*index)->CreateSequence("");
