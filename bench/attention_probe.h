@@ -23,7 +23,7 @@ class AttentionProbe {
   // The same of rows of the tokens at `positions` alone, ascending: the others were evicted.
   double Error(const std::vector<int32_t>& positions, const std::vector<float>& key_rows,
                const std::vector<float>& value_rows) const;
-  // Puts `share` of the zone's tokens back as they were: those of the largest query-weighted error (ojakv.txt, 5.1).
+  // Puts `share` of the zone's tokens back as they were: those of the largest query-weighted error (OjaKV, 5.1).
   void RestoreTop(double share, std::vector<float>* key_rows, std::vector<float>* value_rows) const;
 
  private:

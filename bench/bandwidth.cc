@@ -10,7 +10,7 @@
 namespace seine::bench {
 namespace {
 
-// The scan's own prefetch distance (retrieval.md: 2 KiB ahead is best, 8 KiB halves the speed).
+// The scan's own prefetch distance (2 KiB ahead measured best, 8 KiB halves the speed).
 constexpr size_t kAhead = 2048;
 constexpr size_t kStep = 256;
 

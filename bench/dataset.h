@@ -1,6 +1,6 @@
 // What a bench runs on: heads of keys with the queries of their group, from a recorded trace or made up.
 //
-// As an index would hold them (DESIGN.md): of n tokens, the zone is positions [sink, n - local), cut to a multiple of
+// As an index would hold them: of n tokens, the zone is positions [sink, n - local), cut to a multiple of
 // `granule`; queries are those of the last `local` positions that the trace holds. Heads are loaded one at a time.
 #ifndef SEINE_BENCH_DATASET_H_
 #define SEINE_BENCH_DATASET_H_

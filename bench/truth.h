@@ -1,7 +1,7 @@
 // The exact answer that every method is held against, in plain fp32, and the scores of an answer.
 //
 // Scope per query head: the top_k keys of the zone by <q, k>, ties to the lowest position; a key's weight is its
-// softmax weight. Scope per KV head: the top_k by the group's reduced logits (retrieval.md, "Grouped query attention";
+// softmax weight. Scope per KV head: the top_k by the group's reduced logits (docs/architecture.md, "Grouped queries";
 // the softmax of a head runs over all its tokens); a key's weight is the sum of the group's softmax weights.
 #ifndef SEINE_BENCH_TRUTH_H_
 #define SEINE_BENCH_TRUTH_H_

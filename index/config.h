@@ -1,5 +1,5 @@
 // Settings of an index: geometry, zones, codec, retrieval defaults, store and memory limit. Plain values; Validate
-// names the field that is wrong. Paper: ParisKV, section 4; spec names in README.md.
+// names the field that is wrong. Paper: ParisKV, section 4; docs/codecs.md has the codecs.
 #ifndef SEINE_INDEX_CONFIG_H_
 #define SEINE_INDEX_CONFIG_H_
 
@@ -56,7 +56,7 @@ struct CodecConfig {
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
   int centre_tokens = 64;           // Centre::kWindow
 
-  // What follows is the balanced code's (retrieval.md, "The balanced code").
+  // What follows is the balanced code's (docs/codecs.md, "balanced").
   std::shared_ptr<const Profile> profile;  // of the geometry's shape
   std::string profile_name;                // as descriptions give it
   // Queries are expected at positions [p, p + horizon], p following from the length when a layer's first keys are

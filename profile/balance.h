@@ -1,5 +1,5 @@
 // The balanced code's transform of one head: coordinates in which keys and queries have the same diagonal second
-// moment, and the bits that each coordinate gets (retrieval.md, "The balanced code", steps 3 and 4).
+// moment, and the bits that each coordinate gets (docs/codecs.md, "balanced").
 #ifndef SEINE_PROFILE_BALANCE_H_
 #define SEINE_PROFILE_BALANCE_H_
 

@@ -99,9 +99,18 @@ std::vector<MatrixXd> Moments(const std::vector<MatrixXd>& sums, int64_t count) 
 
 ProfileBuilder::ProfileBuilder(int num_layers, int num_q_heads, int num_kv_heads, int head_dim)
     : num_q_heads_(num_q_heads), num_kv_heads_(num_kv_heads), head_dim_(head_dim) {
-  const auto zero = [&](int heads) { return Sums{MatrixXd::Zero(heads, head_dim), Zeros(heads, head_dim), 0}; };
-  layers_.assign(num_layers,
-                 {zero(num_q_heads), zero(num_kv_heads), {{}, Zeros(num_kv_heads, head_dim), 0}, zero(num_kv_heads)});
+  // Each member by itself: g++ 12 destroys what an aggregate has not made yet when one of its parts throws.
+  const auto clear = [&](Sums* sums, int heads, bool with_mean) {
+    if (with_mean) sums->mean.setZero(heads, head_dim);
+    sums->moment = Zeros(heads, head_dim);
+  };
+  layers_.resize(num_layers);
+  for (LayerSums& layer : layers_) {
+    clear(&layer.q, num_q_heads, true);
+    clear(&layer.k, num_kv_heads, true);
+    clear(&layer.residual, num_kv_heads, false);
+    clear(&layer.v, num_kv_heads, true);
+  }
 }
 
 void ProfileBuilder::AddKeys(int layer, const float* keys, int64_t count, int64_t first_position, const Rope& rope) {

@@ -1,6 +1,6 @@
 // The model profile: first and second moments of queries, keys and values of every head, measured once on any texts, in
 // the frame before RoPE. What calibrated methods need: the balanced code, Q-Filters, OjaKV's first bases, Expected
-// Attention. Format and contents: README.md, "The model profile".
+// Attention. docs/profile.md says how one is made.
 //
 // File: safetensors, fp16 or fp32. A symmetric matrix is stored as its upper triangle, row by row
 // ([heads, D (D + 1) / 2]: D + D - 1 + ... + 1 numbers), which halves the file.

@@ -1,7 +1,7 @@
 // Rotary position embedding as a model states it, and second moments carried through it.
 //
 // At position n, pair (a, b) of a vector turns by n * inv_freq[i]: z = x_a + j x_b becomes z e^{j n w_i}. Moments are
-// kept in the frame before RoPE ("position 0"), where those of queries and keys are stationary (profile.md).
+// kept in the frame before RoPE ("position 0"), where those of queries and keys are stationary (docs/profile.md).
 // Source: RoFormer; scalings as transformers' modeling_rope_utils defines them.
 #ifndef SEINE_PROFILE_ROPE_H_
 #define SEINE_PROFILE_ROPE_H_
@@ -45,7 +45,7 @@ void UndoRope(const Rope& rope, int64_t position, double* x);
 void ApplyRope(const Rope& rope, int64_t position, double* x);
 
 // A second moment E[x x^T] (resp. a mean) in the frame before RoPE, as it is over positions uniform in [begin, end].
-// retrieval.md, step 2: C_il * mean e^{j(w_i - w_l)n}, P_il * mean e^{j(w_i + w_l)n}. RoPE not stated: unchanged.
+// C_il * mean e^{j(w_i - w_l)n}, P_il * mean e^{j(w_i + w_l)n}. RoPE not stated: unchanged.
 Eigen::MatrixXd CarryMoment(const Eigen::MatrixXd& moment, const Rope& rope, double begin, double end);
 Eigen::VectorXd CarryMean(const Eigen::VectorXd& mean, const Rope& rope, double begin, double end);
 

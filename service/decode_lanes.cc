@@ -15,10 +15,13 @@ using Clock = std::chrono::steady_clock;
 // Longer than a client on the same host takes from an answer to its next step, if that follows at once (its own wake-up
 // and what gRPC does, 60-120 us); shorter than a layer of any but small models on a GPU.
 constexpr auto kLinger = std::chrono::microseconds(150);
-constexpr int kLongSteps = 2, kShortSteps = 2;               // at once, besides the lanes'
+constexpr int kShortSteps = 2;                               // at once, besides the lanes'
 constexpr auto kRound = std::chrono::milliseconds(4);        // of the sitter, while streams are open
 constexpr auto kBusyRound = std::chrono::microseconds(500);  // and while a lane is busy for long
 constexpr auto kBusy = std::chrono::milliseconds(2);         // from here on
+
+// At once: they compute, and more than the cores would only take turns.
+int LongSteps() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 16); }
 
 int64_t Nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -29,7 +32,7 @@ int64_t Nanoseconds(Clock::time_point time) {
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait)
     : core_(core),
       wait_(wait),
-      long_steps_(kLongSteps, static_cast<int>(CallsUnderWay::kMost)),
+      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost)),
       short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost)) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }

@@ -81,8 +81,8 @@ class DecodeLanes {
   bool closed_ = false;              // guarded by mutex_
   size_t streams_ = 0;               // open; guarded by mutex_
   std::vector<std::unique_ptr<Lane>> lanes_;
-  // Run steps of streams whose last steps were long; and of others whose lane is busy. A stream has one step at a time,
-  // so the queues have as many places as there may be calls.
+  // Run steps that are likely to be long, the shorter the sooner; and others whose lane is busy. A stream has one step
+  // at a time, so the queues have as many places as there may be calls.
   Executor long_steps_, short_steps_;
   std::thread sitter_;
 };

@@ -14,11 +14,12 @@ namespace seine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Processor time of the thread in a long step, beside which a hand-over to another thread costs nothing. Time spent
-// waiting does not count: a short step that is held up stays short.
-constexpr auto kLong = std::chrono::milliseconds(5);
-
-constexpr size_t kSmallStep = 64 << 10;  // bytes; one that is not known to be long is taken for short
+// Processor time of the thread in a step, beside which a hand-over to another thread costs nothing. Time spent waiting
+// does not count: a short step that is held up stays short.
+constexpr auto kLong = std::chrono::milliseconds(1);
+constexpr auto kSurelyLong = std::chrono::milliseconds(10);  // whatever else the thread had to do in it
+constexpr int64_t kBytesPerMillisecond = 64 << 10;           // a guess at a stream's first step, from above
+constexpr int kPatience = 10;                                // a step may wait for ten times what it takes itself
 
 std::chrono::nanoseconds ProcessorTime() {
   timespec time;
@@ -117,14 +118,13 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   }
   ++pending_;
   lock.unlock();
-  if (taker == Taker::kLane && !IsLong()) {
+  const std::chrono::nanoseconds expected = Expected();
+  if (taker == Taker::kLane && expected <= kLong) {
     Step(taker);
     return true;
   }
-  const bool likely_short = steps_ > 0 && long_in_a_row_ == 0;
-  const bool to_short = !IsLong() && (likely_short || read_bytes_.Length() <= kSmallStep);
-  Executor& others = to_short ? lanes_.short_steps_ : lanes_.long_steps_;
-  if (!others.Submit([this] { Step(Taker::kFront); })) {
+  Executor& others = expected > kLong ? lanes_.long_steps_ : lanes_.short_steps_;
+  if (!others.Submit([this] { Step(Taker::kFront); }, Clock::now() + kPatience * expected)) {
     lock.lock();
     --pending_;
     Finish(QueueFull(core_));
@@ -133,11 +133,18 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   return false;
 }
 
+// One step alone may have cost more than the next will: memory that is touched for the first time.
+std::chrono::nanoseconds DecodeStream::Expected() const {
+  if (!last_.has_value()) {
+    return std::chrono::nanoseconds(1'000'000 * static_cast<int64_t>(read_bytes_.Length()) / kBytesPerMillisecond);
+  }
+  return *last_ > kSurelyLong ? *last_ : std::min(*last_, before_last_.value_or(std::chrono::nanoseconds(0)));
+}
+
 void DecodeStream::Step(Taker taker) {
   const auto begin = ProcessorTime();
   absl::Status status = TryStep();
-  long_in_a_row_ = ProcessorTime() - begin > kLong ? long_in_a_row_ + 1 : 0;
-  ++steps_;
+  before_last_ = std::exchange(last_, ProcessorTime() - begin);
   if (kept_ > kKeptBytes) {
     v1::DecodeRequest().Swap(&request_);
     kept_ = 0;

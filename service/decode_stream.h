@@ -48,7 +48,7 @@ class DecodeStream final : public OpenCall {
   void Finish(const absl::Status& status);
   void Leave(std::unique_lock<std::mutex>* lock);  // may be the end of the stream
 
-  bool IsLong() const { return long_in_a_row_ >= 3; }  // one alone may have been held up
+  std::chrono::nanoseconds Expected() const;  // processor time of the step that has come
 
   // A step's message and answer are used again by the next: their buffers grow once, but no larger than this.
   static constexpr int64_t kKeptBytes = 1 << 20;
@@ -61,8 +61,8 @@ class DecodeStream final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
-  int steps_ = 0, long_in_a_row_ = 0;  // so far; of them the last that were long
-  int64_t kept_ = 0;                   // bytes that the message's buffers hold, about
+  std::optional<std::chrono::nanoseconds> last_, before_last_;  // processor time of steps
+  int64_t kept_ = 0;                                            // bytes that the message's buffers hold, about
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
 

@@ -32,11 +32,11 @@ bool Executor::StuckFor(std::chrono::steady_clock::duration time) const {
   return !queue_.empty() && std::all_of(began_.begin(), began_.end(), [&](SteadyTime t) { return t < before; });
 }
 
-bool Executor::Submit(std::function<void()> task) {
+bool Executor::Submit(std::function<void()> task, SteadyTime due) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_ || queue_.size() >= capacity_) return false;
-    queue_.push_back(std::move(task));
+    queue_.emplace(due, std::move(task));
   }
   ready_.notify_one();
   return true;
@@ -47,8 +47,8 @@ void Executor::Work(SteadyTime* began) {
   while (true) {
     ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    std::function<void()> task = std::move(queue_.front());
-    queue_.pop_front();
+    std::function<void()> task = std::move(queue_.begin()->second);
+    queue_.erase(queue_.begin());
     *began = std::chrono::steady_clock::now();
     lock.unlock();
     task();

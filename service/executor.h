@@ -7,8 +7,8 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -22,24 +22,25 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // False if `capacity` tasks wait already; the task was not taken.
-  [[nodiscard]] bool Submit(std::function<void()> task);
+  using SteadyTime = std::chrono::steady_clock::time_point;
+  // False if `capacity` tasks wait already; the task was not taken. Those due first begin first; `due` in the past or
+  // now: in the order in which they came.
+  [[nodiscard]] bool Submit(std::function<void()> task, SteadyTime due = std::chrono::steady_clock::now());
 
   int capacity() const { return static_cast<int>(capacity_); }
   // Whether every thread has been at one task for at least `time`, and more wait.
   bool StuckFor(std::chrono::steady_clock::duration time) const;
 
  private:
-  using SteadyTime = std::chrono::steady_clock::time_point;
   void Stop();
   void Work(SteadyTime* began);
 
   const size_t capacity_;
   mutable std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  bool stopping_ = false;                    // guarded by mutex_
-  std::vector<SteadyTime> began_;            // each thread's task; max: none. Guarded by mutex_
+  std::multimap<SteadyTime, std::function<void()>> queue_;  // by when they are due; guarded by mutex_
+  bool stopping_ = false;                                   // guarded by mutex_
+  std::vector<SteadyTime> began_;                           // each thread's task; max: none. Guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

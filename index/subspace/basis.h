@@ -1,4 +1,4 @@
-// An orthonormal basis of one head's keys or values: what OjaKV stores rows in (subspace.md; ojakv.txt, 3.1 and A.3).
+// An orthonormal basis of one head's keys or values: what OjaKV stores rows in (OjaKV, sections 3.1 and A.3).
 //
 // A row x [D] is stored as its code y = x U [r] and read back as y U^T. Plain values, no locks.
 #ifndef SEINE_INDEX_SUBSPACE_BASIS_H_
@@ -44,7 +44,7 @@ void Reconstruct(const Basis& basis, const float* codes, int64_t codes_stride, i
 
 // max |U^T U - I|.
 double OrthonormalityError(const Basis& basis);
-// SO = Tr(U1^T U2 U2^T U1) / r in [0, 1], r the smaller rank (ojakv.txt, section 4).
+// SO = Tr(U1^T U2 U2^T U1) / r in [0, 1], r the smaller rank (OjaKV, section 4).
 double Overlap(const Basis& a, const Basis& b);
 // The largest principal angle between two bases of equal rank, radians in [0, pi / 2].
 double PrincipalAngle(const Basis& a, const Basis& b);

@@ -1,4 +1,4 @@
-// First bases of a layer, from a model profile (ojakv.txt, A.3; profile.md), and the file that keeps bases.
+// First bases of a layer, from a model profile (OjaKV, A.3; docs/profile.md), and the file that keeps bases.
 #ifndef SEINE_INDEX_SUBSPACE_CALIBRATE_H_
 #define SEINE_INDEX_SUBSPACE_CALIBRATE_H_
 

@@ -1,4 +1,4 @@
-// Reading attention through bases: over codes or over rebuilt rows (ojakv.txt, 3.2 and A.4), and which tokens should
+// Reading attention through bases: over codes or over rebuilt rows (OjaKV, 3.2 and A.4), and which tokens should
 // better stay full-rank (5.1).
 #ifndef SEINE_INDEX_SUBSPACE_LOW_RANK_H_
 #define SEINE_INDEX_SUBSPACE_LOW_RANK_H_

@@ -1,4 +1,4 @@
-// One head's keys and values as codes in bases that follow them (subspace.md; ojakv.txt, section 5).
+// One head's keys and values as codes in bases that follow them (OjaKV, section 5; docs/subspaces.md).
 //
 // Tokens come in blocks. The head's trackers see a block's keys and values first; then the block is stored:
 //   codes       K U_k and V U_v in the index's dtype, U of the *version* that the block has. Blocks are written once

@@ -1,4 +1,4 @@
-// Oja's rule with orthonormalisation: a basis that follows a stream of rows (ojakv.txt, 5.2 and Algorithm 1).
+// Oja's rule with orthonormalisation: a basis that follows a stream of rows (OjaKV, 5.2 and Algorithm 1).
 //
 //   U <- orthonormalise(U + a R Y^T),  Y = U^T X [r, n], R = X - U Y [D, n],  a = eta / n
 //
@@ -8,7 +8,7 @@
 //
 // Learning rates are relative: a = min(eta D / tr C, max_gain / |U^T C U|_F) / n. Without the second bound a direction
 // that holds most of the energy, as the mean of keys does, overshoots: a step is stable while a times the largest
-// eigenvalue stays below 1. README.md has the measurement behind the defaults.
+// eigenvalue stays below 1. docs/decisions has the measurement behind the defaults.
 #ifndef SEINE_INDEX_SUBSPACE_OJA_H_
 #define SEINE_INDEX_SUBSPACE_OJA_H_
 

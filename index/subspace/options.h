@@ -29,7 +29,7 @@ absl::Status Validate(const OjaOptions& options);  // INVALID_ARGUMENT naming th
 struct SubspaceConfig {
   int key_rank = 0, value_rank = 0;  // of every head, 1 to head_dim
   // In (0, 1], in place of both ranks: each becomes the smallest that holds this share of the energy of the profile's
-  // moments in every layer and head (ojakv.txt, A.3). Index::Create finds them; Index::config() has them beside this.
+  // moments in every layer and head (OjaKV, A.3). Index::Create finds them; Index::config() has them beside this.
   std::optional<double> energy;
   KeyFrame frame = KeyFrame::kPostRope;    // kPreRope needs geometry.rope
   OjaOptions oja;                          // error_threshold 1: the bases stay as they began

@@ -1,4 +1,4 @@
-// Traces are cut as DESIGN.md says, and every fault of one is one clear line.
+// Traces are cut as bench/dataset.h says, and every fault of one is one clear line.
 #include "bench/dataset.h"
 
 #include <gtest/gtest.h>

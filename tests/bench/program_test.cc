@@ -11,7 +11,7 @@
 namespace seine::bench {
 namespace {
 
-// DESIGN.md, "Numbers that the tools print".
+// The JSON keys are a contract.
 constexpr const char* kRecallContract[] = {"recall_at_k",         "recall_at_k_worst_head",
                                            "attention_mass",      "coarse_recall",
                                            "bytes_per_key",       "us_per_query",

@@ -70,7 +70,7 @@ class RecallTest : public ::testing::Test {
 };
 
 TEST_F(RecallTest, FloorsOnSyntheticKeys) {
-  // A plain numpy reading of retrieval.md's sign_ip gives .83, .72, .88 and .81 with other signs of the rotation.
+  // A plain numpy reading of sign_ip (docs/codecs.md) gives .83, .72, .88 and .81 with other signs of the rotation.
   const std::map<std::string, double> floors = {{"gaussian", .79}, {"anisotropic", .67}, {"rope", .85}, {"drift", .79}};
   for (const auto& [kind, floor] : floors) {
     SCOPED_TRACE(kind);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// DESIGN.md, "Numbers that the tools print".
+// The JSON keys are a contract.
 constexpr const char* kSubspaceContract[] = {"rer_static",  "rer_oja", "rer_oracle",   "overlap_static",
                                              "overlap_oja", "updates", "us_per_update"};
 

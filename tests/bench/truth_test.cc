@@ -37,7 +37,7 @@ double Logit(const float* query, const Head& head, int64_t p) {
   return sum / std::sqrt(static_cast<double>(kTruthDim));
 }
 
-// Reduced logit of every zone key, straight from retrieval.md.
+// Reduced logit of every zone key, by the definition (docs/architecture.md, "Grouped queries").
 std::vector<double> Scores(const Head& head, const float* queries, int group, GqaReduce reduce, bool q_head) {
   std::vector<double> totals, scores;
   for (int g = 0; g < group; ++g) {

