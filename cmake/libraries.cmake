@@ -1,0 +1,11 @@
+# Names of the libraries for other projects, the same with add_subdirectory and find_package: seine::index and seine::client.
+set(SEINE_INDEX_LIBRARIES seine_profile seine_kernels seine_index)
+set(SEINE_CLIENT_LIBRARIES)
+if(SEINE_SERVICE)
+  set(SEINE_CLIENT_LIBRARIES seine_proto seine_client)
+endif()
+foreach(library IN LISTS SEINE_INDEX_LIBRARIES SEINE_CLIENT_LIBRARIES)
+  string(REPLACE "seine_" "" name ${library})
+  set_target_properties(${library} PROPERTIES EXPORT_NAME ${name})
+  add_library(seine::${name} ALIAS ${library})
+endforeach()

@@ -1,0 +1,10 @@
+# Runs when the component server is installed: its settings and its systemd unit, with the paths of the prefix in force.
+cmake_policy(VERSION 3.25)
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(SEINE_ETC /etc)
+else()
+  set(SEINE_ETC ${CMAKE_INSTALL_PREFIX}/etc)
+endif()
+file(INSTALL ${SEINE_MANUAL_DIR}/seined.yaml DESTINATION ${SEINE_ETC}/seine)
+configure_file(${SEINE_DEPLOY_DIR}/seined.service.in ${SEINE_MANUAL_DIR}/seined.service @ONLY)
+file(INSTALL ${SEINE_MANUAL_DIR}/seined.service DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/systemd/system)
