@@ -10,7 +10,7 @@
 #include "bench/parallel.h"
 #include "bench/recall.h"
 #include "bench/truth.h"
-#include "kernels/select.h"
+#include "kernels/ops/select/select.h"
 
 namespace seine::bench {
 namespace {

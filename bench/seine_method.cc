@@ -79,7 +79,7 @@ class SeineMethod : public Method {
     return line.exact ? static_cast<double>(options_.head_dim * SizeOf(options_.dtype)) : info_.bytes_per_key;
   }
 
-  // kernels/code.h: what every scan reads in full.
+  // kernels/codecs/code.h: what every scan reads in full.
   double ScanBytesPerKey(const Line& line) const override {
     if (line.exact) return BytesPerKey(line);
     const CodeLayout& layout = info_.layout;

@@ -8,7 +8,7 @@
 #include "index/index_impl.h"
 #include "index/search_batch.h"
 #include "index/stop_status.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/ops/attend/attention.h"
 #include "kernels/stop.h"
 
 namespace seine {

@@ -14,8 +14,8 @@
 #include "index/eviction/budget.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/options.h"
-#include "kernels/code.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/ops/search/search.h"
 #include "kernels/types.h"
 #include "profile/filters.h"
 #include "profile/rope.h"
@@ -109,8 +109,9 @@ struct IndexConfig {
 // How Attend attends what is found.
 struct AttentionParams {
   // Whether every window of 64 tokens of a searched zone is counted in for those of its tokens that were not selected,
-  // by the means of its keys and values (kernels/cpu/attention.h). Absent: where each query head has a set of its own
-  // and the search is not exact; measured worse where heads share a set, whose own best are then still in the tail.
+  // by the means of its keys and values (kernels/ops/attend/attention.h). Absent: where each query head has a set of
+  // its own and the search is not exact; measured worse where heads share a set, whose own best are then still in the
+  // tail.
   std::optional<bool> tail = {};
   float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
   bool with_positions = false;  // AttendAnswer::selected is filled

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/window_means.h"
+#include "kernels/ops/attend/window_means.h"
 
 namespace seine {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/ops/attend/window_means.h"
 #include "kernels/stop.h"
-#include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

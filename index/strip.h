@@ -17,8 +17,8 @@
 // With IndexConfig::subspace a run of places [low_begin, low_end) is held low-rank, by a LowRankStore a head, and the
 // rows before and behind it as they came. A token becomes low-rank as the zone's end passes it, and stays so: after a
 // cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Searches and attention
-// multiply codes (kernels/cpu/low_rank_products.h); whoever else reads rows gets them rebuilt (strip_low_rank.cc). No
-// sums are kept.
+// multiply codes (kernels/ops/low_rank/low_rank_products.h); whoever else reads rows gets them rebuilt
+// (strip_low_rank.cc). No sums are kept.
 #ifndef SEINE_INDEX_STRIP_H_
 #define SEINE_INDEX_STRIP_H_
 
@@ -37,7 +37,7 @@
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/low_rank_store.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/ops/attend/attention.h"
 
 namespace seine {
 

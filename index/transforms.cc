@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
-#include "kernels/gaussian_quantiser.h"
+#include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "profile/balance.h"
 #include "profile/profile.h"
 

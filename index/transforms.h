@@ -16,7 +16,7 @@
 #include "index/config.h"
 #include "index/memory.h"
 #include "kernels/backend.h"
-#include "kernels/code.h"
+#include "kernels/codecs/code.h"
 
 namespace seine {
 

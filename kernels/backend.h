@@ -12,11 +12,11 @@
 #include <memory>
 #include <string>
 
-#include "kernels/code.h"
-#include "kernels/key_score.h"
-#include "kernels/low_rank.h"
-#include "kernels/oja.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/ops/learn/oja.h"
+#include "kernels/ops/low_rank/low_rank.h"
+#include "kernels/ops/score_keys/score_keys.h"
+#include "kernels/ops/search/search.h"
 
 namespace seine {
 

@@ -9,7 +9,7 @@
 #include "index/memory.h"
 #include "index/scorers/scorers.h"
 #include "kernels/math.h"
-#include "kernels/select.h"
+#include "kernels/ops/select/select.h"
 
 namespace seine {
 

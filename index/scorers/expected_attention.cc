@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
-#include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
 #include "kernels/stop.h"
 
 namespace seine::scorers {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/key_scores.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
 
 namespace seine {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/matrix.h"
+#include "kernels/ops/matrix/matrix.h"
 #include "kernels/types.h"
 
 namespace seine {

@@ -28,7 +28,7 @@
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
 #include "index/subspace/resting_tracker.h"
-#include "kernels/cpu/low_rank.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
 

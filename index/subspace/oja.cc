@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/oja.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/oja_rule.h"
+#include "kernels/ops/learn/oja_cpu.h"
+#include "kernels/ops/learn/oja_rule.h"
 
 namespace seine {
 

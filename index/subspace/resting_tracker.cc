@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/matrix.h"
 #include "kernels/math.h"
+#include "kernels/ops/matrix/matrix.h"
 
 namespace seine {
 

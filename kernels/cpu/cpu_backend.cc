@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/key_scores.h"
-#include "kernels/cpu/low_rank.h"
-#include "kernels/cpu/oja.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/search.h"
-#include "kernels/select.h"
+#include "kernels/ops/learn/oja_cpu.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
+#include "kernels/ops/search/search_cpu.h"
+#include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/code.h"
-#include "kernels/codec_tables.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec_tables.h"
 #include "kernels/math.h"
-#include "kernels/select.h"
+#include "kernels/ops/select/select.h"
 #include "kernels/types.h"
 
 namespace seine::cpu {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/gaussian_quantiser.h"
+#include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/math.h"
 
 namespace seine::cpu::scalar {

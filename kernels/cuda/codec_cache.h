@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/code.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/codecs/code.h"
+#include "kernels/cuda/stream_context.h"
 
 namespace seine::cuda {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "kernels/cuda/codec_cache.h"
-#include "kernels/cuda/evict_calls.h"
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/low_rank_calls.h"
+#include "kernels/cuda/stream_context.h"
+#include "kernels/ops/low_rank/low_rank_calls.h"
+#include "kernels/ops/score_keys/evict_calls.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 

@@ -5,13 +5,13 @@
 #include <cstdlib>
 #include <memory>
 
+#include "kernels/codecs/encode_launch.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/data_launch.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/encode_launch.h"
-#include "kernels/cuda/evict_launch.h"
-#include "kernels/cuda/low_rank_launch.h"
-#include "kernels/cuda/search_launch.h"
+#include "kernels/ops/data/data_launch.h"
+#include "kernels/ops/low_rank/low_rank_launch.h"
+#include "kernels/ops/score_keys/evict_launch.h"
+#include "kernels/ops/search/search_launch.h"
 
 namespace seine::cuda {
 namespace {

@@ -10,11 +10,11 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/data_items.h"
-#include "kernels/cuda/encode_items.h"
-#include "kernels/cuda/evict_items.h"
-#include "kernels/cuda/low_rank_items.h"
-#include "kernels/cuda/search_items.h"
+#include "kernels/codecs/encode_items.h"
+#include "kernels/ops/data/data_items.h"
+#include "kernels/ops/low_rank/low_rank_items.h"
+#include "kernels/ops/score_keys/evict_items.h"
+#include "kernels/ops/search/search_items.h"
 
 namespace seine::cuda {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/key_score.h"
-#include "kernels/oja_rule.h"
-#include "kernels/recall_target.h"
+#include "kernels/ops/learn/oja_rule.h"
+#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/score_keys/score_keys.h"
 
 namespace seine::cuda {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/stream_context.h"
 #include "kernels/math.h"
-#include "kernels/oja_rule.h"
+#include "kernels/ops/learn/oja_rule.h"
 #include "tests/device/timing.h"
 #include "tests/kernels/random_data.h"
 

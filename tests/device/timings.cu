@@ -13,9 +13,9 @@
 
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/search_launch.h"
+#include "kernels/cuda/stream_context.h"
 #include "kernels/cuda/traffic.h"
+#include "kernels/ops/search/search_launch.h"
 #include "tests/device/suite.h"
 #include "tests/device/timing.h"
 #include "tests/device/zone.h"

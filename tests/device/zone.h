@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/code.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/ops/search/search.h"
 
 namespace seine::device {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/low_rank.h"
-#include "kernels/cpu/matrix.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/matrix/matrix.h"
 #include "tests/kernels/random_data.h"
 
 namespace seine {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/lloyd_max.h"
+#include "kernels/codecs/rsq/lloyd_max.h"
 #include "tests/kernels/same_bits.h"
 #include "tests/kernels/test_util.h"
 

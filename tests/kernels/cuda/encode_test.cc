@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/encode_host.h"
+#include "tests/kernels/cuda/encode_host.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {

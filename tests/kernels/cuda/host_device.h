@@ -20,13 +20,13 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/data_host.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/encode_host.h"
-#include "kernels/cuda/evict_host.h"
 #include "kernels/cuda/launch_cache.h"
-#include "kernels/cuda/low_rank_host.h"
-#include "kernels/cuda/search_host.h"
+#include "tests/kernels/cuda/data_host.h"
+#include "tests/kernels/cuda/encode_host.h"
+#include "tests/kernels/cuda/evict_host.h"
+#include "tests/kernels/cuda/low_rank_host.h"
+#include "tests/kernels/cuda/search_host.h"
 
 namespace seine::cuda {
 

@@ -1,6 +1,6 @@
 // Projection, reconstruction and learning on a device, their kernels' bodies run on the host: the CPU backend's bits,
 // and every call of the device failing once.
-#include "kernels/low_rank.h"
+#include "kernels/ops/low_rank/low_rank.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cpu/search.h"
-#include "kernels/cuda/search_host.h"
+#include "kernels/ops/search/search_cpu.h"
+#include "tests/kernels/cuda/search_host.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine::cuda {

@@ -1,0 +1,17 @@
+// The same encoding by the same kernel bodies, on the calling thread: the proof of the kernels where there is no
+// device.
+#ifndef SEINE_TESTS_KERNELS_CUDA_ENCODE_HOST_H_
+#define SEINE_TESTS_KERNELS_CUDA_ENCODE_HOST_H_
+
+#include <cstdint>
+
+#include "kernels/codecs/encode_items.h"
+
+namespace seine::cuda {
+
+// Blocks and lanes run in an order drawn from `seed` (block.h). args as LaunchEncode takes them, in host memory.
+void RunEncodeOnHost(const EncodeArgs& args, uint64_t seed);
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_TESTS_KERNELS_CUDA_ENCODE_HOST_H_
