@@ -11,6 +11,7 @@
 #include "bench/recall.h"
 #include "index/index.h"
 #include "index/transforms.h"
+#include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {
 namespace {
@@ -134,7 +135,7 @@ class SeineMethod : public Method {
     config.codec.centre = options_.centre;
     config.codec.centre_tokens = options_.centre_tokens;
     config.search = options_.search;
-    if (options_.codec == "balanced") {
+    if (TraitsOf(options_.codec).needs_profile) {
       auto profile = options_.profile ? CutProfile(*options_.profile, options_.data, head)
                                       : OwnProfile(head, options_.head_dim, options_.rope);
       if (!profile.ok()) return profile.status();

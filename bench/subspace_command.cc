@@ -19,7 +19,7 @@
 #include "bench/subspace_storage.h"
 #include "bench/table.h"
 #include "bench/value_flag.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "profile/layout.h"
 
 namespace seine::bench {

@@ -18,6 +18,7 @@
 #include "index/transforms.h"
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 
 namespace seine {
 

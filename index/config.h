@@ -15,6 +15,7 @@
 #include "index/scorers/scorer.h"
 #include "index/subspace/options.h"
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec_traits.h"
 #include "kernels/ops/search/search.h"
 #include "kernels/types.h"
 #include "profile/filters.h"
@@ -51,12 +52,12 @@ inline constexpr int64_t kDefaultHorizon = 32768;
 inline constexpr int kDefaultKeptQueries = 128;
 
 struct CodecConfig {
-  std::string name = "rsq";         // or "balanced", which needs a profile of the model, window centres and sign_ip
-  uint64_t seed = 1;                // rsq
+  std::string name = "rsq";         // one of AllCodecs() (codec_traits.h), whose traits say what it needs
+  uint64_t seed = 1;                // without a profile
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
   int centre_tokens = 64;           // Centre::kWindow
 
-  // What follows is the balanced code's (retrieval.md, "The balanced code").
+  // What follows is of codecs that need a profile: the balanced code (retrieval.md, "The balanced code").
   std::shared_ptr<const Profile> profile;  // of the geometry's shape
   std::string profile_name;                // as descriptions give it
   // Queries are expected at positions [p, p + horizon], p following from the length when a layer's first keys are
@@ -123,6 +124,9 @@ int QueriesKept(const IndexConfig& config);
 
 // eviction.horizon, or where it is absent what stands in for it.
 int64_t FilterHorizon(const IndexConfig& config);
+
+// What an index's codecs are made of.
+CodecSpec SpecOf(const CodecConfig& codec, int head_dim);
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);

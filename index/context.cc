@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/ops/attend/window_means.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -33,7 +33,7 @@ PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, Sl
 }
 
 RowFormat WindowFormat(int heads, const Geometry& geometry) {
-  return RowFormat(heads, static_cast<int>(WindowMeansBytes(geometry.head_dim)));
+  return RowFormat(heads, static_cast<int>(host::WindowMeansBytes(geometry.head_dim)));
 }
 
 PieceList::Shape WindowShape(const RowFormat* format) {

@@ -37,7 +37,7 @@
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/low_rank_store.h"
-#include "kernels/ops/attend/attention.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -104,7 +104,7 @@ class Strip {
   absl::Status FillTask(int head, const SearchParams& params, SearchTask* task) const;
   // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
   // What it reads must not outlive the strip or see it change.
-  void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
+  void FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const;
   // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
   absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
@@ -171,7 +171,7 @@ class Strip {
   absl::Status RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
   absl::Status FillLowSearch(int head, bool with_dense, SearchTask* task) const;
-  void FillLowAttention(int head, cpu::AttentionTask* task) const;
+  void FillLowAttention(int head, host::AttentionTask* task) const;
 
   const Context* context_;
   bool whole_;  // all heads, places are positions

@@ -6,7 +6,7 @@
 
 #include "index/stop_status.h"
 #include "index/strip.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -132,7 +132,7 @@ void Strip::ReadRows(int head, absl::Span<const int64_t> places, float* keys, fl
     for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
       for (size_t i = begin; i < end && !is_low && out != nullptr; ++i) {
         const ConstRows row = {store->Row(head, places[i]), static_cast<size_t>(context_->row_bytes()), g.dtype};
-        cpu::ToFloat(row, 1, g.head_dim, out + static_cast<int64_t>(i) * g.head_dim);
+        host::ToFloat(row, 1, g.head_dim, out + static_cast<int64_t>(i) * g.head_dim);
       }
     }
     begin = end;
@@ -235,7 +235,7 @@ absl::Status Strip::FillLowSearch(int head, bool with_dense, SearchTask* task) c
   return absl::OkStatus();
 }
 
-void Strip::FillLowAttention(int head, cpu::AttentionTask* task) const {
+void Strip::FillLowAttention(int head, host::AttentionTask* task) const {
   task->low = {low_begin_, low_end()};
   for (const auto& [of_values, out] : {std::pair{false, &task->low_keys}, std::pair{true, &task->low_values}}) {
     auto rows = std::make_shared<LowRankTokens>();

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/ops/learn/oja.h"
 #include "kernels/ops/low_rank/low_rank.h"
 #include "kernels/ops/score_keys/score_keys.h"

@@ -28,7 +28,7 @@
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
 #include "index/subspace/resting_tracker.h"
-#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/host.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
 
@@ -50,7 +50,7 @@ struct LowRankOptions {
 // INVALID_ARGUMENT naming the field.
 absl::Status Validate(const LowRankOptions& options);
 
-using cpu::Narrow;
+using host::Narrow;
 
 // What the stores of one layer's head share.
 struct LowRankShape {

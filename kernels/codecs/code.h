@@ -1,4 +1,4 @@
-// The bytes that a codec keeps of a key, as planes, and the codec seam: encode a window, prepare a query, scan, rerank.
+// The bytes that a codec keeps of a key, as planes, and the forms that queries and candidates take beside them.
 //
 // Coarse plane: read in full by every scan. Tiles of 16 keys, each tile [coarse_bytes / 4][16 keys][4 bytes], so that a
 //   32-bit lane holds four code bytes of one key. A byte is two nibbles; each nibble indexes one table of 16 int8
@@ -11,7 +11,6 @@
 #define SEINE_KERNELS_CODECS_CODE_H_
 
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -20,6 +19,8 @@
 namespace seine {
 
 enum class Centre : uint8_t { kNone = 0, kGlobal = 1, kWindow = 2 };
+// How a scan scores coarse codes.
+enum class Coarse : uint8_t { kSignIp = 0, kCollision = 1 };
 
 struct CodeLayout {
   int head_dim = 0;
@@ -98,8 +99,6 @@ struct Candidates {
   size_t size = 0;
 };
 
-struct CodecTables;  // kernels/codecs/codec_tables.h
-
 // How far a query's estimates are off (kernels/ops/mass/zone_mass.h), as standard deviations of a key of factor 1 in
 // units of coarse_step. Coarse: what is added to the true product by chance, and what of it is not seen. Fine: the
 // share of an estimate less its base that is the product's mean given the estimate, and the product's deviation from
@@ -108,70 +107,6 @@ struct PredictedErrors {
   float added = 0, unseen = 0;
   float fine_shrink = 1, fine_spread = 0;
 };
-
-// The codec seam. Immutable after construction; every method is thread-safe.
-class Codec {
- public:
-  virtual ~Codec() = default;
-  virtual const CodeLayout& layout() const = 0;
-  virtual Centre centre() const = 0;
-
-  // What other devices need to do the same; the views live as long as the codec.
-  virtual CodecTables Tables() const = 0;
-  // Expires with the codec: whoever keeps copies of its tables knows by it when to drop them.
-  std::weak_ptr<const void> life() const { return life_; }
-
-  // Encodes `num_keys` keys (a multiple of max(64, centre_tokens)) into `out`. Keys must be finite.
-  // `shared` is the frozen centre under Centre::kGlobal, else nullptr.
-  virtual void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const = 0;
-
-  // The frozen centre of the first keys of a sequence (Centre::kGlobal).
-  virtual SharedCentre MakeSharedCentre(const ConstRows& keys, int num_keys) const = 0;
-
-  virtual void PrepareQuery(const float* query, PreparedQuery* out) const = 0;
-
-  // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
-  // the codec does not predict it.
-  virtual float CoarseNoise(const PreparedQuery& query) const { return 0; }
-
-  // The same for a search that estimates the mass of its zone, of every codec.
-  virtual PredictedErrors PredictErrors(const PreparedQuery& query) const = 0;
-
-  // Fine estimates of <q, k> (true units) of candidates chosen[0..count) (indices into `candidates`). out[count].
-  // segments[i] holds keys [i * segment_keys, (i + 1) * segment_keys) of the zone.
-  virtual void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
-                      const ConstCodePlanes* segments, int segment_keys, float* out) const = 0;
-
- private:
-  const std::shared_ptr<const void> life_ = std::make_shared<const char>();
-};
-
-// ParisKV's 4-bit RSQ codes (paper, section 4.1 and appendix B) over the SRHT, with our centres and 1-bit factor.
-struct RsqOptions {
-  int head_dim = 128;  // a multiple of 16 in [32, 256]
-  uint64_t seed = 1;   // of the SRHT's signs
-  Centre centre = Centre::kWindow;
-  int centre_tokens = 64;  // Centre::kWindow: a multiple of 64
-};
-std::shared_ptr<const Codec> MakeRsqCodec(const RsqOptions& options);
-
-// The balanced code (ours; README.md, "How retrieval works"): keys and queries in coordinates where both have the
-// second moment diag(lambda), bits where they pay, an embedded Gaussian quantiser, and two 8-bit factors a key. One
-// codec a head. Record of the fine stage: the bits that the coarse plane lacks, then the factor of the whole code.
-struct BalancedOptions {
-  int head_dim = 128;                // a multiple of 16 in [32, 256]
-  std::vector<float> key_map;        // [head_dim, head_dim] row-major: y = x * key_map for a row x
-  std::vector<float> query_map;      // the same for queries; <q, x> = <q * query_map, y>
-  std::vector<float> lambda;         // [head_dim] positive, descending
-  std::vector<uint8_t> coarse_bits;  // [head_dim] at most 4 each, filling whole nibbles with whole coordinates
-  std::vector<uint8_t> total_bits;   // [head_dim] at most 6 each, never below coarse_bits; kMaxBalancedBytes in all
-  int centre_tokens = 64;            // a multiple of 64
-};
-std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options);
-// Coarse row and record of a key, without its factor: what the fine stage holds in one register.
-inline constexpr int kMaxBalancedBytes = 64;
-// The layout of any balanced codec whose bits add up to these over a key's coordinates.
-CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_tokens);
 
 }  // namespace seine
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/codecs/code.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
+#include "kernels/ops/select/select.h"
 
 namespace seine {
 

@@ -1,7 +1,7 @@
 // The encoders as CUDA kernels: one block a unit.
-#include "kernels/codecs/balanced/encode_cuda.h"
 #include "kernels/codecs/encode_launch.h"
-#include "kernels/codecs/rsq/encode_cuda.h"
+#include "kernels/codecs/registry.h"
+#include "kernels/codecs/registry_cuda.h"
 
 namespace seine::cuda {
 namespace {
@@ -25,8 +25,10 @@ cudaError_t Launch(const EncodeArgs& args, cudaStream_t stream) {
 
 template <int kDim>
 cudaError_t LaunchDim(const EncodeArgs& args, cudaStream_t stream) {
-  if (args.kind == CodecKind::kRsq) return Launch<RsqShared<kDim>, EncodeRsqBody>(args, stream);
-  return Launch<BalancedShared<kDim>, EncodeBalancedBody>(args, stream);
+  return WithEncoder<kDim>(args.kind, [&](auto encoder) {
+    using Encoder = decltype(encoder);
+    return Launch<typename Encoder::Shared, typename Encoder::Body>(args, stream);
+  });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What both encoders do of a unit: rows to fp32, rotation, the centre, and the walk over its windows of 64 keys.
+// What all encoders do of a unit: rows to fp32, the centre, and the walk over its windows of 64 keys.
 //
-// A block holds one window in shared memory, key-major. Sums run in the CPU's order (cpu/ops.h): a mean's rows one
+// A block holds one window in shared memory, key-major. Sums run in the CPU's order (rows.h): a mean's rows one
 // after another, a row's elements in 16 lanes and one tree.
 #ifndef SEINE_KERNELS_CODECS_ENCODE_CUDA_H_
 #define SEINE_KERNELS_CODECS_ENCODE_CUDA_H_
@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/codecs/encode_items.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/cuda/block.h"
 #include "kernels/math.h"
 
@@ -55,47 +56,25 @@ SEINE_BODY float LargestOf(Block& block, uint32_t* shared, int n, Value value) {
   return BitsFloat(block.Read(*shared));
 }
 
-// cpu/ops.h, Rotate, of coordinates [begin, begin + size) of the window.
-template <typename Block, int kDim>
-SEINE_BODY void RotateWindow(Block& block, WindowShared<kDim>& s, int begin, int size, const float* signs) {
-  ForEach(block, kWindowTokens * size, [&](int i) {
-    float& x = s.x[i / size * s.kStride + begin + i % size];
-    x = x * signs[i % size];
-  });
-  for (int h = 1; h < size; h *= 2) {
-    ForEach(block, kWindowTokens * size / 2, [&](int i) {
-      const int row = i / (size / 2), pair = i % (size / 2);
-      float* x = s.x + row * s.kStride + begin + pair / h * 2 * h + pair % h;
-      const float a = x[0], b = x[h];
-      x[0] = a + b;
-      x[h] = a - b;
-    });
-  }
-}
-
-// Keys [first, first + 64) of the item into s.x, in the space where they are centred.
-template <typename Block, int kDim>
-SEINE_BODY void LoadWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first) {
+// Keys [first, first + 64) of the item into s.x. turn() brings them to the space where they are centred.
+template <typename Block, int kDim, typename Turn>
+SEINE_BODY void LoadWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
   const int dim = item.codec->layout.head_dim;
   ForEach(block, kWindowTokens * dim, [&](int i) {
     const uint8_t* row = item.rows + (first + i / dim) * item.stride_bytes;
     s.x[i / dim * s.kStride + i % dim] = ElementOf(row, item.dtype, i % dim);
   });
-  if (item.codec->kind != CodecKind::kRsq) return;
-  int size = 32;  // the largest power of two <= dim
-  while (size * 2 <= dim) size *= 2;
-  RotateWindow(block, s, 0, size, item.codec->signs.data);
-  if (size < dim) RotateWindow(block, s, dim - size, size, item.codec->signs.data + size);
+  turn();
 }
 
 // The unit's mean into the centre plane and, as stored, into s.centre. Leaves the unit's last window in s.x.
-template <typename Block, int kDim>
-SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first) {
+template <typename Block, int kDim, typename Turn>
+SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
   const CodeLayout& layout = item.codec->layout;
   const int dim = layout.head_dim, tokens = layout.centre_tokens;
   const float share = 1.0f / static_cast<float>(tokens);
   for (int w = 0; w < tokens; w += kWindowTokens) {
-    LoadWindow(block, s, item, first + w);
+    LoadWindow(block, s, item, first + w, turn);
     ForEach(block, dim, [&](int j) {
       float sum = w == 0 ? s.x[j] : s.centre[j] + s.x[j];
       for (int i = 1; i < kWindowTokens; ++i) sum = sum + s.x[i * s.kStride + j];
@@ -111,19 +90,20 @@ SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem
   });
 }
 
-// encode(first): the centred window at `first` is in s.x.
-template <typename Block, int kDim, typename Encode>
-SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Encode encode) {
+// encode(first): the centred window at `first` is in s.x. turn() as LoadWindow's.
+template <typename Block, int kDim, typename Turn, typename Encode>
+SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn,
+                              Encode encode) {
   const CodeLayout& layout = item.codec->layout;
   const int dim = layout.head_dim, keys = UnitKeys(layout);
   const bool own = layout.centre_tokens > 0, centred = own || item.shared_centre != nullptr;
   if (own) {
-    MakeCentre(block, s, item, first);
+    MakeCentre(block, s, item, first, turn);
   } else if (centred) {
     ForEach(block, dim, [&](int j) { s.centre[j] = static_cast<float>(item.shared_centre[j]) * item.shared_scale; });
   }
   for (int w = first; w < first + keys; w += kWindowTokens) {
-    if (!own || keys > kWindowTokens) LoadWindow(block, s, item, w);
+    if (!own || keys > kWindowTokens) LoadWindow(block, s, item, w, turn);
     if (centred) {
       ForEach(block, kWindowTokens * dim, [&](int i) {
         float& x = s.x[i / dim * s.kStride + i % dim];

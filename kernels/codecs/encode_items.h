@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/codecs/code.h"
-#include "kernels/codecs/codec_tables.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/math.h"
 #include "kernels/types.h"
 

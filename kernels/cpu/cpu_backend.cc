@@ -7,9 +7,10 @@
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/learn/oja_cpu.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/scan/scan.h"
 #include "kernels/ops/score_keys/score_keys_cpu.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "kernels/ops/select/select.h"

@@ -5,8 +5,7 @@
 
 #include "hwy/highway.h"
 #include "hwy/targets.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 
 namespace seine::cpu {
 namespace {

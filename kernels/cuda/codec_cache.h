@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/cuda/stream_context.h"
 
 namespace seine::cuda {

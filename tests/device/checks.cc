@@ -4,6 +4,8 @@
 #include <functional>
 #include <random>
 
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/cuda/device.h"
 #include "tests/device/suite.h"
 #include "tests/device/zone.h"

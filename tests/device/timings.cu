@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/stream_context.h"

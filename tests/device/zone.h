@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/ops/search/search.h"
 
 namespace seine::device {

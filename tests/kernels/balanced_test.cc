@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "tests/kernels/test_util.h"
 

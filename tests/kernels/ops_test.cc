@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "kernels/codecs/rsq/lloyd_max.h"
+#include "kernels/codecs/rsq/ops.h"
+#include "kernels/codecs/rsq/rsq.h"
 #include "tests/kernels/same_bits.h"
 #include "tests/kernels/test_util.h"
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/code.h"
 #include "kernels/ops/score_keys/score_keys.h"
 

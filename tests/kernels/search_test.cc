@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
 

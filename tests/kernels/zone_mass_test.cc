@@ -8,6 +8,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/balanced/errors.h"
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
 

@@ -6,13 +6,18 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/balanced/errors.h"
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
+#include "kernels/codecs/balanced/ops.h"
+#include "kernels/codecs/balanced/tables.h"
 #include "kernels/codecs/code.h"
-#include "kernels/codecs/codec_tables.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/codecs/codec_util.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/recall_target.h"
 
 namespace seine {
@@ -115,20 +120,21 @@ class BalancedCodec final : public Codec {
     t.kind = CodecKind::kBalanced;
     t.layout = layout_;
     t.centre = Centre::kWindow;
-    t.query_map = view(query_map_);
-    t.deviation = view(deviation_);
-    t.cells = view(cells_);
-    t.coarse_order = view(coarse_order_);
-    t.key_map = view(tables_.map);
-    t.key_scale = view(tables_.scale);
-    t.lambda = view(tables_.lambda);
-    t.error_shares = view(error_shares_);
-    t.fine_shrink = fine_shrink_;
-    t.quantiser = {&AllGaussianTables(), 1};
-    t.fine_steps = view(fine_steps_.steps);
-    t.coarse_steps = view(fine_steps_.coarse);
-    t.mixed_from = view(fine_steps_.mixed_from);
-    t.plain_from = view(fine_steps_.plain_from);
+    BalancedViews& v = t.balanced;
+    v.query_map = view(query_map_);
+    v.deviation = view(deviation_);
+    v.cells = view(cells_);
+    v.coarse_order = view(coarse_order_);
+    v.key_map = view(tables_.map);
+    v.key_scale = view(tables_.scale);
+    v.lambda = view(tables_.lambda);
+    v.error_shares = view(error_shares_);
+    v.fine_shrink = fine_shrink_;
+    v.quantiser = {&AllGaussianTables(), 1};
+    v.fine_steps = view(fine_steps_.steps);
+    v.coarse_steps = view(fine_steps_.coarse);
+    v.mixed_from = view(fine_steps_.mixed_from);
+    v.plain_from = view(fine_steps_.plain_from);
     return t;
   }
 
@@ -361,5 +367,28 @@ CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int cen
 std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options) {
   return std::make_shared<BalancedCodec>(options);
 }
+
+const CodecTraits kBalancedTraits = {
+    .name = "balanced",
+    .needs_profile = true,
+    .predicts_noise = true,
+    .centres = {Centre::kWindow},
+    .coarse_modes = {Coarse::kSignIp},
+    .most_code_bytes = kMaxBalancedBytes,
+    .layout =
+        [](const CodecSpec& spec) {
+          const auto bits = [&](double each) { return static_cast<int>(std::lround(each * spec.head_dim)); };
+          return BalancedLayout(spec.head_dim, bits(spec.coarse_bits), bits(spec.total_bits), spec.centre_tokens);
+        },
+    .make =
+        [](const CodecSpec& spec, const CodecTransform* transform) {
+          assert(transform != nullptr);
+          const CodecTransform& t = *transform;
+          return MakeBalancedCodec(
+              {spec.head_dim, t.key_map, t.query_map, t.lambda, t.coarse_bits, t.total_bits, spec.centre_tokens});
+        },
+    .distortion = [](int total, int kept) { return double{GaussianQuantiserOf(total).distortion[kept]}; },
+    .query_table_bytes = [](int head_dim) { return 1.0 * head_dim * head_dim * sizeof(float); },
+};
 
 }  // namespace seine

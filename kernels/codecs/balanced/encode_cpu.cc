@@ -15,8 +15,9 @@
 #include <cstring>
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/codecs/balanced/ops.h"
+#include "kernels/codecs/balanced/tables.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/math.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -10,7 +10,9 @@
 #include <cstdint>
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
+#include "kernels/codecs/balanced/tables.h"
 #include "kernels/codecs/encode_cuda.h"
+#include "kernels/codecs/registry.h"
 
 namespace seine::cuda {
 
@@ -83,7 +85,7 @@ SEINE_BODY void Multiply(Block& block, BalancedShared<kDim>& s, const CodecTable
           x_high[lane].word[part] = x.high;
           x_low[lane].word[part] = x.low;
         }
-        const int16_t* column = codec.key_map.data + (column_of(lane) + lane % kWarp / 4) * dim + depth + j;
+        const int16_t* column = codec.balanced.key_map.data + (column_of(lane) + lane % kWarp / 4) * dim + depth + j;
         for (int part = 0; part < 2; ++part) {
           const bool inside = depth + part * 16 < dim;  // head_dim is a multiple of 16
           const Bytes4 w = inside ? SplitBytes(column + part * 16) : Bytes4{0, 0};
@@ -102,7 +104,8 @@ SEINE_BODY void Multiply(Block& block, BalancedShared<kDim>& s, const CodecTable
         const uint32_t sum = (static_cast<uint32_t>(high[lane].sum[part]) << 16) +
                              (static_cast<uint32_t>(middle[lane].sum[part]) << 8) +
                              static_cast<uint32_t>(low[lane].sum[part]) + (static_cast<uint32_t>(s.row_sum[key]) << 7);
-        s.window.x[i * kWindowTokens + key] = static_cast<float>(static_cast<int32_t>(sum)) * codec.key_scale.data[i];
+        s.window.x[i * kWindowTokens + key] =
+            static_cast<float>(static_cast<int32_t>(sum)) * codec.balanced.key_scale.data[i];
       }
     });
   }
@@ -122,7 +125,7 @@ SEINE_BODY void PutBits(uint32_t* row, int at, uint32_t value) {
 template <typename Block, int kDim>
 SEINE_BODY void Quantise(Block& block, BalancedShared<kDim>& s, const CodecTables& codec) {
   const int dim = codec.layout.head_dim;
-  const GaussianTables& q = *codec.quantiser.data;
+  const GaussianTables& q = *codec.balanced.quantiser.data;
   const float share = 1.0f / static_cast<float>(dim);
   ForEach(block, kWindowTokens * (kRowWords + 1), [&](int i) { s.rows[i] = 0; });
   ForEach(block, kWindowTokens, [&](int key) {
@@ -137,7 +140,7 @@ SEINE_BODY void Quantise(Block& block, BalancedShared<kDim>& s, const CodecTable
   });
   ForEach(block, dim * kWindowTokens, [&](int n) {
     const int key = n % kWindowTokens, i = n / kWindowTokens;
-    const BalancedCell place = codec.cells.data[i];
+    const BalancedCell place = codec.balanced.cells.data[i];
     const int total = place.total_bits, kept = place.coarse_bits, rest = total - kept;
     if (total == 0) return;
     const float z = s.window.x[n] * s.inverse[key], u = std::fabs(z);
@@ -156,17 +159,17 @@ SEINE_BODY void Quantise(Block& block, BalancedShared<kDim>& s, const CodecTable
 // coordinates in the coarse code and in the whole.
 template <typename Block, int kDim>
 SEINE_BODY void SumFactors(Block& block, BalancedShared<kDim>& s, const CodecTables& codec) {
-  const GaussianTables& q = *codec.quantiser.data;
+  const GaussianTables& q = *codec.balanced.quantiser.data;
   ForEach(block, 4 * kWindowTokens, [&](int n) {
     const int key = n % kWindowTokens, which = n / kWindowTokens;
     float sum = 0;
     for (int i = 0; i < codec.layout.head_dim; ++i) {
-      const int total = codec.cells.data[i].total_bits, kept = codec.cells.data[i].coarse_bits;
+      const int total = codec.balanced.cells.data[i].total_bits, kept = codec.balanced.cells.data[i].coarse_bits;
       if (total == 0 || (which < 2 && kept == 0)) continue;
       const float u = std::fabs(s.window.x[i * kWindowTokens + key] * s.inverse[key]);
       const int bin = s.cells[i * kWindowTokens + key];
       const float level = which == 1 ? q.merged[total][kept][bin >> (total - kept)] : q.levels[total][bin];
-      sum = sum + u * codec.lambda.data[i] * (which % 2 == 0 ? u : level);
+      sum = sum + u * codec.balanced.lambda.data[i] * (which % 2 == 0 ? u : level);
     }
     s.sums[which][key] = sum;
   });
@@ -210,7 +213,8 @@ struct EncodeBalancedBody {
   SEINE_BODY void operator()(Block& block, BalancedShared<kDim>& s, const EncodeArgs& args) const {
     const EncodeUnit unit = args.units[block.index().x];
     const EncodeItem& item = args.items[unit.item];
-    ForEachWindow(block, s.window, item, unit.first, [&](int first) { EncodeBalancedWindow(block, s, item, first); });
+    ForEachWindow(
+        block, s.window, item, unit.first, [] {}, [&](int first) { EncodeBalancedWindow(block, s, item, first); });
   }
 };
 

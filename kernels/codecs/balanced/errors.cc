@@ -1,4 +1,4 @@
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/codecs/balanced/errors.h"
 
 #include <cstddef>
 

@@ -13,8 +13,8 @@
 // clang-format on
 #include <cstring>
 
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/codecs/balanced/ops.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/math.h"
 
 HWY_BEFORE_NAMESPACE();

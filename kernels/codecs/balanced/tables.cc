@@ -1,5 +1,5 @@
 // The order in which the fine stage reads a balanced code's coordinates.
-#include "kernels/codecs/codec_tables.h"
+#include "kernels/codecs/balanced/tables.h"
 
 #include <algorithm>
 

@@ -11,8 +11,9 @@
 // clang-format on
 #include <cstring>
 
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/codecs/rsq/ops.h"
+#include "kernels/codecs/rsq/tables.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/math.h"
 
 HWY_BEFORE_NAMESPACE();

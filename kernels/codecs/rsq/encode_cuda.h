@@ -15,6 +15,33 @@ struct RsqShared {
   float squares[kWindowTokens], absolutes[kWindowTokens];
 };
 
+// rows.h, Rotate, of coordinates [begin, begin + size) of the window.
+template <typename Block, int kDim>
+SEINE_BODY void RotateWindow(Block& block, WindowShared<kDim>& s, int begin, int size, const float* signs) {
+  ForEach(block, kWindowTokens * size, [&](int i) {
+    float& x = s.x[i / size * s.kStride + begin + i % size];
+    x = x * signs[i % size];
+  });
+  for (int h = 1; h < size; h *= 2) {
+    ForEach(block, kWindowTokens * size / 2, [&](int i) {
+      const int row = i / (size / 2), pair = i % (size / 2);
+      float* x = s.x + row * s.kStride + begin + pair / h * 2 * h + pair % h;
+      const float a = x[0], b = x[h];
+      x[0] = a + b;
+      x[h] = a - b;
+    });
+  }
+}
+
+// The window in s.x into the rotated space.
+template <typename Block, int kDim>
+SEINE_BODY void RotateWindow(Block& block, WindowShared<kDim>& s, int dim, const float* signs) {
+  int size = 32;  // the largest power of two <= dim
+  while (size * 2 <= dim) size *= 2;
+  RotateWindow(block, s, 0, size, signs);
+  if (size < dim) RotateWindow(block, s, dim - size, size, signs + size);
+}
+
 // Subvector b of one key: signs into the coarse tile, magnitude bins into the record. Returns the weight r_b^2 /
 // alpha_b.
 SEINE_BODY inline float EncodeSubvector(const float* x, const RsqTables& tables, int b, int subvectors, uint8_t* sign,
@@ -58,8 +85,9 @@ SEINE_BODY void EncodeRsqWindow(Block& block, RsqShared<kDim>& s, const EncodeIt
       *byte_at(key, b) = 0;
       return;
     }
-    s.weights[key * subvectors + b] = EncodeSubvector(window.x + key * window.kStride + b * 8, item.codec->rsq, b,
-                                                      subvectors, byte_at(key, b), fine + key * layout.fine_bytes);
+    s.weights[key * subvectors + b] =
+        EncodeSubvector(window.x + key * window.kStride + b * 8, item.codec->rsq.magnitudes, b, subvectors,
+                        byte_at(key, b), fine + key * layout.fine_bytes);
   });
   SumRows(block, window, dim, s.squares, [](float x) { return x * x; });
   SumRows(block, window, dim, s.absolutes, [](float x) { return std::fabs(x); });
@@ -82,7 +110,11 @@ struct EncodeRsqBody {
   SEINE_BODY void operator()(Block& block, RsqShared<kDim>& s, const EncodeArgs& args) const {
     const EncodeUnit unit = args.units[block.index().x];
     const EncodeItem& item = args.items[unit.item];
-    ForEachWindow(block, s.window, item, unit.first, [&](int first) { EncodeRsqWindow(block, s, item, first); });
+    const CodecTables& codec = *item.codec;
+    ForEachWindow(
+        block, s.window, item, unit.first,
+        [&] { RotateWindow(block, s.window, codec.layout.head_dim, codec.rsq.signs.data); },
+        [&](int first) { EncodeRsqWindow(block, s, item, first); });
   }
 };
 

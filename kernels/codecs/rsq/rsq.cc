@@ -5,13 +5,15 @@
 #include <cassert>
 #include <cmath>
 
-#include "kernels/codecs/code.h"
-#include "kernels/codecs/codec_tables.h"
 #include "kernels/codecs/codec_util.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/codecs/rsq/lloyd_max.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/codecs/rsq/ops.h"
+#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/rsq/tables.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/rows/rows.h"
 
 namespace seine {
 namespace {
@@ -44,14 +46,21 @@ std::vector<float> MakeSigns(int dim, uint64_t seed) {
   return signs;
 }
 
+CodeLayout LayoutOf(const RsqOptions& o) {
+  CodeLayout layout;
+  layout.head_dim = o.head_dim;
+  layout.coarse_bytes = (o.head_dim / kSubvector + 3) / 4 * 4;
+  layout.fine_bytes = o.head_dim / 2;  // three bit planes and head_dim / 8 weights
+  layout.centre_tokens = o.centre == Centre::kWindow ? o.centre_tokens : 0;
+  return layout;
+}
+
+RsqOptions OptionsOf(const CodecSpec& spec) { return {spec.head_dim, spec.seed, spec.centre, spec.centre_tokens}; }
+
 class RsqCodec final : public Codec {
  public:
-  explicit RsqCodec(const RsqOptions& o) : options_(o), tables_(MakeTables()), signs_(MakeSigns(o.head_dim, o.seed)) {
-    layout_.head_dim = o.head_dim;
-    layout_.coarse_bytes = (o.head_dim / kSubvector + 3) / 4 * 4;
-    layout_.fine_bytes = o.head_dim / 2;  // three bit planes and head_dim / 8 weights
-    layout_.centre_tokens = o.centre == Centre::kWindow ? o.centre_tokens : 0;
-  }
+  explicit RsqCodec(const RsqOptions& o)
+      : options_(o), layout_(LayoutOf(o)), tables_(MakeTables()), signs_(MakeSigns(o.head_dim, o.seed)) {}
 
   const CodeLayout& layout() const override { return layout_; }
   Centre centre() const override { return options_.centre; }
@@ -60,8 +69,8 @@ class RsqCodec final : public Codec {
     t.kind = CodecKind::kRsq;
     t.layout = layout_;
     t.centre = options_.centre;
-    t.rsq = tables_;
-    t.signs = {signs_.data(), static_cast<uint32_t>(signs_.size())};
+    t.rsq.magnitudes = tables_;
+    t.rsq.signs = {signs_.data(), static_cast<uint32_t>(signs_.size())};
     return t;
   }
 
@@ -168,14 +177,27 @@ class RsqCodec final : public Codec {
     StoreNibbleTables(sums, nibbles, layout_.coarse_bytes, out);
   }
 
-  RsqOptions options_;
-  CodeLayout layout_;
-  RsqTables tables_;
-  std::vector<float> signs_;
+  const RsqOptions options_;
+  const CodeLayout layout_;
+  const RsqTables tables_;
+  const std::vector<float> signs_;
 };
 
 }  // namespace
 
 std::shared_ptr<const Codec> MakeRsqCodec(const RsqOptions& options) { return std::make_shared<RsqCodec>(options); }
+
+const CodecTraits kRsqTraits = {
+    .name = "rsq",
+    .needs_profile = false,
+    .predicts_noise = false,
+    .centres = {Centre::kWindow, Centre::kGlobal, Centre::kNone},
+    .coarse_modes = {Coarse::kSignIp, Coarse::kCollision},
+    .most_code_bytes = 0,
+    .layout = [](const CodecSpec& spec) { return LayoutOf(OptionsOf(spec)); },
+    .make = [](const CodecSpec& spec, const CodecTransform*) { return MakeRsqCodec(OptionsOf(spec)); },
+    .distortion = nullptr,
+    .query_table_bytes = [](int head_dim) { return 2.0 * head_dim * sizeof(float); },
+};
 
 }  // namespace seine

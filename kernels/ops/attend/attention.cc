@@ -9,10 +9,11 @@
 #include <optional>
 
 #include "kernels/codecs/codec_util.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/math.h"
 #include "kernels/ops/attend/weighted_rows.h"
 #include "kernels/ops/low_rank/low_rank_products.h"
+#include "kernels/ops/rows/rows.h"
+#include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 
 namespace seine::cpu {

@@ -1,5 +1,5 @@
 // The second half of attention, sums of value rows, each with a weight of its own for every query head; and both halves
-// for the int8 means of windows (window_means.h). Every operation gives the same bits on every target (ops.h).
+// for the int8 means of windows (window_means.h). Every operation gives the same bits on every target (cpu/targets.h).
 #ifndef SEINE_KERNELS_OPS_ATTEND_WEIGHTED_ROWS_H_
 #define SEINE_KERNELS_OPS_ATTEND_WEIGHTED_ROWS_H_
 

@@ -8,7 +8,7 @@
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include "kernels/cpu/prefetch.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/attend/weighted_rows.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,6 +4,7 @@
 #include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 #include "kernels/ops/attend/weighted_rows.h"
+#include "kernels/ops/rows/rows.h"
 
 namespace seine::cpu::scalar {
 namespace {

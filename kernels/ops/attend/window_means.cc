@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/codecs/codec_util.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/ops/rows/rows.h"
 
 namespace seine {
 

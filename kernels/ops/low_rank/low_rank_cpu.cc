@@ -4,10 +4,10 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/ops/low_rank/turn_row.h"
 #include "kernels/ops/matrix/matrix.h"
+#include "kernels/ops/rows/rows.h"
 #include "kernels/stop.h"
 
 namespace seine::cpu {

@@ -3,7 +3,7 @@
 //   <q, U y> = <U^T q, y>  and  sum_i w_i U y_i = U sum_i w_i y_i:
 // D r products once a version of the basis, and r a row. Keys that live before RoPE are rebuilt and turned instead;
 // rows kept full-rank are read as they are. Every operation gives the same bits on every target: sums run in 16 lanes
-// and one tree over a row (ops.h), and in order over rows (weighted_rows.h).
+// and one tree over a row (cpu/targets.h), and in order over rows (weighted_rows.h).
 #ifndef SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_PRODUCTS_H_
 #define SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_PRODUCTS_H_
 

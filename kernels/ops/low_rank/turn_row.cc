@@ -6,7 +6,7 @@
 // clang-format off
 #include "hwy/highway.h"
 // clang-format on
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/low_rank/turn_row.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -7,8 +7,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/mass/mass_ops.h"
 
 HWY_BEFORE_NAMESPACE();

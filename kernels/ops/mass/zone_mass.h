@@ -28,10 +28,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/codecs/code.h"
-#include "kernels/codecs/codec_tables.h"
 #include "kernels/math.h"
 #include "kernels/ops/scan/recall_target.h"
 #include "kernels/ops/search/search.h"
@@ -111,23 +109,6 @@ SEINE_HD inline void SetRest(uint32_t rest, uint32_t size, uint32_t chosen, floa
   m->weight = LogPositive(static_cast<float>(rest) / static_cast<float>(size - chosen));
   m->shift = chosen == 0 ? 0.0f : excess / (static_cast<float>(chosen) + kTrustedChosen);
 }
-
-// Predicts rsq's errors; `norm` is the query's in units of coarse_step. A key's signs times its factor |x|^2 / |x|_1
-// miss the key by a vector of square f^2 D - |x|^2, and |x|_1^2 = 2/pi D |x|^2 for a rotated key: by f sqrt(D (1 -
-// 2/pi)), in a direction that a rotated query meets with |q| / sqrt(D). Four bits of a subvector's coordinate leave
-// .0095 of its square.
-SEINE_HD inline PredictedErrors RsqErrors(float norm) {
-  constexpr float kSigns = 0.602810275f, kFineLeft = 0.0095f, kFineSpread = 0.0777688f;  // sqrt(2/pi kFineLeft)
-  return {kSigns * norm, 0.0f, 1.0f - kFineLeft, kFineSpread * norm};
-}
-
-// Predicts the balanced code's errors: added^2, unseen^2 and fine_spread^2 of each coordinate's square weight lambda_i
-// q'_i^2. With rho_i its distortion at its coarse bits and k the lambda-weighted mean of 1 - rho over the coded
-// coordinates, a key's scale is k f: its coordinate is k f z where the code has f z^, and E[(k f z - f z^)^2] = f^2 ((k
-// - (1 - rho_i))^2 + (1 - rho_i) rho_i); of a coordinate without coarse bits it is all of (k f)^2. The whole code
-// leaves (k f)^2 rho_i at its own distortion; *fine_shrink: k of the whole code.
-std::vector<ErrorShare> ErrorShares(const std::vector<float>& lambda, const std::vector<uint8_t>& coarse_bits,
-                                    const std::vector<uint8_t>& total_bits, float* fine_shrink);
 
 }  // namespace seine
 

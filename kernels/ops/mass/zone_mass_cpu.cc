@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/ops.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/mass_ops.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/rows/rows.h"
+#include "kernels/ops/select/select.h"
 
 namespace seine::cpu {
 

@@ -6,7 +6,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/matrix/matrix.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-// Conversions, rotation, means and dot products of rows: the float operations of ops.h, for every Highway target.
+// Conversions, rotation, means and dot products of rows: the float operations of rows.h, for every Highway target.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/ops/rows/rows_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -10,9 +10,9 @@
 #include <bit>
 #include <cassert>
 
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/ops/rows/rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace seine::cpu::HWY_NAMESPACE {

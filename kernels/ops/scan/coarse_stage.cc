@@ -10,12 +10,13 @@
 #include <numeric>
 
 #include "kernels/codecs/codec_util.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/collision.h"
 #include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/scan/scan.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 

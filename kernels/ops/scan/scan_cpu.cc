@@ -11,10 +11,12 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/math.h"
+#include "kernels/ops/rows/rows.h"
+#include "kernels/ops/scan/scan.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL

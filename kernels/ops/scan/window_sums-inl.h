@@ -17,9 +17,9 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/prefetch.h"
-#include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 #include "kernels/ops/rows/dot8-inl.h"
+#include "kernels/ops/scan/scan.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/prefetch.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
 #include "kernels/ops/score_keys/score_keys_cpu.h"
 #include "kernels/stop.h"
 

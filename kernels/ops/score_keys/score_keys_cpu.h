@@ -1,5 +1,5 @@
 // The memory-bound operations of eviction: one score a key against one anchor, and running sums of keys. Each key is
-// read once, in its own type. Every operation gives the same bits on every target (ops.h).
+// read once, in its own type. Every operation gives the same bits on every target (cpu/targets.h).
 #ifndef SEINE_KERNELS_OPS_SCORE_KEYS_SCORE_KEYS_CPU_H_
 #define SEINE_KERNELS_OPS_SCORE_KEYS_SCORE_KEYS_CPU_H_
 

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/ops/low_rank/low_rank.h"
 #include "kernels/types.h"
 
 namespace seine {
 
-enum class Coarse : uint8_t { kSignIp = 0, kCollision = 1 };
 enum class Scope : uint8_t { kPerKvHead = 0, kPerQHead = 1 };
 // How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention". kSoftmaxSum's
 // weights are shares of the estimated mass of the zone and the dense runs.

@@ -6,11 +6,11 @@
 #include <cassert>
 #include <cmath>
 
-#include "kernels/cpu/ops.h"
 #include "kernels/math.h"
 #include "kernels/ops/low_rank/low_rank_products.h"
 #include "kernels/ops/mass/zone_mass.h"
 #include "kernels/ops/mass/zone_mass_cpu.h"
+#include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/coarse_stage.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"

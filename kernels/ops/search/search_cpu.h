@@ -1,5 +1,4 @@
-// One search task on the calling thread: the pipeline of kernels/ops/search/search.h over the vector operations of
-// ops.h.
+// One search task on the calling thread: the pipeline of kernels/ops/search/search.h over vector operations.
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/codecs/code.h"
-#include "kernels/codecs/codec_tables.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/cuda/block.h"
 #include "kernels/ops/scan/recall_target.h"
 #include "kernels/ops/search/search.h"

@@ -6,8 +6,6 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/cpu/ops.h"
-
 namespace seine {
 namespace {
 

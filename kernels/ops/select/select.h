@@ -23,6 +23,27 @@ Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch
 // `out` is overwritten.
 void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out);
 
+namespace cpu {
+
+// Smallest and largest of scores[n], n >= 1; how many exceed a value.
+void Range(const float* scores, size_t n, float* smallest, float* largest);
+size_t CountAbove(const float* scores, size_t n, float value);
+// Scores in (low, high] to out, in order; out has room for 16 more, or is `scores` itself.
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
+// Places of the scores that a cut keeps, ascending. Returns how many; out has room for 16 more.
+size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
+
+// The plain twins, which every target equals bit for bit.
+namespace scalar {
+
+void Range(const float* scores, size_t n, float* smallest, float* largest);
+size_t CountAbove(const float* scores, size_t n, float value);
+void GatherBetween(const float* scores, size_t n, float low, float high, float* out);
+size_t PlacesAbove(const float* scores, size_t n, const Cut& cut, uint32_t* out);
+
+}  // namespace scalar
+
+}  // namespace cpu
 }  // namespace seine
 
 #endif  // SEINE_KERNELS_OPS_SELECT_SELECT_H_

@@ -9,8 +9,8 @@
 // clang-format on
 #include <bit>
 
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/ops/select/select.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace seine::cpu::HWY_NAMESPACE {

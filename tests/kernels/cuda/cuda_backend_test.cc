@@ -1,6 +1,7 @@
 // The CUDA backend over a device whose memory the host cannot touch: the CPU backend's answers, and every call of the
 // device failing once.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/codecs/rsq/rsq.h"
 
 #include <gtest/gtest.h>
 

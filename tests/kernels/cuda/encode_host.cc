@@ -1,7 +1,6 @@
 #include "tests/kernels/cuda/encode_host.h"
 
-#include "kernels/codecs/balanced/encode_cuda.h"
-#include "kernels/codecs/rsq/encode_cuda.h"
+#include "kernels/codecs/registry_cuda.h"
 #include "tests/kernels/cuda/host_block.h"
 
 namespace seine::cuda {
@@ -10,11 +9,10 @@ namespace {
 template <int kDim>
 void Run(const EncodeArgs& args, uint64_t seed) {
   const BlockIndex grid = {args.num_units, 1};
-  if (args.kind == CodecKind::kRsq) {
-    RunGridOnHost<RsqShared<kDim>>(grid, kEncodeLanes, seed, args, EncodeRsqBody());
-  } else {
-    RunGridOnHost<BalancedShared<kDim>>(grid, kEncodeLanes, seed, args, EncodeBalancedBody());
-  }
+  WithEncoder<kDim>(args.kind, [&](auto encoder) {
+    using Encoder = decltype(encoder);
+    RunGridOnHost<typename Encoder::Shared>(grid, kEncodeLanes, seed, args, typename Encoder::Body());
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/device/zone.h"
 #include "tests/kernels/cuda/host_device.h"

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/cuda/search_host.h"
 #include "tests/kernels/test_util.h"

@@ -1,33 +1,18 @@
-// What a codec computes with, as plain views: the same struct describes tables in the codec's own memory
-// (Codec::Tables) and a copy of them on a device. Internal to kernels/.
-#ifndef SEINE_KERNELS_CODECS_CODEC_TABLES_H_
-#define SEINE_KERNELS_CODECS_CODEC_TABLES_H_
+// What the balanced code computes with, on host and device.
+#ifndef SEINE_KERNELS_CODECS_BALANCED_TABLES_H_
+#define SEINE_KERNELS_CODECS_BALANCED_TABLES_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/table.h"
 
 namespace seine {
 
-enum class CodecKind : uint8_t { kRsq = 0, kBalanced = 1 };
-
-template <typename T>
-struct Table {
-  const T* data = nullptr;
-  uint32_t size = 0;  // elements
-};
-template <typename T>
-Table(const T*, uint32_t) -> Table<T>;  // implied, but for clang 14
-
-// The quantiser of rsq as kernels use it; levels8[t] = levels[t] * 127 / levels[7], rounded.
-// The bin of |x_j| in a subvector of norm r counts the t with x_j^2 > thresholds2[t] * r^2: no root is taken.
-struct RsqTables {
-  float thresholds2[7];  // squares of tau
-  float levels[8];
-  uint8_t levels8[8];
-};
+// Coarse row and record of a key, without its factor: what the fine stage holds in one register.
+inline constexpr int kMaxBalancedBytes = 64;
 
 // Where the balanced code keeps one coordinate: its index has total_bits; the leading coarse_bits lie at bit coarse_at
 // of the coarse row (within one nibble), the others at bit fine_at of the record (least significant first).
@@ -56,22 +41,13 @@ struct FineSteps {
 };
 FineSteps MakeFineSteps(const std::vector<BalancedCell>& cells);
 
-// Thread safety: read only. Pointers live as long as the codec, or as the device's copy.
-// Shares of a balanced coordinate's squared weight (zone_mass.h, ErrorShares).
+// Shares of a balanced coordinate's squared weight (errors.h).
 struct ErrorShare {
   float added = 0, unseen = 0, fine = 0;
 };
 
-struct CodecTables {
-  CodecKind kind = CodecKind::kRsq;
-  CodeLayout layout;
-  Centre centre = Centre::kNone;
-
-  // rsq
-  RsqTables rsq = {};
-  Table<float> signs;  // of the rotation: [P], or [2P] where head_dim is no power of two (cpu/ops.h, Rotate)
-
-  // balanced
+// Views of a codec's tables (registry.h, CodecTables).
+struct BalancedViews {
   Table<float> query_map;          // [head_dim][head_dim]
   Table<float> deviation;          // [head_dim] sqrt(lambda)
   Table<BalancedCell> cells;       // [head_dim]
@@ -85,27 +61,26 @@ struct CodecTables {
   Table<CoarseStep> coarse_steps;
   Table<uint16_t> mixed_from, plain_from;
   Table<GaussianTables> quantiser;  // [1]
-};
 
-// visit(table) for every table that a codec may have, by reference: to copy them and set where they lie.
-template <typename Visit>
-void ForEachTable(CodecTables* tables, Visit visit) {
-  visit(tables->signs);
-  visit(tables->query_map);
-  visit(tables->deviation);
-  visit(tables->cells);
-  visit(tables->coarse_order);
-  visit(tables->key_map);
-  visit(tables->key_scale);
-  visit(tables->lambda);
-  visit(tables->error_shares);
-  visit(tables->fine_steps);
-  visit(tables->coarse_steps);
-  visit(tables->mixed_from);
-  visit(tables->plain_from);
-  visit(tables->quantiser);
-}
+  // visit(table) for every table, by reference: to copy them and set where they lie.
+  template <typename Visit>
+  void ForEachTable(Visit visit) {
+    visit(query_map);
+    visit(deviation);
+    visit(cells);
+    visit(coarse_order);
+    visit(key_map);
+    visit(key_scale);
+    visit(lambda);
+    visit(error_shares);
+    visit(fine_steps);
+    visit(coarse_steps);
+    visit(mixed_from);
+    visit(plain_from);
+    visit(quantiser);
+  }
+};
 
 }  // namespace seine
 
-#endif  // SEINE_KERNELS_CODECS_CODEC_TABLES_H_
+#endif  // SEINE_KERNELS_CODECS_BALANCED_TABLES_H_
