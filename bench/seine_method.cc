@@ -110,7 +110,7 @@ class SeineMethod : public Method {
     const ConstRows view{rows.data(), static_cast<size_t>(dim) * SizeOf(DType::kFloat16), DType::kFloat16};
     SharedCentre centre;
     if (codec.centre() == Centre::kGlobal) centre = codec.MakeSharedCentre(view, count);
-    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count), Place::kStore);  // the host's memory
+    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count), MemorySpace::kStore);  // the host's memory
     if (!codes) return absl::ResourceExhaustedError("no memory to time the encoder in");
     const CodePlanes planes = PlanesAt(codec.layout(), count, codes.data());
     for (int round = 0; round <= kEncodeRounds; ++round) {  // the first one touches the memory

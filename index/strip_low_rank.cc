@@ -171,7 +171,7 @@ void Strip::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowR
 // Keys of dense tokens [begin, end), read at once into memory that the backend reads.
 absl::StatusOr<DenseRun> Strip::RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const {
   const int64_t dim = context_->config.geometry.head_dim;
-  owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), Place::kStore));
+  owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), MemorySpace::kStore));
   if (!owner->back()) return NoBuffer(*context_->backend);
   auto* const rows = reinterpret_cast<float*>(owner->back().data());
   ReadRange(head, begin, end, rows, nullptr);
@@ -192,7 +192,7 @@ absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* to
   std::vector<RebuildTask> tasks;
   for (const bool of_values : {false, true}) {
     Buffer* const out = of_values ? &storage->values : &storage->keys;
-    *out = backend->Allocate(chunk_tokens * g.head_dim * sizeof(float), Place::kStore);
+    *out = backend->Allocate(chunk_tokens * g.head_dim * sizeof(float), MemorySpace::kStore);
     if (!*out) return NoBuffer(*backend);
     (of_values ? storage->value_chunk : storage->key_chunk) = out->data();
     (of_values ? tokens->values : tokens->keys) = {of_values ? &storage->value_chunk : &storage->key_chunk,

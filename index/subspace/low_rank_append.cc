@@ -51,7 +51,7 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
   const LowRankOptions& o = shape_->options;
   Planned planned;
   const int64_t tracker_bytes = TrackerBytes((trackers_ == nullptr ? 0 : trackers_->keys.waiting()) + count);
-  const bool apart = ledger_->backend()->codes_apart();
+  const bool apart = ledger_->backend()->codes_on_device();
   int64_t bytes = tracker_bytes, device_bytes = 0, in_version = 0;
   for (const Run& run : runs_) {
     in_version += run.block->version == runs_.back().block->version ? run.block->tokens : 0;

@@ -197,7 +197,7 @@ void LowRankStore::AppendRuns(bool of_values, Reader reader, int64_t begin, std:
     const Block& block = *run.block;
     const Offsets at = OffsetsOf(block.tokens, block.kept);
     const uint8_t* const data = block.memory.data();
-    const bool on_device = reader == Reader::kBackend && ledger_->backend()->codes_apart();
+    const bool on_device = reader == Reader::kBackend && ledger_->backend()->codes_on_device();
     const uint8_t* bases = (on_device ? block.version->device : block.version->memory).data();
     if (of_values) bases += int64_t{o.head_dim} * o.key_rank * 2;
     LowRankRun& made = runs->emplace_back();

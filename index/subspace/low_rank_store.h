@@ -143,7 +143,7 @@ class LowRankStore {
   // U^T as fp16: of keys [key_rank][D], then of values.
   struct Version {
     Memory memory;
-    Memory device;  // the same in Place::kCodes, where that is apart
+    Memory device;  // the same in MemorySpace::kCodes, where that is apart
   };
   // Codes of keys [tokens][key_rank], of values; keys kept full-rank [kept][D], values: all in the index's dtype. Then
   // their places in the block, uint16 [kept] ascending.

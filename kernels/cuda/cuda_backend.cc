@@ -23,62 +23,62 @@ constexpr int kMostQueries = 4096;
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<Device> device, int threads)
-      : device_(std::move(device)), pool_(threads), lanes_(device_.get()), codecs_(device_.get()) {}
-  Device::Error Open() { return lanes_.Open(); }
+      : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
+  Device::Error Open() { return contexts_.Open(); }
 
   std::string name() const override { return "cuda"; }
   std::string simd_target() const override { return device_->name(); }
   int num_threads() const override { return pool_.size(); }
-  bool codes_apart() const override { return true; }
+  bool codes_on_device() const override { return true; }
   std::string loss() const override {
     if (!lost_) return {};
     const std::lock_guard<std::mutex> lock(mutex_);
     return loss_;
   }
 
-  Buffer Allocate(size_t bytes, Place place) override {
+  Buffer Allocate(size_t bytes, MemorySpace space) override {
     if (bytes == 0 || lost_) return Buffer();
     void* data = nullptr;
     const Device::Error error =
-        place == Place::kCodes ? device_->Allocate(bytes, &data) : device_->AllocateHost(bytes, &data);
+        space == MemorySpace::kCodes ? device_->Allocate(bytes, &data) : device_->AllocateHost(bytes, &data);
     if (OutcomeOf(error, "allocation") != Outcome::kDone) return Buffer();
-    return Buffer(this, place, static_cast<uint8_t*>(data), bytes);
+    return Buffer(this, space, static_cast<uint8_t*>(data), bytes);
   }
   // A device that cannot take memory back is lost.
-  void Free(uint8_t* data, size_t, Place place) override {
-    Must(place == Place::kCodes ? device_->Free(data) : device_->FreeHost(data), "freeing");
+  void Free(uint8_t* data, size_t, MemorySpace space) override {
+    Must(space == MemorySpace::kCodes ? device_->Free(data) : device_->FreeHost(data), "freeing");
   }
 
   Outcome Copy(const CopyTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
-    const LanePool::Handle lane = lanes_.Acquire();
+    const StreamPool::Handle context = contexts_.Acquire();
     Device::Error error = Device::kNoError;
     for (int i = 0; i < count && error == Device::kNoError; ++i) {
-      error = device_->Copy(tasks[i].to, tasks[i].from, tasks[i].bytes, lane->stream);
+      error = device_->Copy(tasks[i].to, tasks[i].from, tasks[i].bytes, context->stream);
     }
-    return Must(Finish(error, lane.get()), "copy");
+    return Must(Finish(error, context.get()), "copy");
   }
 
   Outcome Zero(uint8_t* data, size_t bytes) override {
     if (lost_) return Outcome::kLost;
-    const LanePool::Handle lane = lanes_.Acquire();
-    return Must(Finish(device_->Zero(data, bytes, lane->stream), lane.get()), "zeroing");
+    const StreamPool::Handle context = contexts_.Acquire();
+    return Must(Finish(device_->Zero(data, bytes, context->stream), context.get()), "zeroing");
   }
 
-  // Items are read from page-locked memory: the lane's views hold them without growing.
+  // Items are read from page-locked memory: the context's views hold them without growing.
   Outcome CountCodes(const CountTask* tasks, int count) override {
-    constexpr int kMost = static_cast<int>(Lane::kViewBytes / sizeof(CountItem));
+    constexpr int kMost = static_cast<int>(StreamContext::kViewBytes / sizeof(CountItem));
     if (lost_) return Outcome::kLost;
-    const LanePool::Handle lane = lanes_.Acquire();
+    const StreamPool::Handle context = contexts_.Acquire();
     Device::Error error = Device::kNoError;
     for (int first = 0; first < count && error == Device::kNoError; first += kMost) {
-      auto* items = reinterpret_cast<CountItem*>(lane->views.data());
+      auto* items = reinterpret_cast<CountItem*>(context->views.data());
       const int now = std::min(kMost, count - first);
       for (int i = 0; i < now; ++i) {
         const CountTask& t = tasks[first + i];
         items[i] = {t.planes.coarse, t.layout->coarse_bytes, t.layout->head_dim, t.begin, t.end, t.sign, t.counts};
       }
-      error = Finish(device_->Count({items, now}, lane->stream), lane.get());
+      error = Finish(device_->Count({items, now}, context->stream), context.get());
     }
     return Must(error, "counting");
   }
@@ -90,32 +90,32 @@ class CudaBackend final : public Backend {
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(SumOnDevice(tasks, count, lanes_.Acquire().get()), "summing");
+    return OutcomeOf(SumOnDevice(tasks, count, contexts_.Acquire().get()), "summing");
   }
   Outcome Score(const ScoreTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(ScoreOnDevice(tasks, count, lanes_.Acquire().get()), "scoring");
+    return OutcomeOf(ScoreOnDevice(tasks, count, contexts_.Acquire().get()), "scoring");
   }
   Outcome Select(const SelectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(SelectOnDevice(tasks, count, lanes_.Acquire().get()), "selection");
+    return OutcomeOf(SelectOnDevice(tasks, count, contexts_.Acquire().get()), "selection");
   }
   Outcome Project(const ProjectTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(ProjectOnDevice(tasks, count, lanes_.Acquire().get()), "projection");
+    return OutcomeOf(ProjectOnDevice(tasks, count, contexts_.Acquire().get()), "projection");
   }
   Outcome Rebuild(const RebuildTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(RebuildOnDevice(tasks, count, lanes_.Acquire().get()), "reconstruction");
+    return OutcomeOf(RebuildOnDevice(tasks, count, contexts_.Acquire().get()), "reconstruction");
   }
   Outcome Learn(const LearnTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
-    return OutcomeOf(LearnOnDevice(tasks, count, lanes_.Acquire().get()), "learning");
+    return OutcomeOf(LearnOnDevice(tasks, count, contexts_.Acquire().get()), "learning");
   }
 
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
@@ -123,9 +123,9 @@ class CudaBackend final : public Backend {
  private:
   class EncodeBatch;
 
-  // Waits for what was enqueued, also behind a call that failed, for it may still be reading the lane's memory.
-  Device::Error Finish(Device::Error error, Lane* lane) {
-    const Device::Error ended = device_->Finish(lane->stream);
+  // Waits for what was enqueued, also behind a call that failed, for it may still be reading the context's memory.
+  Device::Error Finish(Device::Error error, StreamContext* context) {
+    const Device::Error ended = device_->Finish(context->stream);
     return error != Device::kNoError ? error : ended;
   }
 
@@ -146,21 +146,21 @@ class CudaBackend final : public Backend {
 
   // The tasks at the places that `batch` lists.
   Device::Error SearchBatch(const SearchTask* tasks, const std::vector<int>& batch, const SearchParams& params,
-                            SearchOutput* outputs, Lane* lane);
+                            SearchOutput* outputs, StreamContext* context);
 
   const std::unique_ptr<Device> device_;
   ThreadPool pool_;
-  LanePool lanes_;
+  StreamPool contexts_;
   CodecCache codecs_;
   std::atomic<bool> lost_{false};
   mutable std::mutex mutex_;
   std::string loss_;  // guarded by mutex_
 };
 
-// Units of keys gathered in a lane's rows until they are full, then encoded together.
+// Units of keys gathered in a context's rows until they are full, then encoded together.
 class CudaBackend::EncodeBatch {
  public:
-  EncodeBatch(Device* device, Lane* lane) : device_(*device), lane_(*lane) {}
+  EncodeBatch(Device* device, StreamContext* context) : device_(*device), context_(*context) {}
 
   Device::Error Add(const EncodeTask& task, const CodecTables* tables) {
     const CodeLayout& layout = task.codec->layout();
@@ -172,7 +172,7 @@ class CudaBackend::EncodeBatch {
     kind_ = KindOf(task);
     head_dim_ = layout.head_dim;
     for (int first = 0; first < task.num_keys;) {
-      int now = static_cast<int>((lane_.rows.size() - used_) / (row_bytes * unit)) * unit;
+      int now = static_cast<int>((context_.rows.size() - used_) / (row_bytes * unit)) * unit;
       if (now == 0 || items_.size() == kMostItems) {
         if (const Device::Error error = Flush(); error != Device::kNoError) return error;
         continue;
@@ -186,7 +186,7 @@ class CudaBackend::EncodeBatch {
 
   Device::Error Flush() {
     if (items_.empty()) return Device::kNoError;
-    ViewWriter views(&lane_);
+    ViewWriter views(&context_);
     Device::Error error =
         views.Reserve(ViewWriter::Room(items_.size() * sizeof(EncodeItem)) +
                       ViewWriter::Room(units_.size() * sizeof(EncodeUnit)) + ViewWriter::Room(centres_.size()));
@@ -202,8 +202,8 @@ class CudaBackend::EncodeBatch {
     args.head_dim = head_dim_;
     args.kind = kind_;
     error = views.Send();
-    if (error == Device::kNoError) error = device_.Encode(args, lane_.stream);
-    const Device::Error ended = device_.Finish(lane_.stream);
+    if (error == Device::kNoError) error = device_.Encode(args, context_.stream);
+    const Device::Error ended = device_.Finish(context_.stream);
     items_.clear(), units_.clear(), centres_.clear(), centre_at_.clear();
     used_ = 0;
     return error != Device::kNoError ? error : ended;
@@ -217,12 +217,12 @@ class CudaBackend::EncodeBatch {
     const CodeLayout& layout = task.codec->layout();
     EncodeItem item;
     item.codec = tables;
-    item.rows = lane_.rows.data() + used_;
+    item.rows = context_.rows.data() + used_;
     item.stride_bytes = row_bytes;
     item.dtype = task.keys.dtype;
     item.out = PlanesFrom(layout, task.out, first);
     for (int i = 0; i < count; ++i, used_ += row_bytes) {
-      memcpy(lane_.rows.data() + used_, task.keys.row(first + i), row_bytes);
+      memcpy(context_.rows.data() + used_, task.keys.row(first + i), row_bytes);
     }
     centre_at_.push_back(-1);
     if (task.shared_centre != nullptr) {
@@ -236,8 +236,8 @@ class CudaBackend::EncodeBatch {
   }
 
   Device& device_;
-  Lane& lane_;
-  size_t used_ = 0;  // of the lane's rows
+  StreamContext& context_;
+  size_t used_ = 0;  // of the context's rows
   std::vector<EncodeItem> items_;
   std::vector<EncodeUnit> units_;
   std::vector<int8_t> centres_;     // shared ones, one after another
@@ -249,13 +249,13 @@ class CudaBackend::EncodeBatch {
 Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
   if (lost_) return Outcome::kLost;
   if (StopRequested()) return Outcome::kStopped;
-  const LanePool::Handle lane = lanes_.Acquire();
+  const StreamPool::Handle context = contexts_.Acquire();
   std::vector<const CodecTables*> tables(count);
   Device::Error error = Device::kNoError;
   for (int i = 0; i < count && error == Device::kNoError; ++i) {
-    error = codecs_.Get(*tasks[i].codec, lane.get(), &tables[i]);
+    error = codecs_.Get(*tasks[i].codec, context.get(), &tables[i]);
   }
-  EncodeBatch batch(device_.get(), lane.get());
+  EncodeBatch batch(device_.get(), context.get());
   bool stopped = false;
   for (int i = 0; i < count && error == Device::kNoError && !stopped; ++i) {
     error = batch.Add(tasks[i], tables[i]);
@@ -265,7 +265,7 @@ Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
   return error == Device::kNoError && stopped ? Outcome::kStopped : OutcomeOf(error, "encoding");
 }
 
-// What a task's views take in the lane.
+// What a task's views take in the context.
 struct TaskSizes {
   explicit TaskSizes(const SearchTask& t)
       : segments(static_cast<size_t>((t.num_keys + t.segment_keys - 1) / t.segment_keys)),
@@ -338,7 +338,7 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
                             const Meanwhile&) {
   if (lost_) return Outcome::kLost;
   if (StopRequested()) return Outcome::kStopped;
-  const LanePool::Handle lane = lanes_.Acquire();
+  const StreamPool::Handle context = contexts_.Acquire();
   Device::Error error = Device::kNoError;
   std::vector<int> batch;
   int queries = 0;
@@ -354,47 +354,48 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     }
     if (queries + tasks[i].group > kMostQueries) {
       if (StopRequested()) return Outcome::kStopped;
-      error = SearchBatch(tasks, batch, params, outputs, lane.get());
+      error = SearchBatch(tasks, batch, params, outputs, context.get());
       batch.clear();
       queries = 0;
     }
     batch.push_back(i);
     queries += tasks[i].group;
   }
-  if (error == Device::kNoError && !batch.empty()) error = SearchBatch(tasks, batch, params, outputs, lane.get());
+  if (error == Device::kNoError && !batch.empty()) error = SearchBatch(tasks, batch, params, outputs, context.get());
   return OutcomeOf(error, "search");
 }
 
 Device::Error CudaBackend::SearchBatch(const SearchTask* tasks, const std::vector<int>& batch,
-                                       const SearchParams& params, SearchOutput* outputs, Lane* lane) {
+                                       const SearchParams& params, SearchOutput* outputs, StreamContext* context) {
   std::vector<const CodecTables*> codecs(batch.size());
   size_t bytes = 0, queries = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const SearchTask& task = tasks[batch[i]];
-    if (const Device::Error error = codecs_.Get(*task.codec, lane, &codecs[i]); error != Device::kNoError) return error;
+    if (const Device::Error error = codecs_.Get(*task.codec, context, &codecs[i]); error != Device::kNoError)
+      return error;
     bytes += TaskSizes(task).Bytes(task);
     queries += task.group;
   }
   bytes += ViewWriter::Room(batch.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
            ViewWriter::Room(queries * sizeof(SetPlan));
-  ViewWriter views(lane);
+  ViewWriter views(context);
   if (const Device::Error error = views.Reserve(bytes); error != Device::kNoError) return error;
   std::vector<SearchItem> items;
   for (size_t i = 0; i < batch.size(); ++i) items.push_back(ItemOf(tasks[batch[i]], codecs[i], &views));
 
   SearchPlan plan(params, std::move(items));
-  Device::Error error = lane->workspace.Reserve(plan.workspace_bytes());
-  if (error == Device::kNoError) error = lane->answers.Reserve(plan.answer_bytes());
+  Device::Error error = context->workspace.Reserve(plan.workspace_bytes());
+  if (error == Device::kNoError) error = context->answers.Reserve(plan.answer_bytes());
   if (error != Device::kNoError) return error;
-  plan.Place(lane->workspace.data(), lane->answers.data());
+  plan.Place(context->workspace.data(), context->answers.data());
   SearchArgs args;
   args.params = plan.params();
   args.items = views.Put(plan.items().data(), plan.items().size());
   args.queries = views.Put(plan.queries().data(), plan.queries().size());
   args.sets = views.Put(plan.sets().data(), plan.sets().size());
   error = views.Send();
-  if (error == Device::kNoError) error = device_->Search(plan, args, lane->stream);
-  error = Finish(error, lane);
+  if (error == Device::kNoError) error = device_->Search(plan, args, context->stream);
+  error = Finish(error, context);
   if (error != Device::kNoError) return error;
   for (size_t i = 0; i < batch.size(); ++i) plan.Read(static_cast<int>(i), &outputs[batch[i]]);
   return Device::kNoError;

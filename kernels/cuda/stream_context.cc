@@ -26,16 +26,16 @@ void Area::Release() {
   size_ = 0;
 }
 
-Lane::~Lane() {
+StreamContext::~StreamContext() {
   if (stream != nullptr) device->DropStream(stream);
 }
 
-Device::Error Lane::Finish(Device::Error error) {
+Device::Error StreamContext::Finish(Device::Error error) {
   const Device::Error ended = device->Finish(stream);
   return error != Device::kNoError ? error : ended;
 }
 
-Device::Error Lane::Open() {
+Device::Error StreamContext::Open() {
   Device::Error error = device->MakeStream(&stream);
   if (error != Device::kNoError) stream = nullptr;
   if (error == Device::kNoError) error = views.Reserve(kViewBytes);
@@ -45,36 +45,36 @@ Device::Error Lane::Open() {
 }
 
 Device::Error ViewWriter::Reserve(size_t bytes) {
-  const Device::Error error = lane_->views.Reserve(bytes);
-  return error != Device::kNoError ? error : lane_->device_views.Reserve(bytes);
+  const Device::Error error = context_->views.Reserve(bytes);
+  return error != Device::kNoError ? error : context_->device_views.Reserve(bytes);
 }
 
-Device::Error LanePool::Open() {
-  auto lane = std::make_unique<Lane>(device_);
-  if (const Device::Error error = lane->Open(); error != Device::kNoError) return error;
+Device::Error StreamPool::Open() {
+  auto context = std::make_unique<StreamContext>(device_);
+  if (const Device::Error error = context->Open(); error != Device::kNoError) return error;
   const std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back(lane.get());
-  lanes_.push_back(std::move(lane));
+  free_.push_back(context.get());
+  contexts_.push_back(std::move(context));
   return Device::kNoError;
 }
 
-LanePool::Handle LanePool::Acquire() {
+StreamPool::Handle StreamPool::Acquire() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (free_.empty() && lanes_.size() < kMost) {
+  if (free_.empty() && contexts_.size() < kMost) {
     lock.unlock();
     Open();  // where it fails, one of those at work is waited for
     lock.lock();
   }
   returned_.wait(lock, [this] { return !free_.empty(); });
-  Lane* lane = free_.back();
+  StreamContext* context = free_.back();
   free_.pop_back();
-  return {this, lane};
+  return {this, context};
 }
 
-void LanePool::Return(Lane* lane) {
+void StreamPool::Return(StreamContext* context) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(lane);
+    free_.push_back(context);
   }
   returned_.notify_one();
 }

@@ -1,4 +1,5 @@
-// A lane: one stream with the memory that its calls work in, kept from call to call. Lanes are made as callers come, up
+// A stream context: one stream with the memory that its calls work in, kept from call to call. Contexts are made as
+// callers come, up
 // to a few; then callers wait for one.
 #ifndef SEINE_KERNELS_CUDA_STREAM_CONTEXT_H_
 #define SEINE_KERNELS_CUDA_STREAM_CONTEXT_H_
@@ -38,22 +39,22 @@ class Area {
 };
 
 // Not thread-safe: a caller has it to itself.
-class Lane {
+class StreamContext {
  public:
   // The least that views and rows hold without growing.
   static constexpr size_t kViewBytes = size_t{64} << 10, kRowBytes = size_t{8} << 20;
 
-  explicit Lane(Device* owner)
+  explicit StreamContext(Device* owner)
       : device(owner),
         views(owner, Area::Where::kHost),
         device_views(owner, Area::Where::kDevice),
         workspace(owner, Area::Where::kDevice),
         answers(owner, Area::Where::kHost),
         rows(owner, Area::Where::kHost) {}
-  ~Lane();
+  ~StreamContext();
   Device::Error Open();
-  // Waits for what was enqueued, also where enqueuing ended in `error`, for it may still be reading the lane; `error`,
-  // or what the waiting gives.
+  // Waits for what was enqueued, also where enqueuing ended in `error`, for it may still be reading the context;
+  // `error`, or what the waiting gives.
   Device::Error Finish(Device::Error error);
 
   Device* const device;
@@ -64,64 +65,64 @@ class Lane {
   Area rows;  // keys on their way to the encoder
 };
 
-// Lays a call's views out in the lane, so that one copy brings them all to the device.
+// Lays a call's views out in the context, so that one copy brings them all to the device.
 class ViewWriter {
  public:
   static constexpr size_t kAlign = 64;
   static size_t Room(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-  explicit ViewWriter(Lane* lane) : lane_(lane) {}
+  explicit ViewWriter(StreamContext* context) : context_(context) {}
   // Room for all that will be put.
   Device::Error Reserve(size_t bytes);
   // Where the device will read values[count].
   template <typename T>
   const T* Put(const T* values, size_t count) {
     const size_t at = used_;
-    if (count > 0) memcpy(lane_->views.data() + at, values, count * sizeof(T));
+    if (count > 0) memcpy(context_->views.data() + at, values, count * sizeof(T));
     used_ += Room(count * sizeof(T));
-    return reinterpret_cast<const T*>(lane_->device_views.data() + at);
+    return reinterpret_cast<const T*>(context_->device_views.data() + at);
   }
   Device::Error Send() {
-    return lane_->device->Copy(lane_->device_views.data(), lane_->views.data(), used_, lane_->stream);
+    return context_->device->Copy(context_->device_views.data(), context_->views.data(), used_, context_->stream);
   }
 
  private:
-  Lane* const lane_;
+  StreamContext* const context_;
   size_t used_ = 0;
 };
 
 // Thread-safe.
-class LanePool {
+class StreamPool {
  public:
   static constexpr int kMost = 8;
 
-  explicit LanePool(Device* device) : device_(device) {}
-  // The first lane, which Acquire can always fall back on.
+  explicit StreamPool(Device* device) : device_(device) {}
+  // The first context, which Acquire can always fall back on.
   Device::Error Open();
 
-  // A lane for the caller alone; it goes back when the handle does.
+  // A context for the caller alone; it goes back when the handle does.
   class Handle {
    public:
-    Handle(LanePool* pool, Lane* lane) : pool_(pool), lane_(lane) {}
+    Handle(StreamPool* pool, StreamContext* context) : pool_(pool), context_(context) {}
     Handle(const Handle&) = delete;
-    ~Handle() { pool_->Return(lane_); }
-    Lane* operator->() const { return lane_; }
-    Lane* get() const { return lane_; }
+    ~Handle() { pool_->Return(context_); }
+    StreamContext* operator->() const { return context_; }
+    StreamContext* get() const { return context_; }
 
    private:
-    LanePool* const pool_;
-    Lane* const lane_;
+    StreamPool* const pool_;
+    StreamContext* const context_;
   };
   Handle Acquire();
 
  private:
-  void Return(Lane* lane);
+  void Return(StreamContext* context);
 
   Device* const device_;
   std::mutex mutex_;
   std::condition_variable returned_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // guarded by mutex_
-  std::vector<Lane*> free_;                   // guarded by mutex_
+  std::vector<std::unique_ptr<StreamContext>> contexts_;  // guarded by mutex_
+  std::vector<StreamContext*> free_;                      // guarded by mutex_
 };
 
 }  // namespace seine::cuda

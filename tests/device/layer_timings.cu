@@ -18,18 +18,18 @@ class LowRankLayer {
   static constexpr int kRank = 96, kTurns = 2;
   static constexpr int64_t kRows = 16384, kLearnt = 2048;
 
-  bool Make(Backend* gpu, cuda::Lane* lane) {
-    rows_ = gpu->Allocate(kTurns * kHeads * kRows * kDim * sizeof(float), Place::kCodes);
-    out_ = gpu->Allocate(kHeads * kRows * kDim * sizeof(float), Place::kCodes);
-    codes_ = gpu->Allocate(kTurns * kHeads * kRows * kRank * 2, Place::kStore);
-    state_ = gpu->Allocate(kHeads * kStateBytes, Place::kCodes);
+  bool Make(Backend* gpu, cuda::StreamContext* lane) {
+    rows_ = gpu->Allocate(kTurns * kHeads * kRows * kDim * sizeof(float), MemorySpace::kCodes);
+    out_ = gpu->Allocate(kHeads * kRows * kDim * sizeof(float), MemorySpace::kCodes);
+    codes_ = gpu->Allocate(kTurns * kHeads * kRows * kRank * 2, MemorySpace::kStore);
+    state_ = gpu->Allocate(kHeads * kStateBytes, MemorySpace::kCodes);
     if (!rows_ || !out_ || !codes_ || !state_ || lane->Open() != 0) return false;
     memset(codes_.data(), 0, codes_.size());
     return Fill(lane);
   }
 
   // Project, rebuild and learn, a mark before each and at the end.
-  bool Run(cuda::Device* device, cuda::Lane* lane, int turn, Marks* marks) {
+  bool Run(cuda::Device* device, cuda::StreamContext* lane, int turn, Marks* marks) {
     cuda::ViewWriter views(lane);
     if (views.Reserve(size_t{1} << 18) != 0) return false;
     std::vector<cuda::ProjectItem> project(kHeads);
@@ -80,7 +80,7 @@ class LowRankLayer {
       kScratchAt + (static_cast<int64_t>(OjaScratch::Floats(kDim, kRank, OjaOptions().interval)) * 4 + 255) / 256 * 256;
 
   // The first axes as every head's basis, and random rows.
-  bool Fill(cuda::Lane* lane) {
+  bool Fill(cuda::StreamContext* lane) {
     std::vector<uint8_t> state(kScratchAt);
     for (int i = 0; i < kRank; ++i) {
       const float one = 1;
@@ -112,12 +112,12 @@ class LowRankLayer {
 Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double copy) {
   constexpr int64_t kKeys = 65536, kKept = kKeys / 4, kTurns = 2;
   const size_t head_bytes = kKeys * kDim * 2, layer_bytes = head_bytes * kHeads;
-  const Buffer resident = gpu->Allocate(kTurns * layer_bytes, Place::kCodes);
+  const Buffer resident = gpu->Allocate(kTurns * layer_bytes, MemorySpace::kCodes);
   constexpr int kGroups = kKeys / kSumGroup;
   const size_t sum_bytes = kHeads * (kGroups + 1) * kDim * sizeof(double);
   const Buffer work =
-      gpu->Allocate(sum_bytes + kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), Place::kCodes);
-  cuda::Lane lane(device);
+      gpu->Allocate(sum_bytes + kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), MemorySpace::kCodes);
+  cuda::StreamContext lane(device);
   if (!resident || !work || keys.size() < layer_bytes || lane.Open() != 0) return {{"done", false}};
   for (int turn = 0; turn < kTurns; ++turn) {
     if (device->Copy(resident.data() + turn * layer_bytes, keys.data(), layer_bytes, lane.stream) != 0) return {};
@@ -177,7 +177,7 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
 }
 
 Json TimeLowRank(Backend* gpu, cuda::Device* device, double copy, double link) {
-  cuda::Lane lane(device);
+  cuda::StreamContext lane(device);
   LowRankLayer layer;
   if (!layer.Make(gpu, &lane)) return {{"done", false}};
   std::vector<double> project_us, rebuild_us, learn_us;

@@ -49,7 +49,7 @@ double CopyBandwidth(size_t bytes, cudaMemcpyKind kind) {
 
 // Keys around a mean, fp16, filled by all threads.
 Buffer RandomKeys(Backend* backend, int64_t keys) {
-  Buffer store = backend->Allocate(static_cast<size_t>(keys) * kDim * 2, Place::kStore);
+  Buffer store = backend->Allocate(static_cast<size_t>(keys) * kDim * 2, MemorySpace::kStore);
   if (!store) return store;
   backend->Run(256, [&](int part) {
     const int64_t begin = keys * part / 256, end = keys * (part + 1) / 256;
@@ -137,7 +137,7 @@ struct PreparedLayer {
     return views.Send() == 0 && lane.device->Finish(lane.stream) == 0;
   }
 
-  cuda::Lane lane;
+  cuda::StreamContext lane;
   std::unique_ptr<cuda::SearchPlan> plan;
   cuda::SearchArgs args;
 };
@@ -268,8 +268,8 @@ Json TimeShape(Backend* gpu, const Backends& backends, cuda::Device* device, con
 Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double link) {
   constexpr int kRows = 100, kItems = 2 * kHeads;
   const int64_t stored = static_cast<int64_t>(keys.size()) / (kDim * 2);
-  const Buffer out = gpu->Allocate(size_t{kItems} * kRows * kDim * 2, Place::kCodes);
-  cuda::Lane lane(device);
+  const Buffer out = gpu->Allocate(size_t{kItems} * kRows * kDim * 2, MemorySpace::kCodes);
+  cuda::StreamContext lane(device);
   if (!out || lane.Open() != 0) return {{"done", false}};
   const uint8_t* chunk = keys.data();
   std::vector<double> us;

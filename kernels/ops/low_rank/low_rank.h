@@ -30,13 +30,13 @@ SEINE_HD inline float Widen16(uint16_t bits, DType dtype) {
 struct LowRankRun {
   int64_t begin = 0;                // place of the first
   const uint8_t* codes = nullptr;   // [tokens][rank], of the rows' dtype
-  const uint16_t* basis = nullptr;  // fp16 U^T [rank][head_dim] in Place::kCodes
+  const uint16_t* basis = nullptr;  // fp16 U^T [rank][head_dim] in MemorySpace::kCodes
   const uint8_t* full = nullptr;    // [num_full][head_dim], of the rows' dtype; without a basis [tokens][head_dim]
   const uint16_t* full_places = nullptr;  // [num_full] ascending, counted from `begin`; not read without a basis
   int32_t num_full = 0;
 };
 
-// Keys or values of one head, by place. All but the bases lies in Place::kStore.
+// Keys or values of one head, by place. All but the bases lies in MemorySpace::kStore.
 struct LowRankRows {
   const LowRankRun* runs = nullptr;  // by begin; each ends where the next begins
   int32_t num_runs = 0;
@@ -105,7 +105,7 @@ struct RebuildTask {
   const int32_t* places = nullptr;     // [count], in any order
   const int32_t* positions = nullptr;  // [count]; not read where nothing turns
   int64_t count = 0;
-  float* out = nullptr;  // [count][head_dim] in Place::kStore
+  float* out = nullptr;  // [count][head_dim] in MemorySpace::kStore
 };
 
 }  // namespace seine

@@ -56,21 +56,21 @@ size_t ResidualBytes(const ProjectTask& t, int64_t rows) {
   return t.residuals == nullptr ? 0 : rows * t.head_dim * sizeof(float);
 }
 
-Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, Lane* lane) {
+Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, StreamContext* context) {
   size_t bytes = ViewWriter::Room(pieces.size() * sizeof(ProjectItem)), out_bytes = 0;
   for (const Piece& p : pieces) {
     const ProjectTask& t = tasks[p.task];
     bytes += ViewWriter::Room(BasisFloats(t) * sizeof(float)) + ViewWriter::Room(p.count * t.head_dim * sizeof(float));
     out_bytes += ViewWriter::Room(CodeBytes(t, p.count)) + ViewWriter::Room(ResidualBytes(t, p.count));
   }
-  ViewWriter views(lane);
+  ViewWriter views(context);
   Error error = views.Reserve(bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve(out_bytes);
-  if (error == Device::kNoError) error = lane->answers.Reserve(out_bytes);
+  if (error == Device::kNoError) error = context->workspace.Reserve(out_bytes);
+  if (error == Device::kNoError) error = context->answers.Reserve(out_bytes);
   if (error != Device::kNoError) return error;
   ProjectArgs args;
   std::vector<ProjectItem> items;
-  uint8_t* out = lane->workspace.data();
+  uint8_t* out = context->workspace.data();
   for (const Piece& p : pieces) {
     const ProjectTask& t = tasks[p.task];
     ProjectItem& item = items.emplace_back();
@@ -89,13 +89,13 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, L
   args.num_items = static_cast<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Project(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Project(args, context->stream);
   if (error == Device::kNoError) {
-    error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), out_bytes, lane->stream);
+    error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
   }
-  error = lane->Finish(error);
+  error = context->Finish(error);
   if (error != Device::kNoError) return error;
-  const uint8_t* answer = lane->answers.data();
+  const uint8_t* answer = context->answers.data();
   for (const Piece& p : pieces) {
     const ProjectTask& t = tasks[p.task];
     memcpy(t.codes + CodeBytes(t, p.first), answer, CodeBytes(t, p.count));
@@ -107,7 +107,7 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, L
   return Device::kNoError;
 }
 
-// What a piece's views take in the lane.
+// What a piece's views take in the context.
 size_t ViewBytes(const RebuildTask& t, const Piece& p) {
   const size_t places = ViewWriter::Room(p.count * sizeof(int32_t));
   if (t.rows.rope.inv_freq == nullptr) return ViewWriter::Room(t.rows.num_runs * sizeof(LowRankRun)) + places;
@@ -115,19 +115,19 @@ size_t ViewBytes(const RebuildTask& t, const Piece& p) {
          ViewWriter::Room(t.rows.head_dim / 2 * sizeof(double));
 }
 
-Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, Lane* lane) {
+Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, StreamContext* context) {
   size_t bytes = ViewWriter::Room(pieces.size() * sizeof(RebuildItem)), out_floats = 0;
   for (const Piece& p : pieces) {
     bytes += ViewBytes(tasks[p.task], p);
     out_floats += p.count * tasks[p.task].rows.head_dim;
   }
-  ViewWriter views(lane);
+  ViewWriter views(context);
   Error error = views.Reserve(bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve(out_floats * sizeof(float));
+  if (error == Device::kNoError) error = context->workspace.Reserve(out_floats * sizeof(float));
   if (error != Device::kNoError) return error;
   RebuildArgs args;
   std::vector<RebuildItem> items;
-  auto* out = reinterpret_cast<float*>(lane->workspace.data());
+  auto* out = reinterpret_cast<float*>(context->workspace.data());
   for (const Piece& p : pieces) {
     const RebuildTask& t = tasks[p.task];
     RebuildItem& item = items.emplace_back();
@@ -146,21 +146,21 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, L
   args.num_items = static_cast<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Rebuild(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Rebuild(args, context->stream);
   for (size_t i = 0; i < pieces.size() && error == Device::kNoError; ++i) {
     const RebuildTask& t = tasks[pieces[i].task];
     const size_t row = t.rows.head_dim * sizeof(float);
-    error = lane->device->Copy(t.out + pieces[i].first * t.rows.head_dim, items[i].out, pieces[i].count * row,
-                               lane->stream);
+    error = context->device->Copy(t.out + pieces[i].first * t.rows.head_dim, items[i].out, pieces[i].count * row,
+                                  context->stream);
   }
-  return lane->Finish(error);
+  return context->Finish(error);
 }
 
 size_t BasisBytes(const LearnTask& t) { return static_cast<size_t>(t.head_dim) * OjaColumns(t.rank) * sizeof(float); }
 size_t StateBytes(const LearnTask& t) { return ViewWriter::Room(BasisBytes(t)) + ViewWriter::Room(sizeof(OjaStats)); }
 
 // Bases and statistics come first of all that is brought to the device, change there, and are brought back.
-Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane* lane) {
+Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, StreamContext* context) {
   size_t bytes = ViewWriter::Room(pieces.size() * sizeof(LearnItem)), state_bytes = 0, scratch_bytes = 0;
   const auto scratch_of = [](const LearnTask& t) {
     return ViewWriter::Room(OjaScratch::Floats(t.head_dim, t.rank, t.options.interval) * sizeof(float));
@@ -171,13 +171,13 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane*
     bytes += StateBytes(t) + ViewWriter::Room(p.count * t.head_dim * sizeof(float));
     scratch_bytes += scratch_of(t);
   }
-  ViewWriter views(lane);
+  ViewWriter views(context);
   Error error = views.Reserve(bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve(scratch_bytes);
-  if (error == Device::kNoError) error = lane->answers.Reserve(state_bytes);
+  if (error == Device::kNoError) error = context->workspace.Reserve(scratch_bytes);
+  if (error == Device::kNoError) error = context->answers.Reserve(state_bytes);
   if (error != Device::kNoError) return error;
   std::vector<LearnItem> items;
-  uint8_t* scratch = lane->workspace.data();
+  uint8_t* scratch = context->workspace.data();
   for (const Piece& p : pieces) {
     const LearnTask& t = tasks[p.task];
     LearnItem& item = items.emplace_back();
@@ -194,13 +194,13 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane*
   }
   const LearnArgs args = {views.Put(items.data(), items.size()), static_cast<int32_t>(items.size())};
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Learn(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Learn(args, context->stream);
   if (error == Device::kNoError) {
-    error = lane->device->Copy(lane->answers.data(), lane->device_views.data(), state_bytes, lane->stream);
+    error = context->device->Copy(context->answers.data(), context->device_views.data(), state_bytes, context->stream);
   }
-  error = lane->Finish(error);
+  error = context->Finish(error);
   if (error != Device::kNoError) return error;
-  const uint8_t* answer = lane->answers.data();
+  const uint8_t* answer = context->answers.data();
   for (const Piece& p : pieces) {
     const LearnTask& t = tasks[p.task];
     memcpy(t.basis, answer, BasisBytes(t));
@@ -212,22 +212,22 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Lane*
 
 }  // namespace
 
-Error ProjectOnDevice(const ProjectTask* tasks, int count, Lane* lane) {
+Error ProjectOnDevice(const ProjectTask* tasks, int count, StreamContext* context) {
   return InPieces(
       tasks, count, [](const ProjectTask&) { return 1; },
-      [&](const std::vector<Piece>& pieces) { return ProjectBatch(tasks, pieces, lane); });
+      [&](const std::vector<Piece>& pieces) { return ProjectBatch(tasks, pieces, context); });
 }
 
-Error RebuildOnDevice(const RebuildTask* tasks, int count, Lane* lane) {
+Error RebuildOnDevice(const RebuildTask* tasks, int count, StreamContext* context) {
   return InPieces(
       tasks, count, [](const RebuildTask&) { return 1; },
-      [&](const std::vector<Piece>& pieces) { return RebuildBatch(tasks, pieces, lane); });
+      [&](const std::vector<Piece>& pieces) { return RebuildBatch(tasks, pieces, context); });
 }
 
-Error LearnOnDevice(const LearnTask* tasks, int count, Lane* lane) {
+Error LearnOnDevice(const LearnTask* tasks, int count, StreamContext* context) {
   return InPieces(
       tasks, count, [](const LearnTask& t) { return t.options.interval; },
-      [&](const std::vector<Piece>& pieces) { return LearnBatch(tasks, pieces, lane); });
+      [&](const std::vector<Piece>& pieces) { return LearnBatch(tasks, pieces, context); });
 }
 
 }  // namespace seine::cuda

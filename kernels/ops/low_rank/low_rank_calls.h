@@ -1,4 +1,4 @@
-// Subspaces' calls on a device: tasks laid out in a lane, the kernels of low_rank_items.h, and their answers brought
+// Subspaces' calls on a device: tasks laid out in a context, the kernels of low_rank_items.h, and their answers brought
 // back.
 #ifndef SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_CALLS_H_
 #define SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_CALLS_H_
@@ -10,10 +10,10 @@
 namespace seine::cuda {
 
 // backend.h, Project, Rebuild and Learn. They return when their answers are there, or nothing of theirs is under way
-// any more. Rows take their room in the lane, some tens of MiB at a time.
-Device::Error ProjectOnDevice(const ProjectTask* tasks, int count, Lane* lane);
-Device::Error RebuildOnDevice(const RebuildTask* tasks, int count, Lane* lane);
-Device::Error LearnOnDevice(const LearnTask* tasks, int count, Lane* lane);
+// any more. Rows take their room in the context, some tens of MiB at a time.
+Device::Error ProjectOnDevice(const ProjectTask* tasks, int count, StreamContext* context);
+Device::Error RebuildOnDevice(const RebuildTask* tasks, int count, StreamContext* context);
+Device::Error LearnOnDevice(const LearnTask* tasks, int count, StreamContext* context);
 
 }  // namespace seine::cuda
 

@@ -69,7 +69,7 @@ SumItem ItemOf(const SumTask& t, double* sums, double* partial, ViewWriter* view
   return item;
 }
 
-Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
+Error SumBatch(const SumTask* tasks, int count, StreamContext* context) {
   size_t bytes = ViewWriter::Room(count * sizeof(SumItem)), sums = 0, partial = 0;
   for (int i = 0; i < count; ++i) {
     const SumTask& t = tasks[i];
@@ -81,15 +81,15 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
     partial += groups * t.keys.head_dim;
   }
   if (sums == 0) return Device::kNoError;
-  ViewWriter views(lane);
+  ViewWriter views(context);
   Error error = views.Reserve(bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve((sums + partial) * sizeof(double));
-  if (error == Device::kNoError) error = lane->answers.Reserve(sums * sizeof(double));
+  if (error == Device::kNoError) error = context->workspace.Reserve((sums + partial) * sizeof(double));
+  if (error == Device::kNoError) error = context->answers.Reserve(sums * sizeof(double));
   if (error != Device::kNoError) return error;
   SumArgs args;
   args.num_items = count;
   std::vector<SumItem> items;
-  auto* sums_at = reinterpret_cast<double*>(lane->workspace.data());
+  auto* sums_at = reinterpret_cast<double*>(context->workspace.data());
   double* partial_at = sums_at + sums;
   for (int i = 0; i < count; ++i) {
     const SumItem& item = items.emplace_back(ItemOf(tasks[i], sums_at, partial_at, &views));
@@ -101,13 +101,14 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
   }
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Sum(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Sum(args, context->stream);
   if (error == Device::kNoError) {
-    error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), sums * sizeof(double), lane->stream);
+    error = context->device->Copy(context->answers.data(), context->workspace.data(), sums * sizeof(double),
+                                  context->stream);
   }
-  error = lane->Finish(error);
+  error = context->Finish(error);
   if (error != Device::kNoError) return error;
-  const auto* answer = reinterpret_cast<const double*>(lane->answers.data());
+  const auto* answer = reinterpret_cast<const double*>(context->answers.data());
   for (const SumTask* t = tasks; t < tasks + count; ++t) {
     const int64_t size = t->windows.count * t->keys.head_dim;
     std::copy_n(answer, size, t->sums);
@@ -116,7 +117,7 @@ Error SumBatch(const SumTask* tasks, int count, Lane* lane) {
   return Device::kNoError;
 }
 
-// What a task's views take in the lane.
+// What a task's views take in the context.
 struct ScoreSizes {
   explicit ScoreSizes(const ScoreTask& t)
       : chunks(ChunksOf(t.keys, t.count)),
@@ -151,33 +152,33 @@ ScoreItem ItemOf(const ScoreTask& t, float* out, ViewWriter* views) {
   return item;
 }
 
-Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, Lane* lane) {
+Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, StreamContext* context) {
   if (keys == 0) return Device::kNoError;
   size_t bytes = ViewWriter::Room(count * sizeof(ScoreItem));
   for (int i = 0; i < count; ++i) bytes += ScoreSizes(tasks[i]).Bytes(tasks[i]);
-  ViewWriter views(lane);
+  ViewWriter views(context);
   const size_t out_bytes = static_cast<size_t>(keys) * sizeof(float);
   Error error = views.Reserve(bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve(out_bytes);
-  if (error == Device::kNoError) error = lane->answers.Reserve(out_bytes);
+  if (error == Device::kNoError) error = context->workspace.Reserve(out_bytes);
+  if (error == Device::kNoError) error = context->answers.Reserve(out_bytes);
   if (error != Device::kNoError) return error;
   ScoreArgs args;
   args.num_items = count;
   std::vector<ScoreItem> items;
-  auto* out = reinterpret_cast<float*>(lane->workspace.data());
+  auto* out = reinterpret_cast<float*>(context->workspace.data());
   for (int i = 0; i < count; out += tasks[i++].count) {
     items.push_back(ItemOf(tasks[i], out, &views));
     args.most_keys = std::max(args.most_keys, items.back().count);
   }
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Score(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Score(args, context->stream);
   if (error == Device::kNoError) {
-    error = lane->device->Copy(lane->answers.data(), lane->workspace.data(), out_bytes, lane->stream);
+    error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
   }
-  error = lane->Finish(error);
+  error = context->Finish(error);
   if (error != Device::kNoError) return error;
-  const auto* answer = reinterpret_cast<const float*>(lane->answers.data());
+  const auto* answer = reinterpret_cast<const float*>(context->answers.data());
   for (int i = 0; i < count; answer += tasks[i++].count) {
     std::copy_n(answer, tasks[i].count, tasks[i].out);
   }
@@ -187,7 +188,7 @@ Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, Lane* lane) {
 // A task that keeps something, but not everything.
 bool Selects(const SelectTask& t) { return t.kept > 0 && t.kept < t.count; }
 
-Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
+Error SelectBatch(const SelectTask* tasks, int count, StreamContext* context) {
   size_t items_bytes = ViewWriter::Room(count * sizeof(SelectItem)), score_bytes = 0, kept = 0;
   const size_t states = ViewWriter::Room(count * sizeof(SelectState));
   for (int i = 0; i < count; ++i) {
@@ -196,13 +197,13 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
     kept += tasks[i].kept;
   }
   if (kept == 0) return Device::kNoError;
-  ViewWriter views(lane);
+  ViewWriter views(context);
   Error error = views.Reserve(items_bytes + score_bytes);
-  if (error == Device::kNoError) error = lane->workspace.Reserve(states + kept * sizeof(uint32_t));
-  if (error == Device::kNoError) error = lane->answers.Reserve(kept * sizeof(uint32_t));
+  if (error == Device::kNoError) error = context->workspace.Reserve(states + kept * sizeof(uint32_t));
+  if (error == Device::kNoError) error = context->answers.Reserve(kept * sizeof(uint32_t));
   if (error != Device::kNoError) return error;
-  auto* state = reinterpret_cast<SelectState*>(lane->workspace.data());
-  uint8_t* const places = lane->workspace.data() + states;
+  auto* state = reinterpret_cast<SelectState*>(context->workspace.data());
+  uint8_t* const places = context->workspace.data() + states;
   auto* at = reinterpret_cast<uint32_t*>(places);
   std::vector<SelectItem> items;
   for (int i = 0; i < count; ++i) {
@@ -214,13 +215,13 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
   }
   const SelectArgs args = {views.Put(items.data(), items.size()), static_cast<int32_t>(items.size())};
   error = views.Send();
-  if (error == Device::kNoError) error = lane->device->Select(args, lane->stream);
+  if (error == Device::kNoError) error = context->device->Select(args, context->stream);
   if (error == Device::kNoError) {
-    error = lane->device->Copy(lane->answers.data(), places, kept * sizeof(uint32_t), lane->stream);
+    error = context->device->Copy(context->answers.data(), places, kept * sizeof(uint32_t), context->stream);
   }
-  error = lane->Finish(error);
+  error = context->Finish(error);
   if (error != Device::kNoError) return error;
-  const auto* answer = reinterpret_cast<const uint32_t*>(lane->answers.data());
+  const auto* answer = reinterpret_cast<const uint32_t*>(context->answers.data());
   for (int i = 0; i < count; ++i) {
     if (!Selects(tasks[i])) continue;
     tasks[i].places->assign(answer, answer + tasks[i].kept);
@@ -231,19 +232,19 @@ Error SelectBatch(const SelectTask* tasks, int count, Lane* lane) {
 
 }  // namespace
 
-Error SumOnDevice(const SumTask* tasks, int count, Lane* lane) {
+Error SumOnDevice(const SumTask* tasks, int count, StreamContext* context) {
   return InBatches(
       tasks, count, kMostGroups, [](const SumTask& t) { return GroupsOf(t); },
-      [&](const SumTask* first, int now, int64_t) { return SumBatch(first, now, lane); });
+      [&](const SumTask* first, int now, int64_t) { return SumBatch(first, now, context); });
 }
 
-Error ScoreOnDevice(const ScoreTask* tasks, int count, Lane* lane) {
+Error ScoreOnDevice(const ScoreTask* tasks, int count, StreamContext* context) {
   return InBatches(
       tasks, count, kMostKeys, [](const ScoreTask& t) { return t.count; },
-      [&](const ScoreTask* first, int now, int64_t keys) { return ScoreBatch(first, now, keys, lane); });
+      [&](const ScoreTask* first, int now, int64_t keys) { return ScoreBatch(first, now, keys, context); });
 }
 
-Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane) {
+Error SelectOnDevice(const SelectTask* tasks, int count, StreamContext* context) {
   for (int i = 0; i < count; ++i) {
     if (Selects(tasks[i])) continue;
     tasks[i].places->resize(std::min(tasks[i].kept, tasks[i].count));
@@ -251,7 +252,7 @@ Error SelectOnDevice(const SelectTask* tasks, int count, Lane* lane) {
   }
   return InBatches(
       tasks, count, kMostKeys, [](const SelectTask& t) { return t.count; },
-      [&](const SelectTask* first, int now, int64_t) { return SelectBatch(first, now, lane); });
+      [&](const SelectTask* first, int now, int64_t) { return SelectBatch(first, now, context); });
 }
 
 }  // namespace seine::cuda
