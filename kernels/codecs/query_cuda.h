@@ -50,7 +50,7 @@ struct RerankShared {
   uint32_t words[kCodeWords][kRerankLanes];  // a lane's coarse row, then its record
   int8_t levels[128];                        // balanced: of an index of b bits at 2^b, signed; rsq: of bin t at t
   int8_t query8[kMaxHeadDim];                // rsq
-  // Balanced: codec_tables.h, FineSteps.
+  // Balanced: balanced/tables.h, FineSteps.
   WeightedStep steps[kMaxHeadDim];
   CoarseStep coarse[kMaxHeadDim];
   uint32_t mixed_from[kRecordWords + 1], plain_from[kRecordWords + 1];

@@ -1,5 +1,5 @@
 // The codecs' device code, one include a codec. A codec named Name in registry.h has there
-//   NameShared<kDim>, EncodeNameBody   the encoder: a block's shared memory, and its body (encode_cuda.h)
+//   EncodeNameBody<kDim>               the encoder of rows of up to kDim elements (encode_cuda.h)
 //   NameSearch                         static functions by which a search prepares queries and reads records:
 //     Transform    s.transformed from s.query, and the largest sizes of what becomes int8
 //     Int8Source   what the int8 query is of; kFineWeights: whether s.weights becomes fine8
@@ -9,8 +9,6 @@
 //     FineUnit, FineSum   Codec::Rerank of one key
 #ifndef SEINE_KERNELS_CODECS_REGISTRY_CUDA_H_
 #define SEINE_KERNELS_CODECS_REGISTRY_CUDA_H_
-
-#include <cstdlib>
 
 #include "kernels/codecs/balanced/encode_cuda.h"
 #include "kernels/codecs/balanced/search_cuda.h"
@@ -33,24 +31,23 @@ SEINE_BODY void VisitCodec(CodecKind kind, Fn fn) {
   }
 }
 
-// The encoder of one codec for rows of up to kDim elements.
-template <typename SharedOf, typename BodyOf>
-struct Encoder {
-  using Shared = SharedOf;
-  using Body = BodyOf;
-};
-
-// Calls fn with the Encoder of a kind, on the host: to start it.
-template <int kDim, typename Fn>
-auto WithEncoder(CodecKind kind, Fn fn) {
-  switch (kind) {
+// The encoder of a kind for rows of up to kDim elements.
+template <int kDim, typename Run>
+void EncodeKernel(const EncodeArgs& args, Run run) {
+  const BlockIndex grid = {args.num_units, 1};
+  switch (args.kind) {
 #define SEINE_CODEC_CASE(Name, member) \
   case CodecKind::k##Name:             \
-    return fn(Encoder<Name##Shared<kDim>, Encode##Name##Body>());
+    return run(Encode##Name##Body<kDim>(), grid, Lanes<kEncodeLanes>());
     SEINE_FOR_EACH_CODEC(SEINE_CODEC_CASE)
 #undef SEINE_CODEC_CASE
   }
-  std::abort();  // a kind that is none
+}
+template <typename Run>
+void ForEachKernel(const EncodeArgs& args, Run run) {
+  if (args.head_dim <= 64) return EncodeKernel<64>(args, run);
+  if (args.head_dim <= 128) return EncodeKernel<128>(args, run);
+  EncodeKernel<256>(args, run);
 }
 
 }  // namespace seine::cuda

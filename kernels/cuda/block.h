@@ -16,6 +16,7 @@
 #define SEINE_KERNELS_CUDA_BLOCK_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/math.h"
 
@@ -56,6 +57,13 @@ SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
 struct BlockIndex {
   int x = 0, y = 0;
 };
+// A grid's second dimension on a device.
+inline constexpr int kMostGridRows = 65535;
+inline bool FitsGrid(BlockIndex grid) { return grid.x >= 0 && grid.y >= 0 && grid.y <= kMostGridRows; }
+
+// Lanes of a block, known to the compiler.
+template <int kLanes>
+using Lanes = std::integral_constant<int, kLanes>;
 
 // Operands of one tensor-core product of 16 rows, 8 columns and depth 32 (PTX ISA, mma.m16n8k32): signed bytes, summed
 // in int32. Of lane l with row r = l / 4 and j = l % 4:

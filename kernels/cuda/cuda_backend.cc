@@ -19,6 +19,7 @@ namespace {
 
 // A grid's second dimension is 65,535 at most, and a batch's workspace should stay small beside the codes.
 constexpr int kMostQueries = 4096;
+static_assert(kMostQueries <= kMostGridRows);
 
 class CudaBackend final : public Backend {
  public:
@@ -78,7 +79,7 @@ class CudaBackend final : public Backend {
         const CountTask& t = tasks[first + i];
         items[i] = {t.planes.coarse, t.layout->coarse_bytes, t.layout->head_dim, t.begin, t.end, t.sign, t.counts};
       }
-      error = Finish(device_->Count({items, now}, context->stream), context.get());
+      error = Finish(device_->Launch(CountArgs{items, now}, context->stream), context.get());
     }
     return Must(error, "counting");
   }
@@ -198,11 +199,11 @@ class CudaBackend::EncodeBatch {
     EncodeArgs args;
     args.items = views.Put(items_.data(), items_.size());
     args.units = views.Put(units_.data(), units_.size());
-    args.num_units = static_cast<int>(units_.size());
+    args.num_units = Fit<int32_t>(units_.size());
     args.head_dim = head_dim_;
     args.kind = kind_;
     error = views.Send();
-    if (error == Device::kNoError) error = device_.Encode(args, context_.stream);
+    if (error == Device::kNoError) error = device_.Launch(args, context_.stream);
     const Device::Error ended = device_.Finish(context_.stream);
     items_.clear(), units_.clear(), centres_.clear(), centre_at_.clear();
     used_ = 0;
@@ -312,7 +313,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   if (sizes.runs > 0) {
     item.low_rank = t.low_rank->rows;
     item.low_rank.runs = views->Put(t.low_rank->runs.data(), sizes.runs);
-    item.low_rank.num_runs = static_cast<int32_t>(sizes.runs);
+    item.low_rank.num_runs = Fit<int32_t>(sizes.runs);
     if (sizes.frequencies > 0) {
       item.low_rank.rope.inv_freq = views->Put(t.low_rank->rows.rope.inv_freq, sizes.frequencies);
     }
@@ -327,7 +328,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
     item.dense_tokens += run.count;
   }
   item.dense = views->Put(dense.data(), dense.size());
-  item.num_dense = static_cast<int>(dense.size());
+  item.num_dense = Fit<int32_t>(dense.size());
   item.queries = views->Put(t.queries, sizes.queries);
   item.group = t.group;
   return item;
@@ -394,7 +395,7 @@ Device::Error CudaBackend::SearchBatch(const SearchTask* tasks, const std::vecto
   args.queries = views.Put(plan.queries().data(), plan.queries().size());
   args.sets = views.Put(plan.sets().data(), plan.sets().size());
   error = views.Send();
-  if (error == Device::kNoError) error = device_->Search(plan, args, context->stream);
+  if (error == Device::kNoError) error = device_->Launch(SearchLaunch{&plan, args}, context->stream);
   error = Finish(error, context);
   if (error != Device::kNoError) return error;
   for (size_t i = 0; i < batch.size(); ++i) plan.Read(static_cast<int>(i), &outputs[batch[i]]);

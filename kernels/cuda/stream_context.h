@@ -1,9 +1,9 @@
 // A stream context: one stream with the memory that its calls work in, kept from call to call. Contexts are made as
-// callers come, up
-// to a few; then callers wait for one.
+// callers come, up to a few; then callers wait for one.
 #ifndef SEINE_KERNELS_CUDA_STREAM_CONTEXT_H_
 #define SEINE_KERNELS_CUDA_STREAM_CONTEXT_H_
 
+#include <cassert>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -78,6 +78,7 @@ class ViewWriter {
   template <typename T>
   const T* Put(const T* values, size_t count) {
     const size_t at = used_;
+    assert(at + Room(count * sizeof(T)) <= context_->views.size());
     if (count > 0) memcpy(context_->views.data() + at, values, count * sizeof(T));
     used_ += Room(count * sizeof(T));
     return reinterpret_cast<const T*>(context_->device_views.data() + at);

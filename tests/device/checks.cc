@@ -342,7 +342,7 @@ int DifferingLowRankSearches(const SuiteOptions& options, Backend* cpu, Backend*
 int FullDevice(Backend* gpu) {
   int wrong = 0;
   for (const MemorySpace space : {MemorySpace::kCodes, MemorySpace::kStore})
-    wrong += bool(gpu->Allocate(size_t{1} << 46, place));
+    wrong += bool(gpu->Allocate(size_t{1} << 46, space));
   const Buffer small = gpu->Allocate(1000, MemorySpace::kCodes);
   wrong += !small || gpu->Zero(small.data(), small.size()) != Outcome::kDone || !gpu->loss().empty();
   return wrong;

@@ -63,11 +63,11 @@ class LowRankLayer {
     const cuda::LearnArgs learn_args = {views.Put(learn.data(), kHeads), kHeads};
     if (views.Send() != 0) return false;
     marks->Mark();
-    if (device->Project(project_args, lane->stream) != 0) return false;
+    if (device->Launch(project_args, lane->stream) != 0) return false;
     marks->Mark();
-    if (device->Rebuild(rebuild_args, lane->stream) != 0) return false;
+    if (device->Launch(rebuild_args, lane->stream) != 0) return false;
     marks->Mark();
-    if (device->Learn(learn_args, lane->stream) != 0) return false;
+    if (device->Launch(learn_args, lane->stream) != 0) return false;
     marks->Mark();
     return device->Finish(lane->stream) == 0;
   }
@@ -134,13 +134,26 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
     std::vector<cuda::SumItem> sum(kHeads);
     std::vector<cuda::ScoreItem> score(kHeads);
     std::vector<cuda::SelectItem> select(kHeads);
+    std::vector<int32_t> begins;  // one window, of groups one behind another
+    for (int key = 0; key <= kKeys; key += kSumGroup) begins.push_back(key);
+    const int32_t* key_begins = views.Put(begins.data(), begins.size());
+    const int32_t window[] = {0, kGroups};
+    const int32_t* group_begins = views.Put(window, 2);
     for (int h = 0; h < kHeads; ++h) {
       const uint8_t* head = resident.data() + r % kTurns * layer_bytes + h * head_bytes;
       score[h].chunks = views.Put(&head, 1);
-      sum[h] = {score[h].chunks, kKeys, kDim, DType::kFloat16, true, kKeys, kKeys, 1, kGroups};
+      sum[h].chunks = score[h].chunks;
+      sum[h].chunk_tokens = kKeys;
+      sum[h].head_dim = kDim;
+      sum[h].dtype = DType::kFloat16;
+      sum[h].unit = true;
+      sum[h].groups = kGroups;
+      sum[h].longest = kSumGroup;
+      sum[h].key_begins = key_begins;
+      sum[h].group_begins = group_begins;
       sum[h].partial = sums + h * (kGroups + 1) * kDim;
       sum[h].sums = sum[h].partial + kGroups * kDim;
-      score[h].chunk_tokens = score[h].count = score[h].window = kKeys;
+      score[h].chunk_tokens = score[h].count = kKeys;
       score[h].head_dim = kDim;
       score[h].dtype = DType::kFloat16;
       score[h].kind = KeyScore::kNegCosine;
@@ -154,11 +167,11 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
     if (views.Send() != 0) return {{"done", false}};
     Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
-    if (device->Sum(sum_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(sum_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
-    if (device->Score(score_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(score_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
-    if (device->Select(select_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(select_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Finish(lane.stream) != 0) return {{"done", false}};
     sum_us.push_back(marks.Between(0));

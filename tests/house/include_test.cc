@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -27,7 +28,6 @@ const std::vector<Rule>& Rules() {
   static const auto* const kRules = new std::vector<Rule>{
       {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
       {"kernels/*_cuda.cu", {"std", "kernels", "cuda"}, {}},
-      {"kernels/*_launch.h", {"std", "kernels", "cuda"}, {}},
       {"kernels/", {"std", "hwy", "kernels"}, {}},
       {"profile/", {"std", "absl", "Eigen", "nlohmann", "profile"}, {}},
       {"index/",
@@ -164,6 +164,39 @@ TEST(Include, RoomsIncludeOnlyWhatTheyMay) {
   EXPECT_GT(report.files, 20) << "the tree was not read";
   EXPECT_GT(report.includes, 100) << "the tree was not read";
   for (const std::string& breach : report.breaches) ADD_FAILURE() << breach;
+}
+
+std::string TextOf(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What a codec's folder lacks in the lists of codecs.
+std::vector<std::string> UnlistedCodecs(const fs::path& root) {
+  const fs::path codecs = root / "kernels/codecs";
+  const std::string host = TextOf(codecs / "registry.h"), device = TextOf(codecs / "registry_cuda.h");
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(codecs)) {
+    if (!entry.is_directory()) continue;
+    const std::string name = entry.path().filename().string(), include = "#include \"kernels/codecs/" + name + "/";
+    if (host.find(include) == std::string::npos) found.push_back(name + ": no include in registry.h");
+    if (host.find(", " + name + ")") == std::string::npos) found.push_back(name + ": no line in registry.h");
+    if (device.find(include) == std::string::npos) found.push_back(name + ": no include in registry_cuda.h");
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+TEST(Include, EveryCodecIsInTheRegistries) {
+  EXPECT_EQ(UnlistedCodecs(SEINE_SOURCE_DIR), std::vector<std::string>());
+  const PlantedTree tree;
+  tree.Plant("kernels/codecs/registry.h", "#include \"kernels/codecs/a/a.h\"\n  X(A, a)\n");
+  tree.Plant("kernels/codecs/registry_cuda.h", "");
+  tree.Plant("kernels/codecs/a/a.h", "");
+  tree.Plant("kernels/codecs/b/b.h", "");
+  EXPECT_EQ(UnlistedCodecs(tree.root()),
+            (std::vector<std::string>{"a: no include in registry_cuda.h", "b: no include in registry.h",
+                                      "b: no include in registry_cuda.h", "b: no line in registry.h"}));
 }
 
 TEST(Include, ForeignTextIsParsedWhereItsNestingIsBounded) {

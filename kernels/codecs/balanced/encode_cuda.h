@@ -208,9 +208,11 @@ SEINE_BODY void EncodeBalancedWindow(Block& block, BalancedShared<kDim>& s, cons
 }
 
 // One unit a block.
+template <int kDim>
 struct EncodeBalancedBody {
-  template <typename Block, int kDim>
-  SEINE_BODY void operator()(Block& block, BalancedShared<kDim>& s, const EncodeArgs& args) const {
+  using Shared = BalancedShared<kDim>;
+  template <typename Block>
+  SEINE_BODY static void Run(Block& block, Shared& s, const EncodeArgs& args) {
     const EncodeUnit unit = args.units[block.index().x];
     const EncodeItem& item = args.items[unit.item];
     ForEachWindow(

@@ -105,9 +105,11 @@ SEINE_BODY void EncodeRsqWindow(Block& block, RsqShared<kDim>& s, const EncodeIt
 }
 
 // One unit a block.
+template <int kDim>
 struct EncodeRsqBody {
-  template <typename Block, int kDim>
-  SEINE_BODY void operator()(Block& block, RsqShared<kDim>& s, const EncodeArgs& args) const {
+  using Shared = RsqShared<kDim>;
+  template <typename Block>
+  SEINE_BODY static void Run(Block& block, Shared& s, const EncodeArgs& args) {
     const EncodeUnit unit = args.units[block.index().x];
     const EncodeItem& item = args.items[unit.item];
     const CodecTables& codec = *item.codec;

@@ -14,8 +14,9 @@ struct NothingShared {
 };
 
 struct CountBody {
+  using Shared = NothingShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, NothingShared&, const CountArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared&, const CountArgs& args) {
     const CountItem& item = args.items[block.index().x];
     const int bytes = item.head_dim / 8, total = (item.end - item.begin) * bytes;
     block.Lanes([&](int lane) {
@@ -34,8 +35,9 @@ struct alignas(16) Bytes16 {
 };
 
 struct GatherBody {
+  using Shared = NothingShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, NothingShared&, const GatherArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared&, const GatherArgs& args) {
     const GatherItem& item = args.items[block.index().y];
     const int each = item.row_bytes / 16, total = item.count * each;
     block.Lanes([&](int lane) {
@@ -48,6 +50,16 @@ struct GatherBody {
     });
   }
 };
+
+// Kernels of data_items.h (cuda/launcher.h).
+template <typename Run>
+void ForEachKernel(const CountArgs& args, Run run) {
+  run(CountBody(), BlockIndex{args.num_items, 1}, Lanes<kDataLanes>());
+}
+template <typename Run>
+void ForEachKernel(const GatherArgs& args, Run run) {
+  run(GatherBody(), BlockIndex{kGatherParts, args.num_items}, Lanes<kDataLanes>());
+}
 
 }  // namespace seine::cuda
 

@@ -96,8 +96,9 @@ class BlockEngine {
 
 // Grid: (items).
 struct LearnBody {
+  using Shared = LearnShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, LearnShared& s, const LearnArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const LearnArgs& args) {
     const LearnItem& item = args.items[block.index().x];
     const LearnTask& task = item.task;
     block.Lanes([&](int lane) {
@@ -110,6 +111,11 @@ struct LearnBody {
     }
   }
 };
+
+template <typename Run>
+void ForEachKernel(const LearnArgs& args, Run run) {
+  run(LearnBody(), BlockIndex{args.num_items, 1}, Lanes<kOjaLanes>());
+}
 
 }  // namespace seine::cuda
 

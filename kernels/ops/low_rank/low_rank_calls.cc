@@ -14,6 +14,7 @@ using Error = Device::Error;
 
 constexpr int64_t kMostRows = 1 << 15;  // of a batch
 constexpr size_t kMostItems = 4096;
+static_assert(kMostItems <= kMostGridRows);
 
 // Rows [first, first + count) of one of the tasks.
 struct Piece {
@@ -78,7 +79,7 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, S
     item.head_dim = t.head_dim;
     item.rank = t.rank;
     item.rows = views.Put(t.rows + p.first * t.head_dim, p.count * t.head_dim);
-    item.count = static_cast<int32_t>(p.count);
+    item.count = Fit<int32_t>(p.count);
     item.dtype = t.dtype;
     item.codes = out;
     out += ViewWriter::Room(CodeBytes(t, p.count));
@@ -86,10 +87,10 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, S
     out += ViewWriter::Room(ResidualBytes(t, p.count));
     args.most_rows = std::max(args.most_rows, item.count);
   }
-  args.num_items = static_cast<int32_t>(items.size());
+  args.num_items = Fit<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Project(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
     error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
   }
@@ -138,15 +139,15 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, S
       item.rows.rope.inv_freq = views.Put(t.rows.rope.inv_freq, t.rows.head_dim / 2);
       item.positions = views.Put(t.positions + p.first, p.count);
     }
-    item.count = static_cast<int32_t>(p.count);
+    item.count = Fit<int32_t>(p.count);
     item.out = out;
     out += p.count * t.rows.head_dim;
     args.most_rows = std::max(args.most_rows, item.count);
   }
-  args.num_items = static_cast<int32_t>(items.size());
+  args.num_items = Fit<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Rebuild(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   for (size_t i = 0; i < pieces.size() && error == Device::kNoError; ++i) {
     const RebuildTask& t = tasks[pieces[i].task];
     const size_t row = t.rows.head_dim * sizeof(float);
@@ -192,9 +193,9 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Strea
     const LearnTask& t = tasks[pieces[i].task];
     items[i].task.rows = views.Put(t.rows + pieces[i].first * t.head_dim, pieces[i].count * t.head_dim);
   }
-  const LearnArgs args = {views.Put(items.data(), items.size()), static_cast<int32_t>(items.size())};
+  const LearnArgs args = {views.Put(items.data(), items.size()), Fit<int32_t>(items.size())};
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Learn(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
     error = context->device->Copy(context->answers.data(), context->device_views.data(), state_bytes, context->stream);
   }

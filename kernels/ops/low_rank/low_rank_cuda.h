@@ -43,8 +43,9 @@ struct ProjectShared {
 
 // Grid: (blocks of kLowRankTile rows, items).
 struct ProjectBody {
+  using Shared = ProjectShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, ProjectShared& s, const ProjectArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const ProjectArgs& args) {
     const ProjectItem& item = args.items[block.index().y];
     const int first = block.index().x * kLowRankTile, count = Least(kLowRankTile, item.count - first);
     if (count <= 0) return;
@@ -157,8 +158,9 @@ SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& r
 
 // Grid: (blocks of kLowRankTile rows, items).
 struct RebuildBody {
+  using Shared = RebuildShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, RebuildShared& s, const RebuildArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const RebuildArgs& args) {
     const RebuildItem& item = args.items[block.index().y];
     const int first = block.index().x * kLowRankTile;
     if (first >= item.count) return;
@@ -173,6 +175,15 @@ struct RebuildBody {
                 [&](int r) { return item.out + static_cast<int64_t>(first + r) * item.rows.head_dim; });
   }
 };
+
+template <typename Run>
+void ForEachKernel(const ProjectArgs& args, Run run) {
+  run(ProjectBody(), BlockIndex{LowRankBlocks(args.most_rows), args.num_items}, Lanes<kLowRankLanes>());
+}
+template <typename Run>
+void ForEachKernel(const RebuildArgs& args, Run run) {
+  run(RebuildBody(), BlockIndex{LowRankBlocks(args.most_rows), args.num_items}, Lanes<kLowRankLanes>());
+}
 
 }  // namespace seine::cuda
 

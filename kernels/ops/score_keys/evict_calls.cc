@@ -16,6 +16,7 @@ using Error = Device::Error;
 // Of a batch, unless one task has more: scores, and groups of keys that are summed apart (8 bytes a coordinate).
 constexpr int64_t kMostKeys = int64_t{4} << 20, kMostGroups = int64_t{32} << 10;
 constexpr int kMostTasks = 4096;
+static_assert(kMostTasks <= kMostGridRows);
 
 // batch(first, count, size) for runs of tasks that are `most` together; size_of(task) tells what one is.
 template <typename Task, typename Size, typename Batch>
@@ -46,16 +47,16 @@ SumItem ItemOf(const SumTask& t, double* sums, double* partial, ViewWriter* view
   SumItem item;
   std::vector<int32_t> key_begins, group_begins;
   for (int64_t w = 0; w < t.windows.count; ++w) {
-    group_begins.push_back(static_cast<int32_t>(key_begins.size()));
+    group_begins.push_back(Fit<int32_t>(key_begins.size()));
     const int64_t end = t.windows.end(w, t.count);
     for (int64_t key = t.windows.begin(w); key < end; key += kSumGroup) {
-      key_begins.push_back(static_cast<int32_t>(key));
-      item.longest = std::max(item.longest, static_cast<int32_t>(std::min<int64_t>(kSumGroup, end - key)));
+      key_begins.push_back(Fit<int32_t>(key));
+      item.longest = std::max(item.longest, Fit<int32_t>(std::min<int64_t>(kSumGroup, end - key)));
     }
   }
-  item.windows = static_cast<int32_t>(group_begins.size());
-  item.groups = static_cast<int32_t>(key_begins.size());
-  key_begins.push_back(static_cast<int32_t>(t.count));
+  item.windows = Fit<int32_t>(group_begins.size());
+  item.groups = Fit<int32_t>(key_begins.size());
+  key_begins.push_back(Fit<int32_t>(t.count));
   group_begins.push_back(item.groups);
   item.chunks = views->Put(t.keys.chunks, ChunksOf(t.keys, t.count));
   item.key_begins = views->Put(key_begins.data(), key_begins.size());
@@ -101,7 +102,7 @@ Error SumBatch(const SumTask* tasks, int count, StreamContext* context) {
   }
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Sum(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
     error = context->device->Copy(context->answers.data(), context->workspace.data(), sums * sizeof(double),
                                   context->stream);
@@ -139,8 +140,8 @@ ScoreItem ItemOf(const ScoreTask& t, float* out, ViewWriter* views) {
   item.head_dim = t.keys.head_dim;
   item.dtype = t.keys.dtype;
   item.kind = t.kind;
-  item.count = static_cast<int32_t>(t.count);
-  item.windows = static_cast<int32_t>(t.windows.count);
+  item.count = Fit<int32_t>(t.count);
+  item.windows = Fit<int32_t>(t.windows.count);
   item.begins = views->Put(t.windows.begins, sizes.begins);
   item.anchors = views->Put(t.anchors, sizes.anchors * t.keys.head_dim);
   std::vector<float> squares;
@@ -172,7 +173,7 @@ Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, StreamContext*
   }
   args.items = views.Put(items.data(), items.size());
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Score(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
     error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
   }
@@ -209,13 +210,12 @@ Error SelectBatch(const SelectTask* tasks, int count, StreamContext* context) {
   for (int i = 0; i < count; ++i) {
     const SelectTask& t = tasks[i];
     if (!Selects(t)) continue;
-    items.push_back(
-        {views.Put(t.scores, t.count), static_cast<uint32_t>(t.count), static_cast<uint32_t>(t.kept), state++, at});
+    items.push_back({views.Put(t.scores, t.count), Fit<uint32_t>(t.count), Fit<uint32_t>(t.kept), state++, at});
     at += t.kept;
   }
-  const SelectArgs args = {views.Put(items.data(), items.size()), static_cast<int32_t>(items.size())};
+  const SelectArgs args = {views.Put(items.data(), items.size()), Fit<int32_t>(items.size())};
   error = views.Send();
-  if (error == Device::kNoError) error = context->device->Select(args, context->stream);
+  if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
     error = context->device->Copy(context->answers.data(), places, kept * sizeof(uint32_t), context->stream);
   }

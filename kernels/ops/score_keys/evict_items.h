@@ -15,14 +15,14 @@ SEINE_HD constexpr int SumSlots(int head_dim) {
   return kSumLanes / head_dim < kSumSlots ? kSumLanes / head_dim : kSumSlots;
 }
 
-// key_score.h, SumTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
+// score_keys.h, SumTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
 struct SumItem {
   const uint8_t* const* chunks = nullptr;  // types.h, ChunkedRows
   int32_t chunk_tokens = 1;
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
   bool unit = false;
-  int32_t windows = 1, groups = 0;        // a window's groups (key_score.h) follow one another, as windows do
+  int32_t windows = 1, groups = 0;        // a window's groups (score_keys.h) follow one another, as windows do
   int32_t longest = 0;                    // keys of a group, at most
   const int32_t* key_begins = nullptr;    // [groups + 1] first keys of groups
   const int32_t* group_begins = nullptr;  // [windows + 1] first groups of windows
@@ -38,7 +38,7 @@ struct SumArgs {  // blocks of SumSlots groups, items; then windows, items
 inline constexpr int kScoreLanes = 256;
 inline constexpr int kScoreKeys = 128;  // a block
 
-// key_score.h, ScoreTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
+// score_keys.h, ScoreTask, with every pointer readable by the device. Keys may lie in page-locked host memory.
 struct ScoreItem {
   const uint8_t* const* chunks = nullptr;  // types.h, ChunkedRows
   int32_t chunk_tokens = 1;
@@ -80,7 +80,7 @@ struct SelectState {
   uint32_t value, last_tie;           // value: math.h, OrderedBits
   uint32_t part_begin[kSelectParts];  // how many are kept before each part
 };
-// key_score.h, SelectTask, with every pointer the device's; 0 < kept < count.
+// score_keys.h, SelectTask, with every pointer the device's; 0 < kept < count.
 struct SelectItem {
   const float* scores = nullptr;
   uint32_t count = 0, kept = 0;

@@ -73,8 +73,9 @@ SEINE_BODY float ReduceRow(const float* row) {
 
 // Grid: (blocks of kScoreKeys keys, items).
 struct ScoreBody {
+  using Shared = ScoreShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, ScoreShared& s, const ScoreArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const ScoreArgs& args) {
     const ScoreItem& item = args.items[block.index().y];
     if (block.index().x * kScoreKeys >= item.count) return;
     switch (item.dtype) {
@@ -132,6 +133,11 @@ struct ScoreBody {
     });
   }
 };
+
+template <typename Run>
+void ForEachKernel(const ScoreArgs& args, Run run) {
+  run(ScoreBody(), BlockIndex{ScoreBlocks(args), args.num_items}, Lanes<kScoreLanes>());
+}
 
 }  // namespace seine::cuda
 

@@ -1,4 +1,4 @@
-// Plain C++ twins of key_scores.h.
+// Plain C++ twins of score_keys_cpu.h.
 #include <cmath>
 
 #include "kernels/cpu/scalar.h"

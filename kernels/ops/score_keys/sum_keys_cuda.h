@@ -1,7 +1,7 @@
-// The sums' kernels. The first gives each group of keys (key_score.h) a slot of a block: the slots' rows come to shared
-// memory a tile at a time, 16 bytes a lane, so that each is read once wherever it lies; for norms a half-warp takes a
-// row, as scores do (score_body.h); then a lane a coordinate adds its slot's rows in order. The second kernel adds a
-// window's groups in order, a lane a coordinate.
+// The sums' kernels. The first gives each group of keys (score_keys.h) a slot of a block: the slots' rows come to
+// shared memory a tile at a time, 16 bytes a lane, so that each is read once wherever it lies; for norms a half-warp
+// takes a row, as scores do (score_keys_cuda.h); then a lane a coordinate adds its slot's rows in order. The second
+// kernel adds a window's groups in order, a lane a coordinate.
 #ifndef SEINE_KERNELS_OPS_SCORE_KEYS_SUM_KEYS_CUDA_H_
 #define SEINE_KERNELS_OPS_SCORE_KEYS_SUM_KEYS_CUDA_H_
 
@@ -26,8 +26,9 @@ struct SumShared {
 
 // Grid: (blocks of SumSlots groups, items).
 struct SumBody {
+  using Shared = SumShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, SumShared& s, const SumArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const SumArgs& args) {
     const SumItem& item = args.items[block.index().y];
     if (block.index().x * SumSlots(item.head_dim) >= item.groups) return;
     switch (item.dtype) {
@@ -132,8 +133,9 @@ struct FoldShared {};
 
 // Grid: (windows, items). Loads run ahead of the additions that wait for one another.
 struct FoldBody {
+  using Shared = FoldShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, FoldShared&, const SumArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared&, const SumArgs& args) {
     constexpr int kAhead = 32;
     const SumItem& item = args.items[block.index().y];
     const int window = block.index().x, dim = item.head_dim;
@@ -154,6 +156,12 @@ struct FoldBody {
     });
   }
 };
+
+template <typename Run>
+void ForEachKernel(const SumArgs& args, Run run) {
+  run(SumBody(), BlockIndex{args.most_blocks, args.num_items}, Lanes<kSumLanes>());
+  run(FoldBody(), BlockIndex{args.most_windows, args.num_items}, Lanes<kSumLanes>());
+}
 
 }  // namespace seine::cuda
 

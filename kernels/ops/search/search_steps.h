@@ -1,9 +1,8 @@
-// The steps of a search in their order: run(body, grid, lanes) for each, the same for a device and for the host.
+// The steps of a search in their order: run(body, grid, lanes) for each (cuda/launcher.h).
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
 
-#include <type_traits>
-
+#include "kernels/cuda/work.h"
 #include "kernels/ops/scan/choose_cuda.h"
 #include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/scan/scan_cuda.h"
@@ -16,9 +15,6 @@
 
 namespace seine::cuda {
 
-template <int kLanes>
-using Lanes = std::integral_constant<int, kLanes>;
-
 inline constexpr int kMaxCoarseGroups = kMaxHeadDim / 32;  // coarse_bytes / 4: at most a bit a coordinate
 
 // One scan kernel for each width of a code row in the batch.
@@ -29,7 +25,8 @@ void RunScans(const SearchGrids& grids, Run& run) {
 }
 
 template <typename Run>
-void RunSteps(const SearchPlan& plan, Run run) {
+void ForEachKernel(const SearchLaunch& launch, Run run) {
+  const SearchPlan& plan = *launch.plan;
   const SearchGrids& grids = plan.grids();
   if (plan.params().method == Method::kIndex) {
     run(PrepareBody(), grids.queries, Lanes<kPrepareLanes>());

@@ -28,8 +28,9 @@ SEINE_BODY inline int LeadingZeros(uint32_t v) {  // v != 0
 
 // Grid: (items).
 struct CutBody {
+  using Shared = CutShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, CutShared& s, const SelectArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const SelectArgs& args) {
     const SelectItem& item = args.items[block.index().x];
     const FirstCut cut = FindCut(block, s, item);
     block.Lanes([&](int lane) {
@@ -87,8 +88,9 @@ struct CutBody {
 
 // Grid: (kSelectParts, items).
 struct PlaceBody {
+  using Shared = PrefixShared;
   template <typename Block>
-  SEINE_BODY void operator()(Block& block, PrefixShared& s, const SelectArgs& args) const {
+  SEINE_BODY static void Run(Block& block, Shared& s, const SelectArgs& args) {
     const SelectItem& item = args.items[block.index().y];
     const uint32_t begin = block.index().x * item.part(), end = Least(begin + item.part(), item.count);
     if (begin >= end) return;
@@ -99,6 +101,12 @@ struct PlaceBody {
         [&](uint32_t i, uint32_t place) { places[place] = begin + i; });
   }
 };
+
+template <typename Run>
+void ForEachKernel(const SelectArgs& args, Run run) {
+  run(CutBody(), BlockIndex{args.num_items, 1}, Lanes<kCutLanes>());
+  run(PlaceBody(), BlockIndex{kSelectParts, args.num_items}, Lanes<kPlaceLanes>());
+}
 
 }  // namespace seine::cuda
 
