@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/codecs/encode_calls.h"
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/stream_context.h"
 #include "kernels/ops/low_rank/low_rank_calls.h"
 #include "kernels/ops/score_keys/evict_calls.h"
+#include "kernels/ops/search/search_calls.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
@@ -122,8 +124,6 @@ class CudaBackend final : public Backend {
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
 
  private:
-  class EncodeBatch;
-
   // Waits for what was enqueued, also behind a call that failed, for it may still be reading the context's memory.
   Device::Error Finish(Device::Error error, StreamContext* context) {
     const Device::Error ended = device_->Finish(context->stream);
@@ -145,10 +145,6 @@ class CudaBackend final : public Backend {
     return OutcomeOf(-error, what);
   }
 
-  // The tasks at the places that `batch` lists.
-  Device::Error SearchBatch(const SearchTask* tasks, const std::vector<int>& batch, const SearchParams& params,
-                            SearchOutput* outputs, StreamContext* context);
-
   const std::unique_ptr<Device> device_;
   ThreadPool pool_;
   StreamPool contexts_;
@@ -156,95 +152,6 @@ class CudaBackend final : public Backend {
   std::atomic<bool> lost_{false};
   mutable std::mutex mutex_;
   std::string loss_;  // guarded by mutex_
-};
-
-// Units of keys gathered in a context's rows until they are full, then encoded together.
-class CudaBackend::EncodeBatch {
- public:
-  EncodeBatch(Device* device, StreamContext* context) : device_(*device), context_(*context) {}
-
-  Device::Error Add(const EncodeTask& task, const CodecTables* tables) {
-    const CodeLayout& layout = task.codec->layout();
-    const int unit = UnitKeys(layout);
-    const size_t row_bytes = layout.head_dim * SizeOf(task.keys.dtype);
-    if (!items_.empty() && (kind_ != KindOf(task) || head_dim_ != layout.head_dim)) {
-      if (const Device::Error error = Flush(); error != Device::kNoError) return error;
-    }
-    kind_ = KindOf(task);
-    head_dim_ = layout.head_dim;
-    for (int first = 0; first < task.num_keys;) {
-      int now = static_cast<int>((context_.rows.size() - used_) / (row_bytes * unit)) * unit;
-      if (now == 0 || items_.size() == kMostItems) {
-        if (const Device::Error error = Flush(); error != Device::kNoError) return error;
-        continue;
-      }
-      now = std::min(now, task.num_keys - first);
-      AddKeys(task, tables, first, now, row_bytes);
-      first += now;
-    }
-    return Device::kNoError;
-  }
-
-  Device::Error Flush() {
-    if (items_.empty()) return Device::kNoError;
-    ViewWriter views(&context_);
-    Device::Error error =
-        views.Reserve(ViewWriter::Room(items_.size() * sizeof(EncodeItem)) +
-                      ViewWriter::Room(units_.size() * sizeof(EncodeUnit)) + ViewWriter::Room(centres_.size()));
-    if (error != Device::kNoError) return error;
-    const int8_t* centres = views.Put(centres_.data(), centres_.size());
-    for (size_t i = 0; i < items_.size(); ++i) {
-      if (centre_at_[i] >= 0) items_[i].shared_centre = centres + centre_at_[i];
-    }
-    EncodeArgs args;
-    args.items = views.Put(items_.data(), items_.size());
-    args.units = views.Put(units_.data(), units_.size());
-    args.num_units = Fit<int32_t>(units_.size());
-    args.head_dim = head_dim_;
-    args.kind = kind_;
-    error = views.Send();
-    if (error == Device::kNoError) error = device_.Launch(args, context_.stream);
-    const Device::Error ended = device_.Finish(context_.stream);
-    items_.clear(), units_.clear(), centres_.clear(), centre_at_.clear();
-    used_ = 0;
-    return error != Device::kNoError ? error : ended;
-  }
-
- private:
-  static constexpr size_t kMostItems = 4096;
-  static CodecKind KindOf(const EncodeTask& task) { return task.codec->Tables().kind; }
-
-  void AddKeys(const EncodeTask& task, const CodecTables* tables, int first, int count, size_t row_bytes) {
-    const CodeLayout& layout = task.codec->layout();
-    EncodeItem item;
-    item.codec = tables;
-    item.rows = context_.rows.data() + used_;
-    item.stride_bytes = row_bytes;
-    item.dtype = task.keys.dtype;
-    item.out = PlanesFrom(layout, task.out, first);
-    for (int i = 0; i < count; ++i, used_ += row_bytes) {
-      memcpy(context_.rows.data() + used_, task.keys.row(first + i), row_bytes);
-    }
-    centre_at_.push_back(-1);
-    if (task.shared_centre != nullptr) {
-      centre_at_.back() = static_cast<int64_t>(centres_.size());
-      const std::vector<int8_t>& values = task.shared_centre->values;
-      centres_.insert(centres_.end(), values.begin(), values.end());
-      item.shared_scale = task.shared_centre->scale;
-    }
-    for (int key = 0; key < count; key += UnitKeys(layout)) units_.push_back({static_cast<int>(items_.size()), key});
-    items_.push_back(item);
-  }
-
-  Device& device_;
-  StreamContext& context_;
-  size_t used_ = 0;  // of the context's rows
-  std::vector<EncodeItem> items_;
-  std::vector<EncodeUnit> units_;
-  std::vector<int8_t> centres_;     // shared ones, one after another
-  std::vector<int64_t> centre_at_;  // of each item's; -1: none
-  CodecKind kind_ = CodecKind::kRsq;
-  int head_dim_ = 0;
 };
 
 Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
@@ -256,82 +163,9 @@ Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
   for (int i = 0; i < count && error == Device::kNoError; ++i) {
     error = codecs_.Get(*tasks[i].codec, context.get(), &tables[i]);
   }
-  EncodeBatch batch(device_.get(), context.get());
   bool stopped = false;
-  for (int i = 0; i < count && error == Device::kNoError && !stopped; ++i) {
-    error = batch.Add(tasks[i], tables[i]);
-    stopped = StopRequested();
-  }
-  if (error == Device::kNoError && !stopped) error = batch.Flush();
+  if (error == Device::kNoError) error = EncodeOnDevice(tasks, tables.data(), count, context.get(), &stopped);
   return error == Device::kNoError && stopped ? Outcome::kStopped : OutcomeOf(error, "encoding");
-}
-
-// What a task's views take in the context.
-struct TaskSizes {
-  explicit TaskSizes(const SearchTask& t)
-      : segments(static_cast<size_t>((t.num_keys + t.segment_keys - 1) / t.segment_keys)),
-        chunks(t.keys.chunks == nullptr
-                   ? 0
-                   : static_cast<size_t>((t.zone_begin + t.num_keys + t.keys.chunk_tokens - 1) / t.keys.chunk_tokens)),
-        runs(t.low_rank == nullptr ? 0 : t.low_rank->runs.size()),
-        frequencies(runs == 0 || t.low_rank->rows.rope.inv_freq == nullptr ? 0 : t.low_rank->rows.head_dim / 2),
-        position_chunks(runs == 0 || t.low_rank->position_chunks == nullptr
-                            ? 0
-                            : static_cast<size_t>((t.zone_begin + t.num_keys - 1) / t.low_rank->position_chunk_tokens) +
-                                  1),
-        centre(t.shared_centre == nullptr ? 0 : t.shared_centre->values.size()),
-        queries(static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
-  size_t Bytes(const SearchTask& t) const {
-    return ViewWriter::Room(segments * sizeof(ConstCodePlanes)) + ViewWriter::Room(chunks * sizeof(uint8_t*)) +
-           ViewWriter::Room(runs * sizeof(LowRankRun)) + ViewWriter::Room(frequencies * sizeof(double)) +
-           ViewWriter::Room(position_chunks * sizeof(uint8_t*)) + ViewWriter::Room(centre) +
-           ViewWriter::Room(queries * sizeof(float)) + ViewWriter::Room(t.dense.size() * sizeof(DenseRows));
-  }
-  const size_t segments, chunks, runs, frequencies, position_chunks, centre, queries;
-};
-
-SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* views) {
-  const TaskSizes sizes(t);
-  SearchItem item;
-  item.codec = codec;
-  item.layout = t.codec->layout();
-  item.kind = t.codec->Tables().kind;
-  item.segments = views->Put(t.segments, sizes.segments);
-  item.segment_keys = t.segment_keys;
-  item.num_keys = t.num_keys;
-  item.zone_begin = t.zone_begin;
-  if (t.shared_centre != nullptr) {
-    item.shared_centre = views->Put(t.shared_centre->values.data(), sizes.centre);
-    item.shared_scale = t.shared_centre->scale;
-  }
-  item.collision_counts = t.collision_counts;
-  if (t.keys.chunks != nullptr) {
-    item.chunks = views->Put(t.keys.chunks, sizes.chunks);
-    item.chunk_tokens = t.keys.chunk_tokens;
-    item.key_dtype = t.keys.dtype;
-  }
-  if (sizes.runs > 0) {
-    item.low_rank = t.low_rank->rows;
-    item.low_rank.runs = views->Put(t.low_rank->runs.data(), sizes.runs);
-    item.low_rank.num_runs = Fit<int32_t>(sizes.runs);
-    if (sizes.frequencies > 0) {
-      item.low_rank.rope.inv_freq = views->Put(t.low_rank->rows.rope.inv_freq, sizes.frequencies);
-    }
-    if (sizes.position_chunks > 0) {
-      item.position_chunks = views->Put(t.low_rank->position_chunks, sizes.position_chunks);
-      item.position_chunk_tokens = t.low_rank->position_chunk_tokens;
-    }
-  }
-  std::vector<DenseRows> dense;
-  for (const DenseRun& run : t.dense) {
-    dense.push_back({static_cast<const uint8_t*>(run.keys.data), run.keys.stride_bytes, run.count, run.keys.dtype});
-    item.dense_tokens += run.count;
-  }
-  item.dense = views->Put(dense.data(), dense.size());
-  item.num_dense = Fit<int32_t>(dense.size());
-  item.queries = views->Put(t.queries, sizes.queries);
-  item.group = t.group;
-  return item;
 }
 
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
@@ -355,51 +189,16 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     }
     if (queries + tasks[i].group > kMostQueries) {
       if (StopRequested()) return Outcome::kStopped;
-      error = SearchBatch(tasks, batch, params, outputs, context.get());
+      error = SearchOnDevice(tasks, batch, params, &codecs_, outputs, context.get());
       batch.clear();
       queries = 0;
     }
     batch.push_back(i);
     queries += tasks[i].group;
   }
-  if (error == Device::kNoError && !batch.empty()) error = SearchBatch(tasks, batch, params, outputs, context.get());
+  if (error == Device::kNoError && !batch.empty())
+    error = SearchOnDevice(tasks, batch, params, &codecs_, outputs, context.get());
   return OutcomeOf(error, "search");
-}
-
-Device::Error CudaBackend::SearchBatch(const SearchTask* tasks, const std::vector<int>& batch,
-                                       const SearchParams& params, SearchOutput* outputs, StreamContext* context) {
-  std::vector<const CodecTables*> codecs(batch.size());
-  size_t bytes = 0, queries = 0;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const SearchTask& task = tasks[batch[i]];
-    if (const Device::Error error = codecs_.Get(*task.codec, context, &codecs[i]); error != Device::kNoError)
-      return error;
-    bytes += TaskSizes(task).Bytes(task);
-    queries += task.group;
-  }
-  bytes += ViewWriter::Room(batch.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
-           ViewWriter::Room(queries * sizeof(SetPlan));
-  ViewWriter views(context);
-  if (const Device::Error error = views.Reserve(bytes); error != Device::kNoError) return error;
-  std::vector<SearchItem> items;
-  for (size_t i = 0; i < batch.size(); ++i) items.push_back(ItemOf(tasks[batch[i]], codecs[i], &views));
-
-  SearchPlan plan(params, std::move(items));
-  Device::Error error = context->workspace.Reserve(plan.workspace_bytes());
-  if (error == Device::kNoError) error = context->answers.Reserve(plan.answer_bytes());
-  if (error != Device::kNoError) return error;
-  plan.Place(context->workspace.data(), context->answers.data());
-  SearchArgs args;
-  args.params = plan.params();
-  args.items = views.Put(plan.items().data(), plan.items().size());
-  args.queries = views.Put(plan.queries().data(), plan.queries().size());
-  args.sets = views.Put(plan.sets().data(), plan.sets().size());
-  error = views.Send();
-  if (error == Device::kNoError) error = device_->Launch(SearchLaunch{&plan, args}, context->stream);
-  error = Finish(error, context);
-  if (error != Device::kNoError) return error;
-  for (size_t i = 0; i < batch.size(); ++i) plan.Read(static_cast<int>(i), &outputs[batch[i]]);
-  return Device::kNoError;
 }
 
 }  // namespace
