@@ -8,7 +8,7 @@
 #include "index/index_impl.h"
 #include "index/search_batch.h"
 #include "index/stop_status.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -21,7 +21,7 @@ constexpr double kRowNs = 15;  // a key and a value of 256 bytes, for one query 
 
 // One KV head of a target.
 struct HeadTask {
-  cpu::AttentionTask attention;
+  host::AttentionTask attention;
   AttendAnswer* answer = nullptr;
   int kv_head = 0;
   int64_t attended = 0;
@@ -38,7 +38,7 @@ HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams&
                 int kv_head) {
   HeadTask task;
   task.kv_head = kv_head;
-  cpu::AttentionTask& a = task.attention;
+  host::AttentionTask& a = task.attention;
   const SearchBatch::Target& of = batch.targets()[target];
   a.queries = of.item->queries + int64_t{kv_head} * g.group() * g.head_dim;
   a.group = g.group();
@@ -53,9 +53,9 @@ HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams&
   return task;
 }
 
-double WorkNs(const cpu::AttentionTask& task) {
+double WorkNs(const host::AttentionTask& task) {
   double rows = static_cast<double>(task.num_windows);
-  for (const cpu::PlaceRun& run : task.dense) rows += static_cast<double>(run.end - run.begin);
+  for (const host::PlaceRun& run : task.dense) rows += static_cast<double>(run.end - run.begin);
   rows *= task.group;
   if (task.sets != nullptr) {
     for (const auto& set : *task.sets) rows += static_cast<double>(set.size());
@@ -73,8 +73,8 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
     if (meanwhile && std::this_thread::get_id() == caller) meanwhile(count - i);
     HeadTask& task = (*tasks)[i];
     const int64_t q_head = int64_t{task.kv_head} * g.group();
-    task.attended = cpu::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
-                                task.answer->log_sum_exp.data() + q_head);
+    task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
+                                 task.answer->log_sum_exp.data() + q_head);
   };
   if (work > kWorthSharingNs) {
     backend->Run(count, attend);

@@ -66,8 +66,8 @@ CodeShape::CodeShape(Backend* code_backend, const CodeLayout& code_layout, int n
       scan_format(layout, CodePart::kScan),
       fine_format(layout, CodePart::kFine),
       counts_format(int64_t{heads} * counts_per_head * sizeof(uint32_t)),
-      scan_pool(backend, Place::kCodes),
-      fine_pool(backend, Place::kCodes),
+      scan_pool(backend, MemorySpace::kCodes),
+      fine_pool(backend, MemorySpace::kCodes),
       scan_parts{&scan_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &scan_pool},
       fine_parts{&fine_format, MemoryKind::kCode, segment_keys, kMinSegmentKeys, unit_keys, &fine_pool},
       counts{&counts_format, MemoryKind::kCode, 1, 1, 1, nullptr} {}

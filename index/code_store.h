@@ -17,7 +17,8 @@
 #include "index/slab_pool.h"
 #include "index/transforms.h"
 #include "kernels/backend.h"
-#include "kernels/code.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 
 namespace seine {
 

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "profile/profile.h"
 
@@ -99,12 +102,31 @@ absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBalanced(const IndexConfig& config) {
+// Names of the codecs, or of those that need a profile: "rsq and balanced".
+std::string NamesOf(bool with_profile) {
+  std::vector<absl::string_view> names;
+  for (const CodecTraits* traits : AllCodecs()) {
+    if (!with_profile || traits->needs_profile) names.push_back(traits->name);
+  }
+  return absl::StrJoin(names, " and ");
+}
+
+// The first mode of several is the usual one, and named alone.
+absl::Status CheckCapabilities(const IndexConfig& config) {
+  const CodecTraits& traits = TraitsOf(config.codec.name);
+  if (!traits.Supports(config.search.coarse)) {
+    return Wrong("search", "coarse", traits.name, " needs ", Name(*traits.coarse_modes.begin()));
+  }
+  if (!traits.Supports(config.codec.centre)) {
+    return Wrong("codec", "centre", traits.name, " needs ", Name(*traits.centres.begin()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProfiled(const IndexConfig& config) {
   const CodecConfig& codec = config.codec;
   const bool rope = config.geometry.rope.stated();
-  if (config.search.coarse != Coarse::kSignIp) return Wrong("search", "coarse", "balanced needs sign_ip");
-  if (codec.centre != Centre::kWindow) return Wrong("codec", "centre", "balanced needs window");
-  if (codec.profile == nullptr) return Wrong("codec", "profile", "balanced needs one");
+  if (codec.profile == nullptr) return Wrong("codec", "profile", codec.name, " needs one");
   if (codec.profile_name.size() > kMaxNameLength) {
     return Wrong("codec", "profile", codec.profile_name.size(), " characters, at most ", kMaxNameLength);
   }
@@ -118,14 +140,14 @@ absl::Status CheckBalanced(const IndexConfig& config) {
 }
 
 // Settings of another codec are a misunderstanding, not something to pass over.
-absl::Status CheckNotBalanced(const CodecConfig& codec) {
+absl::Status CheckUnprofiled(const CodecConfig& codec) {
   const CodecConfig plain;
-  constexpr char kWhat[] = "given, but only balanced has one";
-  if (codec.profile != nullptr || !codec.profile_name.empty()) return Wrong("codec", "profile", kWhat);
-  if (codec.horizon != plain.horizon) return Wrong("codec", "horizon", kWhat);
-  if (codec.coarse_bits != plain.coarse_bits) return Wrong("codec", "coarse_bits", kWhat);
-  if (codec.total_bits != plain.total_bits) return Wrong("codec", "total_bits", kWhat);
-  if (codec.query_position) return Wrong("codec", "query_position", kWhat);
+  const std::string what = absl::StrCat("given, but only ", NamesOf(true), " has one");
+  if (codec.profile != nullptr || !codec.profile_name.empty()) return Wrong("codec", "profile", what);
+  if (codec.horizon != plain.horizon) return Wrong("codec", "horizon", what);
+  if (codec.coarse_bits != plain.coarse_bits) return Wrong("codec", "coarse_bits", what);
+  if (codec.total_bits != plain.total_bits) return Wrong("codec", "total_bits", what);
+  if (codec.query_position) return Wrong("codec", "query_position", what);
   return absl::OkStatus();
 }
 
@@ -137,8 +159,8 @@ absl::Status CheckCollision(const IndexConfig& config) {
 }
 
 absl::Status CheckCodec(const CodecConfig& codec) {
-  if (codec.name != "rsq" && codec.name != "balanced") {
-    return Wrong("codec", "name", "unknown codec; there are rsq and balanced");
+  if (FindCodec(codec.name) == nullptr) {
+    return Wrong("codec", "name", "unknown codec; there are ", NamesOf(false));
   }
   if (absl::Status s = CheckEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
   if (codec.centre != Centre::kWindow) return absl::OkStatus();
@@ -321,9 +343,13 @@ int QueriesKept(const IndexConfig& config) {
   return expects || e.scorer.name == "h2o" ? kDefaultKeptQueries : 0;
 }
 
+CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {
+  return {head_dim, codec.seed, codec.centre, codec.centre_tokens, codec.coarse_bits, codec.total_bits};
+}
+
 int64_t FilterHorizon(const IndexConfig& config) {
   if (config.eviction && config.eviction->horizon) return *config.eviction->horizon;
-  return config.codec.name == "balanced" ? config.codec.horizon : kDefaultHorizon;
+  return TraitsOf(config.codec.name).needs_profile ? config.codec.horizon : kDefaultHorizon;
 }
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
@@ -333,12 +359,11 @@ absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
   if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
     return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
   }
-  const CodeLayout layout =
-      BalancedLayout(head_dim, static_cast<int>(std::lround(codec.coarse_bits * head_dim)),
-                     static_cast<int>(std::lround(codec.total_bits * head_dim)), codec.centre_tokens);
-  if (layout.coarse_bytes + layout.fine_bytes - 1 > kMaxBalancedBytes) {
+  const CodecTraits& traits = TraitsOf(codec.name);
+  const CodeLayout layout = traits.layout(SpecOf(codec, head_dim));
+  if (traits.most_code_bytes > 0 && layout.coarse_bytes + layout.fine_bytes - 1 > traits.most_code_bytes) {
     return Wrong("codec", "total_bits", codec.total_bits, " at head_dim ", head_dim, " is more than the ",
-                 kMaxBalancedBytes, " bytes that a key's code may take");
+                 traits.most_code_bytes, " bytes that a key's code may take");
   }
   return absl::OkStatus();
 }
@@ -355,8 +380,8 @@ absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
   if (params.coarse != config.search.coarse) {
     return Wrong("", "coarse", "fixed for the index's life as ", Name(config.search.coarse));
   }
-  if (params.recall_target > 0 && config.codec.name != "balanced") {
-    return Wrong("", "recall_target", "only the balanced code predicts its noise; give beta");
+  if (params.recall_target > 0 && !TraitsOf(config.codec.name).predicts_noise) {
+    return Wrong("", "recall_target", config.codec.name, " does not predict its noise; give beta");
   }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
@@ -391,8 +416,9 @@ absl::Status Validate(const IndexConfig& config) {
   }
   status = First(CheckEviction(config), CheckSubspace(config));
   if (!status.ok()) return status;
-  status = config.codec.name == "balanced" ? CheckBalanced(config)
-                                           : First(CheckNotBalanced(config.codec), CheckCollision(config));
+  if (status = CheckCapabilities(config); !status.ok()) return status;
+  status = TraitsOf(config.codec.name).needs_profile ? CheckProfiled(config)
+                                                     : First(CheckUnprofiled(config.codec), CheckCollision(config));
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
   if (config.device_memory_limit_bytes < 0) {

@@ -14,8 +14,9 @@
 #include "index/eviction/budget.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/options.h"
-#include "kernels/code.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec_traits.h"
+#include "kernels/ops/search/search.h"
 #include "kernels/types.h"
 #include "profile/filters.h"
 #include "profile/rope.h"
@@ -51,12 +52,12 @@ inline constexpr int64_t kDefaultHorizon = 32768;
 inline constexpr int kDefaultKeptQueries = 128;
 
 struct CodecConfig {
-  std::string name = "rsq";         // or "balanced", which needs a profile of the model, window centres and sign_ip
-  uint64_t seed = 1;                // rsq
+  std::string name = "rsq";         // one of AllCodecs() (codec_traits.h), whose traits say what it needs
+  uint64_t seed = 1;                // without a profile
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
   int centre_tokens = 64;           // Centre::kWindow
 
-  // What follows is the balanced code's (docs/codecs.md, "balanced").
+  // What follows is of codecs that need a profile: the balanced code (docs/codecs.md, "balanced").
   std::shared_ptr<const Profile> profile;  // of the geometry's shape
   std::string profile_name;                // as descriptions give it
   // Queries are expected at positions [p, p + horizon], p following from the length when a layer's first keys are
@@ -109,8 +110,9 @@ struct IndexConfig {
 // How Attend attends what is found.
 struct AttentionParams {
   // Whether every window of 64 tokens of a searched zone is counted in for those of its tokens that were not selected,
-  // by the means of its keys and values (kernels/cpu/attention.h). Absent: where each query head has a set of its own
-  // and the search is not exact; measured worse where heads share a set, whose own best are then still in the tail.
+  // by the means of its keys and values (kernels/ops/attend/attention.h). Absent: where each query head has a set of
+  // its own and the search is not exact; measured worse where heads share a set, whose own best are then still in the
+  // tail.
   std::optional<bool> tail = {};
   float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
   bool with_positions = false;  // AttendAnswer::selected is filled
@@ -122,6 +124,9 @@ int QueriesKept(const IndexConfig& config);
 
 // eviction.horizon, or where it is absent what stands in for it.
 int64_t FilterHorizon(const IndexConfig& config);
+
+// What an index's codecs are made of.
+CodecSpec SpecOf(const CodecConfig& codec, int head_dim);
 
 // OK, or INVALID_ARGUMENT "field: what is wrong with it".
 absl::Status Validate(const IndexConfig& config);

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/window_means.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -33,7 +33,7 @@ PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, Sl
 }
 
 RowFormat WindowFormat(int heads, const Geometry& geometry) {
-  return RowFormat(heads, static_cast<int>(WindowMeansBytes(geometry.head_dim)));
+  return RowFormat(heads, static_cast<int>(host::WindowMeansBytes(geometry.head_dim)));
 }
 
 PieceList::Shape WindowShape(const RowFormat* format) {
@@ -52,7 +52,7 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       low_rank(std::move(low_rank_shapes)),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(ChecksumFormat(config)),
-      row_pool(backend, Place::kStore),
+      row_pool(backend, MemorySpace::kStore),
       row_shape(RowShape(&rows, config, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
@@ -62,7 +62,7 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       head_checksums(1, sizeof(uint32_t)),
       head_positions(1, sizeof(int32_t)),
       head_windows(WindowFormat(1, config.geometry)),
-      head_row_pool(backend, Place::kStore),
+      head_row_pool(backend, MemorySpace::kStore),
       head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
       head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/layer_lock.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -51,7 +51,7 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
   }
   if (absl::Status s = CheckSoftmaxScale("softmax_scale", given.softmax_scale); !s.ok()) return s;
   if (given.filters == nullptr) return absl::OkStatus();
-  const int64_t head = cpu::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
+  const int64_t head = host::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
   if (head < 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("filters: KV head ", head, " holds NaN or infinity"));
 }

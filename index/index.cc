@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/layer_lock.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "profile/layout.h"
 
 namespace seine {
@@ -358,7 +358,7 @@ absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_toke
 absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{queries, g.head_dim * sizeof(float), DType::kFloat32};
-  const int64_t bad = cpu::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
+  const int64_t bad = host::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
   if (bad < 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("queries: row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity"));
@@ -371,7 +371,7 @@ absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const T
   for (int64_t first = 0; first < count; first += kRowsChecked) {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     const ConstRows part{rows.row(first), rows.stride_bytes, g.dtype};
-    int64_t bad = cpu::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
+    int64_t bad = host::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
     if (bad < 0) continue;
     bad += first;
     return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
@@ -421,7 +421,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   info.codec = context_.config.codec.name;
   info.coarse = Name(context_.config.search.coarse);
   info.centre = Name(context_.config.codec.centre);
-  if (context_.config.codec.name == "balanced") {
+  if (TraitsOf(context_.config.codec.name).needs_profile) {
     const CodecConfig& codec = context_.config.codec;
     info.profile = codec.profile_name;
     info.coarse_bits = codec.coarse_bits;

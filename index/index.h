@@ -84,7 +84,7 @@ struct ItemAnswer {
   bool codes_outgrown = false;
   bool capped = false;                                // under mass_p: top_k ended some set before its mass reached that
   std::vector<float> masses;                          // [sets] under mass_p: estimated mass of the zone in each; 1 of a
-                                                      // head that was not searched. Error: kernels/zone_mass.h
+                                                      // head that was not searched. Error: kernels/ops/mass/zone_mass.h
   std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
   std::vector<std::vector<float>> scores;             // beside positions
   std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates

@@ -216,7 +216,7 @@ absl::Status Layer::FillTask(int kv_head, const SearchParams& params, SearchTask
   return held.FillTask(kv_head - held.first_head(), params, task);
 }
 
-void Layer::FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const {
+void Layer::FillAttention(int kv_head, bool searched, bool tail, host::AttentionTask* task) const {
   const Strip& held = strip(kv_head);
   held.FillAttention(kv_head - held.first_head(), searched, tail, task);
 }
@@ -296,7 +296,7 @@ bool Layer::keeps_all_keys() const { return context_->config.kv_store != KvStore
 
 bool Layer::Refittable() const {
   const CodecConfig& codec = context_->config.codec;
-  return keeps_all_keys() && codec.name == "balanced" && !codec.query_position;
+  return keeps_all_keys() && TraitsOf(codec.name).needs_profile && !codec.query_position;
 }
 
 bool Layer::Asked(int64_t position, const float* queries) const {

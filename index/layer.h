@@ -56,7 +56,7 @@ class Layer {
 
   // One KV head's stored rows and what of them is dense: all, where its zone was not searched. `tail`: and the zone's
   // windows.
-  void FillAttention(int kv_head, bool searched, bool tail, cpu::AttentionTask* task) const;
+  void FillAttention(int kv_head, bool searched, bool tail, host::AttentionTask* task) const;
 
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;

@@ -82,7 +82,7 @@ absl::Status Reservation::Allocate(MemoryKind kind, int64_t bytes, SlabPool* poo
   if (pool != nullptr) {
     block = pool->Allocate(bytes);
   } else {
-    buffer = ledger_->backend()->Allocate(static_cast<size_t>(bytes), PlaceOf(kind));
+    buffer = ledger_->backend()->Allocate(static_cast<size_t>(bytes), SpaceOf(kind));
   }
   if (!buffer && block == nullptr) {
     const Backend& backend = *ledger_->backend();

@@ -17,7 +17,9 @@ namespace seine {
 // kQuery: queries kept for scorers. kOther: the sequences' own objects; limited like the rest, but no part of
 // IndexStats.
 enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2, kQuery = 3 };
-inline Place PlaceOf(MemoryKind kind) { return kind == MemoryKind::kCode ? Place::kCodes : Place::kStore; }
+inline MemorySpace SpaceOf(MemoryKind kind) {
+  return kind == MemoryKind::kCode ? MemorySpace::kCodes : MemorySpace::kStore;
+}
 
 // OK, RESOURCE_EXHAUSTED where the backend ran out of memory, UNAVAILABLE where its device is lost, or StopStatus().
 absl::Status StatusOf(const Backend& backend, Outcome outcome);
@@ -27,8 +29,8 @@ class MemoryLedger {
  public:
   MemoryLedger(Backend* backend, int64_t limit_bytes, int64_t device_limit_bytes, std::shared_ptr<MemoryBudget> shared)
       : backend_(backend),
-        code_blocks_(backend, Place::kCodes),
-        store_blocks_(backend, Place::kStore),
+        code_blocks_(backend, MemorySpace::kCodes),
+        store_blocks_(backend, MemorySpace::kStore),
         own_(limit_bytes, device_limit_bytes),
         shared_(std::move(shared)) {}
   MemoryLedger(const MemoryLedger&) = delete;
@@ -36,10 +38,10 @@ class MemoryLedger {
 
   Backend* backend() const { return backend_; }
   // Whence blocks of any size come that are written once.
-  SlabPool* pool(MemoryKind kind) { return PlaceOf(kind) == Place::kCodes ? &code_blocks_ : &store_blocks_; }
+  SlabPool* pool(MemoryKind kind) { return SpaceOf(kind) == MemorySpace::kCodes ? &code_blocks_ : &store_blocks_; }
   int64_t held(MemoryKind kind) const { return held_[static_cast<int>(kind)].load(std::memory_order_relaxed); }
   Account AccountOf(MemoryKind kind) const {
-    return backend_->codes_apart() && kind == MemoryKind::kCode ? Account::kDevice : Account::kHost;
+    return backend_->codes_on_device() && kind == MemoryKind::kCode ? Account::kDevice : Account::kHost;
   }
 
   // RESOURCE_EXHAUSTED naming the limit that is passed; then nothing is reserved.

@@ -7,7 +7,7 @@
 
 namespace seine {
 
-// Whose memory: a backend without a memory of its own keeps its codes in the host's (Backend::codes_apart).
+// Whose memory: a backend without a memory of its own keeps its codes in the host's (Backend::codes_on_device).
 enum class Account : uint8_t { kHost = 0, kDevice = 1 };
 inline constexpr int kAccounts = 2;
 

@@ -47,7 +47,8 @@ absl::Status Staging::CopyKept(Backend* backend) const {
     const Piece& piece = *pieces[need.index];
     const PieceList::Shape& shape = *need.list->shape_;
     shape.format->Copy(piece.memory.data(), piece.capacity, need.made->memory.data(), need.capacity,
-                       std::min(need.keep, piece.capacity), PlaceOf(shape.kind) == Place::kCodes ? &codes : &copies);
+                       std::min(need.keep, piece.capacity),
+                       SpaceOf(shape.kind) == MemorySpace::kCodes ? &codes : &copies);
   }
   for (const CopyTask& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   if (codes.empty()) return absl::OkStatus();

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/search_batch.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -15,7 +15,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
   if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
   if (item.queries == nullptr) return absl::InvalidArgumentError("queries: no data");
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
-  const int64_t bad = cpu::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
+  const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
   if (bad < 0) return sequence;
   return absl::InvalidArgumentError(
       absl::StrCat("queries: head ", bad, " holds NaN or infinity, or its norm overflows"));

@@ -55,7 +55,7 @@ void SlabPool::Free(uint8_t* block, int64_t bytes) {
 bool SlabPool::AddSlab(int64_t bytes) {
   const int64_t wanted = held_ < kSmallBytes ? std::min(held_, kSlabBytes) : kSlabBytes;
   const int64_t size = std::max<int64_t>(wanted / bytes, 1) * bytes;
-  Buffer buffer = backend_->Allocate(static_cast<size_t>(size), place_);
+  Buffer buffer = backend_->Allocate(static_cast<size_t>(size), space_);
   if (!buffer) return false;
   uint8_t* const data = buffer.data();
   Slab& slab = slabs_[data];

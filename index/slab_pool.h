@@ -27,7 +27,7 @@ class SlabPool {
   static constexpr int64_t kSlabBytes = int64_t{4} << 20;
   static constexpr int64_t kSmallBytes = kSlabBytes / 8;
 
-  SlabPool(Backend* backend, Place place) : backend_(backend), place_(place) {}
+  SlabPool(Backend* backend, MemorySpace space) : backend_(backend), space_(space) {}
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
@@ -46,7 +46,7 @@ class SlabPool {
   void FindLongest(uint8_t* data, Slab* slab);
 
   Backend* const backend_;
-  const Place place_;
+  const MemorySpace space_;
   std::mutex mutex_;
   // Guarded by mutex_.
   std::map<uint8_t*, Slab> slabs_;               // by first byte

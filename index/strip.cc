@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
-#include "kernels/window_means.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -298,7 +297,7 @@ void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
 // From the rows as they read, so that any history of appends gives the same bits.
 void Strip::WriteWindows(int64_t begin, int64_t end) {
   const int heads = num_heads(), dim = context_->config.geometry.head_dim;
-  const size_t record = WindowMeansBytes(dim);
+  const size_t record = host::WindowMeansBytes(dim);
   const auto count = static_cast<int>(end - begin) * heads;
   if (count <= 0) return;
   std::vector<uint8_t> records(count * record);
@@ -306,7 +305,7 @@ void Strip::WriteWindows(int64_t begin, int64_t end) {
     float rows[2][kWindowTokens * kMaxHeadDim];
     const int64_t place = context_->config.zones.sink + (begin + i / heads) * kWindowTokens;
     CopyFloats(i % heads, place, kWindowTokens, rows[0], rows[1], dim);
-    EncodeWindowMeans(rows[0], rows[1], dim, records.data() + i * record);
+    host::EncodeWindowMeans(rows[0], rows[1], dim, records.data() + i * record);
   };
   if (count >= kWindowsWorthSharing) {
     context_->backend->Run(count, encode);

@@ -17,8 +17,8 @@
 // With IndexConfig::subspace a run of places [low_begin, low_end) is held low-rank, by a LowRankStore a head, and the
 // rows before and behind it as they came. A token becomes low-rank as the zone's end passes it, and stays so: after a
 // cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Searches and attention
-// multiply codes (kernels/cpu/low_rank_products.h); whoever else reads rows gets them rebuilt (strip_low_rank.cc). No
-// sums are kept.
+// multiply codes (kernels/ops/low_rank/low_rank_products.h); whoever else reads rows gets them rebuilt
+// (strip_low_rank.cc). No sums are kept.
 #ifndef SEINE_INDEX_STRIP_H_
 #define SEINE_INDEX_STRIP_H_
 
@@ -37,7 +37,7 @@
 #include "index/row_store.h"
 #include "index/scorers/scorer.h"
 #include "index/subspace/low_rank_store.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -104,7 +104,7 @@ class Strip {
   absl::Status FillTask(int head, const SearchParams& params, SearchTask* task) const;
   // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
   // What it reads must not outlive the strip or see it change.
-  void FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const;
+  void FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const;
   // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
   absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
@@ -171,7 +171,7 @@ class Strip {
   absl::Status RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
   absl::Status FillLowSearch(int head, bool with_dense, SearchTask* task) const;
-  void FillLowAttention(int head, cpu::AttentionTask* task) const;
+  void FillLowAttention(int head, host::AttentionTask* task) const;
 
   const Context* context_;
   bool whole_;  // all heads, places are positions

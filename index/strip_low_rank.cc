@@ -6,7 +6,7 @@
 
 #include "index/stop_status.h"
 #include "index/strip.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -132,7 +132,7 @@ void Strip::ReadRows(int head, absl::Span<const int64_t> places, float* keys, fl
     for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
       for (size_t i = begin; i < end && !is_low && out != nullptr; ++i) {
         const ConstRows row = {store->Row(head, places[i]), static_cast<size_t>(context_->row_bytes()), g.dtype};
-        cpu::ToFloat(row, 1, g.head_dim, out + static_cast<int64_t>(i) * g.head_dim);
+        host::ToFloat(row, 1, g.head_dim, out + static_cast<int64_t>(i) * g.head_dim);
       }
     }
     begin = end;
@@ -171,7 +171,7 @@ void Strip::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowR
 // Keys of dense tokens [begin, end), read at once into memory that the backend reads.
 absl::StatusOr<DenseRun> Strip::RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const {
   const int64_t dim = context_->config.geometry.head_dim;
-  owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), Place::kStore));
+  owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), MemorySpace::kStore));
   if (!owner->back()) return NoBuffer(*context_->backend);
   auto* const rows = reinterpret_cast<float*>(owner->back().data());
   ReadRange(head, begin, end, rows, nullptr);
@@ -192,7 +192,7 @@ absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* to
   std::vector<RebuildTask> tasks;
   for (const bool of_values : {false, true}) {
     Buffer* const out = of_values ? &storage->values : &storage->keys;
-    *out = backend->Allocate(chunk_tokens * g.head_dim * sizeof(float), Place::kStore);
+    *out = backend->Allocate(chunk_tokens * g.head_dim * sizeof(float), MemorySpace::kStore);
     if (!*out) return NoBuffer(*backend);
     (of_values ? storage->value_chunk : storage->key_chunk) = out->data();
     (of_values ? tokens->values : tokens->keys) = {of_values ? &storage->value_chunk : &storage->key_chunk,
@@ -235,7 +235,7 @@ absl::Status Strip::FillLowSearch(int head, bool with_dense, SearchTask* task) c
   return absl::OkStatus();
 }
 
-void Strip::FillLowAttention(int head, cpu::AttentionTask* task) const {
+void Strip::FillLowAttention(int head, host::AttentionTask* task) const {
   task->low = {low_begin_, low_end()};
   for (const auto& [of_values, out] : {std::pair{false, &task->low_keys}, std::pair{true, &task->low_values}}) {
     auto rows = std::make_shared<LowRankTokens>();

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "index/strip.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -42,7 +42,7 @@ void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>
   }
 }
 
-void Strip::FillAttention(int head, bool searched, bool tail, cpu::AttentionTask* task) const {
+void Strip::FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const {
   const Geometry& g = context_->config.geometry;
   task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
   task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
@@ -89,7 +89,7 @@ void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, floa
   for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
     for (int64_t i = 0; i < count && out != nullptr; ++i) {
       const ConstRows row = {store->Row(head, place + i), static_cast<size_t>(context_->row_bytes()), g.dtype};
-      cpu::ToFloat(row, 1, g.head_dim, out + i * stride);
+      host::ToFloat(row, 1, g.head_dim, out + i * stride);
     }
   }
 }

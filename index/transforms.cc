@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
-#include "kernels/gaussian_quantiser.h"
+#include "kernels/host.h"
 #include "profile/balance.h"
 #include "profile/profile.h"
 
@@ -19,23 +19,14 @@ namespace {
 
 constexpr int64_t kMinPosition = 512, kMinStep = 64;
 
-std::shared_ptr<const LayerCodecs> MakeRsq(const IndexConfig& config) {
-  if (config.codec.name != "rsq") return nullptr;
-  RsqOptions options;
-  options.head_dim = config.geometry.head_dim;
-  options.seed = config.codec.seed;
-  options.centre = config.codec.centre;
-  options.centre_tokens = config.codec.centre_tokens;
+// Of a codec that needs no profile: one for every head of every layer.
+std::shared_ptr<const LayerCodecs> MakeShared(const IndexConfig& config) {
+  const CodecTraits& traits = TraitsOf(config.codec.name);
+  if (traits.needs_profile) return nullptr;
   LayerCodecs codecs;
-  codecs.heads.assign(config.geometry.num_kv_heads, {MakeRsqCodec(options), {}, 0});
+  const CodecSpec spec = SpecOf(config.codec, config.geometry.head_dim);
+  codecs.heads.assign(config.geometry.num_kv_heads, {traits.make(spec, nullptr), {}, 0});
   return std::make_shared<const LayerCodecs>(std::move(codecs));
-}
-
-CodeLayout LayoutOf(const IndexConfig& config, const LayerCodecs* rsq) {
-  if (rsq != nullptr) return rsq->heads[0].codec->layout();
-  const int dim = config.geometry.head_dim;
-  return BalancedLayout(dim, static_cast<int>(std::lround(config.codec.coarse_bits * dim)),
-                        static_cast<int>(std::lround(config.codec.total_bits * dim)), config.codec.centre_tokens);
 }
 
 // Row-major fp32, as kernels take matrices.
@@ -55,12 +46,12 @@ int64_t TableBytes(const Geometry& g, bool with_moments) {
 }
 
 // sum l_i^2 r_i / sum l_i^2 (query_fit.h): of the queries that the balance was made for.
-double ExpectedNoise(const Balance& balance) {
+double ExpectedNoise(const Balance& balance, const CodecTraits& traits) {
   double noise = 0, variance = 0;
   for (size_t i = 0; i < balance.total_bits.size(); ++i) {
     const double l = balance.lambda(static_cast<Eigen::Index>(i));
     const int total = balance.total_bits[i];
-    noise += l * l * (total > 0 ? double{GaussianQuantiserOf(total).distortion[balance.coarse_bits[i]]} : 1);
+    noise += l * l * (total > 0 ? traits.distortion(total, balance.coarse_bits[i]) : 1);
     variance += l * l;
   }
   return noise / variance;
@@ -75,10 +66,15 @@ int64_t SealingPosition(int64_t length, int64_t horizon) {
 }
 
 Transforms::Transforms(const IndexConfig* config, MemoryLedger* ledger)
-    : config_(*config), ledger_(ledger), rsq_(MakeRsq(config_)), layout_(LayoutOf(config_, rsq_.get())) {}
+    : config_(*config),
+      traits_(TraitsOf(config_.codec.name)),
+      spec_(SpecOf(config_.codec, config_.geometry.head_dim)),
+      ledger_(ledger),
+      shared_(MakeShared(config_)),
+      layout_(traits_.layout(spec_)) {}
 
 int64_t Transforms::PositionOf(int64_t length) const {
-  if (rsq_ != nullptr || !config_.geometry.rope.stated()) return -1;
+  if (shared_ != nullptr || !config_.geometry.rope.stated()) return -1;
   return config_.codec.query_position.value_or(SealingPosition(length, config_.codec.horizon));
 }
 
@@ -92,7 +88,7 @@ bool Transforms::Outgrown(const LayerCodecs& codecs, int64_t length) const {
 }
 
 Transforms::Codecs Transforms::Of(int layer, int64_t length) {
-  if (rsq_ != nullptr) return rsq_;
+  if (shared_ != nullptr) return shared_;
   const int64_t position = PositionOf(length);
   std::shared_ptr<Entry> entry;
   {
@@ -121,7 +117,7 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
   Reservation reservation(ledger_);
   if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);
-  ledger_->backend()->Run(num_heads, [&](int h) { heads[h] = Balanced(layer, h, position, queries.get()); });
+  ledger_->backend()->Run(num_heads, [&](int h) { heads[h] = OfHead(layer, h, position, queries.get()); });
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   LayerCodecs codecs;
   codecs.position = position;
@@ -137,8 +133,8 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
   return std::make_shared<const LayerCodecs>(std::move(codecs));
 }
 
-absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t position,
-                                               const QueryMoments* learnt) const {
+absl::StatusOr<HeadCodec> Transforms::OfHead(int layer, int kv_head, int64_t position,
+                                             const QueryMoments* learnt) const {
   const Profile& profile = *config_.codec.profile;
   const Rope& rope = config_.geometry.rope;
   const auto begin = static_cast<double>(position), end = begin + static_cast<double>(config_.codec.horizon);
@@ -148,15 +144,9 @@ absl::StatusOr<HeadCodec> Transforms::Balanced(int layer, int kv_head, int64_t p
   const absl::StatusOr<Balance> balance =
       MakeBalance(keys, queries, {config_.codec.coarse_bits, config_.codec.total_bits});
   if (!balance.ok()) return balance.status();
-  BalancedOptions options;
-  options.head_dim = config_.geometry.head_dim;
-  options.key_map = Floats(balance->key_map);
-  options.query_map = Floats(balance->query_map);
-  options.lambda = Floats(balance->lambda);
-  options.coarse_bits = balance->coarse_bits;
-  options.total_bits = balance->total_bits;
-  options.centre_tokens = config_.codec.centre_tokens;
-  return HeadCodec{MakeBalancedCodec(options), options.lambda, ExpectedNoise(*balance)};
+  const CodecTransform transform = {Floats(balance->key_map), Floats(balance->query_map), Floats(balance->lambda),
+                                    balance->coarse_bits, balance->total_bits};
+  return HeadCodec{traits_.make(spec_, &transform), transform.lambda, ExpectedNoise(*balance, traits_)};
 }
 
 }  // namespace seine

@@ -16,13 +16,15 @@
 #include "index/config.h"
 #include "index/memory.h"
 #include "kernels/backend.h"
-#include "kernels/code.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/codecs/codec_traits.h"
 
 namespace seine {
 
 struct HeadCodec {
   std::shared_ptr<const Codec> codec;
-  // The balanced code's; nothing under rsq.
+  // Of a codec that needs a profile; else nothing.
   std::vector<float> lambda;  // [head_dim]
   double noise = 0;           // share of the scores' variance that the scanned plane is expected to leave as noise
 };
@@ -32,7 +34,7 @@ using QueryMoments = std::vector<Eigen::MatrixXd>;
 
 // What one layer's keys are encoded with. Immutable.
 struct LayerCodecs {
-  int64_t position = -1;                        // p; -1 where positions play no part: rsq, or RoPE not stated
+  int64_t position = -1;                        // p; -1 where positions play no part: no profile, or RoPE not stated
   std::vector<HeadCodec> heads;                 // [num_kv_heads]
   std::shared_ptr<const QueryMoments> queries;  // learnt from what the layer was asked; nullptr: the profile's
   Memory memory;                                // what the tables take
@@ -70,11 +72,13 @@ class Transforms {
 
   int64_t PositionOf(int64_t length) const;
   Codecs Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const;
-  absl::StatusOr<HeadCodec> Balanced(int layer, int kv_head, int64_t position, const QueryMoments* queries) const;
+  absl::StatusOr<HeadCodec> OfHead(int layer, int kv_head, int64_t position, const QueryMoments* queries) const;
 
   const IndexConfig& config_;
+  const CodecTraits& traits_;  // of the configured codec
+  const CodecSpec spec_;
   MemoryLedger* const ledger_;
-  std::shared_ptr<const LayerCodecs> rsq_;  // nullptr: balanced
+  const std::shared_ptr<const LayerCodecs> shared_;  // by every layer; nullptr where the codec needs a profile
   const CodeLayout layout_;
   std::mutex mutex_;
   std::map<std::pair<int, int64_t>, std::shared_ptr<Entry>> entries_;  // by (layer, p); guarded by mutex_

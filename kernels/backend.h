@@ -12,18 +12,19 @@
 #include <memory>
 #include <string>
 
-#include "kernels/code.h"
-#include "kernels/key_score.h"
-#include "kernels/low_rank.h"
-#include "kernels/oja.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/ops/learn/oja.h"
+#include "kernels/ops/low_rank/low_rank.h"
+#include "kernels/ops/score_keys/score_keys.h"
+#include "kernels/ops/search/search.h"
 
 namespace seine {
 
 class Backend;
 
 // What a buffer is for, and so where it lies.
-enum class Place : uint8_t {
+enum class MemorySpace : uint8_t {
   kCodes = 0,  // what searches read in full; the host touches it by the backend's operations alone
   kStore = 1,  // the host's memory, read by searches too: page-locked under a device
 };
@@ -40,8 +41,8 @@ enum class Outcome : uint8_t {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Backend* backend, Place place, uint8_t* data, size_t size)
-      : backend_(backend), place_(place), data_(data), size_(size) {}
+  Buffer(Backend* backend, MemorySpace space, uint8_t* data, size_t size)
+      : backend_(backend), space_(space), data_(data), size_(size) {}
   Buffer(Buffer&& o) noexcept { *this = static_cast<Buffer&&>(o); }
   Buffer& operator=(Buffer&& o) noexcept;
   ~Buffer();
@@ -51,7 +52,7 @@ class Buffer {
 
  private:
   Backend* backend_ = nullptr;
-  Place place_ = Place::kCodes;
+  MemorySpace space_ = MemorySpace::kCodes;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -65,7 +66,7 @@ struct EncodeTask {
   CodePlanes out;
 };
 
-// `bytes` from one buffer of the backend's to another, of any place; the two do not overlap.
+// `bytes` from one buffer of the backend's to another, of any space; the two do not overlap.
 struct CopyTask {
   void* to = nullptr;
   const void* from = nullptr;
@@ -78,7 +79,7 @@ struct CountTask {
   const CodeLayout* layout = nullptr;
   int begin = 0, end = 0;
   int sign = 1;
-  uint32_t* counts = nullptr;  // [head_dim / 8][256] in Place::kCodes
+  uint32_t* counts = nullptr;  // [head_dim / 8][256] in MemorySpace::kCodes
 };
 
 // May be called on the thread that called an operation, before each task that it works on itself: `left` of the
@@ -92,16 +93,16 @@ class Backend {
   virtual std::string simd_target() const = 0;  // e.g. "AVX3_DL"; a device's name
   virtual int num_threads() const = 0;
 
-  // Whether Place::kCodes is a memory apart from the host's, with a limit of its own.
-  virtual bool codes_apart() const { return false; }
+  // Whether MemorySpace::kCodes is a memory apart from the host's, with a limit of its own.
+  virtual bool codes_on_device() const { return false; }
   // Why the device is lost; empty while it is not.
   virtual std::string loss() const { return {}; }
 
-  virtual Buffer Allocate(size_t bytes, Place place) = 0;  // empty Buffer if out of memory
-  virtual void Free(uint8_t* data, size_t bytes, Place place) = 0;
+  virtual Buffer Allocate(size_t bytes, MemorySpace space) = 0;  // empty Buffer if out of memory
+  virtual void Free(uint8_t* data, size_t bytes, MemorySpace space) = 0;
 
-  // Copies between the backend's buffers, and operations on memory of Place::kCodes. None of the three needs memory:
-  // each ends in kDone or kLost, whatever the token says.
+  // Copies between the backend's buffers, and operations on memory of MemorySpace::kCodes. None of the three needs
+  // memory: each ends in kDone or kLost, whatever the token says.
   [[nodiscard]] virtual Outcome Copy(const CopyTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Zero(uint8_t* data, size_t bytes) = 0;
   [[nodiscard]] virtual Outcome CountCodes(const CountTask* tasks, int count) = 0;
@@ -114,7 +115,7 @@ class Backend {
     return Search(tasks, count, params, outputs, {});
   }
 
-  // Eviction's, on the host's memory, in parallel too: keys are Place::kStore's, all else is any memory.
+  // Eviction's, on the host's memory, in parallel too: keys are MemorySpace::kStore's, all else is any memory.
   [[nodiscard]] virtual Outcome Sum(const SumTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Score(const ScoreTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Select(const SelectTask* tasks, int count) = 0;

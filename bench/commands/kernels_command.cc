@@ -10,8 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/commands/value_flag.h"
 #include "bench/report/table.h"
+#include "bench/commands/value_flag.h"
+#include "kernels/codecs/registry.h"
 #include "kernels/cuda/traffic.h"
 
 namespace seine::bench {
@@ -36,11 +37,9 @@ struct KernelsFlags {
 cuda::SearchItem ItemOf(const KernelsFlags& f, int64_t num_keys) {
   static const uint8_t* const kStored = nullptr;
   cuda::SearchItem item;
-  item.kind = f.codec == "balanced" ? CodecKind::kBalanced : CodecKind::kRsq;
-  item.layout = f.codec == "balanced"
-                    ? BalancedLayout(f.head_dim, static_cast<int>(std::lround(f.coarse_bits * f.head_dim)),
-                                     2 * f.head_dim, kWindowTokens)
-                    : MakeRsqCodec({.head_dim = f.head_dim})->layout();
+  const CodecTraits& traits = TraitsOf(f.codec);
+  item.kind = KindOf(traits);
+  item.layout = traits.layout({.head_dim = f.head_dim, .coarse_bits = f.coarse_bits, .total_bits = 2});
   item.segment_keys = 2048;
   item.num_keys = num_keys;
   item.chunks = &kStored;
@@ -154,8 +153,7 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--kv-heads", f->kv_heads)->check(CLI::Range(1, 128));
   command->add_option("--group", f->group, "Query heads a KV head")->check(CLI::Range(1, kMaxGroup));
   command->add_option("--head-dim", f->head_dim)->check(CLI::IsMember({64, 80, 96, 128, 192, 256}));
-  command->add_option("--codec", f->codec, "balanced (2 bits a coordinate) or rsq")
-      ->check(CLI::IsMember({"balanced", "rsq"}));
+  command->add_option("--codec", f->codec, "balanced (2 bits a coordinate) or rsq")->check(CLI::IsMember(CodecNames()));
   command->add_option("--coarse-bits", f->coarse_bits, "balanced: .5 or 1")->check(CLI::IsMember({.5, 1.0}));
   command->add_option("--top-k", f->top_k)->check(CLI::Range(1, 65536));
   command->add_option("--beta", f->beta, "Share of the keys that are candidates")->check(CLI::Range(1e-6, 1.0));

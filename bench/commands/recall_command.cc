@@ -21,6 +21,7 @@
 #include "bench/report/plot_file.h"
 #include "bench/report/report.h"
 #include "index/config.h"
+#include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 
@@ -90,7 +91,7 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
       ->capture_default_str()
       ->group(search);
   app->add_option("--codec", f->codec, "balanced, or rsq (ParisKV's); absent: balanced with --profile, else rsq")
-      ->check(IsMember({"rsq", "balanced"}))
+      ->check(IsMember(CodecNames()))
       ->group(search);
   app->add_option("--profile", f->profile,
                   "balanced: the model's profile; absent: measured on the keys and on queries that are not asked")
@@ -149,15 +150,23 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
   app->add_option("--plot", f->plot, "writes recall against time: .svg or .png")->group(run);
 }
 
+Centre CentreOf(const std::string& name) {
+  return name == "none" ? Centre::kNone : name == "global" ? Centre::kGlobal : Centre::kWindow;
+}
+
 // What the data set and the index do not check themselves, under the names of the flags.
 absl::Status Check(const RecallFlags& f) {
+  const CodecTraits& traits = TraitsOf(f.codec);
   if (f.top_k < 1) return InvalidFlag("top-k", "at least 1");
   for (double beta : f.betas) {
     if (!(beta > 0 && beta <= 1)) return InvalidFlag("beta", absl::StrCat(beta, " is not in (0, 1]"));
   }
   for (double target : f.recall_targets) {
     if (!(target > 0 && target < 1)) return InvalidFlag("recall-target", absl::StrCat(target, " is not in (0, 1)"));
-    if (f.codec != "balanced") return InvalidFlag("recall-target", "only the balanced code predicts its noise");
+    if (!traits.predicts_noise) {
+      return InvalidFlag("recall-target",
+                         absl::StrCat("only the ", DefaultCodec(true).name, " code predicts its noise"));
+    }
   }
   if (!(f.rho > 0 && f.rho <= 1)) return InvalidFlag("rho", absl::StrCat(f.rho, " is not in (0, 1]"));
   if (f.refine < 0) return InvalidFlag("refine", "at least 0");
@@ -166,14 +175,16 @@ absl::Status Check(const RecallFlags& f) {
     return InvalidFlag("window",
                        absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));
   }
-  if (f.codec == "balanced" && f.coarse == "collision")
-    return InvalidFlag("coarse", "the balanced code is scanned by sign_ip");
-  if (f.codec == "balanced" && !f.centre.empty() && f.centre != "window")
-    return InvalidFlag("centre", "the balanced code has a centre a window");
+  if (f.coarse == "collision" && !traits.Supports(Coarse::kCollision))
+    return InvalidFlag("coarse", absl::StrCat("the ", traits.name, " code is scanned by sign_ip"));
+  if (!f.centre.empty() && !traits.Supports(CentreOf(f.centre)))
+    return InvalidFlag("centre", absl::StrCat("the ", traits.name, " code has a centre a window"));
   if (f.coarse == "collision" && f.centre == "window")
     return InvalidFlag("centre", "collision leaves out what windows' centres add; it needs none or global");
-  if (f.codec == "rsq" && !f.profile.empty())
-    return InvalidFlag("profile", "rsq needs none; leave it out, or --codec balanced");
+  if (!traits.needs_profile && !f.profile.empty()) {
+    return InvalidFlag("profile",
+                       absl::StrCat(traits.name, " needs none; leave it out, or --codec ", DefaultCodec(true).name));
+  }
   if (f.threads < 0) return InvalidFlag("threads", "at least 0 (one a core)");
   if (f.scope == "kv_head" && (f.compare || !f.baselines.empty() || !f.peers.empty())) {
     return InvalidFlag("scope", "peers answer per q_head only");
@@ -198,8 +209,8 @@ std::string NameOf(const SeineOptions& o) {
   const std::string centre = o.centre == Centre::kNone     ? "no centre"
                              : o.centre == Centre::kGlobal ? "global centre"
                                                            : absl::StrCat("window ", o.centre_tokens);
-  if (o.codec == "balanced") {
-    return absl::StrFormat("seine balanced %g+%g, window %d, %s, refine %d", o.coarse_bits,
+  if (TraitsOf(o.codec).needs_profile) {
+    return absl::StrFormat("seine %s %g+%g, window %d, %s, refine %d", o.codec, o.coarse_bits,
                            o.total_bits - o.coarse_bits, o.centre_tokens, o.profile ? "profile" : "own profile",
                            std::max(o.search.refine, o.search.top_k));
   }
@@ -216,28 +227,29 @@ absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& in
       return absl::Status(profile.status().code(), absl::StrCat("--profile: ", profile.status().message()));
     o.profile = std::make_shared<const Profile>(*std::move(profile));
   }
-  if (f.codec == "balanced" && !info.rope_json.empty()) {
+  if (TraitsOf(f.codec).needs_profile && !info.rope_json.empty()) {
     auto rope = ParseRope(info.rope_json, info.head_dim, info.rope_style, info.num_tokens);
     if (!rope.ok())
       return absl::Status(rope.status().code(), absl::StrCat("the data's rope: ", rope.status().message()));
     o.rope = *std::move(rope);
   }
   if (f.horizon && !o.rope.stated()) {
-    return InvalidFlag("horizon",
-                       f.codec == "balanced" ? "the data state no RoPE, so it would have no effect" : "rsq has none");
+    return InvalidFlag("horizon", TraitsOf(f.codec).needs_profile ? "the data state no RoPE, so it would have no effect"
+                                                                  : absl::StrCat(f.codec, " has none"));
   }
   o.horizon = f.horizon.value_or(kDefaultHorizon);
   o.coarse_bits = f.coarse_bits;
   o.total_bits = f.total_bits;
-  if (f.codec == "balanced") {  // before the exact answers, which take long
+  if (TraitsOf(f.codec).needs_profile) {  // before the exact answers, which take long
     CodecConfig bits;
+    bits.name = f.codec;
     bits.coarse_bits = f.coarse_bits;
     bits.total_bits = f.total_bits;
     if (absl::Status s = ValidateBits(bits, info.head_dim); !s.ok()) return s;
   }
   o.search = Search(f);
   const std::string centre = !f.centre.empty() ? f.centre : f.coarse == "collision" ? "none" : "window";
-  o.centre = centre == "none" ? Centre::kNone : centre == "global" ? Centre::kGlobal : Centre::kWindow;
+  o.centre = CentreOf(centre);
   o.centre_tokens = f.window;
   o.codec = f.codec;
   o.group = o.search.scope == Scope::kPerKvHead ? info.group : 1;
@@ -253,7 +265,7 @@ absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& in
 // ParisKV as published: collision scores, no centres, the rerank's best are the answer.
 SeineOptions Paper(const SeineOptions& primary) {
   SeineOptions o = primary;
-  o.codec = "rsq";
+  o.codec = DefaultCodec(/*with_profile=*/false).name;
   o.recall_targets.clear();
   o.search.coarse = Coarse::kCollision;
   o.centre = Centre::kNone;
@@ -270,9 +282,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const RecallFla
   const SeineOptions& primary = *made_primary;
   std::vector<std::unique_ptr<Method>> methods;
   methods.push_back(MakeSeineMethod(primary, backend));
-  if (f.compare && primary.codec != "rsq") {
+  if (f.compare && TraitsOf(primary.codec).needs_profile) {
     SeineOptions rsq = primary;
-    rsq.codec = "rsq";
+    rsq.codec = DefaultCodec(/*with_profile=*/false).name;
     rsq.recall_targets.clear();
     rsq.search.refine = std::max(200, f.top_k);
     rsq.with_exact = false;
@@ -282,7 +294,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeMethods(const RecallFla
   if (info.dtype == DType::kFloat32) {  // engines keep 16 bits a key, and exact search gains most from that
     SeineOptions narrow = primary;
     narrow.dtype = DType::kFloat16;
-    narrow.codec = "rsq";  // only its exact scan runs
+    narrow.codec = DefaultCodec(/*with_profile=*/false).name;  // only its exact scan runs
     narrow.betas.clear();
     narrow.recall_targets.clear();
     methods.push_back(MakeSeineMethod(narrow, backend));
@@ -321,11 +333,11 @@ absl::Status Print(const RecallFlags& f, const RecallReport& report) {
 }
 
 absl::Status Run(RecallFlags f) {
-  if (f.codec.empty()) f.codec = f.profile.empty() ? "rsq" : "balanced";
+  if (f.codec.empty()) f.codec = DefaultCodec(!f.profile.empty()).name;
   if (absl::Status s = Check(f); !s.ok()) return s;
   if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.granule = f.window;
-  f.data.own_queries = f.codec == "balanced" && f.profile.empty();
+  f.data.own_queries = TraitsOf(f.codec).needs_profile && f.profile.empty();
   auto dataset = Dataset::Open(f.data);
   if (!dataset.ok()) return dataset.status();
   const DatasetInfo& info = (*dataset)->info();
@@ -363,7 +375,7 @@ absl::Status Run(RecallFlags f) {
                       0};
   if (!f.compare && f.baselines.empty()) report.faiss.clear();
   report.codec = f.codec;
-  if (f.codec == "balanced") {
+  if (TraitsOf(f.codec).needs_profile) {
     report.profile = f.profile.empty() ? "own" : f.profile;
     if (!info.rope_json.empty()) report.horizon = f.horizon.value_or(kDefaultHorizon);
     report.coarse_bits = f.coarse_bits;

@@ -13,13 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
-#include "bench/commands/value_flag.h"
+#include "bench/report/plot_file.h"
 #include "bench/measures/projection.h"
 #include "bench/measures/subspace.h"
 #include "bench/measures/subspace_storage.h"
-#include "bench/report/plot_file.h"
 #include "bench/report/table.h"
-#include "kernels/cpu/ops.h"
+#include "bench/commands/value_flag.h"
+#include "kernels/cpu/targets.h"
 #include "profile/layout.h"
 
 namespace seine::bench {

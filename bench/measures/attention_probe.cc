@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "index/subspace/low_rank.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/ops/rows/rows.h"
 
 namespace seine::bench {
 namespace {

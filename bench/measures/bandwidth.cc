@@ -58,7 +58,7 @@ size_t LastLevelCacheBytes() {
 }
 
 MemoryProbe::MemoryProbe(Backend* backend)
-    : buffer_(backend->Allocate(std::max(size_t{256} << 20, 3 * LastLevelCacheBytes()), Place::kStore)) {
+    : buffer_(backend->Allocate(std::max(size_t{256} << 20, 3 * LastLevelCacheBytes()), MemorySpace::kStore)) {
   if (buffer_) std::memset(buffer_.data(), 1, buffer_.size());
 }
 

@@ -10,7 +10,7 @@
 #include "bench/measures/parallel.h"
 #include "bench/measures/recall.h"
 #include "bench/methods/truth.h"
-#include "kernels/select.h"
+#include "kernels/ops/select/select.h"
 
 namespace seine::bench {
 namespace {
@@ -104,7 +104,7 @@ ScoreInput MakeInput(const EvictLayer& layer, const Rope& rope, const Profile* p
   input.profile = profile;
   input.rope = &rope;
   for (const Head& head : layer.heads) {
-    Buffer& copy = views->memory.emplace_back(backend->Allocate(head.tokens.size(), Place::kStore));
+    Buffer& copy = views->memory.emplace_back(backend->Allocate(head.tokens.size(), MemorySpace::kStore));
     if (copy) std::memcpy(copy.data(), head.tokens.data(), head.tokens.size());
     views->keys.push_back(copy.data());
     views->values.push_back(head.values.data());

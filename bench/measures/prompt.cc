@@ -14,6 +14,7 @@
 #include "bench/methods/truth.h"
 #include "bench/report/progress.h"
 #include "index/index.h"
+#include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {
 namespace {
@@ -35,7 +36,7 @@ class Growing {
     config.name = "prompt";
     config.geometry = {1, info.group, 1, info.head_dim, info.dtype, rope};
     config.zones = {static_cast<int>(options.data.sink), static_cast<int>(options.data.local), kWindowTokens, 0};
-    config.codec.name = "balanced";
+    config.codec.name = DefaultCodec(/*with_profile=*/true).name;
     auto profile = CutProfile(*options.profile, info, head);
     if (!profile.ok()) return profile.status();
     Profile shaped = **profile;  // one query head of moments serves the whole group

@@ -10,7 +10,7 @@
 #include "bench/measures/attention_probe.h"
 #include "bench/report/progress.h"
 #include "index/index.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/ops/rows/rows.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

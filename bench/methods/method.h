@@ -14,7 +14,7 @@
 #include "bench/methods/truth.h"
 #include "index/config.h"
 #include "kernels/backend.h"
-#include "kernels/search.h"
+#include "kernels/ops/search/search.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

@@ -11,6 +11,7 @@
 #include "bench/methods/method.h"
 #include "index/index.h"
 #include "index/transforms.h"
+#include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {
 namespace {
@@ -79,7 +80,7 @@ class SeineMethod : public Method {
     return line.exact ? static_cast<double>(options_.head_dim * SizeOf(options_.dtype)) : info_.bytes_per_key;
   }
 
-  // kernels/code.h: what every scan reads in full.
+  // kernels/codecs/code.h: what every scan reads in full.
   double ScanBytesPerKey(const Line& line) const override {
     if (line.exact) return BytesPerKey(line);
     const CodeLayout& layout = info_.layout;
@@ -109,7 +110,7 @@ class SeineMethod : public Method {
     const ConstRows view{rows.data(), static_cast<size_t>(dim) * SizeOf(DType::kFloat16), DType::kFloat16};
     SharedCentre centre;
     if (codec.centre() == Centre::kGlobal) centre = codec.MakeSharedCentre(view, count);
-    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count), Place::kStore);  // the host's memory
+    Buffer codes = backend_->Allocate(CodeBytes(codec.layout(), count), MemorySpace::kStore);  // the host's memory
     if (!codes) return absl::ResourceExhaustedError("no memory to time the encoder in");
     const CodePlanes planes = PlanesAt(codec.layout(), count, codes.data());
     for (int round = 0; round <= kEncodeRounds; ++round) {  // the first one touches the memory
@@ -134,7 +135,7 @@ class SeineMethod : public Method {
     config.codec.centre = options_.centre;
     config.codec.centre_tokens = options_.centre_tokens;
     config.search = options_.search;
-    if (options_.codec == "balanced") {
+    if (TraitsOf(options_.codec).needs_profile) {
       auto profile = options_.profile ? CutProfile(*options_.profile, options_.data, head)
                                       : OwnProfile(head, options_.head_dim, options_.rope);
       if (!profile.ok()) return profile.status();

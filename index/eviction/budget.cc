@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "index/memory.h"
 #include "index/scorers/scorers.h"
+#include "kernels/host.h"
 #include "kernels/math.h"
-#include "kernels/select.h"
 
 namespace seine {
 
@@ -74,10 +74,10 @@ std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& ke
     total += kept[h];
     const auto safe = static_cast<int64_t>(static_cast<double>(kept[h]) * safeguard);
     if (kept[h] == 0 || safeguard == 0) continue;
-    SelectLargest(scores[h].data(), scores[h].size(), std::max<int64_t>(1, safe), &scratch, &places);
+    host::SelectLargest(scores[h].data(), scores[h].size(), std::max<int64_t>(1, safe), &scratch, &places);
     for (const uint32_t place : places) all[begin + place] = kLargestFloat;
   }
-  SelectLargest(all.data(), all.size(), total, &scratch, &places);
+  host::SelectLargest(all.data(), all.size(), total, &scratch, &places);
   std::vector<std::vector<uint32_t>> selected(scores.size());
   size_t head = 0, begin = 0;
   for (const uint32_t place : places) {

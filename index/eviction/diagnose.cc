@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -25,7 +25,7 @@ Rows Sample(const HeadTokens& head, int dim, int64_t most) {
   Rows rows(count, dim);
   for (int64_t i = 0; i < count; ++i) {
     const ConstRows row = {head.keys.row(i * head.count / count), dim * SizeOf(head.keys.dtype), head.keys.dtype};
-    cpu::ToFloat(row, 1, dim, rows.data() + i * dim);
+    host::ToFloat(row, 1, dim, rows.data() + i * dim);
   }
   return rows;
 }

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine::scorers {
@@ -28,7 +28,7 @@ void HeadAttention::Add(int64_t query, float share, float* out) {
   const float* queries =
       input_.queries + (query * input_.num_q_heads() + int64_t{kv_head_} * input_.group) * input_.head_dim;
   ForEachRun(head_.keys, 0, n, [&](const ConstRows& rows, int64_t first, int64_t count) {
-    cpu::DotRows(rows, count, input_.head_dim, queries, input_.group, logits_.data() + first, n);
+    host::DotRows(rows, count, input_.head_dim, queries, input_.group, logits_.data() + first, n);
   });
   for (int g = 0; g < input_.group; ++g) AddSoftmax(logits_.data() + g * n, n, input_.softmax_scale, share, out);
 }
@@ -36,13 +36,13 @@ void HeadAttention::Add(int64_t query, float share, float* out) {
 void AddSoftmax(float* logits, int64_t n, float scale, float share, float* out) {
   for (int64_t i = 0; i < n; ++i) logits[i] *= scale;
   float low, high;
-  cpu::Range(logits, n, &low, &high);
+  host::Range(logits, n, &low, &high);
   float lanes[16] = {0};
-  cpu::SumExp(logits, n, 1.0f, high, lanes);
+  host::SumExp(logits, n, 1.0f, high, lanes);
   for (int h = 8; h >= 1; h /= 2) {
     for (int i = 0; i < h; ++i) lanes[i] += lanes[i + h];
   }
-  cpu::AddExp(logits, n, high, share / lanes[0], out);
+  host::AddExp(logits, n, high, share / lanes[0], out);
 }
 
 }  // namespace seine::scorers

@@ -13,8 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
-#include "kernels/cpu/key_scores.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine::scorers {
@@ -126,7 +125,7 @@ class ExpectedAttention : public Scorer {
     if (!config_.value_norms) return;
     std::vector<float> norms(n);
     ForEachRun(head.values, sinks, head.count, [&](const ConstRows& rows, int64_t first, int64_t count) {
-      cpu::ScoreKeys(rows, count, input.head_dim, KeyScore::kNegNorm, nullptr, norms.data() + (first - sinks));
+      host::ScoreKeys(rows, count, input.head_dim, KeyScore::kNegNorm, nullptr, norms.data() + (first - sinks));
     });
     const auto epsilon = static_cast<float>(config_.epsilon);
     for (int64_t i = 0; i < n; ++i) out[sinks + i] = (out[sinks + i] + epsilon) * -norms[i];
@@ -152,7 +151,7 @@ class ExpectedAttention : public Scorer {
     for (int64_t first = begin; first < head.count; first += kBlock) {
       const int64_t stop = std::min(first + kBlock, head.count);
       ForEachRun(head.keys, first, stop, [&](const ConstRows& rows, int64_t at, int64_t count) {
-        cpu::DotRows(rows, count, dim, directions.data(), dim + 1, dots.data(), count);
+        host::DotRows(rows, count, dim, directions.data(), dim + 1, dots.data(), count);
         for (int64_t i = 0; i < count; ++i) {
           float sum = dots[i];
           for (int r = 1; r <= dim; ++r) sum += dots[r * count + i] * dots[r * count + i];

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/key_scores.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -44,7 +44,7 @@ KeySums::KeySums(const SumsWanted& wanted, int head_dim) : head_dim_(head_dim) {
 void KeySums::AddRun(const ConstRows& rows, int64_t count, int64_t begin, Running* r) const {
   const int64_t before = begin - (r->begins.empty() ? 0 : r->begins.back());
   double* sums = r->sums.data() + r->sums.size() - head_dim_;
-  cpu::AddToSums(rows, count, head_dim_, r->kind.unit, before, sums, r->open.data());
+  host::AddToSums(rows, count, head_dim_, r->kind.unit, before, sums, r->open.data());
 }
 
 void KeySums::Add(const ConstRows& rows, int64_t count, const int32_t* positions) {
@@ -58,7 +58,7 @@ void KeySums::Add(const ConstRows& rows, int64_t count, const int32_t* positions
       const int64_t window = position(i) / r.kind.window, first = i;
       while (i < count && position(i) / r.kind.window == window) ++i;
       if (window != r.last) {
-        if (!r.sums.empty()) cpu::CloseGroup(head_dim_, r.open.data(), r.sums.data() + r.sums.size() - head_dim_);
+        if (!r.sums.empty()) host::CloseGroup(head_dim_, r.open.data(), r.sums.data() + r.sums.size() - head_dim_);
         r.sums.resize(r.sums.size() + head_dim_);
         r.begins.push_back(static_cast<int32_t>(count_ + first));
         r.last = window;
@@ -73,7 +73,7 @@ KeyMeans KeySums::Means() const {
   KeyMeans means;
   for (const Running& r : running_) {
     std::vector<double> sums = r.sums, open = r.open;
-    if (!sums.empty()) cpu::CloseGroup(head_dim_, open.data(), sums.data() + sums.size() - head_dim_);
+    if (!sums.empty()) host::CloseGroup(head_dim_, open.data(), sums.data() + sums.size() - head_dim_);
     KeyWindows windows;
     if (r.kind.window > 0) {
       means.begins = r.begins;

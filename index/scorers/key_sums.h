@@ -1,13 +1,14 @@
 // Sums of one head's keys, and the means that anchors and centroids are made of. Where sums are kept as tokens are
 // appended, scoring needs a single pass over the keys. Sums are fp64 in an order that only the tokens held tell
-// (kernels/key_score.h), so any split of the same tokens into appends gives the same bits as one pass over all of them.
+// (kernels/ops/score_keys/score_keys.h), so any split of the same tokens into appends gives the same bits as one pass
+// over all of them.
 #ifndef SEINE_INDEX_SCORERS_KEY_SUMS_H_
 #define SEINE_INDEX_SCORERS_KEY_SUMS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/key_score.h"
+#include "kernels/ops/score_keys/score_keys.h"
 #include "kernels/types.h"
 
 namespace seine {

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 #include "kernels/stop.h"
 
 namespace seine::scorers {
@@ -14,7 +14,7 @@ namespace {
 std::vector<float> MedianKey(const HeadTokens& head, int head_dim) {
   std::vector<float> rows(static_cast<size_t>(head.count) * head_dim), column(head.count), median(head_dim);
   ForEachRun(head.keys, 0, head.count, [&](const ConstRows& run, int64_t first, int64_t count) {
-    cpu::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
+    host::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
   });
   for (int j = 0; j < head_dim && head.count > 0 && !StopRequested(); ++j) {
     for (int64_t i = 0; i < head.count; ++i) column[i] = rows[i * head_dim + j];
@@ -30,7 +30,7 @@ void ScorePairwise(const HeadTokens& head, int head_dim, float* out) {
   const int64_t n = head.count;
   std::vector<float> rows(n * head_dim), cosines(4 * n);
   ForEachRun(head.keys, 0, n, [&](const ConstRows& run, int64_t first, int64_t count) {
-    cpu::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
+    host::ToFloat(run, static_cast<int>(count), head_dim, rows.data() + first * head_dim);
   });
   for (int64_t i = 0; i < n; ++i) {
     float* row = rows.data() + i * head_dim;
@@ -40,7 +40,7 @@ void ScorePairwise(const HeadTokens& head, int head_dim, float* out) {
   const ConstRows all = {rows.data(), head_dim * sizeof(float), DType::kFloat32};
   for (int64_t i = 0; i < n && !StopRequested(); i += 4) {
     const int now = static_cast<int>(std::min<int64_t>(4, n - i));
-    cpu::DotRows(all, n, head_dim, rows.data() + i * head_dim, now, cosines.data(), n);
+    host::DotRows(all, n, head_dim, rows.data() + i * head_dim, now, cosines.data(), n);
     for (int g = 0; g < now; ++g) {
       double sum = 0;
       for (int64_t j = 0; j < n; ++j) sum += cosines[g * n + j];

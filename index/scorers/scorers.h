@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "index/scorers/scorer.h"
-#include "kernels/key_score.h"
+#include "kernels/ops/score_keys/score_keys.h"
 
 namespace seine::scorers {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -70,7 +70,7 @@ MatrixXd MomentOfRows(const ConstRows& rows, int64_t count, int head_dim) {
   std::vector<float> block(kBlock * head_dim);
   for (int64_t i = 0; i < count; i += kBlock) {
     const int n = static_cast<int>(std::min(kBlock, count - i));
-    cpu::ToFloat({rows.row(i), rows.stride_bytes, rows.dtype}, n, head_dim, block.data());
+    host::ToFloat({rows.row(i), rows.stride_bytes, rows.dtype}, n, head_dim, block.data());
     const MatrixXd x = Eigen::Map<const Eigen::MatrixXf>(block.data(), head_dim, n).cast<double>();
     moment.noalias() += x * x.transpose();
   }
@@ -102,8 +102,8 @@ Basis FromEigen(const MatrixXd& u, int64_t version) {
 void Project(const Basis& basis, const float* rows, int64_t count, float* codes, int64_t codes_stride) {
   for (int64_t i = 0; i < count; i += kBlock) {
     const int n = static_cast<int>(std::min(kBlock, count - i));
-    cpu::MatMul({rows + i * basis.head_dim, basis.head_dim, 1}, basis.u.data(), basis.stride(), n, basis.rank,
-                basis.head_dim, false, codes + i * codes_stride, codes_stride);
+    host::MatMul({rows + i * basis.head_dim, basis.head_dim, 1}, basis.u.data(), basis.stride(), n, basis.rank,
+                 basis.head_dim, false, codes + i * codes_stride, codes_stride);
   }
 }
 
@@ -116,8 +116,8 @@ void Reconstruct(const Basis& basis, const float* codes, int64_t codes_stride, i
   }
   for (int64_t i = 0; i < count; i += kBlock) {
     const int n = static_cast<int>(std::min(kBlock, count - i));
-    cpu::MatMul({codes + i * codes_stride, codes_stride, 1}, transposed.data(), basis.head_dim, n, basis.head_dim,
-                basis.rank, false, rows + i * basis.head_dim, basis.head_dim);
+    host::MatMul({codes + i * codes_stride, codes_stride, 1}, transposed.data(), basis.head_dim, n, basis.head_dim,
+                 basis.rank, false, rows + i * basis.head_dim, basis.head_dim);
   }
 }
 

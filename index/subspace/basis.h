@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/matrix.h"
+#include "kernels/host.h"
 #include "kernels/types.h"
 
 namespace seine {
@@ -19,9 +19,9 @@ struct Basis {
   int64_t version = 0;   // counts the updates since it was calibrated
   std::vector<float> u;  // [head_dim, stride()], columns past `rank` are zero
 
-  int stride() const { return cpu::PaddedColumns(rank); }
-  cpu::MatrixView Matrix() const { return {u.data(), stride(), 1}; }      // U
-  cpu::MatrixView Transposed() const { return {u.data(), 1, stride()}; }  // U^T
+  int stride() const { return host::PaddedColumns(rank); }
+  host::MatrixView Matrix() const { return {u.data(), stride(), 1}; }      // U
+  host::MatrixView Transposed() const { return {u.data(), 1, stride()}; }  // U^T
 };
 
 // The `rank` leading eigenvectors of a second moment [D, D] (A.3: for keys that of queries and keys stacked, or of keys

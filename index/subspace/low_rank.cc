@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -23,9 +23,9 @@ double Softmax(std::vector<float>* logits) {
 
 // sum_t weights[t] rows[t], rows [count, dim].
 std::vector<float> Mix(const std::vector<float>& weights, const float* rows, int64_t stride, int dim) {
-  std::vector<float> mixed(cpu::PaddedColumns(dim));
+  std::vector<float> mixed(host::PaddedColumns(dim));
   const int count = static_cast<int>(weights.size());
-  cpu::MatMul({weights.data(), count, 1}, rows, stride, 1, dim, count, false, mixed.data(), 0);
+  host::MatMul({weights.data(), count, 1}, rows, stride, 1, dim, count, false, mixed.data(), 0);
   mixed.resize(dim);
   return mixed;
 }
@@ -41,7 +41,7 @@ std::vector<float> QueryWeightedErrors(const Basis& basis, const ConstRows& keys
   Reconstruct(basis, codes.data(), basis.stride(), num_queries, residuals.data());
   for (size_t i = 0; i < size; ++i) residuals[i] = queries[i] - residuals[i];
   std::vector<float> products(static_cast<size_t>(num_queries) * count), errors(count);
-  cpu::DotRows(keys, count, dim, residuals.data(), num_queries, products.data(), count);
+  host::DotRows(keys, count, dim, residuals.data(), num_queries, products.data(), count);
   for (int q = 0; q < num_queries; ++q) {
     for (int64_t t = 0; t < count; ++t) errors[t] += std::fabs(products[q * count + t]);
   }
@@ -77,9 +77,9 @@ std::vector<int32_t> FullRankSet(const std::vector<float>& errors, int64_t count
 AttentionOutput FullAttention(const ConstRows& keys, const ConstRows& values, int64_t count, int head_dim,
                               const float* query) {
   std::vector<float> logits(count), rows(static_cast<size_t>(count) * head_dim);
-  cpu::DotRows(keys, count, head_dim, query, 1, logits.data(), count);
+  host::DotRows(keys, count, head_dim, query, 1, logits.data(), count);
   for (float& x : logits) x /= std::sqrt(static_cast<float>(head_dim));
-  cpu::ToFloat(values, static_cast<int>(count), head_dim, rows.data());
+  host::ToFloat(values, static_cast<int>(count), head_dim, rows.data());
   AttentionOutput out;
   out.log_sum_exp = Softmax(&logits);
   out.output = Mix(logits, rows.data(), head_dim, head_dim);
@@ -92,8 +92,8 @@ AttentionOutput LowRankAttention(const Basis& key_basis, const float* key_codes,
   std::vector<float> projected(stride), logits(count);
   Project(key_basis, query, 1, projected.data(), stride);
   // The padding of codes and query is zero, so whole lanes may be multiplied.
-  cpu::DotRows({key_codes, stride * sizeof(float), DType::kFloat32}, count, stride, projected.data(), 1, logits.data(),
-               count);
+  host::DotRows({key_codes, stride * sizeof(float), DType::kFloat32}, count, stride, projected.data(), 1, logits.data(),
+                count);
   for (float& x : logits) x /= std::sqrt(static_cast<float>(dim));
   AttentionOutput out;
   out.log_sum_exp = Softmax(&logits);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/subspace/low_rank.h"
 #include "index/subspace/low_rank_store.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -51,7 +51,7 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
   const LowRankOptions& o = shape_->options;
   Planned planned;
   const int64_t tracker_bytes = TrackerBytes((trackers_ == nullptr ? 0 : trackers_->keys.waiting()) + count);
-  const bool apart = ledger_->backend()->codes_apart();
+  const bool apart = ledger_->backend()->codes_on_device();
   int64_t bytes = tracker_bytes, device_bytes = 0, in_version = 0;
   for (const Run& run : runs_) {
     in_version += run.block->version == runs_.back().block->version ? run.block->tokens : 0;
@@ -124,7 +124,7 @@ absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrac
 std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const {
   const LowRankOptions& o = shape_->options;
   std::vector<float> rows(count * o.head_dim);
-  cpu::ToFloat(keys, static_cast<int>(count), o.head_dim, rows.data());
+  host::ToFloat(keys, static_cast<int>(count), o.head_dim, rows.data());
   if (o.frame == KeyFrame::kPreRope) UndoRopeOfRows(o.rope, positions, count, rows.data());
   return rows;
 }
@@ -245,10 +245,10 @@ absl::Status LowRankStore::TakeRows(const HeadRows& rows, const int32_t* positio
   const int dim = shape_->options.head_dim;
   head->keys = KeysInFrame(rows.keys, positions, count);
   head->values.resize(count * dim);
-  cpu::ToFloat(rows.values, static_cast<int>(count), dim, head->values.data());
+  host::ToFloat(rows.values, static_cast<int>(count), dim, head->values.data());
   for (const auto& [name, x] : {std::pair{"keys", &head->keys}, std::pair{"values", &head->values}}) {
     const ConstRows view = {x->data(), dim * sizeof(float), DType::kFloat32};
-    if (const int64_t bad = cpu::FirstNonFinite(view, count, dim); bad >= 0) {
+    if (const int64_t bad = host::FirstNonFinite(view, count, dim); bad >= 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": row ", bad, " holds NaN or infinity"));
     }
   }
@@ -313,7 +313,7 @@ void LowRankStore::Pack(const Basis& basis, bool of_values, Version* version) co
   std::vector<float> row(o.head_dim);
   for (int i = 0; i < basis.rank; ++i, out += o.head_dim * 2) {
     for (int j = 0; j < o.head_dim; ++j) row[j] = basis.u[static_cast<size_t>(j) * basis.stride() + i];
-    cpu::Narrow(row.data(), o.head_dim, DType::kFloat16, out);
+    host::Narrow(row.data(), o.head_dim, DType::kFloat16, out);
   }
 }
 

@@ -95,7 +95,7 @@ Basis LowRankStore::Unpack(const Version& version, bool of_values) const {
   const uint8_t* in = version.memory.data() + (of_values ? int64_t{o.head_dim} * o.key_rank * 2 : 0);
   std::vector<float> row(o.head_dim);
   for (int i = 0; i < basis.rank; ++i, in += o.head_dim * 2) {
-    cpu::Widen(in, o.head_dim, DType::kFloat16, row.data());
+    host::Widen(in, o.head_dim, DType::kFloat16, row.data());
     for (int j = 0; j < o.head_dim; ++j) basis.u[static_cast<size_t>(j) * basis.stride() + i] = row[j];
   }
   return basis;
@@ -197,7 +197,7 @@ void LowRankStore::AppendRuns(bool of_values, Reader reader, int64_t begin, std:
     const Block& block = *run.block;
     const Offsets at = OffsetsOf(block.tokens, block.kept);
     const uint8_t* const data = block.memory.data();
-    const bool on_device = reader == Reader::kBackend && ledger_->backend()->codes_apart();
+    const bool on_device = reader == Reader::kBackend && ledger_->backend()->codes_on_device();
     const uint8_t* bases = (on_device ? block.version->device : block.version->memory).data();
     if (of_values) bases += int64_t{o.head_dim} * o.key_rank * 2;
     LowRankRun& made = runs->emplace_back();
@@ -221,7 +221,7 @@ void LowRankStore::Read(absl::Span<const int64_t> places, const int32_t* positio
     LowRankRows rows = RowsShape(of_values);
     rows.runs = runs.data();
     rows.num_runs = static_cast<int32_t>(runs.size());
-    cpu::Rebuild({rows, wanted.data(), positions, static_cast<int64_t>(wanted.size()), out});
+    host::Rebuild({rows, wanted.data(), positions, static_cast<int64_t>(wanted.size()), out});
   }
 }
 

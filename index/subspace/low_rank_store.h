@@ -28,7 +28,7 @@
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
 #include "index/subspace/resting_tracker.h"
-#include "kernels/cpu/low_rank.h"
+#include "kernels/host.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
 
@@ -50,7 +50,7 @@ struct LowRankOptions {
 // INVALID_ARGUMENT naming the field.
 absl::Status Validate(const LowRankOptions& options);
 
-using cpu::Narrow;
+using host::Narrow;
 
 // What the stores of one layer's head share.
 struct LowRankShape {
@@ -143,7 +143,7 @@ class LowRankStore {
   // U^T as fp16: of keys [key_rank][D], then of values.
   struct Version {
     Memory memory;
-    Memory device;  // the same in Place::kCodes, where that is apart
+    Memory device;  // the same in MemorySpace::kCodes, where that is apart
   };
   // Codes of keys [tokens][key_rank], of values; keys kept full-rank [kept][D], values: all in the index's dtype. Then
   // their places in the block, uint16 [kept] ascending.

@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/oja.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/oja_rule.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -54,12 +52,12 @@ OjaTracker::OjaTracker(Basis basis, const OjaOptions& options, const OjaStats& s
 
 absl::Status OjaTracker::Add(const ConstRows& rows, int64_t count) {
   const int dim = basis_.head_dim;
-  if (const int64_t bad = cpu::FirstNonFinite(rows, count, dim); bad >= 0) {
+  if (const int64_t bad = host::FirstNonFinite(rows, count, dim); bad >= 0) {
     return absl::InvalidArgumentError(absl::StrCat("rows: row ", bad, " holds NaN or infinity, or its norm overflows"));
   }
   std::vector<float> floats(count * dim);
-  cpu::ToFloat(rows, static_cast<int>(count), dim, floats.data());
-  cpu::Learn(Begin(floats.data(), count));
+  host::ToFloat(rows, static_cast<int>(count), dim, floats.data());
+  host::Learn(Begin(floats.data(), count));
   End();
   return absl::OkStatus();
 }
@@ -82,15 +80,15 @@ void OjaTracker::End() {
 absl::Status OjaTracker::AddBatch(const ConstRows& rows, int64_t count, int pool) {
   const int dim = basis_.head_dim;
   if (pool < 1) return absl::InvalidArgumentError(absl::StrCat("pool: ", pool, " is not positive"));
-  if (const int64_t bad = cpu::FirstNonFinite(rows, count, dim); bad >= 0) {
+  if (const int64_t bad = host::FirstNonFinite(rows, count, dim); bad >= 0) {
     return absl::InvalidArgumentError(absl::StrCat("rows: row ", bad, " holds NaN or infinity, or its norm overflows"));
   }
   const int64_t pooled = count / pool;
   if (pooled == 0) return absl::OkStatus();
   std::vector<float> group(static_cast<size_t>(pool) * dim), means(static_cast<size_t>(pooled) * dim);
   for (int64_t i = 0; i < pooled; ++i) {
-    cpu::ToFloat({rows.row(i * pool), rows.stride_bytes, rows.dtype}, pool, dim, group.data());
-    cpu::MeanRow(group.data(), pool, dim, means.data() + i * dim);
+    host::ToFloat({rows.row(i * pool), rows.stride_bytes, rows.dtype}, pool, dim, group.data());
+    host::MeanRow(group.data(), pool, dim, means.data() + i * dim);
   }
   const Eigen::MatrixXd moment = MomentOfRows({means.data(), dim * sizeof(float), DType::kFloat32}, pooled, dim);
   const Eigen::MatrixXd u = ToEigen(basis_), cu = moment * u, inside = u.transpose() * cu;

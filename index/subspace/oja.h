@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/options.h"
-#include "kernels/oja.h"
+#include "kernels/ops/learn/oja.h"
 #include "kernels/types.h"
 
 namespace seine {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/oja.h"
+#include "kernels/ops/learn/oja.h"
 
 namespace seine {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/matrix.h"
+#include "kernels/host.h"
 #include "kernels/math.h"
 
 namespace seine {
@@ -30,7 +30,7 @@ void Polish(Basis* basis) {
   const int stride = basis->stride(), rank = basis->rank, dim = basis->head_dim;
   std::vector<float> gram(static_cast<size_t>(rank) * stride);
   for (int round = 0; round < kPolishRounds; ++round) {
-    cpu::MatMul(basis->Transposed(), basis->u.data(), stride, rank, rank, dim, false, gram.data(), stride);
+    host::MatMul(basis->Transposed(), basis->u.data(), stride, rank, rank, dim, false, gram.data(), stride);
     for (int i = 0; i < rank; ++i) {
       for (int j = 0; j < rank; ++j) {
         float& x = gram[static_cast<size_t>(i) * stride + j];
@@ -38,7 +38,7 @@ void Polish(Basis* basis) {
       }
     }
     const std::vector<float> old = basis->u;
-    cpu::MatMul({old.data(), stride, 1}, gram.data(), stride, dim, rank, rank, true, basis->u.data(), stride);
+    host::MatMul({old.data(), stride, 1}, gram.data(), stride, dim, rank, rank, true, basis->u.data(), stride);
   }
 }
 

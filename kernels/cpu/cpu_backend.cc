@@ -7,12 +7,13 @@
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/key_scores.h"
-#include "kernels/cpu/low_rank.h"
-#include "kernels/cpu/oja.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/search.h"
-#include "kernels/select.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/ops/learn/oja_cpu.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/scan/scan.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
+#include "kernels/ops/search/search_cpu.h"
+#include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
@@ -49,13 +50,13 @@ class CpuBackend final : public Backend {
   std::string simd_target() const override { return cpu::TargetName(); }
   int num_threads() const override { return pool_.size(); }
 
-  Buffer Allocate(size_t bytes, Place place) override {
+  Buffer Allocate(size_t bytes, MemorySpace space) override {
     if (bytes == 0) return Buffer();
     uint8_t* data = bytes >= kHugePage ? MapHugePages(bytes)
                                        : static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    return data != nullptr ? Buffer(this, place, data, bytes) : Buffer();
+    return data != nullptr ? Buffer(this, space, data, bytes) : Buffer();
   }
-  void Free(uint8_t* data, size_t bytes, Place) override {
+  void Free(uint8_t* data, size_t bytes, MemorySpace) override {
     if (bytes >= kHugePage) {
       munmap(data, WholeHugePages(bytes));
     } else {
@@ -157,9 +158,9 @@ class CpuBackend final : public Backend {
 
 Buffer& Buffer::operator=(Buffer&& o) noexcept {
   if (this == &o) return *this;
-  if (data_ != nullptr) backend_->Free(data_, size_, place_);
+  if (data_ != nullptr) backend_->Free(data_, size_, space_);
   backend_ = o.backend_;
-  place_ = o.place_;
+  space_ = o.space_;
   data_ = o.data_;
   size_ = o.size_;
   o.data_ = nullptr;
@@ -168,7 +169,7 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) backend_->Free(data_, size_, place_);
+  if (data_ != nullptr) backend_->Free(data_, size_, space_);
 }
 
 std::unique_ptr<Backend> MakeCpuBackend(int threads) {

@@ -1,4 +1,4 @@
-// The block concept: a kernel's body written once, run by a CUDA thread block or by one host thread.
+// The block concept: a kernel's body written once, run by a CUDA thread block or, in tests, by one host thread.
 //
 // A body is a function template `void Body(Block& block, Shared& shared, const Args& args)`. It is a sequence of
 // phases:
@@ -9,18 +9,14 @@
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
 //   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
-// On the host the lanes of a phase run one after another in an order shuffled from a seed, blocks likewise, and shared
-// memory begins with garbage: a result that depends on any order differs for some seed (tests/kernels/cuda). Compiled
-// by g++, clang and nvcc.
+// On the host (tests/kernels/cuda/host_block.h) the lanes of a phase run one after another in an order shuffled from a
+// seed, blocks likewise, and shared memory begins with garbage: a result that depends on any order differs for some
+// seed. Compiled by g++, clang and nvcc.
 #ifndef SEINE_KERNELS_CUDA_BLOCK_H_
 #define SEINE_KERNELS_CUDA_BLOCK_H_
 
 #include <cstdint>
-#include <cstring>
-#include <memory>
-#include <numeric>
-#include <utility>
-#include <vector>
+#include <type_traits>
 
 #include "kernels/math.h"
 
@@ -61,6 +57,13 @@ SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
 struct BlockIndex {
   int x = 0, y = 0;
 };
+// A grid's second dimension on a device.
+inline constexpr int kMostGridRows = 65535;
+inline bool FitsGrid(BlockIndex grid) { return grid.x >= 0 && grid.y >= 0 && grid.y <= kMostGridRows; }
+
+// Lanes of a block, known to the compiler.
+template <int kLanes>
+using Lanes = std::integral_constant<int, kLanes>;
 
 // Operands of one tensor-core product of 16 rows, 8 columns and depth 32 (PTX ISA, mma.m16n8k32): signed bytes, summed
 // in int32. Of lane l with row r = l / 4 and j = l % 4:
@@ -139,102 +142,6 @@ class DeviceBlock {
 };
 
 #endif  // __CUDACC__
-
-class HostBlock {
- public:
-  template <typename T>
-  class Local {
-   public:
-    explicit Local(const HostBlock& block) : values_(block.num_lanes()) {
-      for (T& v : values_) memset(&v, 0xA5, sizeof(T));
-    }
-    T& operator[](int lane) { return values_[lane]; }
-
-   private:
-    std::vector<T> values_;
-  };
-
-  HostBlock(BlockIndex index, int num_lanes, uint64_t seed) : index_(index), seed_(seed), order_(num_lanes) {
-    std::iota(order_.begin(), order_.end(), 0);
-  }
-  int num_lanes() const { return static_cast<int>(order_.size()); }
-  BlockIndex index() const { return index_; }
-
-  template <typename Fn>
-  void Lanes(Fn fn) {
-    Shuffle(&order_, &seed_);
-    for (const int lane : order_) fn(lane);
-  }
-  template <typename Fn>
-  void Warps(Fn fn) {
-    Lanes(fn);
-  }
-  template <typename T>
-  T Read(const T& shared) {
-    return shared;
-  }
-  template <typename T>
-  static T AtomicAdd(T* at, T value) {
-    const T old = *at;
-    *at = static_cast<T>(old + value);
-    return old;
-  }
-  static void AtomicOr(uint32_t* at, uint32_t bits) { *at |= bits; }
-  static void AtomicAnd(uint32_t* at, uint32_t bits) { *at &= bits; }
-  static void AtomicMax(uint32_t* at, uint32_t value) { *at = *at < value ? value : *at; }
-
-  template <bool kUnsigned>
-  void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
-    for (int warp = 0; warp < num_lanes(); warp += kWarp) {
-      for (int column = 0; column < 8; ++column) {
-        for (int half = 0; half < 2; ++half) {
-          for (int j = 0; j < 4; ++j) {
-            const uint32_t y = b[warp + column * 4 + j].word[half];
-            if (y == 0) continue;  // as most of a selector is
-            for (int row = 0; row < 16; ++row) {
-              const uint32_t x = a[warp + row % 8 * 4 + j].word[row / 8 + 2 * half];
-              d[warp + row % 8 * 4 + column / 2].sum[row / 8 * 2 + column % 2] += DotOfBytes<kUnsigned>(x, y);
-            }
-          }
-        }
-      }
-    }
-  }
-
-  // Fisher and Yates, from SplitMix64.
-  static void Shuffle(std::vector<int>* order, uint64_t* seed) {
-    for (size_t i = order->size(); i > 1; --i) std::swap((*order)[i - 1], (*order)[SplitMix64(++*seed, i) % i]);
-  }
-
- private:
-  template <bool kUnsigned>
-  static int32_t DotOfBytes(uint32_t x, uint32_t y) {
-    int32_t sum = 0;
-    for (int shift = 0; shift < 32; shift += 8) {
-      const int left = kUnsigned ? static_cast<uint8_t>(x >> shift) : static_cast<int8_t>(x >> shift);
-      sum += left * static_cast<int8_t>(y >> shift);
-    }
-    return sum;
-  }
-
-  BlockIndex index_;
-  uint64_t seed_;
-  std::vector<int> order_;
-};
-
-// Every block of a grid on the calling thread, in a seeded order. Shared must be trivially copyable.
-template <typename Shared, typename Args, typename Body>
-void RunGridOnHost(BlockIndex grid, int num_lanes, uint64_t seed, const Args& args, Body body) {
-  std::vector<int> order(static_cast<size_t>(grid.x) * grid.y);
-  std::iota(order.begin(), order.end(), 0);
-  HostBlock::Shuffle(&order, &seed);
-  const auto shared = std::make_unique<Shared>();
-  for (const int i : order) {
-    memset(static_cast<void*>(shared.get()), static_cast<int>(SplitMix64(seed, i) & 255), sizeof(Shared));
-    HostBlock block({i % grid.x, i / grid.x}, num_lanes, seed + i);
-    body(block, *shared, args);
-  }
-}
 
 }  // namespace seine::cuda
 

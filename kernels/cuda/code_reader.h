@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/search_items.h"
 #include "kernels/math.h"
+#include "kernels/ops/search/search_items.h"
 
 namespace seine::cuda {
 

@@ -6,8 +6,9 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/code.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/cuda/stream_context.h"
 
 namespace seine::cuda {
 
@@ -17,16 +18,16 @@ class CodecCache {
   CodecCache(const CodecCache&) = delete;
   ~CodecCache();
 
-  // The codec's tables as kernels read them, for as long as the codec lives. Copies on the lane's stream and waits, if
-  // they are not there yet.
-  Device::Error Get(const Codec& codec, Lane* lane, const CodecTables** out);
+  // The codec's tables as kernels read them, for as long as the codec lives. Copies on the context's stream and waits,
+  // if they are not there yet.
+  Device::Error Get(const Codec& codec, StreamContext* context, const CodecTables** out);
 
  private:
   struct Entry {
     std::weak_ptr<const void> life;
     void* memory = nullptr;  // the struct, then the tables
   };
-  Device::Error Upload(const Codec& codec, Lane* lane, void** out);
+  Device::Error Upload(const Codec& codec, StreamContext* context, void** out);
   void DropExpired();
 
   Device* const device_;

@@ -1,9 +1,9 @@
 // The CUDA backend: codes in the device's memory, stored keys and values page-locked in the host's, and the CPU
 // backend's answers, bit for bit.
 //
-// A call takes a lane, brings its arguments to the device in one copy, starts its kernels and waits for their end; none
-// waits in between. Memory that runs out fails the call and nothing else. Any other error of the device loses it: every
-// later operation ends in Outcome::kLost, what lay in page-locked memory stays readable.
+// A call takes a context, brings its arguments to the device in one copy, starts its kernels and waits for their end;
+// none waits in between. Memory that runs out fails the call and nothing else. Any other error of the device loses it:
+// every later operation ends in Outcome::kLost, what lay in page-locked memory stays readable.
 #ifndef SEINE_KERNELS_CUDA_CUDA_BACKEND_H_
 #define SEINE_KERNELS_CUDA_CUDA_BACKEND_H_
 

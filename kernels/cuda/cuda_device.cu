@@ -4,14 +4,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <variant>
 
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/data_launch.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/encode_launch.h"
-#include "kernels/cuda/evict_launch.h"
-#include "kernels/cuda/low_rank_launch.h"
-#include "kernels/cuda/search_launch.h"
+#include "kernels/cuda/launcher.h"
 
 namespace seine::cuda {
 namespace {
@@ -52,26 +49,26 @@ class CudaDevice final : public Device {
   Error Zero(void* data, size_t bytes, Stream stream) override {
     return Result(cudaMemsetAsync(data, 0, bytes, Cuda(stream)));
   }
-  Error Encode(const EncodeArgs& args, Stream stream) override { return Result(LaunchEncode(args, Cuda(stream))); }
-  Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) override {
-    const auto enqueue = [&] { return Result(LaunchSearch(plan, args, Cuda(stream))); };
+  Error Launch(const Work& work, Stream stream) override {
+    return std::visit([&](const auto& args) { return Start(args, stream); }, work);
+  }
+
+ private:
+  template <typename Args>
+  Error Start(const Args& args, Stream stream) {
+    return Result(cuda::Launch(args, Cuda(stream)));
+  }
+  // Searches that come again are graphs.
+  Error Start(const SearchLaunch& search, Stream stream) {
+    const auto enqueue = [&] { return Result(cuda::Launch(search, Cuda(stream))); };
     if (!graphs_) return enqueue();
     LaunchCache& searches = StateOf(stream)->searches;
     const int64_t failed = searches.counts().failed;
-    const Error error = searches.Launch(LaunchKey(plan.params(), plan.grids(), args), enqueue);
+    const Error error = searches.Launch(LaunchKey(search.plan->params(), search.plan->grids(), search.args), enqueue);
     failed_graphs_ += searches.counts().failed - failed;
     return error;
   }
-  Error Count(const CountArgs& args, Stream stream) override { return Result(LaunchCount(args, Cuda(stream))); }
-  Error Gather(const GatherArgs& args, Stream stream) override { return Result(LaunchGather(args, Cuda(stream))); }
-  Error Sum(const SumArgs& args, Stream stream) override { return Result(LaunchSum(args, Cuda(stream))); }
-  Error Score(const ScoreArgs& args, Stream stream) override { return Result(LaunchScore(args, Cuda(stream))); }
-  Error Select(const SelectArgs& args, Stream stream) override { return Result(LaunchSelect(args, Cuda(stream))); }
-  Error Project(const ProjectArgs& args, Stream stream) override { return Result(LaunchProject(args, Cuda(stream))); }
-  Error Rebuild(const RebuildArgs& args, Stream stream) override { return Result(LaunchRebuild(args, Cuda(stream))); }
-  Error Learn(const LearnArgs& args, Stream stream) override { return Result(LaunchLearn(args, Cuda(stream))); }
 
- private:
   const std::string name_;
   const bool graphs_;
   std::atomic<int64_t> failed_graphs_{0};

@@ -10,11 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/data_items.h"
-#include "kernels/cuda/encode_items.h"
-#include "kernels/cuda/evict_items.h"
-#include "kernels/cuda/low_rank_items.h"
-#include "kernels/cuda/search_items.h"
+#include "kernels/cuda/work.h"
 
 namespace seine::cuda {
 
@@ -43,16 +39,7 @@ class Device {
   // Enqueued, one after another. Copy: either side may be the device's or page-locked.
   virtual Error Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual Error Zero(void* data, size_t bytes, Stream stream) = 0;
-  virtual Error Encode(const EncodeArgs& args, Stream stream) = 0;
-  virtual Error Search(const SearchPlan& plan, const SearchArgs& args, Stream stream) = 0;
-  virtual Error Count(const CountArgs& args, Stream stream) = 0;
-  virtual Error Gather(const GatherArgs& args, Stream stream) = 0;
-  virtual Error Sum(const SumArgs& args, Stream stream) = 0;
-  virtual Error Score(const ScoreArgs& args, Stream stream) = 0;
-  virtual Error Select(const SelectArgs& args, Stream stream) = 0;
-  virtual Error Project(const ProjectArgs& args, Stream stream) = 0;
-  virtual Error Rebuild(const RebuildArgs& args, Stream stream) = 0;
-  virtual Error Learn(const LearnArgs& args, Stream stream) = 0;
+  virtual Error Launch(const Work& work, Stream stream) = 0;
 };
 
 // The machine's first CUDA device. nullptr, and *why: built without CUDA, no driver, no device, or one too old.

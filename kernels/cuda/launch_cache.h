@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/search_items.h"
+#include "kernels/ops/search/search_items.h"
 
 namespace seine::cuda {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/key_score.h"
-#include "kernels/oja_rule.h"
-#include "kernels/recall_target.h"
+#include "kernels/ops/learn/oja_rule.h"
+#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/score_keys/score_keys.h"
 
 namespace seine::cuda {
 namespace {
@@ -28,7 +28,7 @@ double CandidateBytes(const CodeLayout& layout) {
 
 double PrepareBytes(const SearchItem& item, Coarse coarse) {
   const double dim = item.layout.head_dim;
-  double bytes = item.kind == CodecKind::kBalanced ? dim * dim * sizeof(float) : 2 * dim * sizeof(float);
+  double bytes = TraitsOf(item.kind).query_table_bytes(item.layout.head_dim);
   if (coarse == Coarse::kCollision) bytes += dim / 8 * 256 * sizeof(uint32_t);
   return bytes + item.group * dim * (sizeof(float) * 2 + 2);
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
 #include "service/calls/eviction_convert.h"
 #include "service/calls/subspace_convert.h"
@@ -89,11 +90,13 @@ absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Ge
   return RopeFrom(wire.rope(), wire.head_dim(), absl::StrCat(prefix, ".geometry.rope"), &geometry->rope);
 }
 
-// The profile of an index that names none: that of its model, unless the index asks for what balanced does not do.
+// The profile of an index that names none: that of its model, unless the index asks for what such a codec does not do.
 std::string ProfileOf(const v1::IndexSpec& spec, const IndexConfig& config, const Profiles& profiles) {
   if (!spec.codec().profile().empty()) return spec.codec().profile();
-  if (spec.codec().name() == "rsq" || spec.model().empty()) return "";
-  if (config.codec.centre != Centre::kWindow || config.search.coarse != Coarse::kSignIp) return "";
+  const CodecTraits* named = FindCodec(spec.codec().name());
+  if ((named != nullptr && !named->needs_profile) || spec.model().empty()) return "";
+  const CodecTraits& wanted = named != nullptr ? *named : DefaultCodec(/*with_profile=*/true);
+  if (!wanted.Supports(config.codec.centre) || !wanted.Supports(config.search.coarse)) return "";
   const std::string name = spec.model().substr(spec.model().rfind('/') + 1);  // npos + 1 is 0
   for (const std::string& known : {name, absl::AsciiStrToLower(name)}) {
     if (profiles.Has(known)) return known;
@@ -120,11 +123,12 @@ absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Pro
   const v1::CodecSettings& wire = spec.codec();
   CodecConfig& codec = config->codec;
   codec.profile_name = ProfileOf(spec, *config, *profiles);
-  codec.name = !wire.name().empty() ? wire.name() : codec.profile_name.empty() ? "rsq" : "balanced";
+  codec.name = !wire.name().empty() ? wire.name() : DefaultCodec(!codec.profile_name.empty()).name;
   if (wire.has_horizon()) codec.horizon = wire.horizon();
   if (wire.has_coarse_bits()) codec.coarse_bits = wire.coarse_bits();
   if (wire.has_total_bits()) codec.total_bits = wire.total_bits();
-  if (codec.name != "balanced" || codec.profile_name.empty()) return absl::OkStatus();
+  const CodecTraits* traits = FindCodec(codec.name);
+  if (traits == nullptr || !traits->needs_profile || codec.profile_name.empty()) return absl::OkStatus();
   auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
   if (!profile.ok()) return profile.status();
   codec.profile = *std::move(profile);
@@ -220,7 +224,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   codec->set_seed(config.codec.seed);
   codec->set_centre(Up<v1::Centre>(config.codec.centre));
   codec->set_centre_window(config.codec.centre_tokens);
-  if (config.codec.name == "balanced") {
+  if (TraitsOf(config.codec.name).needs_profile) {
     codec->set_profile(config.codec.profile_name);
     codec->set_horizon(config.codec.horizon);
     codec->set_coarse_bits(config.codec.coarse_bits);

@@ -4,6 +4,8 @@
 #include <functional>
 #include <random>
 
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/cuda/device.h"
 #include "tests/device/suite.h"
 #include "tests/device/zone.h"
@@ -29,7 +31,7 @@ std::shared_ptr<const Codec> RandomCodec(Rng* rng, int dim) {
 
 // Keys in a backend's store, fp16.
 Buffer StoredKeys(Backend* backend, const std::vector<float>& keys) {
-  Buffer store = backend->Allocate(keys.size() * 2, Place::kStore);
+  Buffer store = backend->Allocate(keys.size() * 2, MemorySpace::kStore);
   for (size_t i = 0; store && i < keys.size(); ++i) {
     const _Float16 half = static_cast<_Float16>(keys[i]);
     memcpy(store.data() + i * 2, &half, 2);
@@ -147,7 +149,7 @@ int FailedGraphs(Backend* gpu) {
 // Codes of a zone as bytes, brought back from wherever they lie.
 bool CodesOf(const Zone& zone, cuda::Device* device, std::vector<uint8_t>* out) {
   out->resize(zone.codes.size());
-  if (!zone.backend->codes_apart()) {
+  if (!zone.backend->codes_on_device()) {
     memcpy(out->data(), zone.codes.data(), out->size());
     return true;
   }
@@ -264,7 +266,7 @@ int DifferingLowRank(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
       head.rows.rope = rope;
       codes[which].resize(static_cast<size_t>(count) * rank * SizeOf(dtype));
       residuals[which].resize(rows.size());
-      const Buffer out = backend->Allocate(rows.size() * sizeof(float), Place::kStore);
+      const Buffer out = backend->Allocate(rows.size() * sizeof(float), MemorySpace::kStore);
       if (!head.done || !out) return -1;
       auto* const to = reinterpret_cast<float*>(out.data());
       const ProjectTask project = {basis.data(),           dim, rank, rows.data(), count, dtype, codes[which].data(),
@@ -339,8 +341,9 @@ int DifferingLowRankSearches(const SuiteOptions& options, Backend* cpu, Backend*
 // More memory than there is: refused, and the backend goes on. Counts what went wrong.
 int FullDevice(Backend* gpu) {
   int wrong = 0;
-  for (const Place place : {Place::kCodes, Place::kStore}) wrong += bool(gpu->Allocate(size_t{1} << 46, place));
-  const Buffer small = gpu->Allocate(1000, Place::kCodes);
+  for (const MemorySpace space : {MemorySpace::kCodes, MemorySpace::kStore})
+    wrong += bool(gpu->Allocate(size_t{1} << 46, space));
+  const Buffer small = gpu->Allocate(1000, MemorySpace::kCodes);
   wrong += !small || gpu->Zero(small.data(), small.size()) != Outcome::kDone || !gpu->loss().empty();
   return wrong;
 }

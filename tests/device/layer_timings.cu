@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/stream_context.h"
 #include "kernels/math.h"
-#include "kernels/oja_rule.h"
+#include "kernels/ops/learn/oja_rule.h"
 #include "tests/device/timing.h"
 #include "tests/kernels/random_data.h"
 
@@ -18,18 +18,18 @@ class LowRankLayer {
   static constexpr int kRank = 96, kTurns = 2;
   static constexpr int64_t kRows = 16384, kLearnt = 2048;
 
-  bool Make(Backend* gpu, cuda::Lane* lane) {
-    rows_ = gpu->Allocate(kTurns * kHeads * kRows * kDim * sizeof(float), Place::kCodes);
-    out_ = gpu->Allocate(kHeads * kRows * kDim * sizeof(float), Place::kCodes);
-    codes_ = gpu->Allocate(kTurns * kHeads * kRows * kRank * 2, Place::kStore);
-    state_ = gpu->Allocate(kHeads * kStateBytes, Place::kCodes);
+  bool Make(Backend* gpu, cuda::StreamContext* lane) {
+    rows_ = gpu->Allocate(kTurns * kHeads * kRows * kDim * sizeof(float), MemorySpace::kCodes);
+    out_ = gpu->Allocate(kHeads * kRows * kDim * sizeof(float), MemorySpace::kCodes);
+    codes_ = gpu->Allocate(kTurns * kHeads * kRows * kRank * 2, MemorySpace::kStore);
+    state_ = gpu->Allocate(kHeads * kStateBytes, MemorySpace::kCodes);
     if (!rows_ || !out_ || !codes_ || !state_ || lane->Open() != 0) return false;
     memset(codes_.data(), 0, codes_.size());
     return Fill(lane);
   }
 
   // Project, rebuild and learn, a mark before each and at the end.
-  bool Run(cuda::Device* device, cuda::Lane* lane, int turn, Marks* marks) {
+  bool Run(cuda::Device* device, cuda::StreamContext* lane, int turn, Marks* marks) {
     cuda::ViewWriter views(lane);
     if (views.Reserve(size_t{1} << 18) != 0) return false;
     std::vector<cuda::ProjectItem> project(kHeads);
@@ -63,11 +63,11 @@ class LowRankLayer {
     const cuda::LearnArgs learn_args = {views.Put(learn.data(), kHeads), kHeads};
     if (views.Send() != 0) return false;
     marks->Mark();
-    if (device->Project(project_args, lane->stream) != 0) return false;
+    if (device->Launch(project_args, lane->stream) != 0) return false;
     marks->Mark();
-    if (device->Rebuild(rebuild_args, lane->stream) != 0) return false;
+    if (device->Launch(rebuild_args, lane->stream) != 0) return false;
     marks->Mark();
-    if (device->Learn(learn_args, lane->stream) != 0) return false;
+    if (device->Launch(learn_args, lane->stream) != 0) return false;
     marks->Mark();
     return device->Finish(lane->stream) == 0;
   }
@@ -80,7 +80,7 @@ class LowRankLayer {
       kScratchAt + (static_cast<int64_t>(OjaScratch::Floats(kDim, kRank, OjaOptions().interval)) * 4 + 255) / 256 * 256;
 
   // The first axes as every head's basis, and random rows.
-  bool Fill(cuda::Lane* lane) {
+  bool Fill(cuda::StreamContext* lane) {
     std::vector<uint8_t> state(kScratchAt);
     for (int i = 0; i < kRank; ++i) {
       const float one = 1;
@@ -112,12 +112,12 @@ class LowRankLayer {
 Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double copy) {
   constexpr int64_t kKeys = 65536, kKept = kKeys / 4, kTurns = 2;
   const size_t head_bytes = kKeys * kDim * 2, layer_bytes = head_bytes * kHeads;
-  const Buffer resident = gpu->Allocate(kTurns * layer_bytes, Place::kCodes);
+  const Buffer resident = gpu->Allocate(kTurns * layer_bytes, MemorySpace::kCodes);
   constexpr int kGroups = kKeys / kSumGroup;
   const size_t sum_bytes = kHeads * (kGroups + 1) * kDim * sizeof(double);
   const Buffer work =
-      gpu->Allocate(sum_bytes + kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), Place::kCodes);
-  cuda::Lane lane(device);
+      gpu->Allocate(sum_bytes + kHeads * (kKeys + kKept) * 4 + kHeads * sizeof(cuda::SelectState), MemorySpace::kCodes);
+  cuda::StreamContext lane(device);
   if (!resident || !work || keys.size() < layer_bytes || lane.Open() != 0) return {{"done", false}};
   for (int turn = 0; turn < kTurns; ++turn) {
     if (device->Copy(resident.data() + turn * layer_bytes, keys.data(), layer_bytes, lane.stream) != 0) return {};
@@ -134,13 +134,26 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
     std::vector<cuda::SumItem> sum(kHeads);
     std::vector<cuda::ScoreItem> score(kHeads);
     std::vector<cuda::SelectItem> select(kHeads);
+    std::vector<int32_t> begins;  // one window, of groups one behind another
+    for (int key = 0; key <= kKeys; key += kSumGroup) begins.push_back(key);
+    const int32_t* key_begins = views.Put(begins.data(), begins.size());
+    const int32_t window[] = {0, kGroups};
+    const int32_t* group_begins = views.Put(window, 2);
     for (int h = 0; h < kHeads; ++h) {
       const uint8_t* head = resident.data() + r % kTurns * layer_bytes + h * head_bytes;
       score[h].chunks = views.Put(&head, 1);
-      sum[h] = {score[h].chunks, kKeys, kDim, DType::kFloat16, true, kKeys, kKeys, 1, kGroups};
+      sum[h].chunks = score[h].chunks;
+      sum[h].chunk_tokens = kKeys;
+      sum[h].head_dim = kDim;
+      sum[h].dtype = DType::kFloat16;
+      sum[h].unit = true;
+      sum[h].groups = kGroups;
+      sum[h].longest = kSumGroup;
+      sum[h].key_begins = key_begins;
+      sum[h].group_begins = group_begins;
       sum[h].partial = sums + h * (kGroups + 1) * kDim;
       sum[h].sums = sum[h].partial + kGroups * kDim;
-      score[h].chunk_tokens = score[h].count = score[h].window = kKeys;
+      score[h].chunk_tokens = score[h].count = kKeys;
       score[h].head_dim = kDim;
       score[h].dtype = DType::kFloat16;
       score[h].kind = KeyScore::kNegCosine;
@@ -154,11 +167,11 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
     if (views.Send() != 0) return {{"done", false}};
     Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
-    if (device->Sum(sum_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(sum_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
-    if (device->Score(score_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(score_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
-    if (device->Select(select_args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(select_args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Finish(lane.stream) != 0) return {{"done", false}};
     sum_us.push_back(marks.Between(0));
@@ -177,7 +190,7 @@ Json TimeEvict(Backend* gpu, cuda::Device* device, const Buffer& keys, double co
 }
 
 Json TimeLowRank(Backend* gpu, cuda::Device* device, double copy, double link) {
-  cuda::Lane lane(device);
+  cuda::StreamContext lane(device);
   LowRankLayer layer;
   if (!layer.Make(gpu, &lane)) return {{"done", false}};
   std::vector<double> project_us, rebuild_us, learn_us;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "tests/device/suite.h"
 
 int main(int argc, char** argv) {

@@ -11,10 +11,11 @@
 #include <memory>
 #include <thread>
 
+#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/search_launch.h"
+#include "kernels/cuda/launcher.h"
+#include "kernels/cuda/stream_context.h"
 #include "kernels/cuda/traffic.h"
 #include "tests/device/suite.h"
 #include "tests/device/timing.h"
@@ -48,7 +49,7 @@ double CopyBandwidth(size_t bytes, cudaMemcpyKind kind) {
 
 // Keys around a mean, fp16, filled by all threads.
 Buffer RandomKeys(Backend* backend, int64_t keys) {
-  Buffer store = backend->Allocate(static_cast<size_t>(keys) * kDim * 2, Place::kStore);
+  Buffer store = backend->Allocate(static_cast<size_t>(keys) * kDim * 2, MemorySpace::kStore);
   if (!store) return store;
   backend->Run(256, [&](int part) {
     const int64_t begin = keys * part / 256, end = keys * (part + 1) / 256;
@@ -136,7 +137,7 @@ struct PreparedLayer {
     return views.Send() == 0 && lane.device->Finish(lane.stream) == 0;
   }
 
-  cuda::Lane lane;
+  cuda::StreamContext lane;
   std::unique_ptr<cuda::SearchPlan> plan;
   cuda::SearchArgs args;
 };
@@ -151,7 +152,9 @@ bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, doub
     for (const auto& layer : layers) {
       Marks marks(stream);
       marks.Mark();
-      if (cuda::LaunchSearch(*layer->plan, layer->args, stream, [&] { marks.Mark(); }) != cudaSuccess) return false;
+      if (cuda::Launch(cuda::SearchLaunch{layer->plan.get(), layer->args}, stream, [&] { marks.Mark(); }) !=
+          cudaSuccess)
+        return false;
       if (cudaStreamSynchronize(stream) != cudaSuccess || marks.size() != traffic.size() + 1) return false;
       for (size_t i = 0; i < traffic.size(); ++i) us[i].push_back(marks.Between(i));
     }
@@ -164,7 +167,7 @@ bool TimeKernels(const std::vector<std::unique_ptr<PreparedLayer>>& layers, doub
     Marks marks(stream);
     marks.Mark();
     for (const auto& layer : layers) {
-      if (cuda::LaunchSearch(*layer->plan, layer->args, stream) != cudaSuccess) return false;
+      if (cuda::Launch(cuda::SearchLaunch{layer->plan.get(), layer->args}, stream) != cudaSuccess) return false;
     }
     marks.Mark();
     if (cudaStreamSynchronize(stream) != cudaSuccess) return false;
@@ -194,12 +197,13 @@ double MedianStep(const Layer& run) {
 bool TimeLaunches(const std::vector<std::unique_ptr<PreparedLayer>>& layers, Json* out) {
   const double plain = MedianStep([&](int i) {
     const PreparedLayer& layer = *layers[i];
-    return cuda::LaunchSearch(*layer.plan, layer.args, cuda::Cuda(layer.lane.stream)) == cudaSuccess &&
+    return cuda::Launch(cuda::SearchLaunch{layer.plan.get(), layer.args}, cuda::Cuda(layer.lane.stream)) ==
+               cudaSuccess &&
            layer.lane.device->Finish(layer.lane.stream) == 0;
   });
   const double graph = MedianStep([&](int i) {
     const PreparedLayer& layer = *layers[i];
-    return layer.lane.device->Search(*layer.plan, layer.args, layer.lane.stream) == 0 &&
+    return layer.lane.device->Launch(cuda::SearchLaunch{layer.plan.get(), layer.args}, layer.lane.stream) == 0 &&
            layer.lane.device->Finish(layer.lane.stream) == 0;
   });
   int64_t launched = 0, failed = 0;
@@ -267,8 +271,8 @@ Json TimeShape(Backend* gpu, const Backends& backends, cuda::Device* device, con
 Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double link) {
   constexpr int kRows = 100, kItems = 2 * kHeads;
   const int64_t stored = static_cast<int64_t>(keys.size()) / (kDim * 2);
-  const Buffer out = gpu->Allocate(size_t{kItems} * kRows * kDim * 2, Place::kCodes);
-  cuda::Lane lane(device);
+  const Buffer out = gpu->Allocate(size_t{kItems} * kRows * kDim * 2, MemorySpace::kCodes);
+  cuda::StreamContext lane(device);
   if (!out || lane.Open() != 0) return {{"done", false}};
   const uint8_t* chunk = keys.data();
   std::vector<double> us;
@@ -292,7 +296,7 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
     if (views.Send() != 0) return {{"done", false}};
     Marks marks(cuda::Cuda(lane.stream));
     marks.Mark();
-    if (device->Gather(args, lane.stream) != 0) return {{"done", false}};
+    if (device->Launch(args, lane.stream) != 0) return {{"done", false}};
     marks.Mark();
     if (device->Finish(lane.stream) != 0) return {{"done", false}};
     us.push_back(marks.Between(0));

@@ -9,23 +9,24 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/code.h"
-#include "kernels/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/ops/search/search.h"
 
 namespace seine::device {
 
 struct Zone {
   static constexpr int kSegmentKeys = 2048;
 
-  // `stored` holds [num_keys, head_dim] fp16 in Place::kStore memory; nullptr in a task: no stored keys.
+  // `stored` holds [num_keys, head_dim] fp16 in MemorySpace::kStore memory; nullptr in a task: no stored keys.
   Zone(Backend* owner, std::shared_ptr<const Codec> the_codec, int keys, const uint8_t* stored)
       : backend(owner), codec(std::move(the_codec)), num_keys(keys), chunk(stored) {
     const CodeLayout& layout = codec->layout();
     const int count = (num_keys + kSegmentKeys - 1) / kSegmentKeys;
     const size_t scan = CodeBytes(layout, kSegmentKeys, CodePart::kScan);
     const size_t fine = CodeBytes(layout, kSegmentKeys, CodePart::kFine);
-    codes = backend->Allocate(count * (scan + fine), Place::kCodes);
-    counts = backend->Allocate(static_cast<size_t>(layout.head_dim) / 8 * 256 * 4, Place::kCodes);
+    codes = backend->Allocate(count * (scan + fine), MemorySpace::kCodes);
+    counts = backend->Allocate(static_cast<size_t>(layout.head_dim) / 8 * 256 * 4, MemorySpace::kCodes);
     if (!codes || !counts) return;
     for (int i = 0; i < count; ++i) {
       CodePlanes p;

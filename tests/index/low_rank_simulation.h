@@ -9,7 +9,7 @@
 
 #include "index/subspace/low_rank_store.h"
 #include "index/subspace/shapes.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/ops/rows/rows.h"
 #include "tests/index/test_util.h"
 
 namespace seine::testing {

@@ -164,7 +164,7 @@ TEST_F(PieceListTest, CodesInADevicesMemoryHaveALimitOfTheirOwn) {
 
 TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kCodes);
+  SlabPool pool(&backend, MemorySpace::kCodes);
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 100; ++i) {
     blocks.push_back(pool.Allocate(1000));
@@ -192,7 +192,7 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
 // Stretches of every length come and go; none overlaps another, and neighbours that are free are one again.
 TEST(SlabPoolTest, UnequalBlocksShareSlabs) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kStore);
+  SlabPool pool(&backend, MemorySpace::kStore);
   struct Block {
     uint8_t* data;
     int64_t bytes;
@@ -224,7 +224,7 @@ TEST(SlabPoolTest, UnequalBlocksShareSlabs) {
 
 TEST(SlabPoolTest, AFreedStretchServesALongerBlockOnceItsNeighbourIsFree) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kStore);
+  SlabPool pool(&backend, MemorySpace::kStore);
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.Allocate(128));  // slabs of 1, 1, 2 and 4
   EXPECT_EQ(backend.allocations, 4);
@@ -242,14 +242,14 @@ TEST(SlabPoolTest, AFreedStretchServesALongerBlockOnceItsNeighbourIsFree) {
 
 TEST(SlabPoolTest, SlabsAreWholeOnesOnceALittleIsHeld) {
   TestBackend backend;
-  SlabPool pool(&backend, Place::kCodes);  // 41 blocks in 4 MiB
+  SlabPool pool(&backend, MemorySpace::kCodes);  // 41 blocks in 4 MiB
   std::vector<uint8_t*> blocks;
   for (int i = 0; i < 100; ++i) blocks.push_back(pool.Allocate(100000));
   EXPECT_EQ(backend.allocations, 7);  // 1 1 2 4, then half a MiB is held: 41 41 41
   for (uint8_t* block : blocks) pool.Free(block, 100000);
   EXPECT_EQ(backend.freed, 7);
 
-  SlabPool large(&backend, Place::kCodes);  // a slab for each
+  SlabPool large(&backend, MemorySpace::kCodes);  // a slab for each
   backend.allocations = 0;
   for (int i = 0; i < 3; ++i) blocks[i] = large.Allocate(SlabPool::kSlabBytes + 1);
   EXPECT_EQ(backend.allocations, 3);

@@ -25,14 +25,14 @@ class TestBackend : public Backend {
   std::string name() const override { return inner_->name(); }
   std::string simd_target() const override { return inner_->simd_target(); }
   int num_threads() const override { return inner_->num_threads(); }
-  bool codes_apart() const override { return apart; }
+  bool codes_on_device() const override { return apart; }
   std::string loss() const override { return lost ? "planted" : ""; }
-  Buffer Allocate(size_t bytes, Place place) override {
+  Buffer Allocate(size_t bytes, MemorySpace space) override {
     ++allocations;
     if (fail_after >= 0 && fail_after-- == 0) return Buffer();
-    return Buffer(this, place, static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), bytes);
+    return Buffer(this, space, static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), bytes);
   }
-  void Free(uint8_t* data, size_t, Place) override {
+  void Free(uint8_t* data, size_t, MemorySpace) override {
     ++freed;
     std::free(data);
   }

@@ -1,5 +1,5 @@
 // Weighted sums of rows and attention: on every target the bits of the plain twin, and near float64.
-#include "kernels/cpu/attention.h"
+#include "kernels/ops/attend/attention.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/codec_util.h"
-#include "kernels/cpu/weighted_rows.h"
-#include "kernels/window_means.h"
+#include "kernels/codecs/codec_util.h"
+#include "kernels/ops/attend/weighted_rows.h"
+#include "kernels/ops/attend/window_means.h"
 #include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/same_bits.h"
 

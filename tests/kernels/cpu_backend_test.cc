@@ -16,10 +16,10 @@ bool IsMapped(uint8_t* data) { return msync(data, 1, MS_ASYNC) == 0; }
 
 TEST(CpuBackendTest, BuffersAreAlignedAndWhole) {
   const auto backend = MakeCpuBackend(1);
-  EXPECT_FALSE(backend->Allocate(0, Place::kStore));
+  EXPECT_FALSE(backend->Allocate(0, MemorySpace::kStore));
   for (const size_t bytes :
        {size_t{1}, size_t{64}, size_t{4097}, kHugePage - 1, kHugePage, kHugePage + 1, 3 * kHugePage}) {
-    const Buffer buffer = backend->Allocate(bytes, Place::kStore);
+    const Buffer buffer = backend->Allocate(bytes, MemorySpace::kStore);
     ASSERT_TRUE(buffer) << bytes;
     EXPECT_EQ(buffer.size(), bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % (bytes < kHugePage ? 64 : kHugePage), 0u) << bytes;
@@ -31,7 +31,7 @@ TEST(CpuBackendTest, BuffersAreAlignedAndWhole) {
 TEST(CpuBackendTest, LargeBuffersGoBackToTheSystemWhole) {
   const auto backend = MakeCpuBackend(1);
   constexpr size_t kBytes = 3 * kHugePage + 5;
-  Buffer buffer = backend->Allocate(kBytes, Place::kCodes);
+  Buffer buffer = backend->Allocate(kBytes, MemorySpace::kCodes);
   ASSERT_TRUE(buffer);
   uint8_t* data = buffer.data();
   EXPECT_TRUE(IsMapped(data));
@@ -42,7 +42,7 @@ TEST(CpuBackendTest, LargeBuffersGoBackToTheSystemWhole) {
 
 TEST(CpuBackendTest, MoreThanThereIsGivesAnEmptyBuffer) {
   const auto backend = MakeCpuBackend(1);
-  EXPECT_FALSE(backend->Allocate(size_t{1} << 60, Place::kStore));
+  EXPECT_FALSE(backend->Allocate(size_t{1} << 60, MemorySpace::kStore));
 }
 
 }  // namespace

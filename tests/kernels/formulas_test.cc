@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/collision.h"
-#include "kernels/lloyd_max.h"
+#include "kernels/codecs/rsq/lloyd_max.h"
 #include "kernels/math.h"
-#include "kernels/select.h"
+#include "kernels/ops/scan/collision.h"
+#include "kernels/ops/select/select.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {

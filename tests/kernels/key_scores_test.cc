@@ -1,5 +1,5 @@
 // Scores and sums of keys: on every target the bits of the plain twin, and near the papers' formulas in float64.
-#include "kernels/cpu/key_scores.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
 
 #include <gtest/gtest.h>
 

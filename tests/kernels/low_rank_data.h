@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/low_rank.h"
-#include "kernels/cpu/matrix.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/matrix/matrix.h"
 #include "tests/kernels/random_data.h"
 
 namespace seine {
@@ -63,7 +63,7 @@ struct LowRankHead {
       const int n = lengths[i], kept = plain ? n : n / 5;
       if (i % 2 == 0)
         bases.push_back(InCodes(backend, Halves(Gaussian(static_cast<size_t>(rank) * dim, seed + i, .1f))));
-      blocks.push_back(backend->Allocate(n * rank * size + kept * (dim * size + 2) + 2, Place::kStore));
+      blocks.push_back(backend->Allocate(n * rank * size + kept * (dim * size + 2) + 2, MemorySpace::kStore));
       done = done && bases.back() && blocks.back();
       if (!done) return;
       uint8_t* at = blocks.back().data();
@@ -100,13 +100,13 @@ struct LowRankHead {
     return out;
   }
   static Buffer InStore(Backend* backend, const std::vector<uint8_t>& bytes) {
-    Buffer store = backend->Allocate(bytes.size(), Place::kStore);
+    Buffer store = backend->Allocate(bytes.size(), MemorySpace::kStore);
     if (store) memcpy(store.data(), bytes.data(), bytes.size());
     return store;
   }
   static Buffer InCodes(Backend* backend, const std::vector<uint8_t>& bytes) {
     const Buffer store = InStore(backend, bytes);
-    Buffer codes = backend->Allocate(bytes.size(), Place::kCodes);
+    Buffer codes = backend->Allocate(bytes.size(), MemorySpace::kCodes);
     if (!store || !codes) return Buffer();
     const CopyTask copy = {codes.data(), store.data(), bytes.size()};
     return backend->Copy(&copy, 1) == Outcome::kDone ? std::move(codes) : Buffer();
@@ -128,7 +128,7 @@ struct LowRankZone {
              seed) {
     head.rows.rope = rope;
     const int chunks = (num_keys + kChunk - 1) / kChunk;
-    positions = owner->Allocate(static_cast<size_t>(chunks) * kChunk * sizeof(int32_t), Place::kStore);
+    positions = owner->Allocate(static_cast<size_t>(chunks) * kChunk * sizeof(int32_t), MemorySpace::kStore);
     if (!positions) return;
     auto* const at = reinterpret_cast<int32_t*>(positions.data());
     for (int p = 0; p < num_keys; ++p) at[p] = 3 * p + 1;

@@ -1,5 +1,5 @@
 // Products with low-rank rows against float64 over the rows as they read, and the same bits on every target.
-#include "kernels/cpu/low_rank_products.h"
+#include "kernels/ops/low_rank/low_rank_products.h"
 
 #include <gtest/gtest.h>
 

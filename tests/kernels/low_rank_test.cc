@@ -1,5 +1,5 @@
 // Projection and reconstruction of low-rank rows against float64, and the same bits on every target.
-#include "kernels/low_rank.h"
+#include "kernels/ops/low_rank/low_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/low_rank.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/test_util.h"
 

@@ -1,5 +1,5 @@
 // Matrix products: against float64, and the same bits on every target.
-#include "kernels/cpu/matrix.h"
+#include "kernels/ops/matrix/matrix.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "kernels/code.h"
-#include "kernels/key_score.h"
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/code.h"
+#include "kernels/ops/score_keys/score_keys.h"
 
 namespace seine {
 

@@ -1,4 +1,4 @@
-#include "kernels/recall_target.h"
+#include "kernels/ops/scan/recall_target.h"
 
 #include <gtest/gtest.h>
 

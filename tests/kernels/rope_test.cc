@@ -1,5 +1,5 @@
 // Sines and cosines against the C library's, and rows turned by them.
-#include "kernels/rope.h"
+#include "kernels/ops/low_rank/rope.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/turn_row.h"
+#include "kernels/ops/low_rank/turn_row.h"
 #include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/same_bits.h"
 

@@ -7,7 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/cpu/search.h"
+#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {

@@ -9,11 +9,12 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/code.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/key_scores.h"
-#include "kernels/cpu/low_rank.h"
-#include "kernels/cpu/search.h"
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/ops/attend/attention.h"
+#include "kernels/ops/low_rank/low_rank_cpu.h"
+#include "kernels/ops/score_keys/score_keys_cpu.h"
+#include "kernels/ops/search/search_cpu.h"
 #include "kernels/thread_pool.h"
 
 namespace seine {

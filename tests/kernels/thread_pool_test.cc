@@ -37,16 +37,16 @@ TEST(ThreadPool, ManyCallersShareIt) {
 
 TEST(Buffer, MovesAndFrees) {
   const auto backend = MakeCpuBackend(1);
-  Buffer a = backend->Allocate(1000, Place::kStore);
+  Buffer a = backend->Allocate(1000, MemorySpace::kStore);
   ASSERT_TRUE(a);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 64, 0u);
   uint8_t* data = a.data();
   Buffer b = std::move(a);
   EXPECT_FALSE(a);
   EXPECT_EQ(b.data(), data);
-  b = backend->Allocate(size_t{4} << 20, Place::kCodes);
+  b = backend->Allocate(size_t{4} << 20, MemorySpace::kCodes);
   EXPECT_EQ(b.size(), size_t{4} << 20);
-  EXPECT_FALSE(backend->Allocate(0, Place::kCodes));
+  EXPECT_FALSE(backend->Allocate(0, MemorySpace::kCodes));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "profile/filters.h"
 #include "tests/index/scorers/made_up_layer.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "tests/index/subspace/streams.h"
 
 namespace seine {

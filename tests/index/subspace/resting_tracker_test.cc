@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "tests/index/subspace/streams.h"
 
 namespace seine {

@@ -1,5 +1,6 @@
 // The block concept itself, and what blocks do together: prefix sums, compaction, the exact cut.
 #include "kernels/cuda/block.h"
+#include "tests/kernels/cuda/host_block.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/cuda/block_select.h"
+#include "kernels/ops/select/block_select_cuda.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine::cuda {

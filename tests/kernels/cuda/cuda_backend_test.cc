@@ -1,6 +1,7 @@
 // The CUDA backend over a device whose memory the host cannot touch: the CPU backend's answers, and every call of the
 // device failing once.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/codecs/rsq/rsq.h"
 
 #include <gtest/gtest.h>
 
@@ -30,8 +31,8 @@ struct BackendZone {
   Outcome Fill(const std::vector<float>& keys) {
     const CodeLayout& layout = codec->layout();
     const size_t row = dim * sizeof(float);
-    store = backend->Allocate(keys.size() * sizeof(float), Place::kStore);
-    counts = backend->Allocate(static_cast<size_t>(dim) / 8 * 256 * sizeof(uint32_t), Place::kCodes);
+    store = backend->Allocate(keys.size() * sizeof(float), MemorySpace::kStore);
+    counts = backend->Allocate(static_cast<size_t>(dim) / 8 * 256 * sizeof(uint32_t), MemorySpace::kCodes);
     if (!store || !counts) return Outcome::kNoMemory;
     memcpy(store.data(), keys.data(), keys.size() * sizeof(float));
     chunk = store.data();
@@ -40,7 +41,7 @@ struct BackendZone {
     if (codec->centre() == Centre::kGlobal) shared = codec->MakeSharedCentre({keys.data(), row, DType::kFloat32}, 64);
     for (int first = 0; first < num_keys; first += kSegmentKeys) {
       const int count = std::min(kSegmentKeys, num_keys - first);
-      buffers.push_back(backend->Allocate(CodeBytes(layout, kSegmentKeys), Place::kCodes));
+      buffers.push_back(backend->Allocate(CodeBytes(layout, kSegmentKeys), MemorySpace::kCodes));
       if (!buffers.back()) return Outcome::kNoMemory;
       const CodePlanes planes = PlanesAt(layout, kSegmentKeys, buffers.back().data());
       segments.push_back(AsConst(planes));
@@ -101,7 +102,7 @@ TEST(CudaBackend, AnswersAsTheCpuDoes) {
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control, 2);
     EXPECT_EQ(gpu->name(), "cuda");
-    EXPECT_TRUE(gpu->codes_apart());
+    EXPECT_TRUE(gpu->codes_on_device());
     for (const Centre centre : {Centre::kNone, Centre::kGlobal, Centre::kWindow}) {
       for (const Coarse coarse : {Coarse::kSignIp, Coarse::kCollision}) {
         constexpr int kDim = 64;
@@ -170,7 +171,7 @@ TEST(CudaBackend, CopiesWithinTheDevice) {
   SearchOutput before, after;
   SearchTask task = zone.Task(queries);
   ASSERT_EQ(gpu->Search(&task, 1, params, &before), Outcome::kDone);
-  Buffer copy = gpu->Allocate(zone.buffers[0].size(), Place::kCodes);
+  Buffer copy = gpu->Allocate(zone.buffers[0].size(), MemorySpace::kCodes);
   const CopyTask halves[] = {{copy.data(), zone.buffers[0].data(), 1000},
                              {copy.data() + 1000, zone.buffers[0].data() + 1000, copy.size() - 1000}};
   ASSERT_EQ(gpu->Copy(halves, 2), Outcome::kDone);
@@ -283,7 +284,7 @@ TEST(CudaBackend, EveryCallOfTheDeviceFailsOnce) {
         Outcome outcome = zone.outcome;
         SearchOutput found;
         if (outcome == Outcome::kDone) {
-          Buffer spare = gpu->Allocate(zone.buffers[0].size(), Place::kCodes);
+          Buffer spare = gpu->Allocate(zone.buffers[0].size(), MemorySpace::kCodes);
           const CopyTask copy = {spare.data(), zone.buffers[0].data(), spare.size()};
           outcome = !spare ? Outcome::kNoMemory : gpu->Copy(&copy, 1);
           const SearchTask task = zone.Task(queries);
@@ -293,7 +294,7 @@ TEST(CudaBackend, EveryCallOfTheDeviceFailsOnce) {
         if (!gpu->loss().empty()) {
           ++lost;
           EXPECT_EQ(gpu->Zero(zone.counts.data(), zone.counts.size()), Outcome::kLost);
-          EXPECT_FALSE(gpu->Allocate(100, Place::kStore));
+          EXPECT_FALSE(gpu->Allocate(100, MemorySpace::kStore));
         } else if (outcome == Outcome::kNoMemory) {  // the next try has memory
           ++refused;
           BackendZone again(gpu.get(), codec, keys);

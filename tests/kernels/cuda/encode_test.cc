@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/encode_host.h"
+#include "tests/kernels/cuda/host_launcher.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {
@@ -62,7 +62,7 @@ void ExpectSameCodes(const Codec& codec, const std::vector<float>& values, DType
     item.out = found.planes;
     std::vector<cuda::EncodeUnit> units;
     for (int first = 0; first < keys; first += cuda::UnitKeys(layout)) units.push_back({0, first});
-    cuda::RunEncodeOnHost({&item, units.data(), static_cast<int>(units.size()), dim, tables.kind}, seed);
+    cuda::RunOnHost(cuda::EncodeArgs{&item, units.data(), static_cast<int>(units.size()), dim, tables.kind}, seed);
     EXPECT_TRUE(found == expected) << "seed " << seed;
   }
 }
@@ -151,7 +151,7 @@ TEST(EncodeBatch, ItemsOfOneLaunch) {
     items[i].out = codes[i].planes;
   }
   const cuda::EncodeUnit units[] = {{1, 0}, {0, 128}, {0, 0}, {0, 64}};
-  cuda::RunEncodeOnHost({items, units, 4, kDim, tables.kind}, 9);
+  cuda::RunOnHost(cuda::EncodeArgs{items, units, 4, kDim, tables.kind}, 9);
   EXPECT_TRUE(codes[0] == expected[0]);
   EXPECT_TRUE(codes[1] == expected[1]);
 }

@@ -31,7 +31,7 @@ struct StoredHead {
     const size_t row = dim * SizeOf(dtype);
     for (int first = 0; first < count; first += kChunk) {
       const int now = std::min(kChunk, count - first);
-      buffers.push_back(backend->Allocate(kChunk * row, Place::kStore));
+      buffers.push_back(backend->Allocate(kChunk * row, MemorySpace::kStore));
       for (int i = 0; i < now; ++i) memcpy(buffers.back().data() + i * row, typed.rows.row(first + i), row);
       chunks.push_back(buffers.back().data());
     }

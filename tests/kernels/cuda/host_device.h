@@ -17,16 +17,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/data_host.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/encode_host.h"
-#include "kernels/cuda/evict_host.h"
 #include "kernels/cuda/launch_cache.h"
-#include "kernels/cuda/low_rank_host.h"
-#include "kernels/cuda/search_host.h"
+#include "tests/kernels/cuda/host_launcher.h"
 
 namespace seine::cuda {
 
@@ -130,52 +127,15 @@ class HostDevice final : public Device {
   Error Zero(void* data, size_t bytes, Stream) override {
     return Open([&] { memset(data, 0, bytes); });
   }
-  Error Encode(const EncodeArgs& args, Stream) override {
-    return Open([&] { RunEncodeOnHost(args, ++seed_); });
-  }
-  Error Search(const SearchPlan& plan, const SearchArgs& args, Stream) override {
-    {
+  Error Launch(const Work& work, Stream) override {
+    if (const auto* search = std::get_if<SearchLaunch>(&work)) {
       const std::lock_guard<std::mutex> lock(control_->mutex);
-      control_->searches.emplace_back(plan.params(), plan.grids(), args);
+      control_->searches.emplace_back(search->plan->params(), search->plan->grids(), search->args);
     }
     return Open([&] {
-      for (size_t i = 0; i < plan.items().size(); ++i) CheckRows(args.items[i]);
-      RunSearchOnHost(plan, args, ++seed_);
+      std::visit([&](const auto& args) { Check(args); }, work);
+      RunOnHost(work, ++seed_ << 8);
     });
-  }
-  Error Count(const CountArgs& args, Stream) override {
-    return Open([&] { RunCountOnHost(args, ++seed_); });
-  }
-  Error Gather(const GatherArgs& args, Stream) override {
-    return Open([&] { RunGatherOnHost(args, ++seed_); });
-  }
-  Error Sum(const SumArgs& args, Stream) override {
-    return Open([&] {
-      for (int i = 0; i < args.num_items; ++i)
-        CheckChunks(args.items[i], args.items[i].key_begins[args.items[i].groups]);
-      RunSumOnHost(args, ++seed_);
-    });
-  }
-  Error Score(const ScoreArgs& args, Stream) override {
-    return Open([&] {
-      for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].count);
-      RunScoreOnHost(args, ++seed_);
-    });
-  }
-  Error Select(const SelectArgs& args, Stream) override {
-    return Open([&] { RunSelectOnHost(args, ++seed_); });
-  }
-  Error Project(const ProjectArgs& args, Stream) override {
-    return Open([&] { RunProjectOnHost(args, ++seed_); });
-  }
-  Error Rebuild(const RebuildArgs& args, Stream) override {
-    return Open([&] {
-      for (int i = 0; i < args.num_items; ++i) CheckRuns(args.items[i].rows);
-      RunRebuildOnHost(args, ++seed_);
-    });
-  }
-  Error Learn(const LearnArgs& args, Stream) override {
-    return Open([&] { RunLearnOnHost(args, ++seed_); });
   }
 
  private:
@@ -219,6 +179,21 @@ class HostDevice final : public Device {
          place += item.position_chunk_tokens) {
       MustReach(item.position_chunks[place / item.position_chunk_tokens]);
     }
+  }
+
+  template <typename Args>
+  void Check(const Args&) {}
+  void Check(const SearchLaunch& search) {
+    for (size_t i = 0; i < search.plan->items().size(); ++i) CheckRows(search.args.items[i]);
+  }
+  void Check(const SumArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].key_begins[args.items[i].groups]);
+  }
+  void Check(const ScoreArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].count);
+  }
+  void Check(const RebuildArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) CheckRuns(args.items[i].rows);
   }
 
   Error Next() {

@@ -1,6 +1,6 @@
 // Projection, reconstruction and learning on a device, their kernels' bodies run on the host: the CPU backend's bits,
 // and every call of the device failing once.
-#include "kernels/low_rank.h"
+#include "kernels/ops/low_rank/low_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "kernels/codecs/rsq/rsq.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/device/zone.h"
 #include "tests/kernels/cuda/host_device.h"
@@ -85,7 +86,7 @@ std::vector<std::vector<float>> RowsOn(Backend* backend, int dim, int rank, DTyp
     LowRankHead& head = i == 0 ? a : b;
     if (turns > 0) head.rows.rope = {frequencies.data(), turns == 2};
     for (const int32_t place : places[i]) positions[i].push_back(place * 977 + 3);
-    outs.push_back(backend->Allocate(places[i].size() * dim * sizeof(float), Place::kStore));
+    outs.push_back(backend->Allocate(places[i].size() * dim * sizeof(float), MemorySpace::kStore));
     tasks.push_back({head.rows, places[i].data(), turns > 0 ? positions[i].data() : nullptr,
                      static_cast<int64_t>(places[i].size()), reinterpret_cast<float*>(outs[i].data())});
   }
@@ -215,7 +216,7 @@ TEST(CudaLowRank, LongTasksGoInPieces) {
     LowRankHead head(backend, kDim, 2, DType::kFloat16, {20000, kCount - 20000}, 0, 1);
     std::vector<int32_t> places(kCount);
     std::iota(places.begin(), places.end(), 0);
-    const Buffer out = backend->Allocate(places.size() * kDim * sizeof(float), Place::kStore);
+    const Buffer out = backend->Allocate(places.size() * kDim * sizeof(float), MemorySpace::kStore);
     const RebuildTask rebuild = {head.rows, places.data(), nullptr, kCount, reinterpret_cast<float*>(out.data())};
     ASSERT_EQ(backend->Rebuild(&rebuild, 1), Outcome::kDone);
     rows.emplace_back(rebuild.out, rebuild.out + size_t{kCount} * kDim);
@@ -287,7 +288,7 @@ TEST(CudaLowRank, EveryCallOfTheDeviceFailsOnce) {
         LowRankHead head(gpu.get(), kDim, 33, DType::kFloat16, {1500, 500}, 0, 1);
         std::vector<int32_t> places(kCount);
         std::iota(places.begin(), places.end(), 0);
-        const Buffer out = gpu->Allocate(size_t{kCount} * kDim * sizeof(float), Place::kStore);
+        const Buffer out = gpu->Allocate(size_t{kCount} * kDim * sizeof(float), MemorySpace::kStore);
         const std::vector<float> basis = RandomBasis(kDim, 33, 1), rows = Gaussian(size_t{kCount} * kDim, 2);
         std::vector<uint8_t> codes(kCount * 66);
         std::vector<float> residuals(size_t{kCount} * kDim);

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cpu/search.h"
-#include "kernels/cuda/search_host.h"
+#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/ops/search/search_cpu.h"
+#include "tests/kernels/cuda/host_launcher.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine::cuda {
@@ -62,7 +64,7 @@ std::vector<SearchOutput> RunKernels(const std::vector<SearchTask>& tasks, const
     return v.data() + (256 - reinterpret_cast<uintptr_t>(v.data()) % 256);
   };
   plan.Place(aligned(work), aligned(answers));
-  RunSearchOnHost(plan, {params, plan.items().data(), plan.queries().data(), plan.sets().data()}, seed);
+  RunOnHost(SearchLaunch{&plan, {params, plan.items().data(), plan.queries().data(), plan.sets().data()}}, seed);
   std::vector<SearchOutput> outputs(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) plan.Read(static_cast<int>(i), &outputs[i]);
   return outputs;

@@ -1,5 +1,6 @@
 // Counted bytes against sums by hand.
 #include "kernels/cuda/traffic.h"
+#include "kernels/codecs/balanced/balanced.h"
 
 #include <gtest/gtest.h>
 

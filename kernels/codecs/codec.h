@@ -1,0 +1,54 @@
+// The codec seam: encode a window, prepare a query, rerank candidates. The scan between them is the same for all.
+#ifndef SEINE_KERNELS_CODECS_CODEC_H_
+#define SEINE_KERNELS_CODECS_CODEC_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "kernels/codecs/code.h"
+#include "kernels/types.h"
+
+namespace seine {
+
+struct CodecTables;  // kernels/codecs/registry.h
+
+// The codec seam. Immutable after construction; every method is thread-safe.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual const CodeLayout& layout() const = 0;
+  virtual Centre centre() const = 0;
+
+  // What other devices need to do the same; the views live as long as the codec.
+  virtual CodecTables Tables() const = 0;
+  // Expires with the codec: whoever keeps copies of its tables knows by it when to drop them.
+  std::weak_ptr<const void> life() const { return life_; }
+
+  // Encodes `num_keys` keys (a multiple of max(64, centre_tokens)) into `out`. Keys must be finite.
+  // `shared` is the frozen centre under Centre::kGlobal, else nullptr.
+  virtual void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const = 0;
+
+  // The frozen centre of the first keys of a sequence (Centre::kGlobal).
+  virtual SharedCentre MakeSharedCentre(const ConstRows& keys, int num_keys) const = 0;
+
+  virtual void PrepareQuery(const float* query, PreparedQuery* out) const = 0;
+
+  // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
+  // the codec does not predict it.
+  virtual float CoarseNoise(const PreparedQuery& query) const { return 0; }
+
+  // The same for a search that estimates the mass of its zone, of every codec.
+  virtual PredictedErrors PredictErrors(const PreparedQuery& query) const = 0;
+
+  // Fine estimates of <q, k> (true units) of candidates chosen[0..count) (indices into `candidates`). out[count].
+  // segments[i] holds keys [i * segment_keys, (i + 1) * segment_keys) of the zone.
+  virtual void Rerank(const PreparedQuery& query, const Candidates& candidates, const uint32_t* chosen, size_t count,
+                      const ConstCodePlanes* segments, int segment_keys, float* out) const = 0;
+
+ private:
+  const std::shared_ptr<const void> life_ = std::make_shared<const char>();
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_CODECS_CODEC_H_

@@ -1,0 +1,72 @@
+// What a codec is called, what it needs and what it can do: whoever asks about a codec asks its traits, and compares no
+// names. The list of all codecs is in registry.h.
+#ifndef SEINE_KERNELS_CODECS_CODEC_TRAITS_H_
+#define SEINE_KERNELS_CODECS_CODEC_TRAITS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+
+namespace seine {
+
+// What a codec of one index is made of. Each takes what its traits say and ignores the rest.
+struct CodecSpec {
+  int head_dim = 128;  // a multiple of 16 in [32, 256]
+  uint64_t seed = 1;
+  Centre centre = Centre::kWindow;
+  int centre_tokens = 64;  // Centre::kWindow: a multiple of 64
+  double coarse_bits = 1;  // a coordinate, of the plane that is scanned
+  double total_bits = 2;   // a coordinate, of the whole code
+};
+
+// The coordinates of one head where a codec that needs a profile keeps its keys, and the bits of each of them.
+struct CodecTransform {
+  std::vector<float> key_map;        // [head_dim, head_dim] row-major: y = x * key_map for a row x
+  std::vector<float> query_map;      // the same for queries; <q, x> = <q * query_map, y>
+  std::vector<float> lambda;         // [head_dim] positive, descending: second moments of keys and of queries
+  std::vector<uint8_t> coarse_bits;  // [head_dim] of the plane that is scanned
+  std::vector<uint8_t> total_bits;   // [head_dim] of the whole code
+};
+
+struct CodecTraits {
+  const char* name;  // on the wire and in flags
+  // A codec a head, made of the moments of a model's profile; the settings profile, horizon, query_position,
+  // coarse_bits and total_bits are such a codec's alone. Without: one codec serves every head.
+  bool needs_profile;
+  // Codec::CoarseNoise: searches may be asked for a share of the exact answer (SearchParams::recall_target).
+  bool predicts_noise;
+  std::initializer_list<Centre> centres;       // that it can store; the first is the usual one
+  std::initializer_list<Coarse> coarse_modes;  // that its coarse plane can be scanned by; likewise
+  int most_code_bytes;  // of a key's coarse row and record, less the record's factor; 0: as many as the layout has
+
+  // The planes of a key, and so its bytes.
+  CodeLayout (*layout)(const CodecSpec& spec);
+  // `transform` is nullptr where no profile is needed.
+  std::shared_ptr<const Codec> (*make)(const CodecSpec& spec, const CodecTransform* transform);
+  // Mean squared error of a coordinate of variance 1 and `total` bits by its leading `kept`; nullptr without a profile.
+  double (*distortion)(int total, int kept);
+  // What preparing queries reads of a device's tables.
+  double (*query_table_bytes)(int head_dim);
+
+  bool Supports(Centre centre) const;
+  bool Supports(Coarse coarse) const;
+};
+
+// nullptr: there is none of this name.
+const CodecTraits* FindCodec(std::string_view name);
+// Of a name that has been checked.
+const CodecTraits& TraitsOf(std::string_view name);
+// What an index has that names no codec: the first of those that need a profile, or that need none.
+const CodecTraits& DefaultCodec(bool with_profile);
+const std::vector<const CodecTraits*>& AllCodecs();
+std::vector<std::string> CodecNames();
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_CODECS_CODEC_TRAITS_H_

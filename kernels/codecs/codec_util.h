@@ -1,0 +1,123 @@
+// What the codecs share: int8 vectors, nibble tables, and the walks over keys' segments and candidates' records.
+// Internal to kernels/.
+#ifndef SEINE_KERNELS_CODECS_CODEC_UTIL_H_
+#define SEINE_KERNELS_CODECS_CODEC_UTIL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/codecs/code.h"
+#include "kernels/cpu/prefetch.h"
+#include "kernels/math.h"
+#include "kernels/ops/select/select.h"
+
+namespace seine {
+
+// Largest |x| of n >= 1.
+inline float Largest(const float* x, size_t n) {
+  float low, high;
+  cpu::Range(x, n, &low, &high);
+  return std::max(0.0f, std::max(-low, high));
+}
+
+// int8 values with one scale; returns the scale, 0 for a zero vector.
+inline float Quantise8(const float* x, int n, int8_t* out) {
+  const Scale8 scale = Scale8Of(Largest(x, n));
+  for (int i = 0; i < n; ++i) out[i] = ToInt8(x[i], scale.inverse);
+  return scale.step;
+}
+
+// The table of nibble `nibble` (low or high half of byte nibble / 2) in PreparedQuery::tables.
+inline uint8_t* NibbleTable(PreparedQuery* query, int nibble) {
+  const int byte = nibble / 2;
+  return query->tables.data() + (byte / 4) * 128 + (nibble % 2) * 64 + (byte % 4) * 16;
+}
+
+// What a nibble's 16 values say of one coordinate, times its weight, added to the nibble's sums.
+inline void AddToNibble(const float (&levels)[16], float weight, float* sums) {
+  float added[16];  // the compiler cannot know that sums and levels lie apart
+  for (int v = 0; v < 16; ++v) added[v] = sums[v] + weight * levels[v];
+  std::copy_n(added, 16, sums);
+}
+
+// Stores sums [nibbles][16] as 7-bit entries in steps that keep the largest within kTableMax.
+inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, PreparedQuery* out) {
+  const TableScale scale = TableScaleOf(Largest(sums, static_cast<size_t>(nibbles) * 16));
+  out->coarse_step = scale.step;
+  out->tables.assign(static_cast<size_t>(coarse_bytes) * 32, kTableBias);
+  for (int i = 0; i < nibbles; ++i) {
+    uint8_t* table = NibbleTable(out, i);
+    for (int v = 0; v < 16; ++v) table[v] = TableEntry(sums[i * 16 + v], scale.inverse);
+  }
+}
+
+// Finds keys of a zone in its segments. Keys mostly ascend, so that a segment serves many: a division for each would
+// cost as much as all else that is done to find one.
+class SegmentWalk {
+ public:
+  SegmentWalk(const ConstCodePlanes* segments, int segment_keys)
+      : segments_(segments), planes_(segments), keys_(static_cast<uint32_t>(segment_keys)) {}
+  // The key's place in its segment, which planes() are then those of.
+  uint32_t PlaceOf(uint32_t key) {
+    if (key - first_ >= keys_) {
+      planes_ = segments_ + key / keys_;
+      first_ = key / keys_ * keys_;
+    }
+    return key - first_;
+  }
+  const ConstCodePlanes& planes() const { return *planes_; }
+
+ private:
+  const ConstCodePlanes *segments_, *planes_;
+  uint32_t first_ = 0;
+  const uint32_t keys_;
+};
+
+// Candidates' coarse rows and fine records, a batch at a time; each batch is fetched while the one before is worked on.
+struct RecordBatch {
+  static constexpr size_t kSize = 64;
+  const uint8_t *rows[kSize], *records[kSize];
+  const uint32_t* base_at[kSize];
+  int size = 0;
+
+  void Fetch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t left,
+             SegmentWalk* walk) {
+    size = static_cast<int>(std::min(kSize, left));
+    for (int i = 0; i < size; ++i) {
+      const uint32_t key = walk->PlaceOf(candidates.index[chosen[i]]);
+      const ConstCodePlanes& planes = walk->planes();
+      rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
+      records[i] = planes.fine + static_cast<size_t>(key) * layout.fine_bytes;
+      base_at[i] = planes.fine_base + key / kWindowTokens;
+      for (int b = 0; b < layout.fine_bytes; b += 64) cpu::PrefetchFar(records[i] + b);
+      if (layout.fine_bytes % 64 != 0) cpu::PrefetchFar(records[i] + layout.fine_bytes - 1);
+      cpu::PrefetchFar(base_at[i]);
+    }
+  }
+};
+
+// use(batch, bases, first): the batch's records are at hand, bases are those of their windows.
+template <typename Use>
+void ForEachRecordBatch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t count,
+                        const ConstCodePlanes* segments, int segment_keys, Use use) {
+  RecordBatch batches[2];
+  SegmentWalk walk(segments, segment_keys);
+  const auto fetch = [&](size_t first) {
+    if (first >= count) return;
+    batches[first / RecordBatch::kSize % 2].Fetch(layout, candidates, chosen + first, count - first, &walk);
+  };
+  fetch(0);
+  for (size_t first = 0; first < count; first += RecordBatch::kSize) {
+    fetch(first + RecordBatch::kSize);
+    const RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
+    uint32_t bases[RecordBatch::kSize];
+    for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
+    use(batch, bases, first);
+  }
+}
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_CODECS_CODEC_UTIL_H_

@@ -1,0 +1,260 @@
+// Two passes over what a group sees, keys for the logits and values for the sums, with the softmax of each head between
+// them. Every sum has one order, so the bits are the same on every target.
+#include "kernels/ops/attend/attention.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "kernels/codecs/codec_util.h"
+#include "kernels/math.h"
+#include "kernels/ops/attend/weighted_rows.h"
+#include "kernels/ops/low_rank/low_rank_products.h"
+#include "kernels/ops/rows/rows.h"
+#include "kernels/ops/select/select.h"
+#include "kernels/stop.h"
+
+namespace seine::cpu {
+namespace {
+
+// Logits, then weights.
+struct Workspace {
+  std::vector<float> dense;              // [group][dense rows]
+  std::vector<float> chosen[kMaxGroup];  // [group][rows of the head's set]
+  std::vector<float> windows;            // [group][windows]
+  std::vector<WindowSteps> steps;        // [windows]
+  std::vector<float> dots;
+  std::vector<int8_t> queries8;  // [group][head_dim]
+  std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
+  std::vector<int32_t> places;   // of dense rows that are low-rank
+};
+
+Workspace& Local() {
+  static thread_local Workspace workspace;
+  return workspace;
+}
+
+// Dense rows lie in chunks, use(rows, count, offset) for what lies together, or are low-rank, use_low(places, count,
+// offset); `offset` from the first run's begin.
+template <typename Use, typename UseLow>
+void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, Workspace* w, Use use, UseLow use_low) {
+  const size_t stride = rows.head_dim * SizeOf(rows.dtype);
+  int64_t offset = 0, count = 0;
+  for (const PlaceRun& run : task.dense) {
+    for (int64_t place = run.begin; place < run.end && !StopRequested(); place += count, offset += count) {
+      if (place >= task.low.begin && place < task.low.end) {
+        count = std::min(task.low.end, run.end) - place;
+        w->places.resize(count);
+        std::iota(w->places.begin(), w->places.end(), static_cast<int32_t>(place));
+        use_low(w->places.data(), count, offset);
+        continue;
+      }
+      const int64_t stop = place < task.low.begin ? std::min(run.end, task.low.begin) : run.end;
+      count = std::min(rows.chunk_tokens - place % rows.chunk_tokens, stop - place);
+      use(ConstRows{rows.row(place), stride, rows.dtype}, count, offset);
+    }
+  }
+}
+
+int64_t Size(const std::vector<PlaceRun>& runs) {
+  int64_t size = 0;
+  for (const PlaceRun& run : runs) size += run.end - run.begin;
+  return size;
+}
+
+void DenseLogits(const AttentionTask& task, int64_t size, LowRankDots* low, Workspace* w) {
+  w->dense.resize(size * task.group);
+  ForEachPart(
+      task, task.keys, w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset) {
+        DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size);
+      },
+      [&](const int32_t* places, int64_t count, int64_t offset) {
+        low->Dot(places, count, 0, task.group, w->dense.data() + offset, size);
+      });
+  for (float& logit : w->dense) logit *= task.scale;
+}
+
+const std::vector<int32_t>& SetOf(const AttentionTask& task, int g) {
+  return (*task.sets)[task.sets->size() == 1 ? 0 : g];
+}
+
+// out[i][r] = <query first + i, row r of the set>, i < together.
+void DotSet(const AttentionTask& task, const std::vector<int32_t>& set, int first, int together, LowRankDots* low,
+            float* out) {
+  const int count = static_cast<int>(set.size());
+  if (low != nullptr) return low->Dot(set.data(), count, first, together, out, count);
+  DotGather(task.keys, set.data(), count, task.queries + int64_t{first} * task.keys.head_dim, together, out);
+}
+
+void ChosenLogits(const AttentionTask& task, LowRankDots* low, Workspace* w) {
+  for (int g = 0; g < task.group; ++g) w->chosen[g].clear();
+  if (task.sets == nullptr) return;
+  assert(task.sets->size() == 1 || static_cast<int>(task.sets->size()) == task.group);
+  if (task.logits != nullptr) {
+    for (int g = 0; g < task.group; ++g) w->chosen[g] = (*task.logits)[g];
+    return;
+  }
+  const bool shared = task.sets->size() == 1;
+  const int together = shared ? task.group : 1;
+  for (int g = 0; g < task.group; g += together) {
+    const std::vector<int32_t>& set = SetOf(task, g);
+    const auto count = static_cast<int64_t>(set.size());
+    w->dots.resize(count * together);
+    DotSet(task, set, g, together, low, w->dots.data());
+    for (float& logit : w->dots) logit *= task.scale;
+    for (int i = 0; i < together; ++i) {
+      w->chosen[g + i].assign(w->dots.begin() + i * count, w->dots.begin() + (i + 1) * count);
+    }
+  }
+}
+
+// Windows lie in chunks: use(records, count, first) for what lies together.
+template <typename Use>
+void ForEachWindowPart(const AttentionTask& task, Use use) {
+  const int length = task.windows.chunk_windows;
+  for (int64_t first = 0; first < task.num_windows; first += length) {
+    use(task.windows.chunks[first / length], std::min<int64_t>(length, task.num_windows - first), first);
+  }
+}
+
+// scale <q, c_w>, queries in int8 as the scan has them.
+void WindowLogits(const AttentionTask& task, Workspace* w) {
+  const int dim = task.keys.head_dim;
+  const size_t stride = WindowMeansBytes(dim);
+  w->windows.resize(task.num_windows * task.group);
+  w->queries8.resize(int64_t{task.group} * dim);
+  w->steps.resize(task.num_windows);
+  float unit[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) {
+    unit[g] = Quantise8(task.queries + int64_t{g} * dim, dim, w->queries8.data() + int64_t{g} * dim) * task.scale;
+  }
+  ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
+    DotRows8(reinterpret_cast<const int8_t*>(records), stride, count, dim, w->queries8.data(), task.group,
+             task.num_windows, w->windows.data() + first);
+    for (int64_t i = 0; i < count; ++i) w->steps[first + i] = StepsOf(records + i * stride, dim);
+  });
+  for (int g = 0; g < task.group; ++g) {
+    float* logits = w->windows.data() + g * task.num_windows;
+    for (int64_t i = 0; i < task.num_windows; ++i) logits[i] *= w->steps[i].key * unit[g];
+  }
+}
+
+float Largest(const float* x, size_t n) {
+  float smallest, largest = -INFINITY;
+  if (n > 0) Range(x, n, &smallest, &largest);
+  return largest;
+}
+
+// Turns head g's logits into weights; returns their sum and sets the log-sum-exp.
+float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w, float* log_sum_exp) {
+  float* dense = w->dense.data() + g * dense_size;
+  float* windows = w->windows.data() + g * task.num_windows;
+  std::vector<float>& chosen = w->chosen[g];
+  const float most =
+      std::max({Largest(dense, dense_size), Largest(chosen.data(), chosen.size()), Largest(windows, task.num_windows)});
+  float lanes[16] = {0};
+  ExpInPlace(dense, dense_size, most, lanes);
+  ExpInPlace(chosen.data(), chosen.size(), most, lanes);
+  if (task.num_windows > 0) {
+    float of_one_row_each[16] = {0};
+    ExpInPlace(windows, task.num_windows, most, of_one_row_each);
+    w->left.assign(task.num_windows, kWindowTokens);
+    for (const int32_t place : SetOf(task, g)) --w->left[(place - task.zone_begin) / kWindowTokens];
+    for (int64_t i = 0; i < task.num_windows; ++i) {
+      windows[i] *= static_cast<float>(w->left[i]);
+      lanes[i % 16] += windows[i];
+    }
+  }
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  *log_sum_exp = sum > 0 ? most + LogPositive(sum) : -INFINITY;
+  return sum;
+}
+
+void AddDense(const AttentionTask& task, int64_t size, LowRankSums* low, Workspace* w, float* output) {
+  ForEachPart(
+      task, task.values, w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset) {
+        AddRows(rows, count, task.values.head_dim, w->dense.data() + offset, task.group, size, output);
+      },
+      [&](const int32_t* places, int64_t count, int64_t offset) {
+        low->Add(places, count, w->dense.data() + offset, 0, task.group, size);
+      });
+}
+
+// output[first + i] += the sum of the set's values, weighted by weights[i], i < heads.
+void AddSet(const AttentionTask& task, const std::vector<int32_t>& set, const float* weights, int first, int heads,
+            LowRankSums* low, float* output) {
+  const auto count = static_cast<int64_t>(set.size());
+  if (low != nullptr) return low->Add(set.data(), count, weights, first, heads, count);
+  AddGathered(task.values, set.data(), count, weights, heads, count, output + int64_t{first} * task.values.head_dim);
+}
+
+// output += the weighted sum of the values that the sets name.
+void AddChosen(const AttentionTask& task, LowRankSums* low, Workspace* w, float* output) {
+  if (task.sets == nullptr) return;
+  if (task.sets->size() == 1) {  // one set: its rows are read once for all heads
+    w->dots.clear();
+    for (int g = 0; g < task.group; ++g) w->dots.insert(w->dots.end(), w->chosen[g].begin(), w->chosen[g].end());
+    return AddSet(task, SetOf(task, 0), w->dots.data(), 0, task.group, low, output);
+  }
+  for (int g = 0; g < task.group; ++g) {
+    AddSet(task, SetOf(task, g), w->chosen[g].data(), g, 1, low, output);
+  }
+}
+
+// output += the windows' values, by weights that take in a value's unit.
+void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
+  const int dim = task.values.head_dim;
+  const size_t stride = WindowMeansBytes(dim);
+  for (int g = 0; g < task.group; ++g) {
+    float* weights = w->windows.data() + g * task.num_windows;
+    for (int64_t i = 0; i < task.num_windows; ++i) weights[i] *= w->steps[i].value;
+  }
+  ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
+    AddRows8(reinterpret_cast<const int8_t*>(records) + dim, stride, count, dim, w->windows.data() + first, task.group,
+             task.num_windows, output);
+  });
+}
+
+}  // namespace
+
+int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
+  assert(task.group >= 1 && task.group <= kMaxGroup && (task.num_windows == 0 || task.sets != nullptr));
+  Workspace* w = &Local();
+  const int dim = task.values.head_dim;
+  const int64_t size = Size(task.dense);
+  std::optional<LowRankDots> low_keys;
+  std::optional<LowRankSums> low_values;
+  if (task.low_keys != nullptr) {
+    low_keys.emplace(*task.low_keys, task.queries, task.group);
+    low_values.emplace(*task.low_values, task.group, output);
+  }
+  LowRankDots* const dots = low_keys ? &*low_keys : nullptr;
+  LowRankSums* const sums_of_codes = low_values ? &*low_values : nullptr;
+  DenseLogits(task, size, dots, w);
+  if (StopRequested()) return 0;
+  ChosenLogits(task, dots, w);
+  WindowLogits(task, w);
+  float sums[kMaxGroup];
+  int64_t attended = size * task.group;
+  for (int g = 0; g < task.group; ++g) {
+    sums[g] = Softmax(task, g, size, w, &log_sum_exp[g]);
+    attended += static_cast<int64_t>(w->chosen[g].size());
+  }
+  std::fill_n(output, int64_t{task.group} * dim, 0.0f);
+  AddDense(task, size, sums_of_codes, w, output);
+  AddChosen(task, sums_of_codes, w, output);
+  if (sums_of_codes != nullptr) sums_of_codes->Finish();
+  AddWindows(task, w, output);
+  for (int g = 0; g < task.group; ++g) {
+    const float share = sums[g] > 0 ? 1.0f / sums[g] : 0.0f;
+    for (int j = 0; j < dim; ++j) output[int64_t{g} * dim + j] *= share;
+  }
+  return attended;
+}
+
+}  // namespace seine::cpu

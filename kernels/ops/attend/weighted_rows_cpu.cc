@@ -1,0 +1,216 @@
+// Weighted sums of rows, for every Highway target. Coordinates outside, rows inside: the sums of a few coordinates stay
+// in registers while a block of rows, which the first cache holds, is gone through.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/ops/attend/weighted_rows_cpu.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+// clang-format on
+#include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/ops/attend/weighted_rows.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace seine::cpu::HWY_NAMESPACE {
+
+constexpr int kBlock = 64;  // rows
+
+// How 16 coordinates of a row are read.
+template <DType kType>
+struct Typed {
+  static constexpr size_t kBytes = SizeOf(kType);
+  static HWY_INLINE F16 Load(const void* row, int j) { return Load16Typed(row, kType, j); }
+};
+struct Int8 {
+  static constexpr size_t kBytes = 1;
+  static HWY_INLINE F16 Load(const void* row, int j) {
+    const int8_t* p = static_cast<const int8_t*>(row) + j;
+    const hn::RebindToSigned<DF> d32;
+    const hn::Rebind<int8_t, DF> d8;
+    return Map([&](size_t i) HWY_ATTR { return hn::ConvertTo(DF(), hn::PromoteTo(d32, hn::LoadU(d8, p + i * kN))); });
+  }
+};
+
+struct Block {
+  const void* rows[kBlock];
+  int count = 0;
+};
+
+// Sums of one block for kQueries heads and kColumns times 16 coordinates from j on. The same coordinates of the `next`
+// block are fetched meanwhile: all its lines at once would be more than can be under way.
+template <typename Reader, int kQueries, int kColumns>
+HWY_INLINE void AddColumns(const Block& block, const Block& next, int j, int dim, const float* weights, int64_t stride,
+                           float* out) {
+  const size_t line = (j * Reader::kBytes + 63) / 64 * 64, lines_end = (j + 16 * kColumns) * Reader::kBytes;
+  F16 sums[kQueries][kColumns];
+  for (auto& of_query : sums) {
+    for (F16& sum : of_query) sum = Set16(0);
+  }
+  for (int i = 0; i < block.count; ++i) {
+    for (size_t b = line; b < lines_end && i < next.count; b += 64) {
+      PrefetchFar(static_cast<const uint8_t*>(next.rows[i]) + b);
+    }
+    F16 x[kColumns];
+    for (int c = 0; c < kColumns; ++c) x[c] = Reader::Load(block.rows[i], j + 16 * c);
+    for (int g = 0; g < kQueries; ++g) {
+      const F16 weight = Set16(weights[g * stride + i]);
+      for (int c = 0; c < kColumns; ++c) sums[g][c] = Add(sums[g][c], Mul(x[c], weight));
+    }
+  }
+  for (int g = 0; g < kQueries; ++g) {
+    for (int c = 0; c < kColumns; ++c) {
+      float* at = out + static_cast<size_t>(g) * dim + j + 16 * c;
+      Store16(Add(Load16(at), sums[g][c]), at);
+    }
+  }
+}
+
+// Eight vectors of sums are as many as hide the adds' latency and leave registers for the rest.
+template <typename Reader, int kQueries>
+HWY_INLINE void AddBlock(const Block& block, const Block& next, int dim, const float* weights, int64_t stride,
+                         float* out) {
+  constexpr int kRoom = 8 / (kQueries * static_cast<int>(kParts));
+  constexpr int kColumns = kRoom >= 4 ? 4 : kRoom >= 2 ? 2 : 1;
+  int j = 0;
+  for (; j + 16 * kColumns <= dim; j += 16 * kColumns) {
+    AddColumns<Reader, kQueries, kColumns>(block, next, j, dim, weights, stride, out);
+  }
+  for (; j < dim; j += 16) AddColumns<Reader, kQueries, 1>(block, next, j, dim, weights, stride, out);
+}
+
+template <typename Reader, typename Row>
+HWY_INLINE void AddAs(Row row, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out) {
+  const auto take = [&](int64_t first, Block* block) HWY_ATTR {
+    block->count = first >= count ? 0 : static_cast<int>(count - first < kBlock ? count - first : kBlock);
+    for (int i = 0; i < block->count; ++i) block->rows[i] = row(first + i);
+  };
+  Block blocks[2];
+  const Block none = {};
+  take(0, &blocks[0]);
+  for (int i = 0; i < blocks[0].count; ++i) {
+    const uint8_t* p = static_cast<const uint8_t*>(blocks[0].rows[i]);
+    for (size_t b = 0; b < dim * Reader::kBytes; b += 64) PrefetchFar(p + b);
+  }
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const Block& block = blocks[first / kBlock % 2];
+    Block* following = &blocks[(first / kBlock + 1) % 2];
+    take(first + kBlock, following);
+    for (int g = 0; g < group; g += 4) {
+      const Block& next = g == 0 ? *following : none;
+      const float* w = weights + g * stride + first;
+      float* to = out + static_cast<size_t>(g) * dim;
+      const int now = group - g < 4 ? group - g : 4;
+      if (now == 4) AddBlock<Reader, 4>(block, next, dim, w, stride, to);
+      if (now == 3) AddBlock<Reader, 3>(block, next, dim, w, stride, to);
+      if (now == 2) AddBlock<Reader, 2>(block, next, dim, w, stride, to);
+      if (now == 1) AddBlock<Reader, 1>(block, next, dim, w, stride, to);
+    }
+  }
+}
+
+template <typename Row>
+HWY_INLINE void AddEach(Row row, DType dtype, int64_t count, int dim, const float* weights, int group, int64_t stride,
+                        float* out) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return AddAs<Typed<DType::kFloat32>>(row, count, dim, weights, group, stride, out);
+    case DType::kFloat16:
+      return AddAs<Typed<DType::kFloat16>>(row, count, dim, weights, group, stride, out);
+    case DType::kBFloat16:
+      return AddAs<Typed<DType::kBFloat16>>(row, count, dim, weights, group, stride, out);
+  }
+}
+
+void AddRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
+                 float* out) {
+  const auto row = [&](int64_t i) HWY_ATTR { return rows.row(i); };
+  AddEach(row, rows.dtype, count, dim, weights, group, stride, out);
+}
+
+void AddGatheredImpl(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
+                     int64_t stride, float* out) {
+  const auto row = [&](int64_t i) HWY_ATTR { return rows.row(places[i]); };
+  AddEach(row, rows.dtype, count, rows.head_dim, weights, group, stride, out);
+}
+
+void AddRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const float* weights, int group,
+                  int64_t stride, float* out) {
+  const auto row = [&](int64_t i) HWY_ATTR { return static_cast<const void*>(rows + i * stride_bytes); };
+  AddAs<Int8>(row, count, dim, weights, group, stride, out);
+}
+
+using D16 = hn::CappedTag<int16_t, 16>;
+
+// A row with kQueries queries, which are widened already.
+template <int kQueries>
+HWY_INLINE void DotRow8(const int8_t* row, int dim, const int16_t* queries, float* out, int64_t stride) {
+  const D16 d16;
+  const hn::Rebind<int8_t, D16> d8;
+  const hn::RepartitionToWide<D16> d32;
+  hn::Vec<decltype(d32)> even[kQueries], odd[kQueries];
+  for (int g = 0; g < kQueries; ++g) even[g] = odd[g] = hn::Zero(d32);
+  for (int j = 0; j < dim; j += static_cast<int>(hn::Lanes(d16))) {
+    const auto x = hn::PromoteTo(d16, hn::LoadU(d8, row + j));
+    for (int g = 0; g < kQueries; ++g) {
+      const auto q = hn::LoadU(d16, queries + static_cast<size_t>(g) * dim + j);
+      even[g] = hn::ReorderWidenMulAccumulate(d32, x, q, even[g], odd[g]);
+    }
+  }
+  for (int g = 0; g < kQueries; ++g) {
+    out[g * stride] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, hn::Add(even[g], odd[g]))));
+  }
+}
+
+void DotRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
+                  int64_t stride, float* out) {
+  int16_t wide[4 * kMaxHeadDim];
+  for (int g = 0; g < group; g += 4) {
+    const int now = group - g < 4 ? group - g : 4;
+    for (int j = 0; j < now * dim; ++j) wide[j] = queries[static_cast<size_t>(g) * dim + j];
+    for (int64_t i = 0; i < count; ++i) {
+      const int8_t* row = rows + i * stride_bytes;
+      float* to = out + g * stride + i;
+      if (now == 4) DotRow8<4>(row, dim, wide, to, stride);
+      if (now == 3) DotRow8<3>(row, dim, wide, to, stride);
+      if (now == 2) DotRow8<2>(row, dim, wide, to, stride);
+      if (now == 1) DotRow8<1>(row, dim, wide, to, stride);
+    }
+  }
+}
+
+}  // namespace seine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace seine::cpu {
+
+HWY_EXPORT(AddRowsImpl);
+HWY_EXPORT(AddGatheredImpl);
+HWY_EXPORT(AddRows8Impl);
+HWY_EXPORT(DotRows8Impl);
+
+void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
+             float* out) {
+  if (ScalarForced()) return scalar::AddRows(rows, count, dim, weights, group, stride, out);
+  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(rows, count, dim, weights, group, stride, out);
+}
+void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
+                 int64_t stride, float* out) {
+  if (ScalarForced()) return scalar::AddGathered(rows, places, count, weights, group, stride, out);
+  HWY_DYNAMIC_DISPATCH(AddGatheredImpl)(rows, places, count, weights, group, stride, out);
+}
+
+void AddRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const float* weights, int group,
+              int64_t stride, float* out) {
+  if (ScalarForced()) return scalar::AddRows8(rows, stride_bytes, count, dim, weights, group, stride, out);
+  HWY_DYNAMIC_DISPATCH(AddRows8Impl)(rows, stride_bytes, count, dim, weights, group, stride, out);
+}
+void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
+              int64_t stride, float* out) {
+  if (ScalarForced()) return scalar::DotRows8(rows, stride_bytes, count, dim, queries, group, stride, out);
+  HWY_DYNAMIC_DISPATCH(DotRows8Impl)(rows, stride_bytes, count, dim, queries, group, stride, out);
+}
+
+}  // namespace seine::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,32 @@
+#include "kernels/ops/scan/collision.h"
+
+#include <algorithm>
+
+namespace seine {
+
+void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double rho,
+               int table_bytes, std::vector<uint8_t>* tiers) {
+  tiers->assign(static_cast<size_t>(table_bytes) * 256, 0);
+  uint64_t limits[kCollisionTiers];
+  for (int t = 0; t < kCollisionTiers; ++t) limits[t] = CollisionLimit(num_keys, rho, t);
+  uint64_t ranked[256];
+  for (int b = 0; b < head_dim / 8; ++b) {
+    const float* q = transformed + b * 8;
+    for (uint32_t id = 0; id < 256; ++id) {
+      float sum = 0;
+      for (int j = 0; j < 8; ++j) sum += (id >> j) & 1 ? q[j] : -q[j];
+      ranked[id] = CollisionRank(sum, id);
+    }
+    std::sort(ranked, ranked + 256);
+    uint64_t before = 0;
+    for (int i = 0, tier = 0; i < 256; ++i) {
+      while (tier < kCollisionTiers && before >= limits[tier]) ++tier;
+      if (tier == kCollisionTiers) break;
+      const uint32_t id = static_cast<uint32_t>(ranked[i]);
+      (*tiers)[b * 256 + id] = static_cast<uint8_t>(kCollisionTiers - tier);
+      before += counts[b * 256 + id];
+    }
+  }
+}
+
+}  // namespace seine

@@ -1,0 +1,60 @@
+// The scan of the coarse plane, by the best instruction set (cpu/targets.h).
+#ifndef SEINE_KERNELS_OPS_SCAN_SCAN_H_
+#define SEINE_KERNELS_OPS_SCAN_SCAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/codecs/code.h"
+#include "kernels/types.h"
+
+namespace seine::cpu {
+
+// Coarse scan of keys [begin, end) of one segment, both multiples of 64. Scores are in units of coarse_step:
+//   sign_ip:   base(window) + factor * (sum of table entries - bias), base = <q, centre> / coarse_step
+//   collision: sum of tier weights (tiers [coarse_bytes][256] given)
+struct ScanArgs {
+  ConstCodePlanes planes;
+  const CodeLayout* layout = nullptr;
+  const PreparedQuery* query = nullptr;
+  const uint8_t* tiers = nullptr;
+  float shared_base = 0;  // base where no centre is stored a window
+  int begin = 0, end = 0;
+  const ConstCodePlanes* next = nullptr;  // what is scanned after this from its first key on, to be fetched ahead
+  int next_keys = 0;
+  int pass = 0, passes = 1;  // which of the scans of these same keys, by several queries, one right after another
+};
+// Every score: scores[end - begin], bases[(end - begin) / 64].
+void ScanScores(const ScanArgs& args, float* scores, float* bases);
+// Scores at or above `threshold` only: appended to `out` with index first_index + key. Room for end - begin + 16 more
+// must be there.
+void ScanAbove(const ScanArgs& args, float threshold, uint32_t first_index, Candidates* out);
+
+// The coarse bytes of one key, gathered from its tile. row[coarse_bytes].
+inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint8_t* row) {
+  const uint8_t* tile =
+      coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
+  const auto copy = [&](int bytes) {
+    for (int g = 0; g < bytes; g += 4) memcpy(row + g, tile + g * 16, 4);
+  };
+  if (coarse_bytes == 16) return copy(16);  // the usual length without a loop
+  copy(coarse_bytes);
+}
+
+// counts[b][byte] += sign for keys [begin, end) of a coarse plane.
+void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
+                uint32_t* counts);
+
+// The plain twins of a window's sums, which every target equals bit for bit.
+namespace scalar {
+
+// Raw sums of one window's 64 keys: nibble tables less the bias (sign_ip) or tier weights (collision).
+void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums);
+void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int32_t* sums);
+
+}  // namespace scalar
+
+}  // namespace seine::cpu
+
+#endif  // SEINE_KERNELS_OPS_SCAN_SCAN_H_

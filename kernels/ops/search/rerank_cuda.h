@@ -1,0 +1,84 @@
+// Fifth step: fine estimates of <q, k> from the coarse row and the record of a key, a lane a key. The same body scores
+// the keys of a set where none are stored.
+//
+// Reads of a candidate: its coarse words (a sector each), its record, and the factors' base of its window. A balanced
+// record is read as a stream of words in registers; where each coordinate's bits lie is the same for all lanes and read
+// from shared memory as one broadcast: 5 operations for a coordinate without coarse bits, 11 for one with.
+#ifndef SEINE_KERNELS_OPS_SEARCH_RERANK_CUDA_H_
+#define SEINE_KERNELS_OPS_SEARCH_RERANK_CUDA_H_
+
+#include <cstdint>
+
+#include "kernels/codecs/query_cuda.h"
+#include "kernels/codecs/registry_cuda.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/code_reader.h"
+#include "kernels/ops/search/search_items.h"
+
+namespace seine::cuda {
+
+template <typename Block>
+SEINE_BODY void BeginRerank(Block& block, RerankShared& s, const SearchItem& item, const QueryPlan& q) {
+  VisitCodec(item.codec->kind, [&](auto search) {
+    using Search = decltype(search);
+    block.Lanes([&](int lane) { Search::LoadSteps(s, *item.codec, q, lane, block.num_lanes()); });
+  });
+}
+
+// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for the block's i from `first` on, below n.
+template <typename Block>
+SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& item, const QueryPlan& q,
+                             const uint32_t* keys, uint32_t first, uint32_t n, float scale, float* out) {
+  VisitCodec(item.codec->kind, [&](auto search) {
+    using Search = decltype(search);
+    const float unit = Search::FineUnit(*item.codec, *q.state), coarse_step = q.state->coarse_step;
+    block.Lanes([&](int lane) {
+      uint32_t* words = &s.words[0][lane];
+      const Code code = {words};
+      for (uint32_t i = first + lane; i < Least(n, first + kRerankKeys); i += kRerankLanes) {
+        const uint32_t key = keys[i], base = LoadCode(item, key, words);
+        const float fine = Search::FineSum(s, item.layout, code, base);
+        out[i] = (q.bases[key / kWindowTokens] * coarse_step + fine * unit) * scale;
+      }
+    });
+  });
+}
+
+// Candidates. Grid: (blocks of 512 candidates times group, items).
+struct RerankBody {
+  using Shared = RerankShared;
+  template <typename Block>
+  SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
+    const SearchItem& item = args.items[block.index().y];
+    const int place = block.index().x % item.group;
+    const uint32_t first = block.index().x / item.group * kRerankKeys, most = item.most;
+    if (first >= most) return;
+    const QueryPlan& q = args.queries[item.first_query + place];
+    const uint32_t n = q.state->num_candidates;
+    if (first >= n) return;
+    BeginRerank(block, s, item, q);
+    EstimateKeys(block, s, item, q, q.chosen, first, n, 1.0f, q.estimates);
+  }
+};
+
+// Keys of a set of items without stored keys. Grid: (blocks of 512 keys times the set's queries, sets).
+struct RescoreBody {
+  using Shared = RerankShared;
+  template <typename Block>
+  SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
+    const SetPlan& set = args.sets[block.index().y];
+    const SearchItem& item = args.items[set.item];
+    if (item.stored() || item.num_keys == 0) return;
+    const int place = block.index().x % set.count;
+    const uint32_t first = block.index().x / set.count * kRerankKeys, n = *set.num_keys;
+    if (first >= n) return;
+    const QueryPlan& q = args.queries[item.first_query + set.first + place];
+    BeginRerank(block, s, item, q);
+    EstimateKeys(block, s, item, q, set.keys, first, n, set.scale,
+                 set.logits + static_cast<size_t>(place) * set.capacity);
+  }
+};
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_KERNELS_OPS_SEARCH_RERANK_CUDA_H_

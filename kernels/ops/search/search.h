@@ -1,0 +1,96 @@
+// One retrieval: coarse scan of a head's codes, selection, rerank, exact refine, and the reduction over a query group.
+// The same tasks go to every backend. Inputs are validated by the index; kernels assert.
+#ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_H_
+#define SEINE_KERNELS_OPS_SEARCH_SEARCH_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/ops/low_rank/low_rank.h"
+#include "kernels/types.h"
+
+namespace seine {
+
+enum class Scope : uint8_t { kPerKvHead = 0, kPerQHead = 1 };
+// How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention". kSoftmaxSum's
+// weights are shares of the estimated mass of the zone and the dense runs.
+enum class GqaReduce : uint8_t { kSoftmaxSum = 0, kMax = 1, kMean = 2 };
+enum class Method : uint8_t { kIndex = 0, kExact = 1 };  // kExact reads every stored key
+
+struct SearchParams {
+  int top_k = 100;
+  // > 0: the smallest k <= top_k whose estimated softmax mass of the zone (zone_mass.h, with the error) reaches p, at
+  // least mass_floor. In a joint set the mean of the group's masses.
+  float mass_p = 0;
+  int mass_floor = 1;
+  double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
+  // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
+  // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
+  double recall_target = 0;
+  // Coarse::kCollision: share of keys that each subvector's tiers cover. A key that no tier covers is no candidate
+  // unless all are: where fewer than beta of the zone collide, there are fewer candidates, and at most as many answers.
+  double rho = 0.2;
+  int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
+  Coarse coarse = Coarse::kSignIp;
+  Scope scope = Scope::kPerKvHead;
+  GqaReduce reduce = GqaReduce::kSoftmaxSum;
+  float softmax_scale = 0;  // 0: 1 / sqrt(head_dim)
+  Method method = Method::kIndex;
+  bool with_candidates = false;  // SearchOutput::candidates is filled (benches: recall of stage I)
+};
+
+inline constexpr double kMostCandidates = .5;
+
+// Counts and times of one task. Times in nanoseconds.
+struct SearchStats {
+  int64_t scanned_keys = 0;
+  int64_t candidates = 0;
+  int64_t rescans = 0;  // scans repeated because the sampled threshold let too few through
+  int64_t refined = 0;
+  // scan: over the whole coarse plane, survivors' copies included. select: the sample that sets the scan's threshold,
+  // and the exact cuts.
+  int64_t prepare_ns = 0, scan_ns = 0, select_ns = 0, rerank_ns = 0, refine_ns = 0;
+  void Add(const SearchStats& o);
+};
+
+// A run of dense keys (sink, local, buffer), needed for log-sum-exps only.
+struct DenseRun {
+  ConstRows keys;
+  int count = 0;
+};
+
+// One (sequence, layer, KV head) with the queries of its group.
+struct SearchTask {
+  const Codec* codec = nullptr;
+  const ConstCodePlanes* segments = nullptr;  // [ceil(num_keys / segment_keys)]
+  int segment_keys = 0;                       // keys a full segment holds
+  int64_t num_keys = 0;                       // keys in the zone, a multiple of 64
+  int64_t zone_begin = 0;                     // position of key 0 of the zone
+  const SharedCentre* shared_centre = nullptr;
+  const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
+  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
+  std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
+  std::vector<DenseRun> dense;
+  const float* queries = nullptr;  // [group, head_dim]
+  int group = 1;
+};
+
+// Answers of one task: `rows` = 1 (kPerKvHead) or group (kPerQHead) sets, each ascending by position.
+struct SearchOutput {
+  std::vector<std::vector<int32_t>> positions;  // [rows][<= top_k]
+  // Scores beside them: logits <q, k> * softmax_scale (kPerQHead, kMax, kMean) or summed softmax weights (kSoftmaxSum).
+  std::vector<std::vector<float>> scores;
+  // [rows] under mass_p, else empty: the estimated softmax mass of the zone that a set holds, and 1 where top_k ended
+  // it before that reached mass_p.
+  std::vector<float> masses;
+  std::vector<uint8_t> capped;
+  std::vector<std::vector<int32_t>> candidates;  // [group] positions of stage I, if asked for
+  SearchStats stats;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_KERNELS_OPS_SEARCH_SEARCH_H_

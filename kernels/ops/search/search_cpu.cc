@@ -1,0 +1,354 @@
+// Stages I to III of one task, and the reduction of a query group to one set.
+#include "kernels/ops/search/search_cpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+
+#include "kernels/math.h"
+#include "kernels/ops/low_rank/low_rank_products.h"
+#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/mass/zone_mass_cpu.h"
+#include "kernels/ops/rows/rows.h"
+#include "kernels/ops/scan/coarse_stage.h"
+#include "kernels/ops/select/select.h"
+#include "kernels/stop.h"
+
+namespace seine::cpu {
+namespace {
+
+struct SearchWorkspace {
+  QueryWork query[kMaxGroup];
+  LogSumExp lse[kMaxGroup];
+  std::vector<uint32_t> keys;      // zone keys scored exactly, ascending
+  std::vector<uint64_t> marks;     // one bit for each of the zone's keys: which survive with some query
+  std::vector<int32_t> positions;  // of `keys`
+  std::vector<float> logits;       // [group][keys]
+  std::vector<uint32_t> together;  // keys of all heads, ascending, and their logits [group][together]
+  std::vector<float> logits_together;
+  std::vector<float> combined;  // [keys] the reduced score
+  std::vector<float> mass;      // [keys] mean softmax mass over the zone, if mass_p
+  SampleFactors factors;
+  std::vector<float> dots, estimates, scratch;
+  std::vector<uint32_t> order;
+  Candidates candidates;
+};
+
+SearchWorkspace& LocalWorkspace() {
+  static thread_local SearchWorkspace workspace;
+  return workspace;
+}
+
+float Scale(const SearchTask& task, const SearchParams& params) {
+  if (params.softmax_scale > 0) return params.softmax_scale;
+  return 1.0f / std::sqrt(static_cast<float>(task.codec->layout().head_dim));
+}
+
+// The set of row r: the best top_k (or fewer, by mass_p) of `scores`, ascending by position.
+void Emit(const SearchTask& task, const SearchParams& params, const float* scores, SearchWorkspace* w, size_t r,
+          SearchOutput* out) {
+  SelectLargest(scores, w->positions.size(), params.top_k, &w->scratch, &w->order);
+  if (params.mass_p > 0) {
+    std::sort(w->order.begin(), w->order.end(),
+              [&](uint32_t a, uint32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < w->order.size() && (kept < static_cast<size_t>(params.mass_floor) || sum < params.mass_p)) {
+      sum += w->mass[w->order[kept++]];
+    }
+    w->order.resize(kept);
+    std::sort(w->order.begin(), w->order.end());
+    out->masses[r] = static_cast<float>(sum);
+    out->capped[r] = sum < params.mass_p && kept < static_cast<size_t>(task.num_keys);
+  }
+  out->positions[r].resize(w->order.size());
+  out->scores[r].resize(w->order.size());
+  for (size_t i = 0; i < w->order.size(); ++i) {
+    out->positions[r][i] = w->positions[w->order[i]];
+    out->scores[r][i] = scores[w->order[i]];
+  }
+}
+
+// Adds the dense zones' logits to each head's log-sum-exp.
+void AddDense(const SearchTask& task, float scale, SearchWorkspace* w) {
+  for (const DenseRun& run : task.dense) {
+    w->dots.resize(static_cast<size_t>(run.count) * task.group);
+    DotRows(run.keys, run.count, task.codec->layout().head_dim, task.queries, task.group, w->dots.data(), run.count);
+    for (int g = 0; g < task.group; ++g) w->lse[g].Add(w->dots.data() + int64_t{g} * run.count, run.count, scale);
+  }
+}
+
+// Reduces w->logits [group][keys] to one score a key, given each head's log-sum-exp over the zone (zone) and in all
+// (full).
+void Reduce(const SearchTask& task, const SearchParams& params, const float* zone, const float* full,
+            SearchWorkspace* w) {
+  const size_t n = w->keys.size();
+  w->combined.assign(n, params.reduce == GqaReduce::kMax ? -INFINITY : 0.0f);
+  w->mass.assign(params.mass_p > 0 ? n : 0, 0.0f);
+  const float share = 1.0f / static_cast<float>(task.group);
+  for (int g = 0; g < task.group; ++g) {
+    const float* l = w->logits.data() + g * n;
+    if (params.reduce == GqaReduce::kSoftmaxSum) AddExp(l, n, full[g], 1.0f, w->combined.data());
+    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMean; ++i) w->combined[i] += l[i] * share;
+    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMax; ++i) w->combined[i] = std::max(w->combined[i], l[i]);
+    AddExp(l, w->mass.size(), zone[g], share, w->mass.data());
+  }
+}
+
+// w->logits [group][positions], of keys of which some are low-rank.
+void DotLowRank(const SearchTask& task, SearchWorkspace* w) {
+  const auto count = static_cast<int64_t>(w->positions.size());
+  LowRankDots(*task.low_rank, task.queries, task.group)
+      .Dot(w->positions.data(), count, 0, task.group, w->logits.data(), count);
+}
+
+// Logits of w->keys for every query into w->logits [group][keys]: exact from the store, else from the codes.
+void Score(const SearchTask& task, const QueryWork* queries, float scale, SearchWorkspace* w, SearchStats* stats) {
+  const size_t n = w->keys.size();
+  w->logits.resize(n * task.group);
+  if (task.low_rank != nullptr) {
+    DotLowRank(task, w);
+    stats->refined += static_cast<int64_t>(n) * task.group;
+  } else if (task.keys.chunks != nullptr) {
+    DotGather(task.keys, w->positions.data(), static_cast<int>(n), task.queries, task.group, w->logits.data());
+    stats->refined += static_cast<int64_t>(n) * task.group;
+  } else {
+    w->order.resize(n);
+    for (size_t i = 0; i < n; ++i) w->order[i] = static_cast<uint32_t>(i);
+    for (int g = 0; g < task.group; ++g) {
+      FillCandidates(task, queries[g], w->keys, nullptr, &w->candidates);
+      task.codec->Rerank(queries[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys,
+                         w->logits.data() + g * n);
+    }
+  }
+  for (float& logit : w->logits) logit *= scale;
+}
+
+void SetKeys(const SearchTask& task, SearchWorkspace* w) {
+  w->positions.resize(w->keys.size());
+  for (size_t i = 0; i < w->keys.size(); ++i) w->positions[i] = static_cast<int32_t>(task.zone_begin + w->keys[i]);
+}
+
+// Stage II of a query: estimates of its candidates and the survivors among them.
+void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
+  q->estimates.resize(q->chosen.size());
+  task.codec->Rerank(q->prepared, q->found, q->chosen.data(), q->chosen.size(), task.segments, task.segment_keys,
+                     q->estimates.data());
+  SelectLargest(q->estimates.data(), q->estimates.size(), keep, &q->scratch, &q->survivors);
+}
+
+// Keys of the survivors of queries [begin, end) to w->keys, ascending and each once. Several lists meet as bits of the
+// zone: a merge would wait for each comparison before the next.
+void JoinSurvivors(const SearchTask& task, int begin, int end, SearchWorkspace* w) {
+  size_t total = 0;
+  for (int g = begin; g < end; ++g) total += w->query[g].survivors.size();
+  w->keys.resize(total);
+  uint32_t* out = w->keys.data();
+  const auto for_each = [&](int g, auto use) {
+    const QueryWork& q = w->query[g];
+    for (const uint32_t s : q.survivors) use(q.found.index[q.chosen[s]]);
+  };
+  if (end - begin == 1) return for_each(begin, [&](uint32_t key) { *out++ = key; });
+  w->marks.assign((task.num_keys + 63) / 64, 0);
+  for (int g = begin; g < end; ++g) {
+    for_each(g, [&](uint32_t key) { w->marks[key / 64] |= uint64_t{1} << (key % 64); });
+  }
+  for (size_t i = 0; i < w->marks.size(); ++i) {
+    for (uint64_t left = w->marks[i]; left != 0; left &= left - 1) {
+      *out++ = static_cast<uint32_t>(i * 64 + std::countr_zero(left));
+    }
+  }
+  w->keys.resize(out - w->keys.data());
+}
+
+// Adds query g's survivors to its log-sum-exp over the zone, given the logits of w->keys, which they are among. Returns
+// its value.
+float AddSurvivors(int g, const float* logits, SearchWorkspace* w) {
+  const QueryWork& q = w->query[g];
+  w->scratch.resize(q.survivors.size());
+  size_t at = 0;
+  for (size_t i = 0; i < q.survivors.size(); ++i, ++at) {
+    while (w->keys[at] != q.found.index[q.chosen[q.survivors[i]]]) ++at;
+    w->scratch[i] = logits[at];
+  }
+  w->lse[g].Add(w->scratch.data(), w->scratch.size(), 1.0f);
+  return w->lse[g].Value();
+}
+
+// Logits of every head's survivors with every head: a key that several heads want is read, and where it turns rebuilt,
+// once for all of them.
+void ScoreTogether(const SearchTask& task, float scale, SearchWorkspace* w) {
+  JoinSurvivors(task, 0, task.group, w);
+  SetKeys(task, w);
+  w->logits.resize(w->keys.size() * task.group);
+  DotLowRank(task, w);
+  for (float& logit : w->logits) logit *= scale;
+  std::swap(w->keys, w->together);
+  std::swap(w->logits, w->logits_together);
+}
+
+// Those of w->keys with head g, of what was scored together.
+void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
+  const float* const logits = w->logits_together.data() + g * w->together.size();
+  w->logits.resize(w->keys.size());
+  for (size_t i = 0, at = 0; i < w->keys.size(); ++i, ++at) {
+    while (w->together[at] != w->keys[i]) ++at;
+    w->logits[i] = logits[at];
+  }
+  stats->refined += static_cast<int64_t>(w->keys.size());
+}
+
+void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
+  const size_t n = task.num_keys, k = params.top_k;
+  const size_t floor = std::max<size_t>(4 * k, 256);
+  const double beta = params.recall_target > 0 ? 0.0 : params.beta;
+  const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(beta * static_cast<double>(n)))));
+  const size_t keep = std::max<size_t>(params.refine, k);
+  const float scale = Scale(task, params);
+  SearchStats* stats = &out->stats;
+  FindCandidates(task, params, wanted, w->query, stats);
+  if (StopRequested()) return;
+  const int64_t start = NowNs();
+  for (int g = 0; g < task.group && !StopRequested(); ++g) RerankQuery(task, keep, &w->query[g]);
+  if (StopRequested()) return;
+  const int64_t reranked = NowNs();
+  stats->rerank_ns += reranked - start;
+  const bool joint = params.scope == Scope::kPerKvHead, with_mass = NeedsZoneMass(params);
+  float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
+  if (with_mass) FindFactors(task, &w->factors);
+  for (int g = 0; g < task.group && with_mass; ++g) {
+    w->lse[g] = LogSumExp();
+    AddUnscored(task, scale, w->factors, &w->query[g], &w->lse[g]);
+  }
+  if (joint) {
+    JoinSurvivors(task, 0, task.group, w);
+    SetKeys(task, w);
+    Score(task, w->query, scale, w, stats);
+    for (int g = 0; g < task.group && with_mass; ++g)
+      zone[g] = AddSurvivors(g, w->logits.data() + g * w->keys.size(), w);
+    if (params.reduce == GqaReduce::kSoftmaxSum) AddDense(task, scale, w);
+    for (int g = 0; g < task.group && with_mass; ++g) full[g] = w->lse[g].Value();
+    Reduce(task, params, zone, full, w);
+    Emit(task, params, w->combined.data(), w, 0, out);
+  } else {
+    SearchTask one = task;  // each head alone: a group of one
+    SearchParams alone = params;
+    one.group = 1;
+    alone.reduce = GqaReduce::kMean;
+    if (task.low_rank != nullptr) ScoreTogether(task, scale, w);
+    for (int g = 0; g < task.group; ++g) {
+      JoinSurvivors(task, g, g + 1, w);
+      SetKeys(task, w);
+      one.queries = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
+      if (task.low_rank != nullptr) {
+        TakeLogits(g, w, stats);
+      } else {
+        Score(one, &w->query[g], scale, w, stats);
+      }
+      if (with_mass) zone[g] = AddSurvivors(g, w->logits.data(), w);
+      Reduce(one, alone, zone + g, full + g, w);
+      Emit(task, params, w->combined.data(), w, g, out);
+    }
+  }
+  stats->refine_ns += NowNs() - reranked;
+  if (!params.with_candidates) return;
+  out->candidates.resize(task.group);
+  for (int g = 0; g < task.group; ++g) {
+    out->candidates[g].clear();
+    for (const uint32_t c : w->query[g].chosen) {
+      out->candidates[g].push_back(static_cast<int32_t>(task.zone_begin + w->query[g].found.index[c]));
+    }
+  }
+}
+
+// Every stored key of the zone, chunk by chunk, with every query. w->logits [group][num_keys], scaled.
+void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
+  std::vector<float>* out = &w->logits;
+  const ChunkedRows& keys = task.keys;
+  const size_t stride = keys.head_dim * SizeOf(keys.dtype);
+  const int64_t end = task.zone_begin + task.num_keys;
+  out->resize(static_cast<size_t>(task.num_keys) * task.group);
+  if (task.low_rank != nullptr) DotLowRank(task, w);
+  for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end && !StopRequested();) {
+    const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
+    DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
+            out->data() + (p - task.zone_begin), task.num_keys);
+    p += count;
+  }
+  for (float& logit : *out) logit *= scale;
+}
+
+void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
+  const int64_t start = NowNs();
+  const size_t n = task.num_keys;
+  const float scale = Scale(task, params);
+  const bool joint = params.scope == Scope::kPerKvHead;
+  w->keys.resize(n);
+  for (size_t i = 0; i < n; ++i) w->keys[i] = static_cast<uint32_t>(i);
+  SetKeys(task, w);
+  ExactLogits(task, scale, w);
+  if (StopRequested()) return;
+  float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
+  for (int g = 0; g < task.group && (joint || params.mass_p > 0); ++g) {
+    w->lse[g] = LogSumExp();
+    w->lse[g].Add(w->logits.data() + g * n, n, 1.0f);
+    zone[g] = w->lse[g].Value();
+  }
+  if (joint) {
+    AddDense(task, scale, w);
+    for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
+    Reduce(task, params, zone, full, w);
+    Emit(task, params, w->combined.data(), w, 0, out);
+  } else {
+    for (int g = 0; g < task.group && !StopRequested(); ++g) {
+      const float* logits = w->logits.data() + g * n;
+      if (params.mass_p > 0) {
+        w->mass.assign(n, 0.0f);
+        AddExp(logits, n, zone[g], 1.0f, w->mass.data());
+      }
+      Emit(task, params, logits, w, g, out);
+    }
+  }
+  out->stats.refined += static_cast<int64_t>(n) * task.group;
+  out->stats.refine_ns += NowNs() - start;
+}
+
+}  // namespace
+
+void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* out) {
+  assert(task.group >= 1 && task.group <= kMaxGroup && params.top_k > 0);
+  const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
+  out->positions.resize(rows);
+  out->scores.resize(rows);
+  out->masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
+  out->capped.assign(out->masses.size(), 0);
+  if (task.num_keys == 0) {
+    for (size_t r = 0; r < rows; ++r) out->positions[r].clear(), out->scores[r].clear();
+    return;
+  }
+  if (params.method == Method::kExact) {
+    assert(task.keys.chunks != nullptr || task.low_rank != nullptr);
+    SearchExact(task, params, out, &LocalWorkspace());
+  } else {
+    SearchIndex(task, params, out, &LocalWorkspace());
+  }
+}
+
+}  // namespace seine::cpu
+
+namespace seine {
+
+void SearchStats::Add(const SearchStats& o) {
+  scanned_keys += o.scanned_keys;
+  candidates += o.candidates;
+  rescans += o.rescans;
+  refined += o.refined;
+  prepare_ns += o.prepare_ns;
+  scan_ns += o.scan_ns;
+  select_ns += o.select_ns;
+  rerank_ns += o.rerank_ns;
+  refine_ns += o.refine_ns;
+}
+
+}  // namespace seine

@@ -1,0 +1,14 @@
+// One search task on the calling thread: the pipeline of kernels/ops/search/search.h over vector operations.
+#ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
+#define SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
+
+#include "kernels/ops/search/search.h"
+
+namespace seine::cpu {
+
+// Thread-safe; keeps a workspace a thread.
+void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* output);
+
+}  // namespace seine::cpu
+
+#endif  // SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_

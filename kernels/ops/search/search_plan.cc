@@ -1,0 +1,189 @@
+// Sizes and places of a search's intermediate results.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "kernels/ops/mass/log_sum_exp_cuda.h"
+#include "kernels/ops/scan/sample_cuda.h"
+#include "kernels/ops/scan/scan_cuda.h"
+#include "kernels/ops/search/dots_cuda.h"
+#include "kernels/ops/search/rerank_cuda.h"
+#include "kernels/ops/search/search_items.h"
+
+namespace seine::cuda {
+namespace {
+
+// Room for half as many more as the threshold is expected to let through; beyond, the zone is searched again.
+int32_t CapacityOf(int64_t wanted, int64_t num_keys) {
+  if (num_keys == 0) return 0;
+  const int64_t sample = static_cast<int64_t>(SampleOf(num_keys).count) * kWindowTokens;
+  const int64_t place = SampledPlace(wanted, num_keys, sample);
+  if (place >= sample) return static_cast<int32_t>(num_keys);
+  return static_cast<int32_t>(std::min(num_keys, (place + 1) * num_keys / sample * 3 / 2 + 1024));
+}
+
+int Blocks(int64_t n, int each) { return static_cast<int>((n + each - 1) / each); }
+
+}  // namespace
+
+// Hands out 256-byte aligned pieces of a buffer, or counts them where there is none yet.
+struct SearchPlan::Cursor {
+  uint8_t* base;
+  size_t used = 0;
+  template <typename T>
+  T* Take(size_t count) {
+    T* at = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
+    used += (count * sizeof(T) + 255) / 256 * 256;
+    return at;
+  }
+};
+
+SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items)
+    : params_(params), items_(std::move(items)) {
+  const bool joint = params_.scope == Scope::kPerKvHead;
+  const bool by_target = params_.recall_target > 0;
+  const double beta = by_target ? 0.0 : params_.beta;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    SearchItem& item = items_[i];
+    assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
+    assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
+    const int64_t n = item.num_keys, floor = std::max(4 * params_.top_k, 256);
+    item.wanted = static_cast<int32_t>(
+        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(beta * static_cast<double>(n))))));
+    item.most = item.wanted;
+    if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
+    item.keep = std::min(std::max(params_.refine, params_.top_k), item.most);
+    item.capacity = CapacityOf(item.most, n);
+    item.first_query = static_cast<int32_t>(queries_.size());
+    item.first_set = static_cast<int32_t>(sets_.size());
+    item.num_sets = joint ? 1 : item.group;
+    for (int g = 0; g < item.group; ++g) {
+      QueryPlan& q = queries_.emplace_back();
+      q.item = static_cast<int32_t>(i);
+      q.place = g;
+    }
+    for (int s = 0; s < item.num_sets; ++s) {
+      SetPlan& set = sets_.emplace_back();
+      set.item = static_cast<int32_t>(i);
+      set.first = s;
+      set.count = joint ? item.group : 1;
+      set.capacity = static_cast<int32_t>(
+          params_.method == Method::kExact ? n : std::min(n, static_cast<int64_t>(item.keep) * set.count));
+      set.most = std::min(params_.top_k, set.capacity);
+      set.scale = SetScale(params_, item);
+      set.with_dense = joint && params_.reduce == GqaReduce::kSoftmaxSum;
+    }
+  }
+  assert(sets_.size() < 65536);
+  SizeGrids();
+  Place(nullptr, nullptr);
+}
+
+void SearchPlan::SizeGrids() {
+  const int items = static_cast<int>(items_.size()), sets = static_cast<int>(sets_.size());
+  grids_.queries = grids_.scan = grids_.rerank = {0, items};
+  grids_.sets = {1, sets};
+  grids_.dots = grids_.rescore = {0, sets};
+  for (const SearchItem& item : items_) {
+    const int quads = (item.group + kScanQueries - 1) / kScanQueries;
+    grids_.queries.x = std::max(grids_.queries.x, item.group);
+    grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
+    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.most, kRerankKeys) * item.group);
+    grids_.low_rank = grids_.low_rank || item.low_rank.num_runs > 0;
+    grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
+  }
+  for (const SetPlan& set : sets_) {
+    const SearchItem& item = items_[set.item];
+    const bool stored = item.stored();
+    const int64_t rows = (stored ? set.capacity : 0) + (set.with_dense ? item.dense_tokens : 0);
+    // Without stored keys the dense rows still come after the set's.
+    grids_.dots.x = std::max(grids_.dots.x, rows > 0 ? Blocks(rows + (stored ? 0 : set.capacity), kDotRows) : 0);
+    if (!stored) grids_.rescore.x = std::max(grids_.rescore.x, Blocks(set.capacity, kRerankKeys) * set.count);
+  }
+}
+
+void SearchPlan::Place(uint8_t* workspace, uint8_t* answers) {
+  Cursor work{workspace}, out{answers};
+  for (SearchItem& item : items_) {
+    if (params_.method == Method::kIndex) PlaceItem(&item, &work, &out);
+  }
+  for (SetPlan& set : sets_) PlaceSet(&set, &work, &out);
+  workspace_bytes_ = work.used;
+  answer_bytes_ = out.used;
+}
+
+void SearchPlan::PlaceItem(SearchItem* item, Cursor* work, Cursor* answers) {
+  const size_t quads = (item->group + kScanQueries - 1) / kScanQueries, n = item->num_keys;
+  const size_t dim = (item->layout.head_dim + 63) / 64 * 64, bytes = item->layout.coarse_bytes;
+  item->nibble_tables = work->Take<uint32_t>(quads * bytes * 32);
+  if (params_.coarse == Coarse::kCollision) item->tier_tables = work->Take<uint32_t>(quads * bytes * 256);
+  for (int g = 0; g < item->group; ++g) {
+    QueryPlan& q = queries_[item->first_query + g];
+    q.query8 = work->Take<int8_t>(dim);
+    q.transformed = work->Take<float>(dim);
+    q.fine8 = work->Take<int8_t>(dim);
+    q.state = work->Take<QueryState>(1);
+    q.bases = work->Take<float>(n / kWindowTokens);
+    q.found = work->Take<FoundKey>(item->capacity);
+    q.mask = work->Take<uint32_t>(n / 32);
+    if (params_.recall_target > 0) q.best = work->Take<uint32_t>(std::max(params_.top_k, kLeastSampledBest));
+    q.chosen = work->Take<uint32_t>(item->most);
+    q.estimates = work->Take<float>(item->most);
+    q.survivors = work->Take<uint32_t>(item->keep);
+    q.num_candidates = answers->Take<int32_t>(1);
+    if (params_.with_candidates) q.candidates = answers->Take<int32_t>(item->most);
+  }
+}
+
+void SearchPlan::PlaceSet(SetPlan* set, Cursor* work, Cursor* answers) {
+  const SearchItem& item = items_[set->item];
+  const size_t capacity = set->capacity, most = set->most;
+  if (params_.method == Method::kIndex) {
+    const QueryPlan& first = queries_[item.first_query + set->first];
+    if (set->count == 1) {
+      set->keys = first.survivors;
+      set->num_keys = first.state == nullptr ? nullptr : &first.state->num_survivors;
+    } else {
+      set->keys = work->Take<uint32_t>(capacity);
+      set->num_keys = work->Take<uint32_t>(1);
+    }
+  }
+  set->logits = work->Take<float>(capacity * set->count);
+  if (set->with_dense) set->dense = work->Take<float>(static_cast<size_t>(item.dense_tokens) * set->count);
+  set->combined = work->Take<float>(capacity);
+  if (params_.mass_p > 0) {
+    set->mass = work->Take<float>(capacity);
+    set->ranked = work->Take<uint32_t>(2 * most);
+  }
+  set->order = work->Take<uint32_t>(most);
+  set->answer = answers->Take<SetAnswer>(1);
+  set->positions = answers->Take<int32_t>(most);
+  set->scores = answers->Take<float>(most);
+}
+
+void SearchPlan::Read(int i, SearchOutput* out) const {
+  const SearchItem& item = items_[i];
+  out->positions.resize(item.num_sets);
+  out->scores.resize(item.num_sets);
+  out->masses.resize(params_.mass_p > 0 ? item.num_sets : 0);
+  out->capped.resize(out->masses.size());
+  for (int s = 0; s < item.num_sets; ++s) {
+    const SetPlan& set = sets_[item.first_set + s];
+    out->positions[s].assign(set.positions, set.positions + set.answer->count);
+    out->scores[s].assign(set.scores, set.scores + set.answer->count);
+    if (params_.mass_p > 0) out->masses[s] = set.answer->mass, out->capped[s] = set.answer->capped != 0;
+    if (item.stored()) out->stats.refined += int64_t{set.answer->scored} * set.count;
+    out->stats.rescans += set.answer->rescans;
+    out->stats.scanned_keys += set.answer->rescans * item.num_keys;
+  }
+  if (params_.method == Method::kExact || item.num_keys == 0) return;
+  out->stats.scanned_keys += item.num_keys * item.group;
+  if (params_.with_candidates) out->candidates.resize(item.group);
+  for (int g = 0; g < item.group; ++g) {
+    const QueryPlan& q = queries_[item.first_query + g];
+    out->stats.candidates += *q.num_candidates;
+    if (params_.with_candidates) out->candidates[g].assign(q.candidates, q.candidates + *q.num_candidates);
+  }
+}
+
+}  // namespace seine::cuda

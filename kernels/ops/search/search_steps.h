@@ -1,0 +1,55 @@
+// The steps of a search in their order: run(body, grid, lanes) for each (cuda/launcher.h).
+#ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
+#define SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
+
+#include "kernels/cuda/work.h"
+#include "kernels/ops/scan/choose_cuda.h"
+#include "kernels/ops/scan/sample_cuda.h"
+#include "kernels/ops/scan/scan_cuda.h"
+#include "kernels/ops/search/combine_cuda.h"
+#include "kernels/ops/search/dots_cuda.h"
+#include "kernels/ops/search/prepare_cuda.h"
+#include "kernels/ops/search/rerank_cuda.h"
+#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/search/survivors_cuda.h"
+
+namespace seine::cuda {
+
+inline constexpr int kMaxCoarseGroups = kMaxHeadDim / 32;  // coarse_bytes / 4: at most a bit a coordinate
+
+// One scan kernel for each width of a code row in the batch.
+template <int kGroups, typename Run>
+void RunScans(const SearchGrids& grids, Run& run) {
+  if (grids.coarse_groups >> kGroups & 1) run(NibbleScanBody<kGroups>(), grids.scan, Lanes<kScanLanes>());
+  if constexpr (kGroups < kMaxCoarseGroups) RunScans<kGroups + 1>(grids, run);
+}
+
+template <typename Run>
+void ForEachKernel(const SearchLaunch& launch, Run run) {
+  const SearchPlan& plan = *launch.plan;
+  const SearchGrids& grids = plan.grids();
+  if (plan.params().method == Method::kIndex) {
+    run(PrepareBody(), grids.queries, Lanes<kPrepareLanes>());
+    run(SampleBody(), grids.queries, Lanes<kSampleLanes>());
+    if (plan.params().coarse == Coarse::kCollision) {
+      run(TierScanBody(), grids.scan, Lanes<kScanLanes>());
+    } else {
+      RunScans<1>(grids, run);
+    }
+    run(ChooseBody(), grids.queries, Lanes<kChooseLanes>());
+    run(RerankBody(), grids.rerank, Lanes<kRerankLanes>());
+    run(SurvivorBody(), grids.queries, Lanes<kSurvivorLanes>());
+    if (plan.params().scope == Scope::kPerKvHead) run(UnionBody(), grids.sets, Lanes<kSurvivorLanes>());
+    run(RescoreBody(), grids.rescore, Lanes<kRerankLanes>());
+  }
+  if (grids.low_rank) {
+    run(DotBody<true>(), grids.dots, Lanes<kDotLanes>());
+  } else {
+    run(DotBody<false>(), grids.dots, Lanes<kDotLanes>());
+  }
+  run(CombineBody(), grids.sets, Lanes<kCombineLanes>());
+}
+
+}  // namespace seine::cuda
+
+#endif  // SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
