@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
-#include "index/layer_lock.h"
+#include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
 #include "profile/layout.h"
 

@@ -29,7 +29,7 @@
 #include "absl/types/span.h"
 #include "index/config.h"
 #include "index/eviction/diagnose.h"
-#include "index/memory_budget.h"
+#include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
 
 namespace seine {

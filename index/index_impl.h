@@ -14,8 +14,8 @@
 
 #include "index/context.h"
 #include "index/index.h"
-#include "index/reencoder.h"
-#include "index/sequence.h"
+#include "index/retrieval/reencoder.h"
+#include "index/sequence/sequence.h"
 
 namespace seine {
 

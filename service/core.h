@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "index/memory_budget.h"
+#include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"

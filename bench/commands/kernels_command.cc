@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/report/table.h"
 #include "bench/commands/value_flag.h"
+#include "bench/report/table.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/cuda/traffic.h"
 

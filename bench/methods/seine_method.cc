@@ -10,7 +10,7 @@
 #include "bench/measures/recall.h"
 #include "bench/methods/method.h"
 #include "index/index.h"
-#include "index/transforms.h"
+#include "index/retrieval/transforms.h"
 #include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {

@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "index/memory.h"
+#include "index/storage/memory.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
