@@ -368,7 +368,7 @@ std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options) {
   return std::make_shared<BalancedCodec>(options);
 }
 
-const CodecTraits kBalancedTraits = {
+constinit const CodecTraits kBalancedTraits = {
     .name = "balanced",
     .needs_profile = true,
     .predicts_noise = true,

@@ -187,7 +187,7 @@ class RsqCodec final : public Codec {
 
 std::shared_ptr<const Codec> MakeRsqCodec(const RsqOptions& options) { return std::make_shared<RsqCodec>(options); }
 
-const CodecTraits kRsqTraits = {
+constinit const CodecTraits kRsqTraits = {
     .name = "rsq",
     .needs_profile = false,
     .predicts_noise = false,

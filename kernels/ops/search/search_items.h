@@ -1,8 +1,8 @@
 // What a search hands to a device: the tasks as plain views, and where each of its steps leaves its results.
 //
 // How to use it (the backend does): fill a SearchItem a task; SearchPlan counts bytes and places everything in one
-// workspace and one block of answers; copy items(), queries() and sets() to the device; LaunchSearch (search_launch.h)
-// or, for tests, RunSearchOnHost (search_host.h) with the SearchArgs of the copies. Nothing waits for the host between.
+// workspace and one block of answers; copy items(), queries() and sets() to the device; a
+// SearchLaunch (cuda/work.h) of the plan and the copies. Nothing waits for the host between its kernels.
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_ITEMS_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_ITEMS_H_
 
