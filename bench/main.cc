@@ -10,7 +10,7 @@
 #include "bench/commands/prompt_command.h"
 #include "bench/commands/recall_command.h"
 #include "bench/commands/subspace_command.h"
-#include "profile/standard_output.h"
+#include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/commands/service_command.h"
 #include "client/cli/command_line.h"

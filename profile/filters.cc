@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/layout.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine {
 

@@ -20,7 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "profile/spelling.h"
-#include "profile/standard_output.h"
+#include "profile/io/standard_output.h"
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"

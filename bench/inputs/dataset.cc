@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "bench/inputs/synthetic.h"
 #include "kernels/math.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine::bench {
 namespace {

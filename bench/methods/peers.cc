@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/measures/bandwidth.h"
-#include "profile/json.h"
+#include "profile/io/json.h"
 
 namespace seine::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"
 #include "profile/spelling.h"
-#include "profile/standard_output.h"
+#include "profile/io/standard_output.h"
 
 namespace seine::demo {
 namespace {

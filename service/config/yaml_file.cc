@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "profile/file.h"
-#include "profile/json.h"
+#include "profile/io/file.h"
+#include "profile/io/json.h"
 
 namespace seine {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "profile/profile.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_writer.h"
 #include "service/config/config.h"
 #include "tests/index/made_up_model.h"
 #include "tests/service/fixture.h"

@@ -1,5 +1,5 @@
 // The safetensors header, and a file that appears at once.
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_writer.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "profile/checksum.h"
+#include "profile/io/checksum.h"
 
 namespace seine {
 namespace {

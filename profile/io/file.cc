@@ -1,4 +1,4 @@
-#include "profile/file.h"
+#include "profile/io/file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "index/subspace/calibrate.h"
 #include "kernels/ops/attend/window_means.h"
-#include "tests/index/low_rank_simulation.h"
+#include "tests/index/subspace/low_rank_simulation.h"
 
 namespace seine {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "tests/index/direct_attention.h"
-#include "tests/index/low_rank_simulation.h"
+#include "tests/index/subspace/low_rank_simulation.h"
 
 namespace seine {
 namespace {

@@ -1,6 +1,6 @@
 // Writes a safetensors file whole or not at all: beside the path, then renamed into place.
-#ifndef SEINE_PROFILE_TENSOR_WRITER_H_
-#define SEINE_PROFILE_TENSOR_WRITER_H_
+#ifndef SEINE_PROFILE_IO_TENSOR_WRITER_H_
+#define SEINE_PROFILE_IO_TENSOR_WRITER_H_
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine {
 
@@ -28,4 +28,4 @@ absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_TENSOR_WRITER_H_
+#endif  // SEINE_PROFILE_IO_TENSOR_WRITER_H_

@@ -1,4 +1,4 @@
-#include "profile/checksum.h"
+#include "profile/io/checksum.h"
 
 #include <zlib.h>
 

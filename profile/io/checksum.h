@@ -1,7 +1,7 @@
 // The checksum that a safetensors file of ours carries in its metadata: CRC-32 of every byte of the file but the eight
 // digits that state it. Python's writer makes the same (seine_kv/tensor_file.py). It finds damage, not an enemy's hand.
-#ifndef SEINE_PROFILE_CHECKSUM_H_
-#define SEINE_PROFILE_CHECKSUM_H_
+#ifndef SEINE_PROFILE_IO_CHECKSUM_H_
+#define SEINE_PROFILE_IO_CHECKSUM_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ absl::Status VerifyChecksum(absl::string_view file, size_t header_size, absl::st
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_CHECKSUM_H_
+#endif  // SEINE_PROFILE_IO_CHECKSUM_H_

@@ -5,8 +5,8 @@
 // Every size is checked at Open, so a tensor that Get returns lies wholly inside the file.
 //
 // Thread safety: a TensorFile is read-only once opened; any thread may call const members.
-#ifndef SEINE_PROFILE_TENSOR_FILE_H_
-#define SEINE_PROFILE_TENSOR_FILE_H_
+#ifndef SEINE_PROFILE_IO_TENSOR_FILE_H_
+#define SEINE_PROFILE_IO_TENSOR_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "profile/file.h"
+#include "profile/io/file.h"
 
 namespace seine {
 
@@ -90,4 +90,4 @@ class TensorFile {
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_TENSOR_FILE_H_
+#endif  // SEINE_PROFILE_IO_TENSOR_FILE_H_

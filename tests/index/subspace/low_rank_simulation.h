@@ -1,6 +1,6 @@
 // An index's settings with low-rank stores, and a direct simulation of what such an index then holds.
-#ifndef SEINE_TESTS_INDEX_LOW_RANK_SIMULATION_H_
-#define SEINE_TESTS_INDEX_LOW_RANK_SIMULATION_H_
+#ifndef SEINE_TESTS_INDEX_SUBSPACE_LOW_RANK_SIMULATION_H_
+#define SEINE_TESTS_INDEX_SUBSPACE_LOW_RANK_SIMULATION_H_
 
 #include <algorithm>
 #include <string>
@@ -174,4 +174,4 @@ class Simulation {
 
 }  // namespace seine::testing
 
-#endif  // SEINE_TESTS_INDEX_LOW_RANK_SIMULATION_H_
+#endif  // SEINE_TESTS_INDEX_SUBSPACE_LOW_RANK_SIMULATION_H_

@@ -1,6 +1,6 @@
 // Opening and checking safetensors and .npy files. Nothing in a file is believed before it is compared with the file's
 // size.
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "profile/checksum.h"
-#include "profile/json.h"
+#include "profile/io/checksum.h"
+#include "profile/io/json.h"
 
 namespace seine {
 namespace {

@@ -1,4 +1,4 @@
-#include "profile/json.h"
+#include "profile/io/json.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 // The one way in which the tree reads JSON that others wrote. A text nested without end would end the process: printing
 // and copying a value recurse once a level, and a stack holds some ten thousand of them.
-#ifndef SEINE_PROFILE_JSON_H_
-#define SEINE_PROFILE_JSON_H_
+#ifndef SEINE_PROFILE_IO_JSON_H_
+#define SEINE_PROFILE_IO_JSON_H_
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -26,4 +26,4 @@ bool IsUtf8(absl::string_view text);
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_JSON_H_
+#endif  // SEINE_PROFILE_IO_JSON_H_

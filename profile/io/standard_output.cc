@@ -1,4 +1,4 @@
-#include "profile/standard_output.h"
+#include "profile/io/standard_output.h"
 
 #include <cerrno>
 #include <cstdio>

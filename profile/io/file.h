@@ -1,8 +1,8 @@
 // Regular files, opened and read so that nothing else hangs or ends the process: a FIFO is refused, not waited for, and
 // a file that somebody cuts short meanwhile is an error. Errors open with the path: NOT_FOUND, PERMISSION_DENIED,
 // INVALID_ARGUMENT (no regular file, larger than it may be), DATA_LOSS (empty, cut short, changed while it is read).
-#ifndef SEINE_PROFILE_FILE_H_
-#define SEINE_PROFILE_FILE_H_
+#ifndef SEINE_PROFILE_IO_FILE_H_
+#define SEINE_PROFILE_IO_FILE_H_
 
 #include <sys/stat.h>
 
@@ -40,4 +40,4 @@ class File {
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_FILE_H_
+#endif  // SEINE_PROFILE_IO_FILE_H_

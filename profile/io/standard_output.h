@@ -1,6 +1,6 @@
 // The end of what a program prints: a disk that is full, or a closed descriptor, shows only here.
-#ifndef SEINE_PROFILE_STANDARD_OUTPUT_H_
-#define SEINE_PROFILE_STANDARD_OUTPUT_H_
+#ifndef SEINE_PROFILE_IO_STANDARD_OUTPUT_H_
+#define SEINE_PROFILE_IO_STANDARD_OUTPUT_H_
 
 #include "absl/status/status.h"
 
@@ -11,4 +11,4 @@ absl::Status FinishStandardOutput();
 
 }  // namespace seine
 
-#endif  // SEINE_PROFILE_STANDARD_OUTPUT_H_
+#endif  // SEINE_PROFILE_IO_STANDARD_OUTPUT_H_
