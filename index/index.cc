@@ -16,9 +16,6 @@ namespace seine {
 
 namespace {
 
-constexpr int64_t kMaxTokens = INT32_MAX;  // positions are int32
-constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's token
-
 using ReaderLock = std::shared_lock<std::shared_mutex>;
 using WriterLock = std::unique_lock<std::shared_mutex>;
 
@@ -292,95 +289,6 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   return length;
 }
 
-absl::Status IndexImpl::CheckLayer(int layer) const {
-  const int num_layers = context_.config.geometry.num_layers;
-  if (layer >= 0 && layer < num_layers) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("layer: ", layer, " is not in [0, ", num_layers, ")"));
-}
-
-absl::Status IndexImpl::CheckHead(int kv_head) const {
-  const int num_heads = context_.config.geometry.num_kv_heads;
-  if (kv_head >= 0 && kv_head < num_heads) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("kv_head: ", kv_head, " is not in [0, ", num_heads, ")"));
-}
-
-absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) const {
-  if (tensor.num_tokens < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.num_tokens, " tokens"));
-  }
-  const int64_t token_bytes = context_.token_bytes();
-  size_t expected = 0;
-  if (__builtin_mul_overflow(tensor.num_tokens, token_bytes, &expected) || tensor.bytes != expected) {
-    const Geometry& g = context_.config.geometry;
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.bytes, " bytes given where ", tensor.num_tokens,
-                                                   " tokens of ", g.num_kv_heads, " KV heads x ", g.head_dim, " x ",
-                                                   SizeOf(g.dtype), " bytes were announced"));
-  }
-  if (tensor.bytes > 0 && tensor.data == nullptr) return absl::InvalidArgumentError(absl::StrCat(field, ": no data"));
-  return absl::OkStatus();
-}
-
-absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
-                                    const TensorView& values) const {
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (position < 0) return absl::InvalidArgumentError(absl::StrCat("position: ", position, " is negative"));
-  if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
-  if (context_.config.kv_store == KvStore::kKeysValues) {
-    if (absl::Status s = CheckShape("values", values); !s.ok()) return s;
-    if (values.num_tokens != keys.num_tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("values: ", values.num_tokens, " tokens beside ", keys.num_tokens, " of keys"));
-    }
-  } else if (values.num_tokens != 0 || values.bytes != 0) {
-    return absl::InvalidArgumentError("values: given, but kv_store does not keep values");
-  }
-  if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
-    return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
-  }
-  absl::Status status = CheckFinite("keys", position, keys);
-  status.Update(CheckFinite("values", position, values));
-  return status;
-}
-
-absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_tokens) const {
-  if (queries.num_tokens < 0 || queries.num_tokens > num_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: of ", queries.num_tokens, " positions beside ", num_tokens, " tokens"));
-  }
-  if ((queries.data == nullptr) != (queries.num_tokens == 0)) return absl::InvalidArgumentError("queries: no data");
-  if (queries.data == nullptr) return absl::OkStatus();
-  if (QueriesKept(context_.config) == 0) {
-    return absl::InvalidArgumentError("queries: given, but the index keeps none (eviction.keep_queries)");
-  }
-  return CheckFinite(queries.data, queries.num_tokens);
-}
-
-absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) const {
-  const Geometry& g = context_.config.geometry;
-  const ConstRows rows{queries, g.head_dim * sizeof(float), DType::kFloat32};
-  const int64_t bad = host::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
-  if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("queries: row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity"));
-}
-
-absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
-  const Geometry& g = context_.config.geometry;
-  const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
-  const int64_t count = tensor.num_tokens * g.num_kv_heads;
-  for (int64_t first = 0; first < count; first += kRowsChecked) {
-    if (absl::Status s = StopStatus(); !s.ok()) return s;
-    const ConstRows part{rows.row(first), rows.stride_bytes, g.dtype};
-    int64_t bad = host::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
-    if (bad < 0) continue;
-    bad += first;
-    return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
-                                                   bad % g.num_kv_heads,
-                                                   " holds NaN or infinity, or its norm overflows"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_head,
                                absl::Span<const int32_t> positions, std::string* keys, std::string* values) const {
   absl::StatusOr<SequenceRef> sequence = Find(handle);
@@ -406,16 +314,16 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
   const Layer& target = *(*sequence)->layers[layer];
   const HeadFacts facts = target.facts(kv_head);
-  const StripFacts& strip = facts.strip;
+  const HeadGroupFacts& cache = facts.cache;
   HeadInfo info;
   info.num_tokens = facts.length;
-  info.num_retained = strip.size;
-  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, strip.size);
-  info.zone_end = info.zone_begin + strip.zone_keys;
-  info.num_segments = strip.segments;
-  info.code_bytes = strip.head_code_bytes;
-  info.store_bytes = strip.head_store_bytes;
-  info.bytes_per_key = strip.zone_keys > 0 ? double(info.code_bytes) / double(strip.zone_keys) : 0;
+  info.num_retained = cache.size;
+  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, cache.size);
+  info.zone_end = info.zone_begin + cache.zone_keys;
+  info.num_segments = cache.segments;
+  info.code_bytes = cache.head_code_bytes;
+  info.store_bytes = cache.head_store_bytes;
+  info.bytes_per_key = cache.zone_keys > 0 ? double(info.code_bytes) / double(cache.zone_keys) : 0;
   info.layout = context_.transforms.layout();
   info.subspace = DescribeSubspace(context_.config, facts.low_rank);
   info.codec = context_.config.codec.name;
@@ -427,7 +335,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     info.coarse_bits = codec.coarse_bits;
     info.total_bits = codec.total_bits;
     if (context_.config.geometry.rope.stated()) info.horizon = codec.horizon;
-    if (const auto& codecs = strip.codecs; codecs != nullptr) {
+    if (const auto& codecs = cache.codecs; codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
       info.query_moments = codecs->queries != nullptr ? "live" : "profile";

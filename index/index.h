@@ -251,11 +251,11 @@ class Index {
     return Append(handle, layer, position, keys, values, {});
   }
 
-  // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call. `meanwhile`:
+  // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call. `progress`:
   // backend.h.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params,
-                                                           const Meanwhile& meanwhile) const = 0;
+                                                           const ProgressCallback& progress) const = 0;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                    const SearchParams& params) const {
     return Retrieve(items, params, {});
@@ -266,7 +266,7 @@ class Index {
   // kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params, const AttentionParams& attention,
-                                                           const Meanwhile& meanwhile) const = 0;
+                                                           const ProgressCallback& progress) const = 0;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
                                                    const AttentionParams& attention) const {
     return Attend(items, params, attention, {});

@@ -42,17 +42,14 @@ constexpr char kRecallDescription[] =
 
 struct RecallFlags {
   DatasetOptions data;
-  int top_k = 100;
+  int top_k = 100, window = 64, refine = 200, threads = 1;
   std::string codec, profile, coarse = "sign_ip", centre, scope = "q_head", reduce = "softmax_sum";
-  int window = 64;
   std::optional<int64_t> horizon;
   double coarse_bits = 1, total_bits = 2;
   std::vector<double> betas = {.05};
   std::vector<double> recall_targets;
   double rho = .2;
-  int refine = 200;
   std::string backend = "cpu", cache = "cold", output = "table", plot, peers;
-  int threads = 1;
   std::vector<std::string> baselines;
   bool compare = false;
 };

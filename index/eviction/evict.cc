@@ -16,9 +16,9 @@ namespace {
 std::vector<std::vector<int32_t>> PositionsOf(const Layer& layer, const std::vector<std::vector<uint32_t>>& places) {
   std::vector<std::vector<int32_t>> positions(places.size());
   for (size_t h = 0; h < places.size(); ++h) {
-    const Strip& strip = layer.strip(static_cast<int>(h));
+    const HeadGroupCache& cache = layer.cache(static_cast<int>(h));
     positions[h].reserve(places[h].size());
-    for (const uint32_t place : places[h]) positions[h].push_back(strip.position(place));
+    for (const uint32_t place : places[h]) positions[h].push_back(cache.position(place));
   }
   return positions;
 }
@@ -71,8 +71,8 @@ absl::StatusOr<LayerScores> IndexImpl::Score(const SequenceHandle& handle, int l
   if (absl::Status s = target.Score(**scorer, given, &answer.scores); !s.ok()) return s;
   answer.positions.resize(answer.scores.size());
   for (size_t h = 0; h < answer.scores.size(); ++h) {
-    const Strip& strip = target.strip(static_cast<int>(h));
-    for (int64_t place = 0; place < strip.size(); ++place) answer.positions[h].push_back(strip.position(place));
+    const HeadGroupCache& cache = target.cache(static_cast<int>(h));
+    for (int64_t place = 0; place < cache.size(); ++place) answer.positions[h].push_back(cache.position(place));
   }
   return answer;
 }
@@ -104,7 +104,7 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
   EvictAnswer answer;
   answer.kept = PositionsOf(target, *places);
   for (size_t h = 0; h < places->size(); ++h) {
-    answer.tokens_evicted += target.strip(static_cast<int>(h)).size() - static_cast<int64_t>((*places)[h].size());
+    answer.tokens_evicted += target.cache(static_cast<int>(h)).size() - static_cast<int64_t>((*places)[h].size());
   }
   if (params.dry_run) return answer;
   const int64_t before = target.code_bytes() + target.store_bytes();

@@ -64,13 +64,13 @@ double WorkNs(const host::AttentionTask& task) {
 }
 
 // Every head's output, log-sum-exp and counts into its answer.
-void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const Meanwhile& meanwhile) {
+void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const ProgressCallback& progress) {
   double work = 0;
   for (const HeadTask& task : *tasks) work += WorkNs(task.attention);
   const std::thread::id caller = std::this_thread::get_id();
   const int count = static_cast<int>(tasks->size());
   const auto attend = [&](int i) {
-    if (meanwhile && std::this_thread::get_id() == caller) meanwhile(count - i);
+    if (progress && std::this_thread::get_id() == caller) progress(count - i);
     HeadTask& task = (*tasks)[i];
     const int64_t q_head = int64_t{task.kv_head} * g.group();
     task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
@@ -92,7 +92,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
 absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params,
                                                             const AttentionParams& attention,
-                                                            const Meanwhile& meanwhile) const {
+                                                            const ProgressCallback& progress) const {
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   if (absl::Status s = Validate(attention, context_.config); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       tasks.back().answer = &answer;
     }
   }
-  AttendAll(g, context_.backend, &tasks, meanwhile);
+  AttendAll(g, context_.backend, &tasks, progress);
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
@@ -130,7 +130,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const AttendAnswer& answer = answers[target.place];
-    if (answer.path != Path::kDense) Asked(target.sequence, *target.item, answer.num_tokens);
+    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
   }
   return answers;
 }

@@ -153,7 +153,7 @@ Reencoder::Outcome Reencoder::Reencode(const Job& job, bool refit) {
     if (layer.cuts() != plan.cuts) return Outcome::kCut;
     if (!layer.Ready(next)) continue;  // appended to meanwhile
     layer.Swap(&next);
-    const int64_t keys = layer.strip(0).codes().visible();
+    const int64_t keys = layer.cache(0).codes().visible();
     lock->Unlock();  // before the old codes are freed
     Finish(&layer, std::move(plan), keys);
     return Outcome::kDone;

@@ -23,13 +23,13 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
 
 // A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
 // which matters to no moment.
-void IndexImpl::Asked(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const {
-  if (sequence->layers[item.layer]->Asked(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
+void IndexImpl::RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const {
+  if (sequence->layers[item.layer]->RecordQueries(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
 }
 
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
                                                             const SearchParams& params,
-                                                            const Meanwhile& meanwhile) const {
+                                                            const ProgressCallback& progress) const {
   if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
   std::vector<ItemAnswer> answers(items.size());
   SearchBatch batch(&context_);
@@ -40,13 +40,13 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(params, meanwhile); !s.ok()) return s;
+  if (absl::Status s = batch.Search(params, progress); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
   batch.KeepQueries();
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const ItemAnswer& answer = answers[target.place];
-    if (answer.path != Path::kDense) Asked(target.sequence, *target.item, answer.num_tokens);
+    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
   }
   return answers;
 }

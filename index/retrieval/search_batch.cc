@@ -9,22 +9,22 @@ namespace seine {
 namespace {
 
 // Whether a head has a zone to search; else all that it holds is dense.
-bool HasZone(const IndexConfig& config, const Strip& strip) {
-  return strip.codes().visible() > 0 && strip.size() >= config.zones.dense_threshold;
+bool HasZone(const IndexConfig& config, const HeadGroupCache& cache) {
+  return cache.codes().visible() > 0 && cache.size() >= config.zones.dense_threshold;
 }
 
 // Places of a head to positions.
-void ToPositions(const Strip& strip, std::vector<std::vector<int32_t>>* sets) {
-  if (strip.whole()) return;
+void ToPositions(const HeadGroupCache& cache, std::vector<std::vector<int32_t>>* sets) {
+  if (cache.whole()) return;
   for (auto& set : *sets) {
-    for (int32_t& place : set) place = strip.position(place);
+    for (int32_t& place : set) place = cache.position(place);
   }
 }
 
 // Moves one head's output to where the answer has it.
-void Collect(const Strip& strip, int kv_head, int group, SearchOutput* output, ItemAnswer* answer) {
-  ToPositions(strip, &output->positions);
-  ToPositions(strip, &output->candidates);
+void Collect(const HeadGroupCache& cache, int kv_head, int group, SearchOutput* output, ItemAnswer* answer) {
+  ToPositions(cache, &output->positions);
+  ToPositions(cache, &output->candidates);
   const size_t sets = output->positions.size();
   std::move(output->positions.begin(), output->positions.end(), answer->positions.begin() + kv_head * sets);
   std::move(output->scores.begin(), output->scores.end(), answer->scores.begin() + kv_head * sets);
@@ -35,10 +35,10 @@ void Collect(const Strip& strip, int kv_head, int group, SearchOutput* output, I
 }
 
 // Positions that a head of an evicted layer shows besides its answer, ascending.
-std::vector<int32_t> DensePositions(const Strip& strip, int64_t zone_begin, int64_t zone_end) {
+std::vector<int32_t> DensePositions(const HeadGroupCache& cache, int64_t zone_begin, int64_t zone_end) {
   std::vector<int32_t> positions;
-  for (int64_t place = 0; place < zone_begin; ++place) positions.push_back(strip.position(place));
-  for (int64_t place = zone_end; place < strip.size(); ++place) positions.push_back(strip.position(place));
+  for (int64_t place = 0; place < zone_begin; ++place) positions.push_back(cache.position(place));
+  for (int64_t place = zone_end; place < cache.size(); ++place) positions.push_back(cache.position(place));
   return positions;
 }
 
@@ -66,7 +66,7 @@ absl::Status SearchBatch::Lock() {
   return absl::OkStatus();
 }
 
-absl::Status SearchBatch::Search(const SearchParams& params, const Meanwhile& meanwhile) {
+absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
   const Geometry& g = context_.config.geometry;
   params_ = params;
   if (absl::Status s = Lock(); !s.ok()) return s;
@@ -76,7 +76,7 @@ absl::Status SearchBatch::Search(const SearchParams& params, const Meanwhile& me
   for (size_t t = 0; t < targets_.size(); ++t) {
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const Layer& layer = targets_[t].layer();
-      if (!HasZone(context_.config, layer.strip(h))) continue;
+      if (!HasZone(context_.config, layer.cache(h))) continue;
       slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks.size());
       SearchTask& task = tasks.emplace_back();
       if (absl::Status s = layer.FillTask(h, params, &task); !s.ok()) {
@@ -90,7 +90,7 @@ absl::Status SearchBatch::Search(const SearchParams& params, const Meanwhile& me
   if (tasks.empty()) return absl::OkStatus();
   outputs_.resize(tasks.size());
   const Outcome outcome =
-      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), meanwhile);
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
   if (outcome != Outcome::kDone) Unlock();
   return StatusOf(*context_.backend, outcome);
 }
@@ -120,7 +120,7 @@ void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   answer->codes_outgrown = CodesOutgrown(target);
   answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
   answer->dense_end =
-      layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + layer.strip(0).codes().visible();
+      layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + layer.cache(0).codes().visible();
   if (params_.with_candidates && !dense) answer->candidates.resize(g.num_q_heads);
 }
 
@@ -128,14 +128,14 @@ void SearchBatch::Take(size_t target, ItemAnswer* answer) {
   StartAnswer(target, answer);
   const Layer& layer = targets_[target].layer();
   for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
-    const Strip& strip = layer.strip(h);
+    const HeadGroupCache& cache = layer.cache(h);
     const bool searched = Searched(target, h);
-    const int64_t zone_begin = searched ? context_.config.zones.sink : strip.size();
-    const int64_t zone_end = searched ? zone_begin + strip.codes().visible() : strip.size();
-    if (layer.evicted()) answer->dense_positions.push_back(DensePositions(strip, zone_begin, zone_end));
+    const int64_t zone_begin = searched ? context_.config.zones.sink : cache.size();
+    const int64_t zone_end = searched ? zone_begin + cache.codes().visible() : cache.size();
+    if (layer.evicted()) answer->dense_positions.push_back(DensePositions(cache, zone_begin, zone_end));
     if (!searched) continue;
     answer->all_returned = answer->all_returned && params_.top_k >= zone_end - zone_begin;
-    Collect(strip, h, context_.config.geometry.group(), &outputs_[Slot(target, h)], answer);
+    Collect(cache, h, context_.config.geometry.group(), &outputs_[Slot(target, h)], answer);
   }
 }
 

@@ -34,14 +34,14 @@ class SearchBatch {
 
   // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
   // the backend could not; StopStatus(). Nothing is locked then.
-  absl::Status Search(const SearchParams& params, const Meanwhile& meanwhile);
+  absl::Status Search(const SearchParams& params, const ProgressCallback& progress);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
     for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);
   }
   void Unlock() { locks_.clear(); }
 
-  // Whether a head was searched; else all that it holds is dense. And what was found, in places (strip.h).
+  // Whether a head was searched; else all that it holds is dense. And what was found, in places (head_group_cache.h).
   bool Searched(size_t target, int kv_head) const { return Slot(target, kv_head) >= 0; }
   const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
   // kDense where no head of a target was searched.

@@ -29,7 +29,7 @@ Layer::Layer(const Context* context, int layer)
       queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
                     context->eviction.kept_queries()) {
-  strips_.push_back(std::make_unique<Strip>(context, layer));
+  caches_.push_back(std::make_unique<HeadGroupCache>(context, layer));
   Publish();
 }
 
@@ -46,8 +46,8 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     count = std::min(kTokensBetweenLooks, replayed - done);
     const int64_t from = done * context_->token_bytes();
-    for (const auto& strip : strips_) {
-      absl::Status s = strip->CheckReplay(position + done, count, key_rows + from,
+    for (const auto& cache : caches_) {
+      absl::Status s = cache->CheckReplay(position + done, count, key_rows + from,
                                           value_rows == nullptr ? nullptr : value_rows + from);
       if (!s.ok()) return s;
     }
@@ -64,7 +64,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     try {
       part = AppendPart(done, last, keys, values, queries, &cuts);
     } catch (const std::bad_alloc&) {
-      for (const auto& strip : strips_) strip->DropStaged();
+      for (const auto& cache : caches_) cache->DropStaged();
     }
     if (!part.ok()) {
       GoBackTo(before);
@@ -102,21 +102,21 @@ absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const Tens
   return part;
 }
 
-Layer::Before Layer::Remember(bool strips, bool queries) const {
+Layer::Before Layer::Remember(bool caches, bool queries) const {
   Before before{length_, due(), {}, std::nullopt};
   if (queries && kept_queries_.on()) before.queries = kept_queries_.Entries();
-  if (!strips) return before;
-  for (const auto& strip : strips_) before.strips.push_back(*strip);
+  if (!caches) return before;
+  for (const auto& cache : caches_) before.caches.push_back(*cache);
   return before;
 }
 
 void Layer::GoBackTo(const Before& before) {
   if (before.queries) kept_queries_.Restore(*before.queries);
-  if (before.strips.empty()) return;
+  if (before.caches.empty()) return;
   length_ = before.length;
   due_ = before.due;
-  strips_.clear();
-  for (const Strip& strip : before.strips) strips_.push_back(std::make_unique<Strip>(strip));
+  caches_.clear();
+  for (const HeadGroupCache& cache : before.caches) caches_.push_back(std::make_unique<HeadGroupCache>(cache));
 }
 
 absl::StatusOr<KeptQueries::Staged> Layer::StageQueries(const QueryView& queries, int64_t last, int64_t begin,
@@ -140,53 +140,53 @@ void Layer::KeepQueries(const float* queries) const {
 int64_t Layer::Room() const {
   if (!context_->eviction.on()) return std::numeric_limits<int64_t>::max();
   std::vector<int64_t> sizes;
-  for (const auto& strip : strips_) sizes.push_back(strip->size());
+  for (const auto& cache : caches_) sizes.push_back(cache->size());
   return context_->eviction.Room(sizes, layer_, length_);
 }
 
 absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* values) {
   std::shared_ptr<const LayerCodecs> codecs;
   Staging staging;
-  for (const auto& strip : strips_) {
+  for (const auto& cache : caches_) {
     // Ahead of the first key that is encoded. Codecs chosen for an append that then fails are chosen anew by the next.
-    if (strip->WantsCodecs(count)) {
+    if (cache->WantsCodecs(count)) {
       absl::StatusOr<std::shared_ptr<const LayerCodecs>> chosen = context_->transforms.Of(layer_, length_ + count);
       if (!chosen.ok()) return chosen.status();
-      strip->ChooseCodecs(*std::move(chosen));
+      cache->ChooseCodecs(*std::move(chosen));
     }
-    strip->PlanAppend(count, &staging);
+    cache->PlanAppend(count, &staging);
   }
   absl::Status staged = staging.Allocate(&context_->ledger);
-  for (const auto& strip : strips_) {
-    if (staged.ok()) staged = strip->StageLow(length_, count, keys, values);
+  for (const auto& cache : caches_) {
+    if (staged.ok()) staged = cache->StageLow(length_, count, keys, values);
   }
   if (!staged.ok()) {
-    for (const auto& strip : strips_) strip->DropStaged();
+    for (const auto& cache : caches_) cache->DropStaged();
     return staged;
   }
   staging.Install();
-  for (const auto& strip : strips_) strip->Installed();
-  for (size_t i = 0; i < strips_.size(); ++i) {
+  for (const auto& cache : caches_) cache->Installed();
+  for (size_t i = 0; i < caches_.size(); ++i) {
     // A device may still refuse, or the call be stopped: a long prompt's memory then goes back.
-    absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);
+    absl::Status s = caches_[i]->WriteAppend(length_, count, keys, values);
     if (s.ok()) continue;
     const StopScope finish(nullptr);
-    for (const auto& strip : strips_) {
-      s.Update(strip->UndoAppend());
-      strip->DropStaged();
+    for (const auto& cache : caches_) {
+      s.Update(cache->UndoAppend());
+      cache->DropStaged();
     }
     return s;
   }
   const StopScope finish(nullptr);  // from here on there is no way back
-  for (const auto& strip : strips_) strip->CommitAppend(count);
+  for (const auto& cache : caches_) cache->CommitAppend(count);
   length_ += count;
   return absl::OkStatus();
 }
 
 absl::Status Layer::PlanTruncate(int64_t position, Staging* staging) {
   if (position >= length_) return absl::OkStatus();
-  for (const auto& strip : strips_) {
-    if (absl::Status s = strip->PlanTruncate(position, staging); !s.ok()) return s;
+  for (const auto& cache : caches_) {
+    if (absl::Status s = cache->PlanTruncate(position, staging); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -195,7 +195,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
   if (position >= length_) return absl::OkStatus();
   const StopScope finish(nullptr);
   absl::Status status;
-  for (const auto& strip : strips_) status.Update(strip->CommitTruncate(position));
+  for (const auto& cache : caches_) status.Update(cache->CommitTruncate(position));
   kept_queries_.DropFrom(position);
   ++cuts_;
   length_ = position;
@@ -207,46 +207,46 @@ void Layer::ShareFrom(const Layer& source) {
   length_ = source.length_;
   due_ = source.due();
   kept_queries_.ShareFrom(source.kept_queries_);
-  strips_.clear();
-  for (const auto& strip : source.strips_) strips_.push_back(std::make_unique<Strip>(*strip));
+  caches_.clear();
+  for (const auto& cache : source.caches_) caches_.push_back(std::make_unique<HeadGroupCache>(*cache));
 }
 
 absl::Status Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {
-  const Strip& held = strip(kv_head);
+  const HeadGroupCache& held = cache(kv_head);
   return held.FillTask(kv_head - held.first_head(), params, task);
 }
 
 void Layer::FillAttention(int kv_head, bool searched, bool tail, host::AttentionTask* task) const {
-  const Strip& held = strip(kv_head);
+  const HeadGroupCache& held = cache(kv_head);
   held.FillAttention(kv_head - held.first_head(), searched, tail, task);
 }
 
 absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places) {
   int64_t gone = 0;
-  for (int h = 0; h < num_heads(); ++h) gone += strip(h).size() - static_cast<int64_t>(places[h].size());
+  for (int h = 0; h < num_heads(); ++h) gone += cache(h).size() - static_cast<int64_t>(places[h].size());
   if (gone == 0) return 0;
   const std::shared_ptr<const LayerCodecs> old = codecs();
   std::shared_ptr<const LayerCodecs> chosen;  // one set for all heads, for the queries that the old ones were made for
-  std::vector<std::unique_ptr<Strip>> kept;
+  std::vector<std::unique_ptr<HeadGroupCache>> kept;
   Staging staging;
   for (int h = 0; h < num_heads(); ++h) {
     const auto count = static_cast<int64_t>(places[h].size());
-    Strip& one = *kept.emplace_back(std::make_unique<Strip>(context_, layer_, h));
+    HeadGroupCache& one = *kept.emplace_back(std::make_unique<HeadGroupCache>(context_, layer_, h));
     if (one.WantsCodecs(count) && chosen == nullptr) {
       auto made = context_->transforms.Of(layer_, length_, old == nullptr ? nullptr : old->queries);
       if (!made.ok()) return made.status();
       chosen = *std::move(made);
     }
     if (one.WantsCodecs(count)) one.ChooseCodecs(chosen);
-    one.PlanKeep(strip(h), places[h], &staging);
+    one.PlanKeep(cache(h), places[h], &staging);
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
   staging.Install();
   for (int h = 0; h < num_heads(); ++h) {
-    if (absl::Status s = kept[h]->CommitKeep(strip(h), places[h]); !s.ok()) return s;
+    if (absl::Status s = kept[h]->CommitKeep(cache(h), places[h]); !s.ok()) return s;
   }
   if (absl::Status s = StopStatus(); !s.ok()) return s;
-  strips_ = std::move(kept);
+  caches_ = std::move(kept);
   ++cuts_;
   JudgeDue(0);
   return gone;
@@ -267,8 +267,8 @@ absl::Status Layer::EvictByItself(Cuts* cuts) {
 }
 
 bool Layer::Outgrown() const {
-  return std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
-    const CodeStore& codes = strip->codes();
+  return std::any_of(caches_.begin(), caches_.end(), [this](const auto& cache) {
+    const CodeStore& codes = cache->codes();
     return codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_);
   });
 }
@@ -276,8 +276,8 @@ bool Layer::Outgrown() const {
 bool Layer::WantsReencoding(int64_t appended) const {
   if (!keeps_all_keys()) return false;
   if (appended <= kStepTokens) return Outgrown();
-  return std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
-    const CodeStore& codes = strip->codes();
+  return std::any_of(caches_.begin(), caches_.end(), [this](const auto& cache) {
+    const CodeStore& codes = cache->codes();
     return codes.visible() > 0 && context_->transforms.Doubled(*codes.codecs(), length_);
   });
 }
@@ -285,8 +285,8 @@ bool Layer::WantsReencoding(int64_t appended) const {
 void Layer::JudgeDue(int64_t appended) {
   constexpr int64_t kFar = 5;  // a fifth of the length: what the reencoder may lag behind while decoding
   if (!keeps_all_keys() || !Outgrown()) return NotDue();
-  const bool far = std::any_of(strips_.begin(), strips_.end(), [this](const auto& strip) {
-    const CodeStore& codes = strip->codes();
+  const bool far = std::any_of(caches_.begin(), caches_.end(), [this](const auto& cache) {
+    const CodeStore& codes = cache->codes();
     return codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_ - length_ / kFar);
   });
   if (far || appended > kStepTokens) due_.store(true, std::memory_order_relaxed);
@@ -299,7 +299,7 @@ bool Layer::Refittable() const {
   return keeps_all_keys() && TraitsOf(codec.name).needs_profile && !codec.query_position;
 }
 
-bool Layer::Asked(int64_t position, const float* queries) const {
+bool Layer::RecordQueries(int64_t position, const float* queries) const {
   if (!keeps_all_keys()) return false;
   const QueryWindow::Added added = queries_.Add(position, queries);
   if (added.refused) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
@@ -307,37 +307,37 @@ bool Layer::Asked(int64_t position, const float* queries) const {
 }
 
 std::shared_ptr<const LayerCodecs> Layer::codecs() const {
-  for (const auto& strip : strips_) {
-    if (strip->codes().codecs() != nullptr) return strip->codes().codecs();
+  for (const auto& cache : caches_) {
+    if (cache->codes().codecs() != nullptr) return cache->codes().codecs();
   }
   return nullptr;
 }
 
 std::vector<CodeStore> Layer::NewCodes(const std::shared_ptr<const LayerCodecs>& codecs) const {
   std::vector<CodeStore> next;
-  for (const auto& strip : strips_) {
-    next.push_back(strip->codes().Empty());
+  for (const auto& cache : caches_) {
+    next.push_back(cache->codes().Empty());
     next.back().Choose(codecs);
   }
   return next;
 }
 
 absl::Status Layer::GrowFromStored(int64_t most, std::vector<CodeStore>* next) const {
-  for (size_t i = 0; i < strips_.size(); ++i) {
-    if (absl::Status s = strips_[i]->GrowFromStored(most, &(*next)[i]); !s.ok()) return s;
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    if (absl::Status s = caches_[i]->GrowFromStored(most, &(*next)[i]); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
 bool Layer::Ready(const std::vector<CodeStore>& next) const {
-  for (size_t i = 0; i < strips_.size(); ++i) {
-    if (next[i].visible() < strips_[i]->codes().visible()) return false;
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    if (next[i].visible() < caches_[i]->codes().visible()) return false;
   }
   return true;
 }
 
 void Layer::Swap(std::vector<CodeStore>* next) {
-  for (size_t i = 0; i < strips_.size(); ++i) std::swap(*strips_[i]->mutable_codes(), (*next)[i]);
+  for (size_t i = 0; i < caches_.size(); ++i) std::swap(*caches_[i]->mutable_codes(), (*next)[i]);
   JudgeDue(0);
 }
 
@@ -345,7 +345,7 @@ bool Layer::CopyStored(int64_t position, int64_t count, float* keys, float* valu
   const Geometry& g = context_->config.geometry;
   const int64_t stride = int64_t{g.num_kv_heads} * g.head_dim;
   for (int h = 0; h < g.num_kv_heads; ++h) {
-    const Strip& held = strip(h);
+    const HeadGroupCache& held = cache(h);
     const int64_t place = held.PlaceOf(position);
     if (held.PlaceOf(position + count) - place != count) return false;
     held.CopyFloats(h - held.first_head(), place, count, keys + h * g.head_dim,
@@ -356,7 +356,7 @@ bool Layer::CopyStored(int64_t position, int64_t count, float* keys, float* valu
 
 absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std::string* keys,
                            std::string* values) const {
-  const Strip& held = strip(kv_head);
+  const HeadGroupCache& held = cache(kv_head);
   std::vector<int64_t> places(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
     if (i % kTokensBetweenLooks == 0 && StopRequested()) return StopStatus();
@@ -376,26 +376,26 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
 
 int64_t Layer::code_bytes() const {
   int64_t total = 0;
-  for (const auto& strip : strips_) total += strip->code_bytes();
+  for (const auto& cache : caches_) total += cache->code_bytes();
   return total;
 }
 
 int64_t Layer::store_bytes() const {
   int64_t total = 0;
-  for (const auto& strip : strips_) total += strip->store_bytes();
+  for (const auto& cache : caches_) total += cache->store_bytes();
   return total;
 }
 
 void Layer::Publish() try {
-  std::vector<StripFacts> parted;  // goes after the lock
+  std::vector<HeadGroupFacts> parted;  // goes after the lock
   const LayerTotals totals = {length_, code_bytes(), store_bytes()};
   const std::lock_guard<std::mutex> lock(told_mutex_);
   told_ = totals;
-  if (strips_told_.size() != strips_.size()) {
+  if (strips_told_.size() != caches_.size()) {
     parted.swap(strips_told_);
-    strips_told_.resize(strips_.size());
+    strips_told_.resize(caches_.size());
   }
-  for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->Tell(&strips_told_[i]);
+  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->Tell(&strips_told_[i]);
 } catch (const std::bad_alloc&) {  // told with the next change
 }
 
@@ -408,8 +408,8 @@ HeadFacts Layer::facts(int kv_head) const {
   HeadFacts facts;
   const std::lock_guard<std::mutex> lock(told_mutex_);
   facts.length = told_.length;
-  facts.strip = strips_told_[strips_told_.size() == 1 ? 0 : kv_head];
-  const auto& low = facts.strip.low;
+  facts.cache = strips_told_[strips_told_.size() == 1 ? 0 : kv_head];
+  const auto& low = facts.cache.low;
   if (low != nullptr) facts.low_rank = &(*low)[low->size() == 1 ? 0 : kv_head];
   return facts;
 }

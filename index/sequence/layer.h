@@ -1,5 +1,5 @@
-// One layer of one sequence: its length and its strips (strip.h), one of all heads until tokens are evicted and one a
-// head from then on, and how they change together.
+// One layer of one sequence: its length and its caches (head_group_cache.h), one of all heads until tokens are evicted
+// and one a head from then on, and how they change together.
 #ifndef SEINE_INDEX_SEQUENCE_LAYER_H_
 #define SEINE_INDEX_SEQUENCE_LAYER_H_
 
@@ -19,8 +19,8 @@
 #include "index/index.h"
 #include "index/retrieval/query_window.h"
 #include "index/sequence/fair_mutex.h"
+#include "index/sequence/head_group_cache.h"
 #include "index/sequence/layer_facts.h"
-#include "index/sequence/strip.h"
 
 namespace seine {
 
@@ -34,8 +34,8 @@ class Layer {
 
   FairMutex& mutex() const { return mutex_; }
   int64_t length() const { return length_; }
-  bool evicted() const { return !strips_[0]->whole(); }
-  const Strip& strip(int kv_head) const { return evicted() ? *strips_[kv_head] : *strips_[0]; }
+  bool evicted() const { return !caches_[0]->whole(); }
+  const HeadGroupCache& cache(int kv_head) const { return evicted() ? *caches_[kv_head] : *caches_[0]; }
 
   // Index::Append for views that are checked but for their position. `values` is empty unless they are stored. Evicts
   // where the index does that by itself. A failure has changed nothing.
@@ -51,7 +51,7 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
-  // One KV head's search over the zone, which must not be empty, in places (strip.h). RESOURCE_EXHAUSTED.
+  // One KV head's search over the zone, which must not be empty, in places (head_group_cache.h). RESOURCE_EXHAUSTED.
   absl::Status FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
 
   // One KV head's stored rows and what of them is dense: all, where its zone was not searched. `tail`: and the zone's
@@ -84,7 +84,7 @@ class Layer {
   int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
   // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
   std::shared_ptr<const LayerCodecs> codecs() const;
-  // New codes for every strip, with these codecs; then brings them up to `most` keys each nearer to the layer's zones
+  // New codes for every cache, with these codecs; then brings them up to `most` keys each nearer to the layer's zones
   // (RESOURCE_EXHAUSTED: no memory for all of these; UNAVAILABLE: the device is lost) until they are ready to be
   // swapped in.
   std::vector<CodeStore> NewCodes(const std::shared_ptr<const LayerCodecs>& codecs) const;
@@ -101,7 +101,7 @@ class Layer {
   // Keeps a step's queries [num_q_heads, head_dim], asked at `position`, for whoever measures them; not where the keys
   // are not kept beside which they would be measured. True: it is time for the reencoder to hold the codes against
   // them. Needs no mutex.
-  bool Asked(int64_t position, const float* queries) const;
+  bool RecordQueries(int64_t position, const float* queries) const;
   // Keeps the queries asked at the last token, where scorers are to look at them.
   void KeepQueries(const float* queries) const;
 
@@ -145,10 +145,10 @@ class Layer {
   struct Before {
     int64_t length = 0;
     bool due = false;
-    std::vector<Strip> strips;
+    std::vector<HeadGroupCache> caches;
     std::optional<KeptQueries::Staged> queries;  // nullopt: they do not change before all is taken
   };
-  Before Remember(bool strips, bool queries) const;
+  Before Remember(bool caches, bool queries) const;
   void GoBackTo(const Before& before);
   // For codes that have changed, or `appended` tokens that have come.
   void JudgeDue(int64_t appended);
@@ -182,10 +182,10 @@ class Layer {
   std::atomic<bool> queued_{false};
   mutable QueryWindow queries_;
   mutable KeptQueries kept_queries_;
-  std::vector<std::unique_ptr<Strip>> strips_;  // one, or [num_kv_heads]
-  mutable std::mutex told_mutex_;               // held for a copy, and no other under it
-  LayerTotals told_;                            // guarded by told_mutex_
-  std::vector<StripFacts> strips_told_;         // guarded by told_mutex_
+  std::vector<std::unique_ptr<HeadGroupCache>> caches_;  // one, or [num_kv_heads]
+  mutable std::mutex told_mutex_;                        // held for a copy, and no other under it
+  LayerTotals told_;                                     // guarded by told_mutex_
+  std::vector<HeadGroupFacts> strips_told_;              // guarded by told_mutex_
 };
 
 }  // namespace seine

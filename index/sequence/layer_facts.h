@@ -12,8 +12,8 @@
 
 namespace seine {
 
-// Facts of a strip; what they say of a head goes for each of its heads.
-struct StripFacts {
+// Facts of a cache; what they say of a head goes for each of its heads.
+struct HeadGroupFacts {
   int64_t size = 0;
   int64_t zone_keys = 0, segments = 0;
   int64_t head_code_bytes = 0, head_store_bytes = 0;
@@ -29,8 +29,8 @@ struct LayerTotals {
 // One head's.
 struct HeadFacts {
   int64_t length = 0;  // of the layer
-  StripFacts strip;
-  const LowRankStore* low_rank = nullptr;  // in `strip`
+  HeadGroupFacts cache;
+  const LowRankStore* low_rank = nullptr;  // in `cache`
 };
 
 }  // namespace seine

@@ -11,9 +11,9 @@ namespace seine {
 
 absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
   for (int h = 0; h < std::min(num_heads(), static_cast<int>(given.scores.size())); ++h) {
-    if (static_cast<int64_t>(given.scores[h].size()) == strip(h).size()) continue;
+    if (static_cast<int64_t>(given.scores[h].size()) == cache(h).size()) continue;
     return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: ", given.scores[h].size(),
-                                                   " for a KV head that holds ", strip(h).size(), " tokens"));
+                                                   " for a KV head that holds ", cache(h).size(), " tokens"));
   }
   return absl::OkStatus();
 }
@@ -43,7 +43,7 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   input->filters = given.filters;
   storage->heads.resize(num_heads());
   for (int h = 0; h < num_heads(); ++h) {
-    const Strip& held = strip(h);
+    const HeadGroupCache& held = cache(h);
     absl::StatusOr<HeadTokens> tokens = held.Tokens(h - held.first_head(), &storage->heads[h]);
     if (!tokens.ok()) return tokens.status();
     input->heads.push_back(*tokens);
@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
     if (absl::Status s = CheckSizes(given); !s.ok()) return s;
     std::vector<std::vector<uint32_t>> all(num_heads());
     for (int h = 0; h < num_heads(); ++h) {
-      all[h].resize(strip(h).size());
+      all[h].resize(cache(h).size());
       std::iota(all[h].begin(), all[h].end(), 0u);
     }
     return all;
@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
 bool Layer::KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const {
   if (length_ <= scorer.kept_prompt()) return true;
   std::vector<int64_t> counts;
-  for (int h = 0; h < num_heads(); ++h) counts.push_back(strip(h).size());
+  for (int h = 0; h < num_heads(); ++h) counts.push_back(cache(h).size());
   const BudgetScope scope{.layer = layer_,
                           .num_layers = context_->config.geometry.num_layers,
                           .length = length_,

@@ -44,7 +44,7 @@ SubspaceInfo::Learning LearningOf(const OjaStats& stats) {
 absl::StatusOr<LayerBases> Layer::Bases() const {
   LayerBases bases;
   for (int h = 0; h < num_heads(); ++h) {
-    const LowRankStore& low = *strip(h).low_rank(h - strip(h).first_head());
+    const LowRankStore& low = *cache(h).low_rank(h - cache(h).first_head());
     std::optional<Basis> keys = low.key_basis(), values = low.value_basis();
     if (!keys || !values) {
       return absl::FailedPreconditionError(
@@ -57,13 +57,13 @@ absl::StatusOr<LayerBases> Layer::Bases() const {
 }
 
 absl::Status Layer::SetBases(const LayerBases& bases) {
-  std::vector<std::vector<LowRankStore>> next(strips_.size());  // of every head, so that all change or none does
+  std::vector<std::vector<LowRankStore>> next(caches_.size());  // of every head, so that all change or none does
   for (int h = 0; h < num_heads(); ++h) {
     std::vector<LowRankStore>& of_strip = next[evicted() ? h : 0];
-    of_strip.push_back(*strip(h).low_rank(h - strip(h).first_head()));
+    of_strip.push_back(*cache(h).low_rank(h - cache(h).first_head()));
     if (absl::Status s = of_strip.back().SetBases(bases.keys[h], bases.values[h]); !s.ok()) return s;
   }
-  for (size_t i = 0; i < strips_.size(); ++i) strips_[i]->SetLowRank(std::move(next[i]));
+  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->SetLowRank(std::move(next[i]));
   return absl::OkStatus();
 }
 
@@ -102,14 +102,14 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
     return absl::OutOfRangeError(
         absl::StrCat("end: ", end, " is beyond the layer, which holds ", held.length(), " tokens"));
   }
-  const Strip& strip = held.strip(kv_head);
+  const HeadGroupCache& cache = held.cache(kv_head);
   std::vector<int64_t> places;
   positions->clear();
-  for (int64_t place = strip.PlaceOf(begin); place < strip.PlaceOf(end); ++place) {
+  for (int64_t place = cache.PlaceOf(begin); place < cache.PlaceOf(end); ++place) {
     places.push_back(place);
-    positions->push_back(strip.position(place));
+    positions->push_back(cache.position(place));
   }
-  strip.Gather(kv_head - strip.first_head(), places, keys, values);
+  cache.Gather(kv_head - cache.first_head(), places, keys, values);
   return StopStatus();
 }
 

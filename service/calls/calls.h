@@ -82,7 +82,8 @@ class DecodeSession {
   void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response, const std::function<void()>& announce);
 
  private:
-  absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response, const Meanwhile& meanwhile);
+  absl::Status TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                       const ProgressCallback& progress);
   template <typename Search, typename Answers>
   void Answer(Search search, Answers* answers);  // of every item, also where there is no memory to search
 

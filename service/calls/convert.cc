@@ -56,14 +56,14 @@ absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view
   if (settings.has_rho()) search->rho = settings.rho();
   if (settings.has_softmax_scale()) search->softmax_scale = settings.softmax_scale();
   const std::string path = absl::StrCat(prefix, ".retrieval.");
-  if (auto s = Down(settings.coarse(), v1::Coarse_IsValid, path + "coarse", &search->coarse); !s.ok()) return s;
-  if (auto s = Down(settings.scope(), v1::Scope_IsValid, path + "scope", &search->scope); !s.ok()) return s;
-  return Down(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->reduce);
+  if (auto s = FromWire(settings.coarse(), v1::Coarse_IsValid, path + "coarse", &search->coarse); !s.ok()) return s;
+  if (auto s = FromWire(settings.scope(), v1::Scope_IsValid, path + "scope", &search->scope); !s.ok()) return s;
+  return FromWire(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->reduce);
 }
 
 // Frequencies of an index's own statement of RoPE. `head_dim` may be wrong still; then the index refuses it.
 absl::Status RopeFrom(const v1::Rope& wire, int head_dim, const std::string& field, Rope* rope) {
-  if (auto s = Down(wire.style(), v1::RopeStyle_IsValid, field + ".style", &rope->style); !s.ok()) return s;
+  if (auto s = FromWire(wire.style(), v1::RopeStyle_IsValid, field + ".style", &rope->style); !s.ok()) return s;
   if (wire.config_json().empty()) {
     if (wire.inv_freq().empty()) return FieldError("NOT_GIVEN", field, "give inv_freq or config_json");
     rope->inv_freq.assign(wire.inv_freq().begin(), wire.inv_freq().end());
@@ -85,7 +85,7 @@ absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Ge
   const std::string field = absl::StrCat(prefix, ".geometry.dtype");
   if (wire.dtype() == v1::D_TYPE_UNSPECIFIED) return FieldError("UNKNOWN_DTYPE", field, "not given");
   if (wire.dtype() == v1::D_TYPE_INT32) return FieldError("UNKNOWN_DTYPE", field, "keys are of a float type");
-  if (auto s = Down(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype); !s.ok()) return s;
+  if (auto s = FromWire(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype); !s.ok()) return s;
   if (!wire.has_rope()) return absl::OkStatus();
   return RopeFrom(wire.rope(), wire.head_dim(), absl::StrCat(prefix, ".geometry.rope"), &geometry->rope);
 }
@@ -135,11 +135,6 @@ absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Pro
   return TakeRope(*codec.profile, prefix + ".codec.profile", &config->geometry);
 }
 
-void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor) {
-  tensor->set_dtype(dtype);
-  tensor->mutable_shape()->Assign(shape.begin(), shape.end());
-}
-
 // Rows of at most `width` entries as one [rows, width] tensor; what a row lacks is `padding`.
 template <typename T>
 void SetRows(v1::DType dtype, const std::vector<std::vector<T>>& rows, int sets, int width, T padding,
@@ -157,9 +152,14 @@ void SetRows(v1::DType dtype, const std::vector<std::vector<T>>& rows, int sets,
 
 }  // namespace
 
+void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor) {
+  tensor->set_dtype(dtype);
+  tensor->mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
 const FieldNames kSpecNames = kSpecNamePairs;
 
-v1::DType ToProto(DType dtype) { return Up<v1::DType>(dtype); }
+v1::DType ToProto(DType dtype) { return ToWire<v1::DType>(dtype); }
 
 absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles) {
   IndexConfig config;
@@ -174,10 +174,10 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   if (spec.codec().has_seed()) config.codec.seed = spec.codec().seed();
   if (spec.codec().has_centre_window()) config.codec.centre_tokens = spec.codec().centre_window();
   const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
-  if (auto s = Down(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
+  if (auto s = FromWire(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
   if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
   if (config.search.coarse == Coarse::kCollision && spec.codec().centre() == 0) config.codec.centre = Centre::kNone;
-  if (auto s = Down(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
+  if (auto s = FromWire(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
   config.memory_limit_bytes = spec.memory_limit_bytes();
   config.model = spec.model();
   if (auto s = CodecFrom(spec, std::string(prefix), profiles, &config); !s.ok()) return s;
@@ -211,7 +211,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   geometry->set_head_dim(config.geometry.head_dim);
   geometry->set_dtype(ToProto(config.geometry.dtype));
   if (const Rope& rope = config.geometry.rope; rope.stated()) {
-    geometry->mutable_rope()->set_style(Up<v1::RopeStyle>(rope.style));
+    geometry->mutable_rope()->set_style(ToWire<v1::RopeStyle>(rope.style));
     geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
   }
   auto* zones = spec->mutable_zones();
@@ -222,7 +222,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   auto* codec = spec->mutable_codec();
   codec->set_name(config.codec.name);
   codec->set_seed(config.codec.seed);
-  codec->set_centre(Up<v1::Centre>(config.codec.centre));
+  codec->set_centre(ToWire<v1::Centre>(config.codec.centre));
   codec->set_centre_window(config.codec.centre_tokens);
   if (TraitsOf(config.codec.name).needs_profile) {
     codec->set_profile(config.codec.profile_name);
@@ -234,12 +234,12 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   retrieval->set_top_k(config.search.top_k);
   retrieval->set_beta(config.search.beta);
   retrieval->set_refine(config.search.refine);
-  retrieval->set_coarse(Up<v1::Coarse>(config.search.coarse));
+  retrieval->set_coarse(ToWire<v1::Coarse>(config.search.coarse));
   retrieval->set_rho(config.search.rho);
-  retrieval->set_scope(Up<v1::Scope>(config.search.scope));
-  retrieval->set_gqa_reduce(Up<v1::GqaReduce>(config.search.reduce));
+  retrieval->set_scope(ToWire<v1::Scope>(config.search.scope));
+  retrieval->set_gqa_reduce(ToWire<v1::GqaReduce>(config.search.reduce));
   retrieval->set_softmax_scale(config.search.softmax_scale);
-  spec->set_kv_store(Up<v1::KvStore>(config.kv_store));
+  spec->set_kv_store(ToWire<v1::KvStore>(config.kv_store));
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
   spec->set_model(config.model);
   if (config.eviction) ToProto(*config.eviction, spec->mutable_eviction());
@@ -273,8 +273,8 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     params.recall_target = selector.recall_target();
   }
   if (selector.has_refine()) params.refine = selector.refine();
-  if (auto s = Down(selector.scope(), v1::Scope_IsValid, "selector.scope", &params.scope); !s.ok()) return s;
-  if (auto s = Down(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.reduce); !s.ok())
+  if (auto s = FromWire(selector.scope(), v1::Scope_IsValid, "selector.scope", &params.scope); !s.ok()) return s;
+  if (auto s = FromWire(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.reduce); !s.ok())
     return s;
   if (selector.exact()) {
     if (config.kv_store == KvStore::kNone) {
@@ -297,84 +297,10 @@ absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, co
   return params;
 }
 
-void ToProto(const Index& index, v1::IndexInfo* info) {
-  const IndexStats stats = index.stats();
-  ToProto(index.config(), info->mutable_spec());
-  info->set_num_sequences(stats.num_sequences);
-  info->set_code_bytes(stats.code_bytes);
-  info->set_store_bytes(stats.store_bytes);
-  info->set_query_bytes(stats.query_bytes);
-  info->set_reencoded_layers(stats.reencoded_layers);
-  info->set_reencoded_keys(stats.reencoded_keys);
-  info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);
-  info->set_queries_not_kept(stats.queries_not_kept);
-  info->set_evictions(stats.evictions);
-  info->set_evicted_tokens(stats.evicted_tokens);
-}
-
-void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {
-  info->mutable_handle()->set_index(index_name);
-  info->mutable_handle()->set_id(sequence.handle.id);
-  info->mutable_handle()->set_generation(sequence.handle.generation);
-  info->mutable_layer_tokens()->Assign(sequence.layer_tokens.begin(), sequence.layer_tokens.end());
-  info->set_code_bytes(sequence.code_bytes);
-  info->set_store_bytes(sequence.store_bytes);
-}
-
-void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
-  out->set_num_tokens(head.num_tokens);
-  out->set_num_retained(head.num_retained);
-  out->set_zone_begin(head.zone_begin);
-  out->set_zone_end(head.zone_end);
-  out->set_num_segments(head.num_segments);
-  out->set_code_bytes(head.code_bytes);
-  out->set_store_bytes(head.store_bytes);
-  out->set_bytes_per_key(head.bytes_per_key);
-  out->set_codec(head.codec);
-  out->set_coarse(head.coarse);
-  out->set_centre(head.centre);
-  out->set_coarse_bytes(head.layout.coarse_bytes);
-  out->set_fine_bytes(head.layout.fine_bytes);
-  out->set_profile(head.profile);
-  out->set_coarse_bits(head.coarse_bits);
-  out->set_total_bits(head.total_bits);
-  if (head.horizon > 0) out->set_horizon(head.horizon);
-  if (head.position >= 0) out->set_position(head.position);
-  out->set_query_moments(head.query_moments);
-  if (head.predicted_loss) out->set_predicted_loss(*head.predicted_loss);
-  if (head.subspace) ToProto(*head.subspace, out->mutable_subspace());
-  if (head.lambda.empty()) return;
-  SetTensor(v1::D_TYPE_FLOAT32, {static_cast<int64_t>(head.lambda.size())}, out->mutable_lambda());
-  out->mutable_lambda()->set_raw(head.lambda.data(), head.lambda.size() * sizeof(float));
-}
-
-void ToProto(const Profile& profile, v1::MeasureProfileResponse* out) {
-  const LayerProfile& layer = profile.layers[0];
-  out->set_key_tokens(profile.key_tokens);
-  out->set_query_tokens(profile.query_tokens);
-  const auto set = [out](const auto& heads, auto mutable_tensor) {
-    if (heads.empty()) return;  // values that are not kept
-    const std::vector<double> values = Flatten(heads);
-    const std::vector<float> singles(values.begin(), values.end());
-    const auto count = static_cast<int64_t>(heads.size());
-    v1::Tensor* tensor = (out->*mutable_tensor)();
-    SetTensor(v1::D_TYPE_FLOAT32, {count, static_cast<int64_t>(singles.size()) / count}, tensor);
-    tensor->set_raw(singles.data(), singles.size() * sizeof(float));
-  };
-  using Response = v1::MeasureProfileResponse;
-  set(layer.q_mean, &Response::mutable_q_mean);
-  set(layer.q_moment, &Response::mutable_q_moment);
-  set(layer.k_mean, &Response::mutable_k_mean);
-  set(layer.k_moment, &Response::mutable_k_moment);
-  set(layer.k_residual, &Response::mutable_k_residual);
-  set(layer.v_mean, &Response::mutable_v_mean);
-  set(layer.v_moment, &Response::mutable_v_moment);
-}
-
 void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
   if (answer.path == Path::kDense) width = 0;
-  out->set_path(Up<v1::Path>(answer.path));
+  out->set_path(ToWire<v1::Path>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_zone_begin(answer.dense_begin);
   out->set_zone_end(answer.dense_end);
@@ -397,7 +323,7 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
 
 void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
-  out->set_path(Up<v1::Path>(answer.path));
+  out->set_path(ToWire<v1::Path>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_attended_tokens(answer.attended_tokens);
   out->set_tail(answer.tail);

@@ -3,6 +3,8 @@
 #ifndef SEINE_SERVICE_CALLS_CONVERT_H_
 #define SEINE_SERVICE_CALLS_CONVERT_H_
 
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,6 +36,8 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
 absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config);
 
 // The message has every field overwritten; buffers that it holds are used again.
+// Type and shape; the bytes are set by the caller.
+void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor);
 void ToProto(const Index& index, v1::IndexInfo* info);
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info);
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out);

@@ -44,11 +44,12 @@ absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field
   if (wire.has_future()) scorer->future = wire.future();
   if (wire.has_epsilon()) scorer->epsilon = wire.epsilon();
   if (wire.has_value_norms()) scorer->value_norms = wire.value_norms();
-  if (auto s = Down(wire.anchor(), v1::Anchor_IsValid, field + ".anchor", &scorer->anchor); !s.ok()) return s;
-  if (auto s = Down(wire.similarity(), v1::Similarity_IsValid, field + ".similarity", &scorer->similarity); !s.ok()) {
+  if (auto s = FromWire(wire.anchor(), v1::Anchor_IsValid, field + ".anchor", &scorer->anchor); !s.ok()) return s;
+  if (auto s = FromWire(wire.similarity(), v1::Similarity_IsValid, field + ".similarity", &scorer->similarity);
+      !s.ok()) {
     return s;
   }
-  return Down(wire.metric(), v1::Metric_IsValid, field + ".metric", &scorer->metric);
+  return FromWire(wire.metric(), v1::Metric_IsValid, field + ".metric", &scorer->metric);
 }
 
 absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget) {
@@ -61,7 +62,7 @@ absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, Budget
   }
   if (wire.has_safeguard()) budget->safeguard = wire.safeguard();
   if (wire.has_beta()) budget->beta = wire.beta();
-  return Down(wire.heads(), v1::HeadBudget_IsValid, field + ".heads", &budget->heads);
+  return FromWire(wire.heads(), v1::HeadBudget_IsValid, field + ".heads", &budget->heads);
 }
 
 absl::Status KeepFrom(const v1::Keep& wire, const std::string& field, KeepConfig* keep) {
@@ -96,11 +97,11 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   v1::ScorerSettings* wire = out->mutable_scorer();
   wire->set_name(scorer.name);
   if (scorer.name == "keydiff") {
-    wire->set_anchor(Up<v1::Anchor>(scorer.anchor));
-    wire->set_similarity(Up<v1::Similarity>(scorer.similarity));
+    wire->set_anchor(ToWire<v1::Anchor>(scorer.anchor));
+    wire->set_similarity(ToWire<v1::Similarity>(scorer.similarity));
   }
   const bool windowed = scorer.name == "windowed_manifoldkv";
-  if (windowed || scorer.name == "manifoldkv") wire->set_metric(Up<v1::Metric>(scorer.metric));
+  if (windowed || scorer.name == "manifoldkv") wire->set_metric(ToWire<v1::Metric>(scorer.metric));
   if (windowed) wire->set_window(scorer.window);
   if (scorer.name == "hybrid") wire->set_lambda(scorer.lambda);
   if (scorer.name == "snapkv") {
@@ -115,7 +116,7 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
     wire->set_value_norms(scorer.value_norms);
   }
   out->mutable_budget()->set_tokens(eviction.budget.tokens);
-  out->mutable_budget()->set_heads(Up<v1::HeadBudget>(eviction.budget.heads));
+  out->mutable_budget()->set_heads(ToWire<v1::HeadBudget>(eviction.budget.heads));
   out->mutable_budget()->set_safeguard(eviction.budget.safeguard);
   out->mutable_budget()->set_beta(eviction.budget.beta);
   out->mutable_keep()->set_sinks(eviction.keep.sinks);

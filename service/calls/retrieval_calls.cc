@@ -145,16 +145,16 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
   AnnouncingMoment moment;
-  Meanwhile meanwhile;
+  ProgressCallback progress;
   if (request.announce()) {
-    meanwhile = [&](int left) {
+    progress = [&](int left) {
       if (!moment.Come(Clock::now(), left)) return;
       const Stopwatch announcing;
       announce();
       announcing_us = announcing.microseconds();
     };
   }
-  const absl::Status status = TryStep(request, response, meanwhile);
+  const absl::Status status = TryStep(request, response, progress);
   if (!status.ok()) {
     response->Clear();
     ToProto(status, response->mutable_status());
@@ -180,7 +180,7 @@ void DecodeSession::Answer(Search search, Answers* answers) {
 // The settings are checked before anything is appended: a step that fails as a whole has changed nothing. What fails
 // from then on is said of the append or the item.
 absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
-                                    const Meanwhile& meanwhile) {
+                                    const ProgressCallback& progress) {
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
@@ -194,9 +194,9 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
     if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));
   }
   if (attention != nullptr) {
-    Answer([&](auto* answers) { retriever_.Attend(answers, meanwhile).IgnoreError(); }, response->mutable_attended());
+    Answer([&](auto* answers) { retriever_.Attend(answers, progress).IgnoreError(); }, response->mutable_attended());
   } else {
-    Answer([&](auto* answers) { retriever_.Retrieve(answers, meanwhile).IgnoreError(); }, response->mutable_answers());
+    Answer([&](auto* answers) { retriever_.Retrieve(answers, progress).IgnoreError(); }, response->mutable_answers());
   }
   return absl::OkStatus();
 }

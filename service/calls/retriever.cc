@@ -119,19 +119,19 @@ absl::Status Retriever::AnswerAll(google::protobuf::RepeatedPtrField<Answer>* an
 }
 
 absl::Status Retriever::Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers,
-                                 const Meanwhile& meanwhile) {
+                                 const ProgressCallback& progress) {
   return AnswerAll(
-      answers, [&](const Group& group) { return group.index->Retrieve(group.items, group.params, meanwhile); },
+      answers, [&](const Group& group) { return group.index->Retrieve(group.items, group.params, progress); },
       [this](const Group& group, const ItemAnswer& answer, v1::RetrieveAnswer* out) {
         ToProto(answer, group.sets(), group.params.top_k, with_scores_, out);
       });
 }
 
 absl::Status Retriever::Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers,
-                               const Meanwhile& meanwhile) {
+                               const ProgressCallback& progress) {
   return AnswerAll(
       answers,
-      [&](const Group& group) { return group.index->Attend(group.items, group.params, group.attention, meanwhile); },
+      [&](const Group& group) { return group.index->Attend(group.items, group.params, group.attention, progress); },
       [this](const Group& group, const AttendAnswer& answer, v1::AttendAnswer* out) {
         ToProto(answer, group.geometry(), out);
         if (!answer.status.ok() || !group.attention.with_positions) return;

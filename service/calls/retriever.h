@@ -25,10 +25,11 @@ class Retriever {
   // must live until they are answered; indexes are held until then, or until a Prepare fails. nullptr: the items are to
   // be retrieved, not attended.
   absl::Status Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
-  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `meanwhile`: kernels/backend.h. The
+  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `progress`: kernels/backend.h. The
   // search of an index that fails as a whole is said of each of its items, and returned besides.
-  absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers, const Meanwhile& meanwhile);
-  absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const Meanwhile& meanwhile);
+  absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers,
+                        const ProgressCallback& progress);
+  absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const ProgressCallback& progress);
   size_t size() const { return wrong_.size(); }  // items that Prepare took
   void Forget() { groups_.clear(); }             // lets go of the indexes
 

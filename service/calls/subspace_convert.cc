@@ -57,7 +57,7 @@ absl::Status SubspaceFrom(const v1::SubspaceSettings& wire, const std::string& f
                           SubspaceConfig* subspace) {
   subspace->key_rank = wire.key_rank();
   subspace->value_rank = wire.value_rank();
-  if (auto s = Down(wire.frame(), v1::KeyFrame_IsValid, field + ".frame", &subspace->frame); !s.ok()) return s;
+  if (auto s = FromWire(wire.frame(), v1::KeyFrame_IsValid, field + ".frame", &subspace->frame); !s.ok()) return s;
   if (wire.has_interval()) subspace->oja.interval = wire.interval();
   if (wire.has_learning_rate()) subspace->oja.learning_rate = wire.learning_rate();
   if (wire.has_max_gain()) subspace->oja.max_gain = wire.max_gain();
@@ -104,7 +104,7 @@ void ToProto(const LayerBases& bases, v1::LayerBases* out) {
   SetHeads(bases.values, out->mutable_values());
 }
 
-v1::KeyFrame ToProto(KeyFrame frame) { return Up<v1::KeyFrame>(frame); }
+v1::KeyFrame ToProto(KeyFrame frame) { return ToWire<v1::KeyFrame>(frame); }
 
 void ToProto(const SubspaceInfo& info, v1::SubspaceMetrics* out) {
   out->set_low_rank_tokens(info.low_rank_tokens);

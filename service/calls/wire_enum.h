@@ -14,13 +14,13 @@ constexpr bool Shifted(Wire wire, Plain plain) {
 }
 
 template <typename Wire, typename Plain>
-Wire Up(Plain plain) {
+Wire ToWire(Plain plain) {
   return static_cast<Wire>(static_cast<int>(plain) + 1);
 }
 
 // Sets *out unless the wire's value is 0. proto3 enums are open: a value from outside the enum arrives as a number.
 template <typename Wire, typename Plain>
-absl::Status Down(Wire wire, bool (*is_valid)(int), absl::string_view field, Plain* out) {
+absl::Status FromWire(Wire wire, bool (*is_valid)(int), absl::string_view field, Plain* out) {
   if (static_cast<int>(wire) == 0) return absl::OkStatus();
   if (!is_valid(wire))
     return FieldError("UNKNOWN_ENUM", field, absl::StrCat("no such value: ", static_cast<int>(wire)));

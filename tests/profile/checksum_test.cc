@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
-#include "profile/profile.h"
 #include "profile/io/tensor_writer.h"
+#include "profile/profile.h"
 #include "tests/profile/test_util.h"
 #include "tests/temp_folder.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "profile/rope.h"
 #include "profile/io/tensor_file.h"
+#include "profile/rope.h"
 #include "tests/temp_folder.h"
 
 namespace seine {

@@ -1,10 +1,10 @@
-// A strip whose zone is stored low-rank: what becomes so, and who reads it.
+// A cache whose zone is stored low-rank: what becomes so, and who reads it.
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <utility>
 
-#include "index/sequence/strip.h"
+#include "index/sequence/head_group_cache.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
@@ -21,16 +21,17 @@ absl::Status NoBuffer(const Backend& backend) {
 }  // namespace
 
 // A head's rows for a search, with the dense keys that it needs rebuilt.
-struct Strip::SearchedRows : LowRankTokens {
+struct HeadGroupCache::SearchedRows : LowRankTokens {
   std::vector<Buffer> dense;
 };
 
-int64_t Strip::LowEndAt(int64_t size) const {
+int64_t HeadGroupCache::LowEndAt(int64_t size) const {
   return context_->ZoneKeys(size) > 0 ? std::max(LowStart(), context_->ZoneEnd(size)) : LowStart();
 }
 
 // Rows of tokens that become low-rank come from the store, then from the input. Blocks end where update buffers do.
-absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
+absl::Status HeadGroupCache::StageLow(int64_t first_position, int64_t count, const uint8_t* keys,
+                                      const uint8_t* values) {
   staged_.clear();
   if (low_.empty()) return absl::OkStatus();
   const int64_t begin = LowStart(), added = LowEndAt(size_ + count) - begin;
@@ -64,7 +65,7 @@ absl::Status Strip::StageLow(int64_t first_position, int64_t count, const uint8_
   return absl::OkStatus();
 }
 
-void Strip::InstallLow() {
+void HeadGroupCache::InstallLow() {
   if (staged_.empty()) return;
   low_begin_ = LowStart() - low_[0].size();
   for (size_t h = 0; h < low_.size(); ++h) low_[h].Install(std::move(staged_[h]));
@@ -74,12 +75,12 @@ void Strip::InstallLow() {
   values_.Drop(low_begin_, low_end());
 }
 
-void Strip::SetLowRank(std::vector<LowRankStore> low) {
+void HeadGroupCache::SetLowRank(std::vector<LowRankStore> low) {
   low_ = std::move(low);
   LowRankChanged();
 }
 
-void Strip::LowRankChanged() {
+void HeadGroupCache::LowRankChanged() {
   if (low_.empty()) return;
   low_store_bytes_ = low_code_bytes_ = 0;
   for (const LowRankStore& low : low_) {
@@ -90,7 +91,7 @@ void Strip::LowRankChanged() {
   low_told_ = std::make_shared<const std::vector<LowRankStore>>(low_);
 }
 
-std::pair<size_t, size_t> Strip::LowAmong(absl::Span<const uint32_t> places) const {
+std::pair<size_t, size_t> HeadGroupCache::LowAmong(absl::Span<const uint32_t> places) const {
   if (low_.empty()) return {0, 0};
   const auto at = [&](int64_t place) {
     return static_cast<size_t>(std::lower_bound(places.begin(), places.end(), place) - places.begin());
@@ -98,7 +99,7 @@ std::pair<size_t, size_t> Strip::LowAmong(absl::Span<const uint32_t> places) con
   return {at(low_begin_), at(low_end())};
 }
 
-absl::Status Strip::KeepLow(const Strip& source, absl::Span<const uint32_t> places) {
+absl::Status HeadGroupCache::KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places) {
   if (low_.empty()) return absl::OkStatus();
   const auto [first, last] = source.LowAmong(places);
   std::vector<int64_t> low;
@@ -111,7 +112,7 @@ absl::Status Strip::KeepLow(const Strip& source, absl::Span<const uint32_t> plac
   return absl::OkStatus();
 }
 
-void Strip::ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const {
+void HeadGroupCache::ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const {
   const Geometry& g = context_->config.geometry;
   std::vector<int64_t> low;
   std::vector<int32_t> positions;
@@ -139,14 +140,14 @@ void Strip::ReadRows(int head, absl::Span<const int64_t> places, float* keys, fl
   }
 }
 
-void Strip::ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const {
+void HeadGroupCache::ReadRange(int head, int64_t begin, int64_t end, float* keys, float* values) const {
   std::vector<int64_t> places(end - begin);
   std::iota(places.begin(), places.end(), begin);
   ReadRows(head, places, keys, values);
 }
 
 // All rows as plain views, those that lie in chunks chunk by chunk.
-void Strip::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowRankTokens* tokens) const {
+void HeadGroupCache::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowRankTokens* tokens) const {
   const RowStore& store = of_values ? values_ : keys_;
   const auto add_chunks = [&](int64_t begin, int64_t end) {
     while (begin < end) {
@@ -169,7 +170,8 @@ void Strip::ViewRows(int head, bool of_values, LowRankStore::Reader reader, LowR
 }
 
 // Keys of dense tokens [begin, end), read at once into memory that the backend reads.
-absl::StatusOr<DenseRun> Strip::RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const {
+absl::StatusOr<DenseRun> HeadGroupCache::RebuildDense(int head, int64_t begin, int64_t end,
+                                                      std::vector<Buffer>* owner) const {
   const int64_t dim = context_->config.geometry.head_dim;
   owner->push_back(context_->backend->Allocate((end - begin) * dim * sizeof(float), MemorySpace::kStore));
   if (!owner->back()) return NoBuffer(*context_->backend);
@@ -179,7 +181,7 @@ absl::StatusOr<DenseRun> Strip::RebuildDense(int head, int64_t begin, int64_t en
 }
 
 // All rows of a head, one chunk each of keys and values, in memory that the backend reads.
-absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const {
+absl::Status HeadGroupCache::RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const {
   const Geometry& g = context_->config.geometry;
   Backend* const backend = context_->backend;
   const int chunk_tokens = std::max<int>(1, static_cast<int>(size_));
@@ -204,7 +206,8 @@ absl::Status Strip::RebuildTokens(int head, HeadStorage* storage, HeadTokens* to
   return StatusOf(*backend, backend->Rebuild(tasks.data(), static_cast<int>(tasks.size())));
 }
 
-void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
+void HeadGroupCache::GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys,
+                                   std::string* values) const {
   const Geometry& g = context_->config.geometry;
   std::vector<float> rows[2];
   if (keys != nullptr) rows[0].resize(places.size() * g.head_dim);
@@ -217,7 +220,7 @@ void Strip::GatherRebuilt(int head, absl::Span<const int64_t> places, std::strin
   }
 }
 
-absl::Status Strip::FillLowSearch(int head, bool with_dense, SearchTask* task) const {
+absl::Status HeadGroupCache::FillLowSearch(int head, bool with_dense, SearchTask* task) const {
   auto rows = std::make_shared<SearchedRows>();
   ViewRows(head, false, LowRankStore::Reader::kBackend, rows.get());
   const int64_t zone_begin = context_->config.zones.sink, zone_end = zone_begin + codes_.visible();
@@ -235,7 +238,7 @@ absl::Status Strip::FillLowSearch(int head, bool with_dense, SearchTask* task) c
   return absl::OkStatus();
 }
 
-void Strip::FillLowAttention(int head, host::AttentionTask* task) const {
+void HeadGroupCache::FillLowAttention(int head, host::AttentionTask* task) const {
   task->low = {low_begin_, low_end()};
   for (const auto& [of_values, out] : {std::pair{false, &task->low_keys}, std::pair{true, &task->low_values}}) {
     auto rows = std::make_shared<LowRankTokens>();

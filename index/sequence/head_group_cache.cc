@@ -1,5 +1,5 @@
-// Append, truncate and selection of one strip.
-#include "index/sequence/strip.h"
+// Append, truncate and selection of one cache.
+#include "index/sequence/head_group_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -49,12 +49,12 @@ std::vector<KeySums> MakeSums(const Context& context, int heads) {
 
 }  // namespace
 
-// Zone keys of a strip that is being extended: stored rows up to its old size, then the rows just given.
-class Strip::AppendedKeys : public KeySource {
+// Zone keys of a cache that is being extended: stored rows up to its old size, then the rows just given.
+class HeadGroupCache::AppendedKeys : public KeySource {
  public:
   // `input`: of the whole layer's heads.
-  AppendedKeys(const Strip* strip, const uint8_t* input, int64_t new_size)
-      : strip_(*strip), input_(input), new_size_(new_size) {}
+  AppendedKeys(const HeadGroupCache* cache, const uint8_t* input, int64_t new_size)
+      : strip_(*cache), input_(input), new_size_(new_size) {}
 
   ConstRows Rows(int head, int64_t key, int64_t* count) const override {
     const Context& context = *strip_.context_;
@@ -90,20 +90,20 @@ class Strip::AppendedKeys : public KeySource {
     return {rebuilt_.back().get(), static_cast<size_t>(context.row_bytes()), dtype};
   }
 
-  const Strip& strip_;
+  const HeadGroupCache& strip_;
   const uint8_t* const input_;
   const int64_t new_size_;
   mutable std::vector<std::unique_ptr<uint8_t[]>> rebuilt_;  // for as long as the source lives
 };
 
-int64_t Strip::store_bytes() const {
+int64_t HeadGroupCache::store_bytes() const {
   return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
          low_store_bytes_;
 }
 
-int64_t Strip::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
+int64_t HeadGroupCache::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
 
-void Strip::Tell(StripFacts* facts) const {
+void HeadGroupCache::Tell(HeadGroupFacts* facts) const {
   facts->size = size_;
   facts->zone_keys = codes_.visible();
   facts->segments = codes_.num_segments();
@@ -113,7 +113,7 @@ void Strip::Tell(StripFacts* facts) const {
   if (facts->low != low_told_) facts->low = low_told_;
 }
 
-Strip::Strip(const Context* context, int layer)
+HeadGroupCache::HeadGroupCache(const Context* context, int layer)
     : context_(context),
       whole_(true),
       first_head_(0),
@@ -129,7 +129,7 @@ Strip::Strip(const Context* context, int layer)
   LowRankChanged();
 }
 
-Strip::Strip(const Context* context, int layer, int head)
+HeadGroupCache::HeadGroupCache(const Context* context, int layer, int head)
     : context_(context),
       whole_(false),
       first_head_(head),
@@ -145,14 +145,14 @@ Strip::Strip(const Context* context, int layer, int head)
   LowRankChanged();
 }
 
-int32_t Strip::position(int64_t place) const {
+int32_t HeadGroupCache::position(int64_t place) const {
   if (whole_) return static_cast<int32_t>(place);
   int32_t position;
   std::memcpy(&position, positions_.Row(0, place), sizeof(position));
   return position;
 }
 
-int64_t Strip::PlaceOf(int64_t wanted) const {
+int64_t HeadGroupCache::PlaceOf(int64_t wanted) const {
   if (whole_) return std::clamp<int64_t>(wanted, 0, size_);
   int64_t low = 0, high = size_;
   while (low < high) {
@@ -166,7 +166,8 @@ int64_t Strip::PlaceOf(int64_t wanted) const {
   return low;
 }
 
-absl::Status Strip::CheckReplay(int64_t first, int64_t count, const uint8_t* keys, const uint8_t* values) const {
+absl::Status HeadGroupCache::CheckReplay(int64_t first, int64_t count, const uint8_t* keys,
+                                         const uint8_t* values) const {
   const int64_t token_bytes = context_->token_bytes();
   const int64_t end = PlaceOf(first + count);
   for (int64_t place = PlaceOf(first); place < end;) {
@@ -179,7 +180,8 @@ absl::Status Strip::CheckReplay(int64_t first, int64_t count, const uint8_t* key
   return absl::OkStatus();
 }
 
-absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const {
+absl::Status HeadGroupCache::CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys,
+                                           const uint8_t* values) const {
   const char* what = "keys";
   int64_t different;
   const int64_t token_bytes = context_->token_bytes();
@@ -201,11 +203,13 @@ absl::Status Strip::CheckReplayAt(int64_t place, int64_t count, const uint8_t* k
                                                " already holds other bytes; truncate before rewriting it"));
 }
 
-bool Strip::WantsCodecs(int64_t count) const { return codes_.encoded() == 0 && context_->ZoneKeys(size_ + count) > 0; }
+bool HeadGroupCache::WantsCodecs(int64_t count) const {
+  return codes_.encoded() == 0 && context_->ZoneKeys(size_ + count) > 0;
+}
 
 // kNone keeps the sink and the newest keys only; what lies between is encoded straight from the input, as is what
 // becomes low-rank at once.
-std::pair<int64_t, int64_t> Strip::NotStored(int64_t size) const {
+std::pair<int64_t, int64_t> HeadGroupCache::NotStored(int64_t size) const {
   if (!low_.empty()) {
     const int64_t begin = std::min(std::max(LowStart(), size_), size);
     return {begin, std::max(begin, LowEndAt(size))};
@@ -214,7 +218,7 @@ std::pair<int64_t, int64_t> Strip::NotStored(int64_t size) const {
   return {first, std::max(first, RawBeginAt(size))};
 }
 
-void Strip::PlanAppend(int64_t count, Staging* staging) {
+void HeadGroupCache::PlanAppend(int64_t count, Staging* staging) {
   const int64_t new_size = size_ + count;
   const auto [gap_begin, gap_end] = NotStored(new_size);
   for (RowStore* store : {&keys_, &values_}) {
@@ -232,7 +236,7 @@ void Strip::PlanAppend(int64_t count, Staging* staging) {
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
 }
 
-void Strip::Installed() {
+void HeadGroupCache::Installed() {
   keys_.Refresh();
   values_.Refresh();
   checksums_.Refresh();
@@ -241,7 +245,8 @@ void Strip::Installed() {
   codes_.Refresh();
 }
 
-absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values) {
+absl::Status HeadGroupCache::WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys,
+                                         const uint8_t* values) {
   const size_t token_bytes = context_->token_bytes();
   const int64_t new_size = size_ + count;
   const auto [gap_begin, gap_end] = NotStored(new_size);
@@ -270,13 +275,13 @@ absl::Status Strip::WriteAppend(int64_t first_position, int64_t count, const uin
   return codes_.Grow(context_->ZoneKeys(new_size), source, context_->config.zones.update_buffer);
 }
 
-absl::Status Strip::UndoAppend() {
+absl::Status HeadGroupCache::UndoAppend() {
   for (RowStore* store : {&keys_, &values_, &checksums_, &positions_}) store->Truncate(size_);
   windows_.Truncate(WindowsAt(size_));
   return codes_.Shrink(context_->ZoneKeys(size_), EncodedAfterCut(size_));
 }
 
-void Strip::CommitAppend(int64_t count) {
+void HeadGroupCache::CommitAppend(int64_t count) {
   const int64_t new_size = size_ + count, raw_begin = RawBeginAt(new_size);
   if (raw_begin > raw_begin_) {
     keys_.Drop(context_->config.zones.sink, raw_begin);
@@ -289,13 +294,13 @@ void Strip::CommitAppend(int64_t count) {
   AddToSums(old_size);
 }
 
-void Strip::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
+void HeadGroupCache::WritePositions(int64_t place, absl::Span<const int32_t> positions) {
   positions_.Write(place, reinterpret_cast<const uint8_t*>(positions.data()), static_cast<int64_t>(positions.size()),
                    sizeof(int32_t));
 }
 
 // From the rows as they read, so that any history of appends gives the same bits.
-void Strip::WriteWindows(int64_t begin, int64_t end) {
+void HeadGroupCache::WriteWindows(int64_t begin, int64_t end) {
   const int heads = num_heads(), dim = context_->config.geometry.head_dim;
   const size_t record = host::WindowMeansBytes(dim);
   const auto count = static_cast<int>(end - begin) * heads;
@@ -316,7 +321,7 @@ void Strip::WriteWindows(int64_t begin, int64_t end) {
 }
 
 // Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
-void Strip::AddToSums(int64_t begin) {
+void HeadGroupCache::AddToSums(int64_t begin) {
   const int chunk = keys_.chunk_tokens();
   std::vector<int32_t> positions;
   for (int64_t place = begin; place < size_ && !sums_.empty(); ++place) positions.push_back(position(place));
@@ -331,17 +336,17 @@ void Strip::AddToSums(int64_t begin) {
   }
 }
 
-// The first place beyond the sink whose key is held once the strip has grown to `size`: whole chunks are dropped.
-int64_t Strip::RawBeginAt(int64_t size) const {
+// The first place beyond the sink whose key is held once the cache has grown to `size`: whole chunks are dropped.
+int64_t HeadGroupCache::RawBeginAt(int64_t size) const {
   if (keeps_all_keys()) return 0;
   const int64_t wanted = context_->ZoneEnd(size) - context_->config.zones.update_buffer;
   if (wanted <= context_->config.zones.sink) return raw_begin_;
   return std::max(raw_begin_, wanted / keys_.chunk_tokens() * keys_.chunk_tokens());
 }
 
-// Zone keys that stay encoded when the strip is cut at `place`: whole units below the cut. Under Centre::kGlobal the
+// Zone keys that stay encoded when the cache is cut at `place`: whole units below the cut. Under Centre::kGlobal the
 // first update buffer must stay whole, for the centre is made of it.
-int64_t Strip::EncodedAfterCut(int64_t place) const {
+int64_t HeadGroupCache::EncodedAfterCut(int64_t place) const {
   const int64_t below = std::max<int64_t>(place - context_->config.zones.sink, 0);
   const int64_t whole = std::min(below / context_->codes.unit_keys * context_->codes.unit_keys, codes_.encoded());
   if (context_->config.codec.centre == Centre::kGlobal && whole < context_->config.zones.update_buffer) return 0;
@@ -349,12 +354,12 @@ int64_t Strip::EncodedAfterCut(int64_t place) const {
 }
 
 // True where the keys of all tokens below the cut that lose their codes are held.
-bool Strip::CutWorks(int64_t place) const {
+bool HeadGroupCache::CutWorks(int64_t place) const {
   const int64_t first_raw = context_->config.zones.sink + EncodedAfterCut(place);
   return keeps_all_keys() || first_raw >= std::min(place, raw_begin_);
 }
 
-absl::Status Strip::PlanTruncate(int64_t position, Staging* staging) {
+absl::Status HeadGroupCache::PlanTruncate(int64_t position, Staging* staging) {
   const int64_t place = PlaceOf(position);
   if (place >= size_) return absl::OkStatus();
   if (!CutWorks(place)) {
@@ -369,7 +374,7 @@ absl::Status Strip::PlanTruncate(int64_t position, Staging* staging) {
   return absl::OkStatus();
 }
 
-absl::Status Strip::CommitTruncate(int64_t position) {
+absl::Status HeadGroupCache::CommitTruncate(int64_t position) {
   const int64_t place = PlaceOf(position);
   if (place >= size_) return absl::OkStatus();
   absl::Status status = codes_.Shrink(context_->ZoneKeys(place), EncodedAfterCut(place));
@@ -388,7 +393,7 @@ absl::Status Strip::CommitTruncate(int64_t position) {
   return status;
 }
 
-void Strip::PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Staging* staging) {
+void HeadGroupCache::PlanKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places, Staging* staging) {
   const auto count = static_cast<int64_t>(places.size());
   const auto [low_begin, low_end] = source.LowAmong(places);
   for (RowStore* store : {&keys_, &values_}) {
@@ -406,7 +411,7 @@ void Strip::PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Sta
   codes_.PlanGrow(context_->ZoneKeys(count), staging);
 }
 
-absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> places) {
+absl::Status HeadGroupCache::CommitKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places) {
   Installed();
   const int head = first_head_ - source.first_head_;
   const auto row_bytes = static_cast<size_t>(context_->row_bytes());
@@ -432,7 +437,7 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
 }
 
 // All of the memory is asked for at the first step: a re-encoding that cannot end is better not begun.
-absl::Status Strip::GrowFromStored(int64_t most, CodeStore* next) const {
+absl::Status HeadGroupCache::GrowFromStored(int64_t most, CodeStore* next) const {
   Staging staging;
   next->PlanGrow(codes_.visible(), &staging);
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;

@@ -9,8 +9,8 @@
 //   U <- U (3 I - U^T U) / 2,  which squares U^T U - I
 //
 // A basis that no update has touched since it last lay down keeps its bits, so one that does not learn never drifts.
-#ifndef SEINE_INDEX_SUBSPACE_RESTING_TRACKER_H_
-#define SEINE_INDEX_SUBSPACE_RESTING_TRACKER_H_
+#ifndef SEINE_INDEX_SUBSPACE_PACKED_TRACKER_H_
+#define SEINE_INDEX_SUBSPACE_PACKED_TRACKER_H_
 
 #include <cstdint>
 #include <vector>
@@ -22,9 +22,9 @@
 namespace seine {
 
 // Not thread-safe. What wakes is a function of what lay down, the same on every SIMD target.
-class RestingTracker {
+class PackedTracker {
  public:
-  explicit RestingTracker(const OjaTracker& tracker);
+  explicit PackedTracker(const OjaTracker& tracker);
 
   // Lays down what Wake has returned, once it has learnt.
   void Rest(const OjaTracker& tracker);
@@ -54,4 +54,4 @@ class RestingTracker {
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_SUBSPACE_RESTING_TRACKER_H_
+#endif  // SEINE_INDEX_SUBSPACE_PACKED_TRACKER_H_

@@ -1,8 +1,8 @@
-// What others read of a strip: the parts of a search, of attention and of scoring, and stored rows.
+// What others read of a cache: the parts of a search, of attention and of scoring, and stored rows.
 #include <algorithm>
 #include <utility>
 
-#include "index/sequence/strip.h"
+#include "index/sequence/head_group_cache.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
 
@@ -14,7 +14,7 @@ constexpr size_t kRowsRead = 4096;  // between looks at the caller's token
 
 }  // namespace
 
-absl::Status Strip::FillTask(int head, const SearchParams& params, SearchTask* task) const {
+absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, SearchTask* task) const {
   codes_.FillTask(head, task);
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
@@ -32,7 +32,7 @@ absl::Status Strip::FillTask(int head, const SearchParams& params, SearchTask* t
   return absl::OkStatus();
 }
 
-void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
+void HeadGroupCache::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
   while (begin < end) {
     const int64_t stop = std::min<int64_t>(end, (begin / keys_.chunk_tokens() + 1) * keys_.chunk_tokens());
     const ConstRows rows = {keys_.Row(head, begin), static_cast<size_t>(context_->row_bytes()),
@@ -42,7 +42,7 @@ void Strip::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>
   }
 }
 
-void Strip::FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const {
+void HeadGroupCache::FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const {
   const Geometry& g = context_->config.geometry;
   task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
   task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
@@ -56,7 +56,7 @@ void Strip::FillAttention(int head, bool searched, bool tail, host::AttentionTas
   task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 
-absl::StatusOr<HeadTokens> Strip::Tokens(int head, HeadStorage* storage) const {
+absl::StatusOr<HeadTokens> HeadGroupCache::Tokens(int head, HeadStorage* storage) const {
   const Geometry& g = context_->config.geometry;
   HeadTokens tokens;
   tokens.count = size_;
@@ -75,7 +75,8 @@ absl::StatusOr<HeadTokens> Strip::Tokens(int head, HeadStorage* storage) const {
   return tokens;
 }
 
-void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const {
+void HeadGroupCache::CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values,
+                                int64_t stride) const {
   const Geometry& g = context_->config.geometry;
   if (!low_.empty()) {  // all at once: a basis is unpacked for each read
     std::vector<float> rows(count * g.head_dim), of_values(values == nullptr ? 0 : rows.size());
@@ -94,7 +95,7 @@ void Strip::CopyFloats(int head, int64_t place, int64_t count, float* keys, floa
   }
 }
 
-void Strip::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
+void HeadGroupCache::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
   const size_t row_bytes = context_->row_bytes();
   if (!low_.empty()) return GatherRebuilt(head, places, keys, values);
   for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {

@@ -1,5 +1,5 @@
 // Trackers at rest: what they take, what rounding does to a basis and to what it learns, and that nothing drifts.
-#include "index/subspace/resting_tracker.h"
+#include "index/subspace/packed_tracker.h"
 
 #include <gtest/gtest.h>
 
@@ -17,14 +17,14 @@ using Eigen::MatrixXd;
 
 Basis AxesOf(int dim, int rank, uint64_t seed) { return FromEigen(RandomAxes(dim, seed).leftCols(rank), 7); }
 
-TEST(RestingTracker, KeepsTheSubspaceAndItsOrthonormality) {
+TEST(PackedTracker, KeepsTheSubspaceAndItsOrthonormality) {
   for (const int dim : {64, 80, 128, 256}) {
     for (const int rank : {1, 31, dim * 3 / 5, std::min(dim, 80)}) {
       // Axes that stand alone, beside a subspace across all of the others, as keys with one large dimension have it.
       MatrixXd mixed = MatrixXd::Identity(dim, dim);
       mixed.bottomRightCorner(dim - 9, dim - 9) = RandomAxes(dim - 9, 4);
       for (const Basis& start : {AxesOf(dim, rank, 3), FromEigen(mixed.leftCols(rank), 7)}) {
-        const RestingTracker resting(OjaTracker(start, OjaOptions()));
+        const PackedTracker resting(OjaTracker(start, OjaOptions()));
         const Basis woken = resting.basis();
         EXPECT_LT(OrthonormalityError(woken), 1e-5) << dim << " " << rank;
         EXPECT_LT(PrincipalAngle(start, woken), 5e-3) << dim << " " << rank;
@@ -39,22 +39,22 @@ TEST(RestingTracker, KeepsTheSubspaceAndItsOrthonormality) {
   }
 }
 
-TEST(RestingTracker, AxesComeBackExactly) {
+TEST(PackedTracker, AxesComeBackExactly) {
   const Basis axes = FromEigen(-MatrixXd::Identity(64, 38), 0);
-  EXPECT_EQ(RestingTracker(OjaTracker(axes, OjaOptions())).basis().u, axes.u);
+  EXPECT_EQ(PackedTracker(OjaTracker(axes, OjaOptions())).basis().u, axes.u);
 }
 
-TEST(RestingTracker, TakesTwelveBitsAnEntry) {
-  EXPECT_EQ(RestingTracker::Bytes(64, 38, 0), 38 * (64 * 12 / 8 + 4));
-  EXPECT_EQ(RestingTracker::Bytes(80, 33, 5), 33 * (80 * 12 / 8 + 4) + 5 * 80 * 4);
+TEST(PackedTracker, TakesTwelveBitsAnEntry) {
+  EXPECT_EQ(PackedTracker::Bytes(64, 38, 0), 38 * (64 * 12 / 8 + 4));
+  EXPECT_EQ(PackedTracker::Bytes(80, 33, 5), 33 * (80 * 12 / 8 + 4) + 5 * 80 * 4);
 }
 
-TEST(RestingTracker, RowsThatWaitAndStatisticsComeBack) {
+TEST(PackedTracker, RowsThatWaitAndStatisticsComeBack) {
   constexpr int kDim = 64;
   const std::vector<float> rows = Stream(RandomAxes(kDim, 1), 50, 2, [](int) { return 1; });
   OjaTracker tracker(AxesOf(kDim, 20, 3), OjaOptions());
   ASSERT_TRUE(tracker.Add(RowsOf(rows, kDim), 50).ok());
-  const RestingTracker resting(tracker);
+  const PackedTracker resting(tracker);
   EXPECT_EQ(resting.waiting(), 18);
   const OjaTracker woken = resting.Wake();
   EXPECT_EQ(woken.rows(), tracker.rows());
@@ -63,12 +63,12 @@ TEST(RestingTracker, RowsThatWaitAndStatisticsComeBack) {
   EXPECT_EQ(woken.basis().version, 8);
 }
 
-TEST(RestingTracker, WhatDoesNotLearnDoesNotDrift) {
+TEST(PackedTracker, WhatDoesNotLearnDoesNotDrift) {
   constexpr int kDim = 64;
   const std::vector<float> rows = Stream(RandomAxes(kDim, 1), 64, 2, [](int) { return 1; });
   OjaOptions never;
   never.error_threshold = 1;
-  RestingTracker resting(OjaTracker(AxesOf(kDim, 38, 3), never));
+  PackedTracker resting(OjaTracker(AxesOf(kDim, 38, 3), never));
   const std::vector<float> before = resting.basis().u;
   for (int block = 0; block < 100; ++block) {
     OjaTracker woken = resting.Wake();
@@ -81,7 +81,7 @@ TEST(RestingTracker, WhatDoesNotLearnDoesNotDrift) {
 
 // Blocks as short as they may be, so that rounding comes as often as it can: the basis is as good as one that never
 // rests, and stays orthonormal.
-TEST(RestingTracker, LearnsAsOneThatNeverRests) {
+TEST(PackedTracker, LearnsAsOneThatNeverRests) {
   constexpr int kDim = 64, kBlock = 64;
   constexpr int64_t kRows = 16384;
   const struct {
@@ -98,7 +98,7 @@ TEST(RestingTracker, LearnsAsOneThatNeverRests) {
     const std::vector<float> rows = Stream(RandomAxes(kDim, 1), kRows, 2, s.deviation);
     const Basis pca = BasisOfMoment(MomentOfRows(RowsOf(rows, kDim), kRows, kDim), s.rank).value();
     OjaTracker awake(AxesOf(kDim, s.rank, 3), OjaOptions());
-    RestingTracker resting(awake);
+    PackedTracker resting(awake);
     ASSERT_TRUE(awake.Add(RowsOf(rows, kDim), kRows).ok());
     for (int64_t i = 0; i < kRows; i += kBlock) {
       OjaTracker woken = resting.Wake();
@@ -115,12 +115,12 @@ TEST(RestingTracker, LearnsAsOneThatNeverRests) {
   }
 }
 
-TEST(RestingTracker, SameBitsOnEveryTarget) {
+TEST(PackedTracker, SameBitsOnEveryTarget) {
   const Basis start = AxesOf(80, 33, 5);
   std::vector<float> want;
   for (const std::string& target : cpu::SupportedTargets()) {
     ASSERT_TRUE(cpu::ForceTarget(target));
-    const std::vector<float> got = RestingTracker(OjaTracker(start, OjaOptions())).basis().u;
+    const std::vector<float> got = PackedTracker(OjaTracker(start, OjaOptions())).basis().u;
     if (want.empty()) want = got;
     EXPECT_EQ(got, want) << target;
   }

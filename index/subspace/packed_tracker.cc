@@ -1,4 +1,4 @@
-#include "index/subspace/resting_tracker.h"
+#include "index/subspace/packed_tracker.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,7 +44,7 @@ void Polish(Basis* basis) {
 
 }  // namespace
 
-RestingTracker::RestingTracker(const OjaTracker& tracker)
+PackedTracker::PackedTracker(const OjaTracker& tracker)
     : options_(tracker.options()),
       stats_(tracker.stats()),
       head_dim_(tracker.basis().head_dim),
@@ -54,7 +54,7 @@ RestingTracker::RestingTracker(const OjaTracker& tracker)
   Pack(tracker.basis());
 }
 
-void RestingTracker::Rest(const OjaTracker& tracker) {
+void PackedTracker::Rest(const OjaTracker& tracker) {
   const bool turned = tracker.stats().updates != stats_.updates;
   stats_ = tracker.stats();
   if (turned) Pack(tracker.basis());
@@ -62,7 +62,7 @@ void RestingTracker::Rest(const OjaTracker& tracker) {
   rows_ = tracker.rows();
 }
 
-void RestingTracker::Pack(const Basis& basis) {
+void PackedTracker::Pack(const Basis& basis) {
   largest_.resize(rank_);
   codes_.resize(static_cast<size_t>(rank_) * (head_dim_ / 2) * 3);
   uint8_t* out = codes_.data();
@@ -83,7 +83,7 @@ void RestingTracker::Pack(const Basis& basis) {
   }
 }
 
-Basis RestingTracker::basis() const {
+Basis PackedTracker::basis() const {
   Basis basis;
   basis.head_dim = head_dim_;
   basis.rank = rank_;

@@ -1,8 +1,8 @@
-// A strip of a layer: one or all of its KV heads, which hold the same tokens; their stored rows and codes, and how
+// A cache of a layer: one or all of its KV heads, which hold the same tokens; their stored rows and codes, and how
 // these change together.
 //
-// A strip counts its tokens by place, 0 .. size() - 1. As long as nothing was evicted a layer is one strip of all heads
-// and places are positions. Eviction gives each head a strip of its own, whose places map to ascending positions. What
+// A cache counts its tokens by place, 0 .. size() - 1. As long as nothing was evicted a layer is one cache of all heads
+// and places are positions. Eviction gives each head a cache of its own, whose places map to ascending positions. What
 // is held follows from the size m and the index's settings, whatever the history:
 //   codes    of places [sink, zone end), whole windows of them beyond that after a truncation (code_store.h);
 //   keys     KvStore::kKeys, kKeysValues: of all places. kNone (nothing can be evicted): of the sink and of
@@ -19,8 +19,8 @@
 // cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Searches and attention
 // multiply codes (kernels/ops/low_rank/low_rank_products.h); whoever else reads rows gets them rebuilt
 // (strip_low_rank.cc). No sums are kept.
-#ifndef SEINE_INDEX_SEQUENCE_STRIP_H_
-#define SEINE_INDEX_SEQUENCE_STRIP_H_
+#ifndef SEINE_INDEX_SEQUENCE_HEAD_GROUP_CACHE_H_
+#define SEINE_INDEX_SEQUENCE_HEAD_GROUP_CACHE_H_
 
 #include <cstdint>
 #include <memory>
@@ -49,15 +49,15 @@ struct HeadStorage {
   const uint8_t* value_chunk = nullptr;
 };
 
-// Not thread-safe; the owning layer's lock guards it. Heads are counted from the strip's first.
-class Strip {
+// Not thread-safe; the owning layer's lock guards it. Heads are counted from the cache's first.
+class HeadGroupCache {
  public:
   // All heads of a layer, or the one `head`, whose tokens have positions of their own.
-  Strip(const Context* context, int layer);
-  Strip(const Context* context, int layer, int head);
+  HeadGroupCache(const Context* context, int layer);
+  HeadGroupCache(const Context* context, int layer, int head);
   // Copies share all pieces until one side writes. Not while a Staging holds plans for it.
-  Strip(const Strip&) = default;
-  Strip& operator=(const Strip&) = default;
+  HeadGroupCache(const HeadGroupCache&) = default;
+  HeadGroupCache& operator=(const HeadGroupCache&) = default;
 
   bool whole() const { return whole_; }  // nothing was evicted: all heads, places are positions
   int first_head() const { return first_head_; }
@@ -73,7 +73,7 @@ class Strip {
   // given, [count, num_kv_heads, head_dim] of the whole layer. Evicted tokens cannot be compared.
   absl::Status CheckReplay(int64_t position, int64_t count, const uint8_t* keys, const uint8_t* values) const;
 
-  // Appends tokens [first_position, first_position + count), in steps so that all strips of a layer change or none
+  // Appends tokens [first_position, first_position + count), in steps so that all caches of a layer change or none
   // does: Plan each, allocate, StageLow each, install, Write each, Commit each. `values` is read where they are stored.
   // ChooseCodecs comes first, with what the layer's length is going to be.
   bool WantsCodecs(int64_t count) const;
@@ -82,9 +82,9 @@ class Strip {
   // Projects what becomes low-rank; RESOURCE_EXHAUSTED. An append that then fails drops it.
   absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   void DropStaged() { staged_.clear(); }
-  // The staging is installed: for every strip, before any is written.
+  // The staging is installed: for every cache, before any is written.
   void Installed();
-  // WriteAppend may fail where a device does, or the call is stopped; then every strip is as it was after UndoAppend,
+  // WriteAppend may fail where a device does, or the call is stopped; then every cache is as it was after UndoAppend,
   // and no piece is held for the tokens that did not come. CommitAppend cannot fail.
   absl::Status WriteAppend(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   absl::Status UndoAppend();
@@ -95,21 +95,21 @@ class Strip {
   absl::Status PlanTruncate(int64_t position, Staging* staging);
   absl::Status CommitTruncate(int64_t position);
 
-  // Fills this empty strip of one head with the tokens at `places` (ascending) of that head in `source`.
-  void PlanKeep(const Strip& source, absl::Span<const uint32_t> places, Staging* staging);
-  absl::Status CommitKeep(const Strip& source, absl::Span<const uint32_t> places);
+  // Fills this empty cache of one head with the tokens at `places` (ascending) of that head in `source`.
+  void PlanKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places, Staging* staging);
+  absl::Status CommitKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places);
 
   // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
   // the reduction needs them. RESOURCE_EXHAUSTED.
   absl::Status FillTask(int head, const SearchParams& params, SearchTask* task) const;
   // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
-  // What it reads must not outlive the strip or see it change.
+  // What it reads must not outlive the cache or see it change.
   void FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const;
   // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
   absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
   bool keeps_all_keys() const { return context_->config.kv_store != KvStore::kNone; }
-  // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this strip's zone. RESOURCE_EXHAUSTED: no
+  // Brings `next`, whose codecs are chosen, up to `most` keys nearer to this cache's zone. RESOURCE_EXHAUSTED: no
   // memory for all of the zone.
   absl::Status GrowFromStored(int64_t most, CodeStore* next) const;
 
@@ -127,8 +127,8 @@ class Strip {
 
   int64_t store_bytes() const;
   int64_t code_bytes() const;  // with what bases take beside the codes
-  // Tells the facts of the strip; leaves what `facts` has already as it is. Some tens of nanoseconds.
-  void Tell(StripFacts* facts) const;
+  // Tells the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
+  void Tell(HeadGroupFacts* facts) const;
 
  private:
   class AppendedKeys;
@@ -138,13 +138,13 @@ class Strip {
   void LowRankChanged();
   bool keeps_checksums() const { return !keeps_all_keys() || !low_.empty(); }
   bool keeps_values() const { return context_->config.kv_store == KvStore::kKeysValues; }
-  // Where the strip's first head begins in a token of the whole layer.
+  // Where the cache's first head begins in a token of the whole layer.
   int64_t head_offset() const { return int64_t{first_head_} * context_->row_bytes(); }
   absl::Status CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys, const uint8_t* values) const;
   // Places [first, second) beyond size() whose new keys are not stored, for kNone and a size of `size`.
   std::pair<int64_t, int64_t> NotStored(int64_t size) const;
   void AddToSums(int64_t begin);
-  // Windows of a zone of the size that the strip has, or of another.
+  // Windows of a zone of the size that the cache has, or of another.
   int64_t WindowsAt(int64_t size) const { return context_->ZoneKeys(size) / kWindowTokens; }
   void WriteWindows(int64_t begin, int64_t end);
   void WritePositions(int64_t place, absl::Span<const int32_t> positions);
@@ -153,15 +153,15 @@ class Strip {
   bool CutWorks(int64_t place) const;
   void AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
 
-  // What follows is of strips with low-rank stores.
+  // What follows is of caches with low-rank stores.
   int64_t low_end() const { return low_begin_ + low_[0].size(); }
   bool IsLow(int64_t place) const { return !low_.empty() && place >= low_begin_ && place < low_end(); }
-  // Where the next tokens begin that become low-rank, and where they end once the strip has grown to `size`.
+  // Where the next tokens begin that become low-rank, and where they end once the cache has grown to `size`.
   int64_t LowStart() const { return low_[0].size() == 0 ? context_->config.zones.sink : low_end(); }
   int64_t LowEndAt(int64_t size) const;
   void InstallLow();
-  absl::Status KeepLow(const Strip& source, absl::Span<const uint32_t> places);
-  // Of `places`, those that are low-rank in this strip: [first, second).
+  absl::Status KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places);
+  // Of `places`, those that are low-rank in this cache: [first, second).
   std::pair<size_t, size_t> LowAmong(absl::Span<const uint32_t> places) const;
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
   void ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const;
@@ -196,4 +196,4 @@ class Strip {
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_SEQUENCE_STRIP_H_
+#endif  // SEINE_INDEX_SEQUENCE_HEAD_GROUP_CACHE_H_
