@@ -380,7 +380,6 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
   config.codec.horizon = 512;
   auto index = MakeIndex(config, backend_.get());
   std::atomic<bool> stop{false};
-  const std::vector<float> queries = model_.Query(2000, 1);
   const std::string rows = model_.KeyRows(0, 6000);  // of both heads, 2 bytes each
   const int64_t token_bytes = static_cast<int64_t>(rows.size()) / 6000;
   const auto append = [&](const SequenceHandle& seq, int64_t first, int64_t count) {
@@ -410,8 +409,11 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
   std::vector<std::thread> growing;
   for (int seed = 1; seed <= 2; ++seed) growing.emplace_back(grow, seed);
   std::thread searching([&] {
+    uint64_t seed = 0;
     while (!stop) {
       for (const SequenceInfo& info : index->ListSequences()) {
+        // As the profile describes them: others would have the layer encoded anew for themselves.
+        const std::vector<float> queries = model_.Query(info.layer_tokens[1], ++seed);
         const ItemAnswer answer = index->Retrieve({{info.handle, 1, queries.data()}}, index->config().search)->at(0);
         ASSERT_TRUE(answer.status.ok() || absl::IsNotFound(answer.status)) << answer.status;
       }
@@ -434,6 +436,7 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
     IndexConfig pinned = config;
     pinned.codec.query_position = index->DescribeHead(info.handle, 1, 0)->position;
     EXPECT_GE(*pinned.codec.query_position + 512, length);
+    EXPECT_EQ(index->DescribeHead(info.handle, 1, 0)->query_moments, "profile");
     auto once = MakeIndex(pinned, backend_.get());
     const SequenceHandle same = Filled(once.get(), length);
     EXPECT_TRUE(SameAnswers(Probe(*index, info.handle, 1), Probe(*once, same, 1)))
