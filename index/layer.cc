@@ -164,8 +164,10 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     for (const auto& strip : strips_) strip->DropStaged();
     return staged;
   }
-  staging.Install();
-  for (const auto& strip : strips_) strip->Installed();
+  if (!staging.empty()) {  // most tokens find room in the pieces that are there
+    staging.Install();
+    for (const auto& strip : strips_) strip->Installed();
+  }
   for (size_t i = 0; i < strips_.size(); ++i) {
     // A device may still refuse, or the call be stopped: a long prompt's memory then goes back.
     absl::Status s = strips_[i]->WriteAppend(length_, count, keys, values);

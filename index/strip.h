@@ -82,7 +82,7 @@ class Strip {
   // Projects what becomes low-rank; RESOURCE_EXHAUSTED. An append that then fails drops it.
   absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   void DropStaged() { staged_.clear(); }
-  // The staging is installed: for every strip, before any is written.
+  // The staging is installed: for every strip, before any is written. Not needed where nothing was staged.
   void Installed();
   // WriteAppend may fail where a device does, or the call is stopped; then every strip is as it was after UndoAppend,
   // and no piece is held for the tokens that did not come. CommitAppend cannot fail.
