@@ -139,8 +139,8 @@ void Layer::KeepQueries(const float* queries) const {
 
 int64_t Layer::Room() const {
   if (!context_->eviction.on()) return std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> sizes;
-  for (const auto& strip : strips_) sizes.push_back(strip->size());
+  HeadSizes sizes;
+  for (const auto& strip : strips_) sizes.Add(strip->size());
   return context_->eviction.Room(sizes, layer_, length_);
 }
 
