@@ -172,6 +172,8 @@ class Layer {
   // FAILED_PRECONDITION where the scorer looks at queries that the index should have kept by now.
   absl::Status CheckSeen(const Scorer& scorer, const ScoreInput& input) const;
 
+  // Scores of all heads from an input that holds what the scorer wants; takes sums off it that are another scorer's.
+  absl::Status ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const;
   const Context* context_;
   const int layer_;
   mutable FairMutex mutex_;

@@ -82,11 +82,15 @@ absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores*
   ScoreInput input;
   const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
   if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
-  if (absl::Status s = CheckSeen(scorer, input); !s.ok()) return s;
+  return ScoreFrom(scorer, &input, scores);
+}
+
+absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const {
+  if (absl::Status s = CheckSeen(scorer, *input); !s.ok()) return s;
   if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
-    for (HeadTokens& head : input.heads) head.sums = nullptr;
+    for (HeadTokens& head : input->heads) head.sums = nullptr;
   }
-  return scorer.Score(input, scores);
+  return scorer.Score(*input, scores);
 }
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
@@ -108,8 +112,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams&
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
                                                                  const ScoreGiven& given) const {
-  if (KeepsAll(params.budget, scorer)) {
-    if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (KeepsAll(params.budget, scorer)) {  // also a layer without tokens
     std::vector<std::vector<uint32_t>> all(num_heads());
     for (int h = 0; h < num_heads(); ++h) {
       all[h].resize(strip(h).size());
@@ -118,10 +122,11 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
     return all;
   }
   ScoreRoom::Lease scores = context_->score_room.Take();
-  if (absl::Status s = Score(scorer, given, scores.get()); !s.ok()) return s;
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, {}, &storage, &input); !s.ok()) return s;
+  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = ScoreFrom(scorer, &input, scores.get()); !s.ok()) return s;
   return SelectKept(params.budget, params.keep, context_->config.geometry.num_layers, scorer.observation_window(),
                     input, scores.get());
 }

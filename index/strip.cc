@@ -52,14 +52,19 @@ std::vector<KeySums> MakeSums(const Context& context, int heads) {
 // Zone keys of a strip that is being extended: stored rows up to its old size, then the rows just given.
 class Strip::AppendedKeys : public KeySource {
  public:
-  // `input`: of the whole layer's heads.
-  AppendedKeys(const Strip* strip, const uint8_t* input, int64_t new_size)
-      : strip_(*strip), input_(input), new_size_(new_size) {}
+  // `input`: of the whole layer's heads. `zone`: all keys of the zone, of a strip of one head, where they have been
+  // rebuilt already; else nullptr.
+  AppendedKeys(const Strip* strip, const uint8_t* input, int64_t new_size, const uint8_t* zone = nullptr)
+      : strip_(*strip), input_(input), new_size_(new_size), zone_(zone) {}
 
   ConstRows Rows(int head, int64_t key, int64_t* count) const override {
     const Context& context = *strip_.context_;
     const int64_t place = context.config.zones.sink + key;
     const DType dtype = context.config.geometry.dtype;
+    if (zone_ != nullptr) {
+      *count = context.ZoneKeys(new_size_) - key;
+      return {zone_ + key * context.row_bytes(), static_cast<size_t>(context.row_bytes()), dtype};
+    }
     if (place >= strip_.size_) {
       *count = new_size_ - place;
       const uint8_t* token = input_ + (place - strip_.size_) * context.token_bytes() + strip_.head_offset();
@@ -93,6 +98,7 @@ class Strip::AppendedKeys : public KeySource {
   const Strip& strip_;
   const uint8_t* const input_;
   const int64_t new_size_;
+  const uint8_t* const zone_;
   mutable std::vector<std::unique_ptr<uint8_t[]>> rebuilt_;  // for as long as the source lives
 };
 
@@ -425,8 +431,13 @@ absl::Status Strip::CommitKeep(const Strip& source, absl::Span<const uint32_t> p
   WritePositions(0, positions);
   if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
-  if (keeps_values()) WriteWindows(0, WindowsAt(size_));
-  const AppendedKeys stored(this, nullptr, size_);
+  std::vector<uint8_t> zone;
+  if (!low_.empty()) {
+    zone = RebuildZone();
+  } else if (keeps_values()) {
+    WriteWindows(0, WindowsAt(size_));
+  }
+  const AppendedKeys stored(this, nullptr, size_, zone.empty() ? nullptr : zone.data());
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
 }

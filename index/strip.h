@@ -161,6 +161,9 @@ class Strip {
   int64_t LowEndAt(int64_t size) const;
   void InstallLow();
   absl::Status KeepLow(const Strip& source, absl::Span<const uint32_t> places);
+  // Of a strip of one head that eviction has just filled: rebuilds each row of the zone once, writes the windows, and
+  // returns the keys as they are encoded, [zone keys, head_dim] in the index's dtype.
+  std::vector<uint8_t> RebuildZone();
   // Of `places`, those that are low-rank in this strip: [first, second).
   std::pair<size_t, size_t> LowAmong(absl::Span<const uint32_t> places) const;
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
