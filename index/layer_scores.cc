@@ -94,18 +94,16 @@ absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* s
 }
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
+                                                           absl::Span<const std::shared_ptr<const Scorer>> scorers,
                                                            const ScoreGiven& given) const {
-  const auto& scorers = params.scorers;
-  const bool with_filters =
-      std::any_of(scorers.begin(), scorers.end(), [](const ScorerConfig& s) { return s.name == "qfilters"; });
+  const bool with_filters = std::any_of(params.scorers.begin(), params.scorers.end(),
+                                        [](const ScorerConfig& s) { return s.name == "qfilters"; });
   InputStorage storage;
   ScoreInput input;
   if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
     return s;
-  for (const ScorerConfig& config : scorers) {
-    auto scorer = MakeScorer(config);
-    if (!scorer.ok()) return scorer.status();
-    if (absl::Status s = CheckSeen(**scorer, input); !s.ok()) return s;
+  for (const auto& scorer : scorers) {
+    if (absl::Status s = CheckSeen(*scorer, input); !s.ok()) return s;
   }
   return seine::Diagnose(params, context_->config.geometry.num_layers, input);
 }
