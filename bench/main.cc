@@ -5,14 +5,14 @@
 #include <functional>
 #include <string>
 
-#include "bench/evict_command.h"
-#include "bench/kernels_command.h"
-#include "bench/prompt_command.h"
-#include "bench/recall_command.h"
-#include "bench/subspace_command.h"
-#include "profile/standard_output.h"
+#include "bench/commands/evict_command.h"
+#include "bench/commands/kernels_command.h"
+#include "bench/commands/prompt_command.h"
+#include "bench/commands/recall_command.h"
+#include "bench/commands/subspace_command.h"
+#include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
-#include "bench/service_command.h"
+#include "bench/commands/service_command.h"
 #include "client/cli/command_line.h"
 #include "client/cli/help.h"
 #endif

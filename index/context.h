@@ -6,17 +6,17 @@
 #include <cstdint>
 #include <memory>
 
-#include "index/code_store.h"
 #include "index/config.h"
 #include "index/eviction/policy.h"
 #include "index/eviction/score_room.h"
-#include "index/memory.h"
-#include "index/memory_budget.h"
-#include "index/piece_list.h"
-#include "index/row_store.h"
-#include "index/slab_pool.h"
+#include "index/retrieval/transforms.h"
+#include "index/sequence/piece_list.h"
+#include "index/storage/code_store.h"
+#include "index/storage/memory.h"
+#include "index/storage/memory_budget.h"
+#include "index/storage/row_store.h"
+#include "index/storage/slab_pool.h"
 #include "index/subspace/shapes.h"
-#include "index/transforms.h"
 #include "kernels/backend.h"
 
 namespace seine {

@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
-#include "index/layer_lock.h"
+#include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
 #include "profile/layout.h"
 
@@ -406,16 +406,16 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
   if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
   const Layer& target = *(*sequence)->layers[layer];
   const HeadFacts facts = target.facts(kv_head);
-  const StripFacts& strip = facts.strip;
+  const HeadGroupFacts& cache = facts.cache;
   HeadInfo info;
   info.num_tokens = facts.length;
-  info.num_retained = strip.size;
-  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, strip.size);
-  info.zone_end = info.zone_begin + strip.zone_keys;
-  info.num_segments = strip.segments;
-  info.code_bytes = strip.head_code_bytes;
-  info.store_bytes = strip.head_store_bytes;
-  info.bytes_per_key = strip.zone_keys > 0 ? double(info.code_bytes) / double(strip.zone_keys) : 0;
+  info.num_retained = cache.size;
+  info.zone_begin = std::min<int64_t>(context_.config.zones.sink, cache.size);
+  info.zone_end = info.zone_begin + cache.zone_keys;
+  info.num_segments = cache.segments;
+  info.code_bytes = cache.head_code_bytes;
+  info.store_bytes = cache.head_store_bytes;
+  info.bytes_per_key = cache.zone_keys > 0 ? double(info.code_bytes) / double(cache.zone_keys) : 0;
   info.layout = context_.transforms.layout();
   info.subspace = DescribeSubspace(context_.config, facts.low_rank);
   info.codec = context_.config.codec.name;
@@ -427,7 +427,7 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     info.coarse_bits = codec.coarse_bits;
     info.total_bits = codec.total_bits;
     if (context_.config.geometry.rope.stated()) info.horizon = codec.horizon;
-    if (const auto& codecs = strip.codecs; codecs != nullptr) {
+    if (const auto& codecs = cache.codecs; codecs != nullptr) {
       info.position = codecs->position;
       info.lambda = codecs->heads[kv_head].lambda;
       info.query_moments = codecs->queries != nullptr ? "live" : "profile";

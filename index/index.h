@@ -29,7 +29,7 @@
 #include "absl/types/span.h"
 #include "index/config.h"
 #include "index/eviction/diagnose.h"
-#include "index/memory_budget.h"
+#include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
 
 namespace seine {
@@ -255,7 +255,7 @@ class Index {
   // backend.h.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params,
-                                                           const Meanwhile& meanwhile) const = 0;
+                                                           const ProgressCallback& progress) const = 0;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
                                                    const SearchParams& params) const {
     return Retrieve(items, params, {});
@@ -266,7 +266,7 @@ class Index {
   // kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
                                                            const SearchParams& params, const AttentionParams& attention,
-                                                           const Meanwhile& meanwhile) const = 0;
+                                                           const ProgressCallback& progress) const = 0;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
                                                    const AttentionParams& attention) const {
     return Attend(items, params, attention, {});

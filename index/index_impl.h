@@ -14,8 +14,8 @@
 
 #include "index/context.h"
 #include "index/index.h"
-#include "index/reencoder.h"
-#include "index/sequence.h"
+#include "index/retrieval/reencoder.h"
+#include "index/sequence/sequence.h"
 
 namespace seine {
 
@@ -41,10 +41,10 @@ class IndexImpl : public Index {
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
                                  const TensorView& values, const QueryView& queries) override;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items, const SearchParams& params,
-                                                   const Meanwhile& meanwhile) const override;
+                                                   const ProgressCallback& progress) const override;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
                                                    const AttentionParams& attention,
-                                                   const Meanwhile& meanwhile) const override;
+                                                   const ProgressCallback& progress) const override;
   absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
                                     const ScoreGiven& given) const override;
   absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
@@ -87,7 +87,7 @@ class IndexImpl : public Index {
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;
-  void Asked(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;
+  void RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 
   const Context context_;

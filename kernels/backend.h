@@ -84,7 +84,7 @@ struct CountTask {
 
 // May be called on the thread that called an operation, before each task that it works on itself: `left` of the
 // operation's tasks are not begun. A moment for something short that does not call the backend. May be empty.
-using Meanwhile = std::function<void(int left)>;
+using ProgressCallback = std::function<void(int left)>;
 
 class Backend {
  public:
@@ -110,7 +110,7 @@ class Backend {
   // Both run their tasks in parallel.
   [[nodiscard]] virtual Outcome Encode(const EncodeTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Search(const SearchTask* tasks, int count, const SearchParams& params,
-                                       SearchOutput* outputs, const Meanwhile& meanwhile) = 0;
+                                       SearchOutput* outputs, const ProgressCallback& progress) = 0;
   [[nodiscard]] Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs) {
     return Search(tasks, count, params, outputs, {});
   }

@@ -3,8 +3,8 @@
 #include <Eigen/Dense>
 
 #include "absl/strings/str_cat.h"
+#include "profile/io/tensor_file.h"
 #include "profile/layout.h"
-#include "profile/tensor_file.h"
 
 namespace seine {
 

@@ -12,9 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "profile/json.h"
-#include "profile/tensor_file.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/json.h"
+#include "profile/io/tensor_file.h"
+#include "profile/io/tensor_writer.h"
 
 namespace seine {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "profile/json.h"
+#include "profile/io/json.h"
 
 namespace seine {
 namespace {

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/index.h"
-#include "index/memory_budget.h"
+#include "index/storage/memory_budget.h"
 
 namespace seine {
 

@@ -12,15 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "index/memory_budget.h"
+#include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
+#include "service/calls/error.h"
 #include "service/catalog.h"
-#include "service/error.h"
+#include "service/config/profiles.h"
 #include "service/event_log.h"
 #include "service/executor.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
-#include "service/profiles.h"
 
 namespace seine {
 

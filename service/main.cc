@@ -19,16 +19,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "profile/io/standard_output.h"
 #include "profile/spelling.h"
-#include "profile/standard_output.h"
-#include "service/address.h"
-#include "service/config.h"
-#include "service/descriptors.h"
+#include "service/config/config.h"
+#include "service/config/reload.h"
 #include "service/log.h"
-#include "service/reload.h"
 #include "service/resident.h"
 #include "service/server.h"
 #include "service/signals.h"
+#include "service/transport/address.h"
+#include "service/transport/descriptors.h"
 
 namespace seine {
 namespace {

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/address.h"
-#include "service/descriptors.h"
-#include "service/listener.h"
 #include "service/services.h"
+#include "service/transport/address.h"
+#include "service/transport/descriptors.h"
+#include "service/transport/listener.h"
 
 namespace seine {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "service/resident.h"
-#include "service/rpc_methods.h"
+#include "service/transport/rpc_methods.h"
 
 namespace seine {
 namespace {

@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "service/connections.h"
 #include "service/core.h"
-#include "service/decode_lanes.h"
-#include "service/health.h"
-#include "service/served_calls.h"
+#include "service/transport/connections.h"
+#include "service/transport/decode_lanes.h"
+#include "service/transport/health.h"
+#include "service/transport/served_calls.h"
 
 namespace seine {
 

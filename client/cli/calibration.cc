@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/output.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine::cli {
 namespace {

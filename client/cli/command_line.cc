@@ -11,7 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/client.h"
-#include "profile/json.h"
+#include "profile/io/json.h"
 #include "profile/spelling.h"
 
 namespace seine::cli {

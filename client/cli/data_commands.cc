@@ -10,7 +10,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
 #include "client/cli/vector_file.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine::cli {
 namespace {

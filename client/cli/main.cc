@@ -10,7 +10,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/help.h"
 #include "client/cli/names.h"
-#include "profile/standard_output.h"
+#include "profile/io/standard_output.h"
 
 namespace seine::cli {
 namespace {

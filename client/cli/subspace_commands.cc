@@ -7,8 +7,8 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
-#include "profile/tensor_file.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_file.h"
+#include "profile/io/tensor_writer.h"
 
 namespace seine::cli {
 namespace {

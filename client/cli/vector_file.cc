@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/exit_code.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine::cli {
 namespace {

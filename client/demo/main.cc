@@ -16,8 +16,8 @@
 #include "client/demo/replay.h"
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"
+#include "profile/io/standard_output.h"
 #include "profile/spelling.h"
-#include "profile/standard_output.h"
 
 namespace seine::demo {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/types.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine::demo {
 

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "index/memory.h"
 #include "index/scorers/scorers.h"
+#include "index/storage/memory.h"
 #include "kernels/host.h"
 #include "kernels/math.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "index/memory.h"
-#include "index/query_fit.h"
+#include "index/retrieval/query_fit.h"
+#include "index/storage/memory.h"
 
 namespace seine {
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "index/memory.h"
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
+#include "index/storage/memory.h"
 #include "kernels/math.h"
 #include "kernels/stop.h"
 

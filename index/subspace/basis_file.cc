@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "index/subspace/calibrate.h"
-#include "profile/tensor_file.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_file.h"
+#include "profile/io/tensor_writer.h"
 
 namespace seine {
 

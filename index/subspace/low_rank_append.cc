@@ -37,7 +37,7 @@ std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Ei
 int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
   const LowRankOptions& o = shape_->options;
   const int64_t rest = waiting % o.oja.interval;
-  return RestingTracker::Bytes(o.head_dim, o.key_rank, rest) + RestingTracker::Bytes(o.head_dim, o.value_rank, rest);
+  return PackedTracker::Bytes(o.head_dim, o.key_rank, rest) + PackedTracker::Bytes(o.head_dim, o.value_rank, rest);
 }
 
 // Tokens that a version lasts which began with `before` tokens stored: bases turn most in the beginning.
@@ -117,8 +117,8 @@ absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrac
     if (!made.ok()) return made.status();
     value_start = *std::move(made);
   }
-  return std::make_shared<TrackerSet>(TrackerSet{RestingTracker(OjaTracker(*std::move(key_start), o.oja)),
-                                                 RestingTracker(OjaTracker(*std::move(value_start), o.oja)), Memory()});
+  return std::make_shared<TrackerSet>(TrackerSet{PackedTracker(OjaTracker(*std::move(key_start), o.oja)),
+                                                 PackedTracker(OjaTracker(*std::move(value_start), o.oja)), Memory()});
 }
 
 std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const {

@@ -8,7 +8,7 @@
 // A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones seven times
 // as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
-// Between blocks the trackers rest (resting_tracker.h). Forks share blocks and versions, and what is learnt until they
+// Between blocks the trackers rest (packed_tracker.h). Forks share blocks and versions, and what is learnt until they
 // learn more. A cut may fall anywhere: what is below it stays as it is stored, and the trackers keep what they have
 // learnt. So codes follow from the blocks and cuts alone, not from the calls that brought the tokens. Tokens are
 // counted by place; keys that live before RoPE need their positions too.
@@ -23,11 +23,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "index/memory.h"
+#include "index/storage/memory.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
 #include "index/subspace/oja.h"
-#include "index/subspace/resting_tracker.h"
+#include "index/subspace/packed_tracker.h"
 #include "kernels/host.h"
 #include "kernels/types.h"
 #include "profile/rope.h"
@@ -133,7 +133,7 @@ class LowRankStore {
 
  private:
   struct TrackerSet {
-    RestingTracker keys, values;
+    PackedTracker keys, values;
     Memory charge;
   };
   struct GivenBases {

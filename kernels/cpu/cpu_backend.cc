@@ -90,10 +90,10 @@ class CpuBackend final : public Backend {
   }
 
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
-                 const Meanwhile& meanwhile) override {
+                 const ProgressCallback& progress) override {
     const std::thread::id caller = std::this_thread::get_id();
     const auto run = [&](int i) {
-      if (meanwhile && std::this_thread::get_id() == caller) meanwhile(count - i);
+      if (meanwhile && std::this_thread::get_id() == caller) progress(count - i);
       cpu::SearchOne(tasks[i], params, &outputs[i]);
     };
     double work = 0;

@@ -86,7 +86,7 @@ class CudaBackend final : public Backend {
 
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
-                 const Meanwhile& meanwhile) override;
+                 const ProgressCallback& progress) override;
 
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
@@ -336,7 +336,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
 
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
-                            const Meanwhile&) {
+                            const ProgressCallback&) {
   if (lost_) return Outcome::kLost;
   if (StopRequested()) return Outcome::kStopped;
   const StreamPool::Handle context = contexts_.Acquire();

@@ -1,5 +1,5 @@
 // Traces are cut as DESIGN.md says, and every fault of one is one clear line.
-#include "bench/dataset.h"
+#include "bench/inputs/dataset.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "bench/dataset.h"
+#include "bench/inputs/dataset.h"
 #include "index/index.h"
 #include "index/subspace/calibrate.h"
 #include "profile/profile.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/dataset.h"
+#include "bench/inputs/dataset.h"
 #include "index/index.h"
 #include "profile/profile.h"
 

@@ -1,5 +1,5 @@
 // Plots are well-formed and stay inside their frame.
-#include "bench/plot.h"
+#include "bench/report/plot.h"
 
 #include <cairo/cairo.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <regex>
 #include <stack>
 
-#include "bench/plot_file.h"
+#include "bench/report/plot_file.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {

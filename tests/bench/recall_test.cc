@@ -1,12 +1,12 @@
 // The whole bench on small data: floors, exactness, and the report's contract.
-#include "bench/recall.h"
+#include "bench/measures/recall.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
 
-#include "bench/report.h"
+#include "bench/report/report.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {

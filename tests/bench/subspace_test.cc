@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "bench/attention_probe.h"
+#include "bench/measures/attention_probe.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {

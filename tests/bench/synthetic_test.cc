@@ -1,12 +1,12 @@
-// The generators draw what bench/synthetic.h says.
-#include "bench/synthetic.h"
+// The generators draw what bench/inputs/synthetic.h says.
+#include "bench/inputs/synthetic.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 
-#include "bench/truth.h"
+#include "bench/methods/truth.h"
 
 namespace seine::bench {
 namespace {

@@ -1,5 +1,5 @@
 // The exact answer and its measures, against direct computations in double.
-#include "bench/truth.h"
+#include "bench/methods/truth.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "bench/synthetic.h"
+#include "bench/inputs/synthetic.h"
 
 namespace seine::bench {
 namespace {

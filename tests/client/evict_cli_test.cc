@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_writer.h"
 #include "tests/client/process.h"
 
 namespace seine {

@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "profile/io/tensor_file.h"
 #include "profile/profile.h"
-#include "profile/tensor_file.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
 

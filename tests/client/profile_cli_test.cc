@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "profile/io/tensor_writer.h"
 #include "profile/profile.h"
-#include "profile/tensor_writer.h"
 #include "tests/client/process.h"
 
 namespace seine {

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 #include "tests/client/process.h"
 
 namespace seine {

@@ -41,8 +41,8 @@ const std::vector<Rule>& Rules() {
        {"kernels/backend.h", "kernels/stop.h", "kernels/types.h", "kernels/codecs/codec_traits.h",
         "kernels/ops/search/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
-      {"bench/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
-      {"bench/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
+      {"bench/report/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
+      {"bench/methods/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
       {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "profile", "kernels", "index", "client", "bench"}, {}},
   };
   return *kRules;
@@ -129,7 +129,8 @@ std::vector<std::string> UnboundedParsers(const fs::path& root) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       const std::string name = fs::relative(entry.path(), root).string();
-      if (!Matches(name, R"(.*\.(h|cc))") || name == "profile/json.cc" || name == "service/yaml_file.cc") continue;
+      if (!Matches(name, R"(.*\.(h|cc))") || name == "profile/io/json.cc" || name == "service/config/yaml_file.cc")
+        continue;
       std::ifstream in(entry.path());
       std::string line;
       for (int number = 1; std::getline(in, line); ++number) {
@@ -204,7 +205,7 @@ TEST(Include, ForeignTextIsParsedWhereItsNestingIsBounded) {
   const PlantedTree tree;
   tree.Plant("bench/a.cc", "\nauto a = nlohmann::json::parse(text, nullptr, false);\n");
   tree.Plant("client/cli/a.cc", "const Json a = Json::parse(text);\n");
-  tree.Plant("profile/json.cc", "nlohmann::json::parse(text)\n");
+  tree.Plant("profile/io/json.cc", "nlohmann::json::parse(text)\n");
   tree.Plant("service/a.h", "YAML::Node a = YAML::LoadFile(path);\n");
   EXPECT_EQ(UnboundedParsers(tree.root()),
             (std::vector<std::string>{"service/a.h:1", "client/cli/a.cc:1", "bench/a.cc:2"}));
@@ -234,16 +235,16 @@ TEST(Include, EveryPlantedBreachIsReported) {
       {"index/a.cc", "#include \"kernels/codecs/registry.h\"", "kernels/codecs/registry.h"},
       {"index/a.cc", "#include <grpcpp/grpcpp.h>", "grpcpp/grpcpp.h"},
       {"index/a.cc", "#include \"seine/v1/common.pb.h\"", "seine/v1/common.pb.h"},
-      {"index/a.h", "#include \"service/convert.h\"", "service/convert.h"},
+      {"index/a.h", "#include \"service/calls/convert.h\"", "service/calls/convert.h"},
       {"index/deep/a.cu", "#include <faiss/IndexPQ.h>", "faiss/IndexPQ.h"},
       {"service/a.cc", "#include \"kernels/cpu/targets.h\"", "kernels/cpu/targets.h"},
       {"service/a.cc", "#include \"client/client.h\"", "client/client.h"},
       {"client/a.cc", "#include \"index/index.h\"", "index/index.h"},
       {"client/a.h", "#include \"kernels/types.h\"", "kernels/types.h"},
-      {"client/a.cc", "#include \"../service/convert.h\"", "../service/convert.h"},
+      {"client/a.cc", "#include \"../service/calls/convert.h\"", "../service/calls/convert.h"},
       {"bench/a.cc", "#include <faiss/IndexFlat.h>", "faiss/IndexFlat.h"},
       {"bench/a.cc", "#include <omp.h>", "omp.h"},
-      {"bench/a.cc", "#include \"service/convert.h\"", "service/convert.h"},
+      {"bench/a.cc", "#include \"service/calls/convert.h\"", "service/calls/convert.h"},
   };
   for (const Breach& breach : breaches) {
     const PlantedTree tree;
@@ -263,7 +264,7 @@ TEST(Include, WhatIsAllowedIsNotReported) {
   tree.Plant("service/a.cc",
              "#include <grpcpp/grpcpp.h>\n#include \"index/index.h\"\n#include \"kernels/backend.h\"\n");
   tree.Plant("client/a.cc", "#include <grpcpp/grpcpp.h>\n#include \"seine/v1/common.pb.h\"\n#include <math.h>\n");
-  tree.Plant("bench/faiss_baseline.cc", "#include <faiss/IndexFlat.h>\n#include <omp.h>\n");
+  tree.Plant("bench/methods/faiss_baseline.cc", "#include <faiss/IndexFlat.h>\n#include <omp.h>\n");
   tree.Plant("tests/kernels/a_test.cc", "#include \"client/client.h\"\n");
   const Report report = CheckTree(tree.root());
   EXPECT_EQ(report.files, 6);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "index/transforms.h"
+#include "index/retrieval/transforms.h"
 #include "tests/index/made_up_model.h"
 
 namespace seine {

@@ -6,8 +6,8 @@
 
 #include "index/subspace/calibrate.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/index/low_rank_simulation.h"
 #include "tests/index/made_up_model.h"
+#include "tests/index/subspace/low_rank_simulation.h"
 #include "tests/index/test_util.h"
 #include "tests/kernels/cuda/host_device.h"
 

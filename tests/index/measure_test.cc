@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "index/query_window.h"
+#include "index/retrieval/query_window.h"
 #include "profile/profile.h"
 #include "tests/index/made_up_model.h"
 

@@ -1,12 +1,12 @@
 // Growth, copy-on-write and failure of piece lists, and the counting of their memory.
-#include "index/piece_list.h"
+#include "index/sequence/piece_list.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "index/row_store.h"
+#include "index/storage/row_store.h"
 #include "tests/index/test_util.h"
 
 namespace seine {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "index/query_fit.h"
-#include "index/query_window.h"
+#include "index/retrieval/query_fit.h"
+#include "index/retrieval/query_window.h"
 #include "tests/index/made_up_model.h"
 
 namespace seine {

@@ -1,5 +1,5 @@
 // Damage to a profile is seen: every bit of a small one is flipped in turn. Profiles without a checksum still load.
-#include "profile/checksum.h"
+#include "profile/io/checksum.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "profile/io/tensor_writer.h"
 #include "profile/profile.h"
-#include "profile/tensor_writer.h"
 #include "tests/profile/test_util.h"
 #include "tests/temp_folder.h"
 

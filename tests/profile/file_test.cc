@@ -1,5 +1,5 @@
 // Files that are none, change while they are read, or are larger than they may be.
-#include "profile/file.h"
+#include "profile/io/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -10,8 +10,8 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
-#include "profile/tensor_file.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_file.h"
+#include "profile/io/tensor_writer.h"
 #include "tests/temp_folder.h"
 
 namespace seine {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_writer.h"
 #include "tests/temp_folder.h"
 
 namespace seine {

@@ -1,5 +1,5 @@
 // JSON that others wrote: nested as deep as it may be, deeper, and without end, wherever it is read.
-#include "profile/json.h"
+#include "profile/io/json.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "profile/io/tensor_file.h"
 #include "profile/rope.h"
-#include "profile/tensor_file.h"
 #include "tests/temp_folder.h"
 
 namespace seine {

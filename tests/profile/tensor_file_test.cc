@@ -1,5 +1,5 @@
 // The file reader: what it reads, and every way in which a file can be torn, foreign or contradict itself.
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

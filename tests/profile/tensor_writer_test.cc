@@ -1,5 +1,5 @@
 // The writer: what it writes reads back, and a failure leaves what was there.
-#include "profile/tensor_writer.h"
+#include "profile/io/tensor_writer.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "service/calls.h"
+#include "service/calls/calls.h"
 #include "tests/service/fields.h"
 #include "tests/service/fixture.h"
 

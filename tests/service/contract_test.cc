@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/error.h"
+#include "service/calls/error.h"
 #include "tests/service/contract.h"
 
 namespace seine::test {

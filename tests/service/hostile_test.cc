@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "seine/v1/subspace_service.grpc.pb.h"
-#include "service/descriptors.h"
-#include "service/rpc_methods.h"
+#include "service/transport/descriptors.h"
+#include "service/transport/rpc_methods.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

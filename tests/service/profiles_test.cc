@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "profile/tensor_writer.h"
-#include "service/config.h"
+#include "profile/io/tensor_writer.h"
+#include "service/config/config.h"
 #include "tests/index/made_up_model.h"
 #include "tests/service/fixture.h"
 

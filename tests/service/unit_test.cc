@@ -17,13 +17,13 @@
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/subspace.pb.h"
-#include "service/address.h"
-#include "service/announcing_moment.h"
-#include "service/config.h"
-#include "service/convert.h"
-#include "service/error.h"
+#include "service/calls/announcing_moment.h"
+#include "service/calls/convert.h"
+#include "service/calls/error.h"
+#include "service/calls/validate.h"
+#include "service/config/config.h"
 #include "service/executor.h"
-#include "service/validate.h"
+#include "service/transport/address.h"
 
 namespace seine {
 namespace {

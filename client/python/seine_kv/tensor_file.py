@@ -3,7 +3,7 @@
 Layout (https://huggingface.co/docs/safetensors): u64 little-endian header length, a JSON header, then the tensors' bytes
 back to back. The safetensors package writes metadata in hash order; this writer keeps the caller's order, so that the same
 tensors always make the same bytes, and it renames into place, so that a reader never meets half a file. The metadata opens
-with a checksum, as profile/checksum.h has it: CRC-32 of every byte of the file but the eight digits that state it.
+with a checksum, as profile/io/checksum.h has it: CRC-32 of every byte of the file but the eight digits that state it.
 """
 
 import json

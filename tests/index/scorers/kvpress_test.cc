@@ -12,7 +12,7 @@
 
 #include "index/eviction/budget.h"
 #include "index/scorers/scorer.h"
-#include "profile/tensor_file.h"
+#include "profile/io/tensor_file.h"
 
 namespace seine {
 namespace {

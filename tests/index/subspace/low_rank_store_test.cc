@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "index/memory.h"
+#include "index/storage/memory.h"
 #include "index/subspace/low_rank.h"
 #include "kernels/backend.h"
 #include "kernels/math.h"
@@ -280,7 +280,7 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
     EXPECT_EQ(bytes.full_rank, 0);
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));
     EXPECT_EQ(store.metrics().num_versions, 3);
-    EXPECT_EQ(bytes.bases, 3 * kRowDim * (38 + 38) * 2 + 2 * RestingTracker::Bytes(kRowDim, 38, 0));
+    EXPECT_EQ(bytes.bases, 3 * kRowDim * (38 + 38) * 2 + 2 * PackedTracker::Bytes(kRowDim, 38, 0));
     EXPECT_LE(static_cast<double>(bytes.total()), 1.03 * static_cast<double>(formula));
     LowRankStore fork = store;
     EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));  // shared

@@ -1,0 +1,138 @@
+// Attention of a batch over what its search has chosen and what is dense: one task for each (item, KV head), on the
+// host's threads. Keys, values and the means of windows lie in the host's memory with every backend (page-locked under
+// a device), so a device only searches.
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "index/index_impl.h"
+#include "index/retrieval/search_batch.h"
+#include "index/stop_status.h"
+#include "kernels/host.h"
+#include "kernels/stop.h"
+
+namespace seine {
+
+namespace {
+
+// Below this much work a wake-up of other threads (20-50 us) costs more than it saves.
+constexpr double kWorthSharingNs = 60e3;
+constexpr double kRowNs = 15;  // a key and a value of 256 bytes, for one query head
+
+// One KV head of a target.
+struct HeadTask {
+  host::AttentionTask attention;
+  AttendAnswer* answer = nullptr;
+  int kv_head = 0;
+  int64_t attended = 0;
+};
+
+SearchParams WithScale(const SearchParams& params, float scale, int head_dim) {
+  SearchParams scaled = params;
+  if (scale > 0) scaled.softmax_scale = scale;
+  if (scaled.softmax_scale == 0) scaled.softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  return scaled;
+}
+
+HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, size_t target,
+                int kv_head) {
+  HeadTask task;
+  task.kv_head = kv_head;
+  host::AttentionTask& a = task.attention;
+  const SearchBatch::Target& of = batch.targets()[target];
+  a.queries = of.item->queries + int64_t{kv_head} * g.group() * g.head_dim;
+  a.group = g.group();
+  a.scale = params.softmax_scale;
+  const bool searched = batch.Searched(target, kv_head);
+  of.layer().FillAttention(kv_head, searched, tail, &a);
+  if (!searched) return task;
+  const SearchOutput& found = batch.Found(target, kv_head);
+  a.sets = &found.positions;
+  // A set of a query head's own comes with that head's exact logits, as keys are stored.
+  if (params.scope == Scope::kPerQHead) a.logits = &found.scores;
+  return task;
+}
+
+double WorkNs(const host::AttentionTask& task) {
+  double rows = static_cast<double>(task.num_windows);
+  for (const host::PlaceRun& run : task.dense) rows += static_cast<double>(run.end - run.begin);
+  rows *= task.group;
+  if (task.sets != nullptr) {
+    for (const auto& set : *task.sets) rows += static_cast<double>(set.size());
+  }
+  return rows * kRowNs;
+}
+
+// Every head's output, log-sum-exp and counts into its answer.
+void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const ProgressCallback& progress) {
+  double work = 0;
+  for (const HeadTask& task : *tasks) work += WorkNs(task.attention);
+  const std::thread::id caller = std::this_thread::get_id();
+  const int count = static_cast<int>(tasks->size());
+  const auto attend = [&](int i) {
+    if (meanwhile && std::this_thread::get_id() == caller) progress(count - i);
+    HeadTask& task = (*tasks)[i];
+    const int64_t q_head = int64_t{task.kv_head} * g.group();
+    task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
+                                 task.answer->log_sum_exp.data() + q_head);
+  };
+  if (work > kWorthSharingNs) {
+    backend->Run(count, attend);
+  } else {
+    for (int i = 0; i < count && !StopRequested(); ++i) attend(i);
+  }
+  for (const HeadTask& task : *tasks) {
+    task.answer->attended_tokens += task.attended;
+    task.answer->tail = task.answer->tail || task.attention.num_windows > 0;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const RetrieveItem> items,
+                                                            const SearchParams& params,
+                                                            const AttentionParams& attention,
+                                                            const ProgressCallback& progress) const {
+  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
+  if (absl::Status s = Validate(attention, context_.config); !s.ok()) return s;
+  const Geometry& g = context_.config.geometry;
+  const SearchParams scaled = WithScale(params, attention.scale, g.head_dim);
+  const bool tail = attention.tail.value_or(params.scope == Scope::kPerQHead && params.method == Method::kIndex);
+  std::vector<AttendAnswer> answers(items.size());
+  SearchBatch batch(&context_);
+  for (size_t i = 0; i < items.size(); ++i) {
+    absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
+    answers[i].status = sequence.status();
+    if (!sequence.ok()) continue;
+    if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
+    batch.Add(*std::move(sequence), &items[i], i);
+  }
+  if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
+  std::vector<HeadTask> tasks;
+  for (size_t t = 0; t < batch.targets().size(); ++t) {
+    AttendAnswer& answer = answers[batch.targets()[t].place];
+    answer.path = batch.PathOf(t);
+    answer.codes_outgrown = batch.CodesOutgrown(t);
+    answer.num_tokens = batch.targets()[t].layer().length();
+    answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
+    answer.log_sum_exp.resize(g.num_q_heads);
+    for (int h = 0; h < g.num_kv_heads; ++h) {
+      tasks.push_back(TaskOf(batch, g, scaled, tail, t, h));
+      tasks.back().answer = &answer;
+    }
+  }
+  AttendAll(g, context_.backend, &tasks, progress);
+  if (absl::Status s = StopStatus(); !s.ok()) return s;
+  for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
+    batch.Take(t, &answers[batch.targets()[t].place].selected);
+  }
+  batch.KeepQueries();
+  batch.Unlock();
+  for (const SearchBatch::Target& target : batch.targets()) {
+    const AttendAnswer& answer = answers[target.place];
+    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+  }
+  return answers;
+}
+
+}  // namespace seine

@@ -1,0 +1,54 @@
+// Retrieval of a batch: checks, the search, and what is learnt from having been asked.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "index/index_impl.h"
+#include "index/retrieval/search_batch.h"
+#include "kernels/host.h"
+
+namespace seine {
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const {
+  absl::StatusOr<SequenceRef> sequence = Find(item.sequence);
+  if (!sequence.ok()) return sequence;
+  const Geometry& g = context_.config.geometry;
+  if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
+  if (item.queries == nullptr) return absl::InvalidArgumentError("queries: no data");
+  const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
+  const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
+  if (bad < 0) return sequence;
+  return absl::InvalidArgumentError(
+      absl::StrCat("queries: head ", bad, " holds NaN or infinity, or its norm overflows"));
+}
+
+// A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
+// which matters to no moment.
+void IndexImpl::RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const {
+  if (sequence->layers[item.layer]->RecordQueries(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
+}
+
+absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
+                                                            const SearchParams& params,
+                                                            const ProgressCallback& progress) const {
+  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
+  std::vector<ItemAnswer> answers(items.size());
+  SearchBatch batch(&context_);
+  for (size_t i = 0; i < items.size(); ++i) {
+    absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
+    answers[i].status = sequence.status();
+    if (!sequence.ok()) continue;
+    if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
+    batch.Add(*std::move(sequence), &items[i], i);
+  }
+  if (absl::Status s = batch.Search(params, progress); !s.ok()) return s;
+  for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
+  batch.KeepQueries();
+  batch.Unlock();
+  for (const SearchBatch::Target& target : batch.targets()) {
+    const ItemAnswer& answer = answers[target.place];
+    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+  }
+  return answers;
+}
+
+}  // namespace seine

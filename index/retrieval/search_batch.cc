@@ -1,0 +1,142 @@
+// Locks, one search task for each (item, KV head), and answers in positions.
+#include "index/retrieval/search_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seine {
+
+namespace {
+
+// Whether a head has a zone to search; else all that it holds is dense.
+bool HasZone(const IndexConfig& config, const HeadGroupCache& cache) {
+  return cache.codes().visible() > 0 && cache.size() >= config.zones.dense_threshold;
+}
+
+// Places of a head to positions.
+void ToPositions(const HeadGroupCache& cache, std::vector<std::vector<int32_t>>* sets) {
+  if (cache.whole()) return;
+  for (auto& set : *sets) {
+    for (int32_t& place : set) place = cache.position(place);
+  }
+}
+
+// Moves one head's output to where the answer has it.
+void Collect(const HeadGroupCache& cache, int kv_head, int group, SearchOutput* output, ItemAnswer* answer) {
+  ToPositions(cache, &output->positions);
+  ToPositions(cache, &output->candidates);
+  const size_t sets = output->positions.size();
+  std::move(output->positions.begin(), output->positions.end(), answer->positions.begin() + kv_head * sets);
+  std::move(output->scores.begin(), output->scores.end(), answer->scores.begin() + kv_head * sets);
+  std::copy(output->masses.begin(), output->masses.end(), answer->masses.begin() + kv_head * output->masses.size());
+  for (const uint8_t capped : output->capped) answer->capped = answer->capped || capped != 0;
+  std::move(output->candidates.begin(), output->candidates.end(), answer->candidates.begin() + kv_head * group);
+  answer->stats.Add(output->stats);
+}
+
+// Positions that a head of an evicted layer shows besides its answer, ascending.
+std::vector<int32_t> DensePositions(const HeadGroupCache& cache, int64_t zone_begin, int64_t zone_end) {
+  std::vector<int32_t> positions;
+  for (int64_t place = 0; place < zone_begin; ++place) positions.push_back(cache.position(place));
+  for (int64_t place = zone_end; place < cache.size(); ++place) positions.push_back(cache.position(place));
+  return positions;
+}
+
+}  // namespace
+
+// Each layer once, in the order that every holder of several keeps.
+absl::Status SearchBatch::Lock() {
+  std::vector<const Target*> order;
+  order.reserve(targets_.size());
+  for (const Target& target : targets_) order.push_back(&target);
+  const auto key = [](const Target* t) { return std::pair(t->sequence->generation, t->item->layer); };
+  std::sort(order.begin(), order.end(), [&key](const Target* a, const Target* b) { return key(a) < key(b); });
+  locks_.reserve(order.size());
+  const Layer* last = nullptr;
+  for (const Target* target : order) {
+    if (&target->layer() == last) continue;
+    last = &target->layer();
+    absl::StatusOr<ReadLock> lock = ReadLock::Of(*last);
+    if (!lock.ok()) {
+      Unlock();
+      return lock.status();
+    }
+    locks_.push_back(*std::move(lock));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
+  const Geometry& g = context_.config.geometry;
+  params_ = params;
+  if (absl::Status s = Lock(); !s.ok()) return s;
+  std::vector<SearchTask> tasks;
+  tasks.reserve(targets_.size() * g.num_kv_heads);
+  slots_.assign(targets_.size() * g.num_kv_heads, -1);
+  for (size_t t = 0; t < targets_.size(); ++t) {
+    for (int h = 0; h < g.num_kv_heads; ++h) {
+      const Layer& layer = targets_[t].layer();
+      if (!HasZone(context_.config, layer.cache(h))) continue;
+      slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks.size());
+      SearchTask& task = tasks.emplace_back();
+      if (absl::Status s = layer.FillTask(h, params, &task); !s.ok()) {
+        Unlock();
+        return s;
+      }
+      task.group = g.group();
+      task.queries = targets_[t].item->queries + int64_t{h} * g.group() * g.head_dim;
+    }
+  }
+  if (tasks.empty()) return absl::OkStatus();
+  outputs_.resize(tasks.size());
+  const Outcome outcome =
+      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
+  if (outcome != Outcome::kDone) Unlock();
+  return StatusOf(*context_.backend, outcome);
+}
+
+Path SearchBatch::PathOf(size_t target) const {
+  for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
+    if (Searched(target, h)) return params_.method == Method::kExact ? Path::kExact : Path::kIndex;
+  }
+  return Path::kDense;
+}
+
+bool SearchBatch::CodesOutgrown(size_t target) const {
+  return PathOf(target) == Path::kIndex && targets_[target].layer().Outgrown();
+}
+
+// Fills in what does not depend on the search, and makes room for each head's sets.
+void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
+  const Geometry& g = context_.config.geometry;
+  const Layer& layer = targets_[target].layer();
+  answer->num_tokens = layer.length();
+  answer->path = PathOf(target);
+  answer->all_returned = true;
+  answer->positions.resize(params_.scope == Scope::kPerKvHead ? g.num_kv_heads : g.num_q_heads);
+  answer->scores.resize(answer->positions.size());
+  if (params_.mass_p > 0) answer->masses.assign(answer->positions.size(), 1.0f);
+  const bool dense = answer->path == Path::kDense;
+  answer->codes_outgrown = CodesOutgrown(target);
+  answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
+  answer->dense_end =
+      layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + layer.cache(0).codes().visible();
+  if (params_.with_candidates && !dense) answer->candidates.resize(g.num_q_heads);
+}
+
+void SearchBatch::Take(size_t target, ItemAnswer* answer) {
+  StartAnswer(target, answer);
+  const Layer& layer = targets_[target].layer();
+  for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
+    const HeadGroupCache& cache = layer.cache(h);
+    const bool searched = Searched(target, h);
+    const int64_t zone_begin = searched ? context_.config.zones.sink : cache.size();
+    const int64_t zone_end = searched ? zone_begin + cache.codes().visible() : cache.size();
+    if (layer.evicted()) answer->dense_positions.push_back(DensePositions(cache, zone_begin, zone_end));
+    if (!searched) continue;
+    answer->all_returned = answer->all_returned && params_.top_k >= zone_end - zone_begin;
+    Collect(cache, h, context_.config.geometry.group(), &outputs_[Slot(target, h)], answer);
+  }
+}
+
+}  // namespace seine

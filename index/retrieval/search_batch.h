@@ -1,0 +1,71 @@
+// The items of one call whose checks are passed, their layers locked, and the search of their zones: what Retrieve and
+// Attend share.
+#ifndef SEINE_INDEX_RETRIEVAL_SEARCH_BATCH_H_
+#define SEINE_INDEX_RETRIEVAL_SEARCH_BATCH_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "index/context.h"
+#include "index/index.h"
+#include "index/sequence/layer_lock.h"
+#include "index/sequence/sequence.h"
+
+namespace seine {
+
+// Not thread-safe. Add every item, then Search, then read what was found until Unlock.
+class SearchBatch {
+ public:
+  struct Target {
+    std::shared_ptr<Sequence> sequence;
+    const RetrieveItem* item = nullptr;
+    size_t place = 0;  // of the item in the call
+    const Layer& layer() const { return *sequence->layers[item->layer]; }
+  };
+
+  explicit SearchBatch(const Context* context) : context_(*context) {}
+
+  void Add(std::shared_ptr<Sequence> sequence, const RetrieveItem* item, size_t place) {
+    targets_.push_back({std::move(sequence), item, place});
+  }
+  const std::vector<Target>& targets() const { return targets_; }
+
+  // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
+  // the backend could not; StopStatus(). Nothing is locked then.
+  absl::Status Search(const SearchParams& params, const ProgressCallback& progress);
+  // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
+  void KeepQueries() const {
+    for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);
+  }
+  void Unlock() { locks_.clear(); }
+
+  // Whether a head was searched; else all that it holds is dense. And what was found, in places (head_group_cache.h).
+  bool Searched(size_t target, int kv_head) const { return Slot(target, kv_head) >= 0; }
+  const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
+  // kDense where no head of a target was searched.
+  Path PathOf(size_t target) const;
+  // ItemAnswer::codes_outgrown.
+  bool CodesOutgrown(size_t target) const;
+  // Moves what was found of a target into an answer, in positions.
+  void Take(size_t target, ItemAnswer* answer);
+
+ private:
+  int Slot(size_t target, int kv_head) const {
+    return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
+  }
+  absl::Status Lock();
+  void StartAnswer(size_t target, ItemAnswer* answer) const;
+
+  const Context& context_;
+  SearchParams params_;
+  std::vector<Target> targets_;
+  std::vector<ReadLock> locks_;
+  std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: not searched
+  std::vector<SearchOutput> outputs_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_RETRIEVAL_SEARCH_BATCH_H_

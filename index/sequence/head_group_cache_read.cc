@@ -1,0 +1,113 @@
+// What others read of a cache: the parts of a search, of attention and of scoring, and stored rows.
+#include <algorithm>
+#include <utility>
+
+#include "index/sequence/head_group_cache.h"
+#include "kernels/host.h"
+#include "kernels/stop.h"
+
+namespace seine {
+
+namespace {
+
+constexpr size_t kRowsRead = 4096;  // between looks at the caller's token
+
+}  // namespace
+
+absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, SearchTask* task) const {
+  codes_.FillTask(head, task);
+  const int64_t zone_begin = context_->config.zones.sink;
+  task->zone_begin = zone_begin;
+  const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
+  if (!low_.empty()) return FillLowSearch(head, with_dense, task);
+  if (keeps_all_keys()) {
+    task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
+                  context_->config.geometry.dtype};
+  }
+  if (with_dense) {
+    AddDense(head, 0, zone_begin, &task->dense);
+    // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
+    AddDense(head, std::max(zone_begin + codes_.visible(), raw_begin_), size_, &task->dense);
+  }
+  return absl::OkStatus();
+}
+
+void HeadGroupCache::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
+  while (begin < end) {
+    const int64_t stop = std::min<int64_t>(end, (begin / keys_.chunk_tokens() + 1) * keys_.chunk_tokens());
+    const ConstRows rows = {keys_.Row(head, begin), static_cast<size_t>(context_->row_bytes()),
+                            context_->config.geometry.dtype};
+    dense->push_back({rows, static_cast<int>(stop - begin)});
+    begin = stop;
+  }
+}
+
+void HeadGroupCache::FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const {
+  const Geometry& g = context_->config.geometry;
+  task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
+  const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
+  task->dense = {{0, zone_begin}, {zone_end, size_}};
+  if (!low_.empty()) FillLowAttention(head, task);
+  if (!searched || !tail) return;
+  task->zone_begin = zone_begin;
+  task->num_windows = codes_.visible() / kWindowTokens;
+  task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
+}
+
+absl::StatusOr<HeadTokens> HeadGroupCache::Tokens(int head, HeadStorage* storage) const {
+  const Geometry& g = context_->config.geometry;
+  HeadTokens tokens;
+  tokens.count = size_;
+  if (!whole_) {
+    storage->positions.resize(size_);
+    for (int64_t place = 0; place < size_; ++place) storage->positions[place] = position(place);
+    tokens.positions = storage->positions.data();
+  }
+  if (!low_.empty()) {
+    if (absl::Status s = RebuildTokens(head, storage, &tokens); !s.ok()) return s;
+    return tokens;
+  }
+  tokens.keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  if (keeps_values()) tokens.values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  if (!sums_.empty()) tokens.sums = &sums_[head];
+  return tokens;
+}
+
+void HeadGroupCache::CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values,
+                                int64_t stride) const {
+  const Geometry& g = context_->config.geometry;
+  if (!low_.empty()) {  // all at once: a basis is unpacked for each read
+    std::vector<float> rows(count * g.head_dim), of_values(values == nullptr ? 0 : rows.size());
+    ReadRange(head, place, place + count, rows.data(), values == nullptr ? nullptr : of_values.data());
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(rows.data() + i * g.head_dim, g.head_dim, keys + i * stride);
+      if (values != nullptr) std::copy_n(of_values.data() + i * g.head_dim, g.head_dim, values + i * stride);
+    }
+    return;
+  }
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    for (int64_t i = 0; i < count && out != nullptr; ++i) {
+      const ConstRows row = {store->Row(head, place + i), static_cast<size_t>(context_->row_bytes()), g.dtype};
+      host::ToFloat(row, 1, g.head_dim, out + i * stride);
+    }
+  }
+}
+
+void HeadGroupCache::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
+  const size_t row_bytes = context_->row_bytes();
+  if (!low_.empty()) return GatherRebuilt(head, places, keys, values);
+  for (const auto& [store, out] : {std::pair{&keys_, keys}, std::pair{&values_, values}}) {
+    if (out == nullptr) continue;
+    out->resize(places.size() * row_bytes);
+    char* to = out->data();
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i % kRowsRead == 0 && StopRequested()) return;
+      std::copy_n(reinterpret_cast<const char*>(store->Row(head, places[i])), row_bytes, to);
+      to += row_bytes;
+    }
+  }
+}
+
+}  // namespace seine

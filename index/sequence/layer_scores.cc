@@ -1,0 +1,143 @@
+// Scoring of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "index/sequence/layer.h"
+
+namespace seine {
+
+absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
+  for (int h = 0; h < std::min(num_heads(), static_cast<int>(given.scores.size())); ++h) {
+    if (static_cast<int64_t>(given.scores[h].size()) == cache(h).size()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: ", given.scores[h].size(),
+                                                   " for a KV head that holds ", cache(h).size(), " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+// What scorers look at: what is held, what the index knows, and what came with the call.
+absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const {
+  const Geometry& g = context_->config.geometry;
+  input->backend = context_->backend;
+  input->head_dim = g.head_dim;
+  input->group = g.group();
+  input->softmax_scale = given.softmax_scale > 0 ? given.softmax_scale : context_->config.search.softmax_scale;
+  if (input->softmax_scale == 0) input->softmax_scale = 1 / std::sqrt(static_cast<float>(g.head_dim));
+  input->length = length_;
+  input->layer = layer_;
+  input->queries = given.queries;
+  input->num_queries = given.num_queries;
+  // Queries that tokens have come and gone since would speak for what they have seen alone.
+  const bool recent = kept_queries_.on() && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
+  if (wanted.queries && given.queries == nullptr && recent && kept_queries_.newest() >= 0) {
+    storage->queries = kept_queries_.Seen();
+    input->queries = storage->queries.rows.data();
+    input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
+    input->query_positions = storage->queries.positions.data();
+  }
+  input->profile = context_->eviction.profile();
+  input->rope = &g.rope;
+  input->filters = given.filters;
+  storage->heads.resize(num_heads());
+  for (int h = 0; h < num_heads(); ++h) {
+    const HeadGroupCache& held = cache(h);
+    absl::StatusOr<HeadTokens> tokens = held.Tokens(h - held.first_head(), &storage->heads[h]);
+    if (!tokens.ok()) return tokens.status();
+    input->heads.push_back(*tokens);
+  }
+  for (size_t h = 0; h < given.scores.size() && h < input->heads.size(); ++h) {
+    input->given.push_back(given.scores[h].data());
+  }
+  if (!wanted.filters || given.filters != nullptr) return absl::OkStatus();
+  if (given.queries != nullptr) {
+    storage->filters = FiltersFromQueries(given.queries, given.num_queries, g.num_kv_heads, g.group(), g.head_dim);
+    input->filters = storage->filters.data();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<const Filters*> filters = context_->eviction.FiltersOf(layer_);
+  if (!filters.ok()) return filters.status();
+  if (*filters != nullptr) input->filters = (*filters)->data();
+  return absl::OkStatus();
+}
+
+absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
+  if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
+  if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "queries: eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
+      " positions, and none was seen: append tokens with theirs (this append made again, or "
+      "the one before it, may bring them), or retrieve or attend at the last token"));
+}
+
+absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {
+  if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (length_ == 0) {
+    scores->assign(num_heads(), {});
+    return absl::OkStatus();
+  }
+  InputStorage storage;
+  ScoreInput input;
+  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  return ScoreFrom(scorer, &input, scores);
+}
+
+absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const {
+  if (absl::Status s = CheckSeen(scorer, *input); !s.ok()) return s;
+  if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
+    for (HeadTokens& head : input->heads) head.sums = nullptr;
+  }
+  return scorer.Score(*input, scores);
+}
+
+absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
+                                                           absl::Span<const std::shared_ptr<const Scorer>> scorers,
+                                                           const ScoreGiven& given) const {
+  const bool with_filters = std::any_of(params.scorers.begin(), params.scorers.end(),
+                                        [](const ScorerConfig& s) { return s.name == "qfilters"; });
+  InputStorage storage;
+  ScoreInput input;
+  if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
+    return s;
+  for (const auto& scorer : scorers) {
+    if (absl::Status s = CheckSeen(*scorer, input); !s.ok()) return s;
+  }
+  return seine::Diagnose(params, context_->config.geometry.num_layers, input);
+}
+
+absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
+                                                                 const ScoreGiven& given) const {
+  if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (KeepsAll(params.budget, scorer)) {  // also a layer without tokens
+    std::vector<std::vector<uint32_t>> all(num_heads());
+    for (int h = 0; h < num_heads(); ++h) {
+      all[h].resize(cache(h).size());
+      std::iota(all[h].begin(), all[h].end(), 0u);
+    }
+    return all;
+  }
+  ScoreRoom::Lease scores = context_->score_room.Take();
+  InputStorage storage;
+  ScoreInput input;
+  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = ScoreFrom(scorer, &input, scores.get()); !s.ok()) return s;
+  return SelectKept(params.budget, params.keep, context_->config.geometry.num_layers, scorer.observation_window(),
+                    input, scores.get());
+}
+
+bool Layer::KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const {
+  if (length_ <= scorer.kept_prompt()) return true;
+  std::vector<int64_t> counts;
+  for (int h = 0; h < num_heads(); ++h) counts.push_back(cache(h).size());
+  const BudgetScope scope{.layer = layer_,
+                          .num_layers = context_->config.geometry.num_layers,
+                          .length = length_,
+                          .window = scorer.observation_window()};
+  return KeptOfHeads(budget, counts, scope) == counts;
+}
+
+}  // namespace seine

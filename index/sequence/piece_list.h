@@ -1,0 +1,109 @@
+// A growing array kept in pieces of fixed length, shared between sequences and copied only when one of them writes.
+//
+// Entries are rows of keys, values or checksums (row_store.h) or a head's codes (code_store.h). The last piece starts
+// small and doubles, so short sequences do not pay for a whole one. A write runs in two steps, so that a failure
+// changes nothing:
+//   Staging staging;
+//   list.Plan(begin, end, keep, &staging);    // what must be made: new pieces, larger ones, own copies of shared ones
+//   if (!staging.Allocate(&ledger).ok()) ...  // admission, allocation, copies; nothing has changed yet
+//   staging.Install();                        // cannot fail; [begin, end) may now be written
+#ifndef SEINE_INDEX_SEQUENCE_PIECE_LIST_H_
+#define SEINE_INDEX_SEQUENCE_PIECE_LIST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "index/sequence/cow_ptr.h"
+#include "index/storage/memory.h"
+
+namespace seine {
+
+// How the entries of one piece lie in its buffer; planes may move with the capacity. Immutable, shared by all lists.
+class PieceFormat {
+ public:
+  virtual ~PieceFormat() = default;
+  virtual int64_t Bytes(int capacity) const = 0;
+  // What must be copied to bring entries [0, count) into a buffer of at least that capacity, behind what `copies`
+  // holds.
+  virtual void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
+                    std::vector<CopyTask>* copies) const = 0;
+};
+
+struct Piece {
+  Memory memory;
+  int capacity = 0;  // entries
+};
+
+class PieceList;
+
+// Pieces to be made for one or several lists.
+class Staging {
+ public:
+  bool empty() const { return needs_.empty(); }
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: nothing is held. One reservation for all, before the first allocation. The lists
+  // must not change between their Plan and Install.
+  absl::Status Allocate(MemoryLedger* ledger);
+  void Install();
+
+ private:
+  friend class PieceList;
+  struct Need {
+    PieceList* list;
+    size_t index;
+    int capacity;
+    int keep;  // entries to carry over from the present piece
+    CowPtr<Piece> made;
+  };
+  absl::Status Make(MemoryLedger* ledger);
+  absl::Status CopyKept(Backend* backend) const;
+
+  std::vector<Need> needs_;
+};
+
+// Not thread-safe; the owning layer's lock guards it.
+class PieceList {
+ public:
+  struct Shape {
+    const PieceFormat* format;
+    MemoryKind kind;
+    int length;        // entries a full piece holds
+    int min_capacity;  // of the last piece
+    int granularity;   // capacities are multiples of it; divides length
+    SlabPool* pool;    // of full pieces; nullptr: each has a buffer of its own
+  };
+  explicit PieceList(const Shape* shape) : shape_(shape) {}
+
+  // What is needed to write entries [begin, end) while those before `keep` stay (keep <= begin, or within one piece).
+  void Plan(int64_t begin, int64_t end, int64_t keep, Staging* staging);
+  // Drops the pieces that lie wholly at or beyond `end`, and those wholly within [begin, end).
+  void Truncate(int64_t end);
+  void Drop(int64_t begin, int64_t end);
+
+  // Pieces [first, second) hold all that were put in place or dropped since the last call: tables of their addresses
+  // need no more refreshed.
+  std::pair<size_t, size_t> TakeChanged();
+
+  size_t size() const { return pieces_.size(); }
+  int length() const { return shape_->length; }
+  // nullptr and 0 where dropped.
+  uint8_t* data(size_t i) const { return pieces_[i] ? pieces_[i]->memory.data() : nullptr; }
+  int capacity(size_t i) const { return pieces_[i] ? pieces_[i]->capacity : 0; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  friend class Staging;
+  int CapacityFor(int64_t entries) const;
+  void Set(size_t i, CowPtr<Piece> piece);
+
+  const Shape* shape_;
+  std::vector<CowPtr<Piece>> pieces_;
+  int64_t bytes_ = 0;                             // of pieces_
+  uint32_t changed_begin_ = 0, changed_end_ = 0;  // since TakeChanged; small, for lists are many
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SEQUENCE_PIECE_LIST_H_

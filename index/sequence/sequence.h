@@ -1,0 +1,32 @@
+// One sequence: its name and its layers.
+#ifndef SEINE_INDEX_SEQUENCE_SEQUENCE_H_
+#define SEINE_INDEX_SEQUENCE_SEQUENCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "index/sequence/layer.h"
+#include "index/storage/memory.h"
+
+namespace seine {
+
+// The id and generation are set before the sequence is shared and do not change; each layer has its own lock. A deleted
+// sequence lives on until the last call that uses it returns.
+struct Sequence {
+  std::string id;
+  uint64_t generation = 0;
+  std::vector<std::unique_ptr<Layer>> layers;  // [num_layers]
+  Memory overhead;                             // the charge for these objects themselves
+};
+
+// Bytes that an index, and a sequence of it, take before their first token: for each layer, and for each head where
+// tokens are scored as they come or kept low-rank. Of an index, some kilobytes are not counted. Measured with
+// glibc's allocator (tests/index/overhead_test.cc).
+int64_t IndexBytes(const IndexConfig& config);
+int64_t SequenceBytes(const IndexConfig& config);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SEQUENCE_SEQUENCE_H_

@@ -1,0 +1,22 @@
+#include "profile/io/standard_output.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+
+namespace seine {
+
+absl::Status FinishStandardOutput() {
+  errno = 0;
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  const int error = errno;
+  if (flushed && std::cout.good() && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cannot write to standard output", error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error)));
+}
+
+}  // namespace seine

@@ -1,0 +1,251 @@
+// The calls of IndexService, SequenceService and AdminService.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "profile/profile.h"
+#include "service/calls/calls.h"
+#include "service/calls/convert.h"
+#include "service/calls/error.h"
+#include "service/calls/validate.h"
+
+namespace seine {
+namespace {
+
+// A call has its sequence in `handle` or `source`, and the id of one to be made in `id` or `new_id`.
+constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"sequence: ", "handle: "},
+                                                                            {"sequence id: ", "id: "}};
+constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequence: ", "source: "},
+                                                                          {"sequence id: ", "new_id: "}};
+// Of several, the place in the list says which.
+constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"sequence: ", ""}};
+constexpr std::pair<absl::string_view, absl::string_view> kMeasuredNames[] = {{"kv_store: ", "sequences: "}};
+
+constexpr int kMaxPage = 1000;  // sequences
+
+// Adds a message to a list that may take `room` bytes more. False: it does not fit, and is not added.
+template <typename Message>
+bool AddWithin(const Message& message, google::protobuf::RepeatedPtrField<Message>* list, int64_t* room) {
+  *room -= static_cast<int64_t>(message.ByteSizeLong()) + 6;  // its tag and length
+  if (*room >= 0) *list->Add() = message;
+  return *room >= 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
+  std::shared_ptr<Index> index = core.catalog.Find(name);
+  if (index == nullptr) {
+    return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: ", Quoted(name)),
+                      absl::StatusCode::kNotFound);
+  }
+  return index;
+}
+
+absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
+                                                     absl::string_view field, SequenceHandle* out) {
+  auto index = FindIndex(core, handle.index(), absl::StrCat(field, ".index"));
+  if (!index.ok()) return index;
+  if (auto s = CheckId(handle.id(), absl::StrCat(field, ".id")); !s.ok()) return s;
+  out->id = handle.id();
+  out->generation = handle.generation();
+  return index;
+}
+
+absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response) {
+  auto config = ConfigFrom(request.spec(), "spec", core.options.profiles.get());
+  if (!config.ok()) return config.status();
+  auto index = core.catalog.Create(*config);
+  if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
+  core.log.Created(**index);
+  ToProto(**index, response->mutable_index());
+  return absl::OkStatus();
+}
+
+absl::Status GetIndex(Core& core, const v1::GetIndexRequest& request, v1::GetIndexResponse* response) {
+  auto index = FindIndex(core, request.name(), "name");
+  if (!index.ok()) return index.status();
+  ToProto(**index, response->mutable_index());
+  return absl::OkStatus();
+}
+
+absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest&, v1::ListIndexesResponse* response) {
+  int64_t room = core.options.max_message_bytes;
+  for (const auto& index : core.catalog.List()) {
+    v1::IndexInfo info;
+    ToProto(*index, &info);
+    if (AddWithin(info, response->mutable_indexes(), &room)) continue;
+    return Explain(absl::OutOfRangeError(absl::StrCat("the indexes take more than ", core.options.max_message_bytes,
+                                                      " bytes, the message limit; get them by name")),
+                   "");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::DeleteIndexResponse*) {
+  auto index = FindIndex(core, request.name(), "name");
+  if (!index.ok()) return index.status();
+  // Of two deletions at once, one finds nothing.
+  if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
+  core.log.Deleted(request.name());
+  return absl::OkStatus();
+}
+
+absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request,
+                            v1::CreateSequenceResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (!request.id().empty()) {
+    if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
+  }
+  auto handle = (*index)->CreateSequence(request.id());
+  if (!handle.ok()) return Explain(handle.status(), "", kHandleNames);
+  response->mutable_handle()->set_index(request.index());
+  response->mutable_handle()->set_id(handle->id);
+  response->mutable_handle()->set_generation(handle->generation);
+  return absl::OkStatus();
+}
+
+absl::Status GetSequence(Core& core, const v1::GetSequenceRequest& request, v1::GetSequenceResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  auto sequence = (*index)->GetSequence(handle);
+  if (!sequence.ok()) return Explain(sequence.status(), "", kHandleNames);
+  ToProto(*sequence, request.handle().index(), response->mutable_sequence());
+  return absl::OkStatus();
+}
+
+absl::Status ListSequences(Core& core, const v1::ListSequencesRequest& request, v1::ListSequencesResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (request.page_size() < 0) return FieldError("OUT_OF_LIMITS", "page_size", "negative");
+  if (!request.page_token().empty()) {
+    if (auto s = CheckId(request.page_token(), "page_token"); !s.ok()) return s;
+  }
+  const bool all = request.page_size() == 0;
+  const int page = all ? kMaxPage : std::min(request.page_size(), kMaxPage);
+  // A token, which nobody but this reads, is the id that its page ended with.
+  std::string last = request.page_token();
+  int64_t room = core.options.max_message_bytes - static_cast<int64_t>(kMaxIdLength);
+  for (bool more = true; more;) {
+    const std::vector<SequenceInfo> sequences = (*index)->ListSequences(last, page);
+    more = all && static_cast<int>(sequences.size()) == page;
+    for (const SequenceInfo& sequence : sequences) {
+      v1::SequenceInfo info;
+      ToProto(sequence, request.index(), &info);
+      if (AddWithin(info, response->mutable_sequences(), &room)) {
+        last = sequence.handle.id;
+        continue;
+      }
+      if (!all && response->sequences_size() > 0) break;
+      return FieldError("OUT_OF_LIMITS", "page_size",
+                        absl::StrCat("the answer would pass ", core.options.max_message_bytes,
+                                     " bytes, the message limit; ask for pages"),
+                        absl::StatusCode::kOutOfRange);
+    }
+  }
+  if (!all && !(*index)->ListSequences(last, 1).empty()) response->set_next_page_token(last);
+  return absl::OkStatus();
+}
+
+absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request, v1::DeleteSequenceResponse*) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  return Explain((*index)->DeleteSequence(handle), "", kHandleNames);
+}
+
+absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response) {
+  SequenceHandle source;
+  auto index = ResolveHandle(core, request.source(), "source", &source);
+  if (!index.ok()) return index.status();
+  if (!request.new_id().empty()) {
+    if (auto s = CheckId(request.new_id(), "new_id"); !s.ok()) return s;
+  }
+  // The index takes a negative position for "all"; the wire says so by leaving it out.
+  if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
+  auto handle = (*index)->Fork(source, request.new_id(), request.has_position() ? request.position() : -1);
+  if (!handle.ok()) return Explain(handle.status(), "", kForkNames);
+  response->mutable_handle()->set_index(request.source().index());
+  response->mutable_handle()->set_id(handle->id);
+  response->mutable_handle()->set_generation(handle->generation);
+  return absl::OkStatus();
+}
+
+absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& request,
+                              v1::TruncateSequenceResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  SequenceInfo left;
+  if (auto s = (*index)->Truncate(handle, request.position(), &left); !s.ok()) return Explain(s, "", kHandleNames);
+  ToProto(left, request.handle().index(), response->mutable_sequence());
+  return absl::OkStatus();
+}
+
+absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetServerInfoResponse* response) {
+  response->set_version(SEINE_VERSION);
+  response->set_backend(core.backend->name());
+  response->set_simd_target(core.backend->simd_target());
+  response->set_num_threads(core.backend->num_threads());
+  response->set_memory_limit_bytes(core.options.memory_limit_bytes);
+  response->set_memory_bytes(core.budget->used_bytes());
+  for (const auto& index : core.catalog.List()) {
+    response->set_num_indexes(response->num_indexes() + 1);
+    response->set_num_sequences(response->num_sequences() + index->stats().num_sequences);
+  }
+  const auto uptime = std::chrono::steady_clock::now() - core.started;
+  response->set_uptime_seconds(std::chrono::duration_cast<std::chrono::seconds>(uptime).count());
+  response->set_queue_capacity(core.options.queue_capacity);
+  response->set_max_message_bytes(core.options.max_message_bytes);
+  for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
+  response->set_device_memory_limit_bytes(core.options.device_memory_limit_bytes);
+  response->set_device_memory_bytes(core.budget->used_bytes(Account::kDevice));
+  return absl::OkStatus();
+}
+
+absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  auto head = (*index)->DescribeHead(handle, request.layer(), request.kv_head());
+  if (!head.ok()) return Explain(head.status(), "", kHandleNames);
+  ToProto(*head, response);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request,
+                            v1::MeasureProfileResponse* response) {
+  if (request.sequences().empty()) return FieldError("EMPTY", "sequences", "none given");
+  if (request.sequences_size() > kMaxBatchItems) {
+    return FieldError("OUT_OF_LIMITS", "sequences",
+                      absl::StrCat(request.sequences_size(), " entries, at most ", kMaxBatchItems));
+  }
+  std::shared_ptr<Index> index;
+  std::vector<SequenceHandle> handles;
+  for (int i = 0; i < request.sequences_size(); ++i) {
+    const v1::SequenceHandle& sequence = request.sequences(i);
+    const std::string field = absl::StrCat("sequences[", i, "]");
+    auto found = ResolveHandle(core, sequence, field, &handles.emplace_back());
+    if (!found.ok()) return found.status();
+    if (index != nullptr && *found != index) {
+      return FieldError("CONFLICT", field + ".index", "is another than the first one's");
+    }
+    index = *std::move(found);
+    if (auto s = index->GetSequence(handles.back()).status(); !s.ok()) {
+      return Explain(s, field, kListedNames);
+    }
+  }
+  const Geometry& g = index->config().geometry;
+  const int64_t row_bytes = int64_t{g.head_dim} * (g.head_dim + 3) / 2 * static_cast<int64_t>(sizeof(float));
+  const int heads = g.num_q_heads + 3 * g.num_kv_heads;  // of queries, keys, their residuals and values
+  if (auto s = CheckAnswer(core, heads, row_bytes, "sequences"); !s.ok()) return s;
+  auto profile = index->Measure(handles, request.layer());
+  if (!profile.ok()) return Explain(profile.status(), "", kMeasuredNames);
+  ToProto(*profile, response);
+  return absl::OkStatus();
+}
+
+}  // namespace seine

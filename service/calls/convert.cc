@@ -1,0 +1,411 @@
+#include "service/calls/convert.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/codecs/codec_traits.h"
+#include "profile/profile.h"
+#include "service/calls/eviction_convert.h"
+#include "service/calls/subspace_convert.h"
+#include "service/calls/validate.h"
+#include "service/calls/wire_enum.h"
+
+namespace seine {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr int64_t kUnstretched = 0;  // dynamic scaling as it is before the context outgrows the model's own
+
+static_assert(Shifted(v1::D_TYPE_FLOAT32, DType::kFloat32) && Shifted(v1::D_TYPE_FLOAT16, DType::kFloat16) &&
+              Shifted(v1::D_TYPE_BFLOAT16, DType::kBFloat16));
+static_assert(Shifted(v1::CENTRE_NONE, Centre::kNone) && Shifted(v1::CENTRE_GLOBAL, Centre::kGlobal) &&
+              Shifted(v1::CENTRE_WINDOW, Centre::kWindow));
+static_assert(Shifted(v1::COARSE_SIGN_IP, Coarse::kSignIp) && Shifted(v1::COARSE_COLLISION, Coarse::kCollision));
+static_assert(Shifted(v1::SCOPE_PER_KV_HEAD, Scope::kPerKvHead) && Shifted(v1::SCOPE_PER_Q_HEAD, Scope::kPerQHead));
+static_assert(Shifted(v1::GQA_REDUCE_SOFTMAX_SUM, GqaReduce::kSoftmaxSum) &&
+              Shifted(v1::GQA_REDUCE_MAX, GqaReduce::kMax) && Shifted(v1::GQA_REDUCE_MEAN, GqaReduce::kMean));
+static_assert(Shifted(v1::ROPE_STYLE_HALF_SPLIT, Rope::Style::kHalfSplit) &&
+              Shifted(v1::ROPE_STYLE_INTERLEAVED, Rope::Style::kInterleaved));
+static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE_KEYS, KvStore::kKeys) &&
+              Shifted(v1::KV_STORE_KEYS_VALUES, KvStore::kKeysValues));
+static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
+              Shifted(v1::PATH_EXACT, Path::kExact));
+
+// Fields whose names differ between IndexConfig and IndexSpec, and between SearchParams and Selector.
+constexpr std::pair<absl::string_view, absl::string_view> kSpecNamePairs[] = {
+    {"codec.centre_tokens: ", "codec.centre_window: "},
+    {"search.reduce: ", "retrieval.gqa_reduce: "},
+    {"search.", "retrieval."},
+};
+constexpr std::pair<absl::string_view, absl::string_view> kSelectorNamePairs[] = {{"reduce: ", "gqa_reduce: "}};
+
+constexpr std::pair<absl::string_view, absl::string_view> kMassNamePairs[] = {
+    {"top_k: ", "mass_p.cap: "},
+    {"mass_p: ", "mass_p.p: "},
+    {"mass_floor: ", "mass_p.floor: "},
+    {"reduce: ", "gqa_reduce: "},
+};
+
+absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view prefix, SearchParams* search) {
+  if (settings.has_top_k()) search->top_k = settings.top_k();
+  if (settings.has_beta()) search->beta = settings.beta();
+  if (settings.has_refine()) search->refine = settings.refine();
+  if (settings.has_rho()) search->rho = settings.rho();
+  if (settings.has_softmax_scale()) search->softmax_scale = settings.softmax_scale();
+  const std::string path = absl::StrCat(prefix, ".retrieval.");
+  if (auto s = FromWire(settings.coarse(), v1::Coarse_IsValid, path + "coarse", &search->coarse); !s.ok()) return s;
+  if (auto s = FromWire(settings.scope(), v1::Scope_IsValid, path + "scope", &search->scope); !s.ok()) return s;
+  return FromWire(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->reduce);
+}
+
+// Frequencies of an index's own statement of RoPE. `head_dim` may be wrong still; then the index refuses it.
+absl::Status RopeFrom(const v1::Rope& wire, int head_dim, const std::string& field, Rope* rope) {
+  if (auto s = FromWire(wire.style(), v1::RopeStyle_IsValid, field + ".style", &rope->style); !s.ok()) return s;
+  if (wire.config_json().empty()) {
+    if (wire.inv_freq().empty()) return FieldError("NOT_GIVEN", field, "give inv_freq or config_json");
+    rope->inv_freq.assign(wire.inv_freq().begin(), wire.inv_freq().end());
+    return absl::OkStatus();
+  }
+  if (!wire.inv_freq().empty()) return FieldError("CONFLICT", field, "give inv_freq or config_json, not both");
+  if (head_dim <= 0 || head_dim > kMaxHeadDim) return absl::OkStatus();
+  auto parsed = ParseRope(wire.config_json(), head_dim, rope->style, kUnstretched);
+  if (!parsed.ok()) return FieldError("BAD_ROPE", field + ".config_json", parsed.status().message());
+  *rope = *std::move(parsed);
+  return absl::OkStatus();
+}
+
+absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Geometry* geometry) {
+  geometry->num_layers = wire.num_layers();
+  geometry->num_q_heads = wire.num_q_heads();
+  geometry->num_kv_heads = wire.num_kv_heads();
+  geometry->head_dim = wire.head_dim();
+  const std::string field = absl::StrCat(prefix, ".geometry.dtype");
+  if (wire.dtype() == v1::D_TYPE_UNSPECIFIED) return FieldError("UNKNOWN_DTYPE", field, "not given");
+  if (wire.dtype() == v1::D_TYPE_INT32) return FieldError("UNKNOWN_DTYPE", field, "keys are of a float type");
+  if (auto s = FromWire(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype); !s.ok()) return s;
+  if (!wire.has_rope()) return absl::OkStatus();
+  return RopeFrom(wire.rope(), wire.head_dim(), absl::StrCat(prefix, ".geometry.rope"), &geometry->rope);
+}
+
+// The profile of an index that names none: that of its model, unless the index asks for what such a codec does not do.
+std::string ProfileOf(const v1::IndexSpec& spec, const IndexConfig& config, const Profiles& profiles) {
+  if (!spec.codec().profile().empty()) return spec.codec().profile();
+  const CodecTraits* named = FindCodec(spec.codec().name());
+  if ((named != nullptr && !named->needs_profile) || spec.model().empty()) return "";
+  const CodecTraits& wanted = named != nullptr ? *named : DefaultCodec(/*with_profile=*/true);
+  if (!wanted.Supports(config.codec.centre) || !wanted.Supports(config.search.coarse)) return "";
+  const std::string name = spec.model().substr(spec.model().rfind('/') + 1);  // npos + 1 is 0
+  for (const std::string& known : {name, absl::AsciiStrToLower(name)}) {
+    if (profiles.Has(known)) return known;
+  }
+  return "";
+}
+
+// RoPE of an index that states none: its profile's.
+absl::Status TakeRope(const Profile& profile, const std::string& field, Geometry* geometry) {
+  if (geometry->rope.stated() || profile.rope_json.empty() || profile.head_dim != geometry->head_dim) {
+    return absl::OkStatus();
+  }
+  auto rope = ParseRope(profile.rope_json, geometry->head_dim, profile.rope_style, kUnstretched);
+  if (!rope.ok()) {
+    return FieldError("BAD_PROFILE", field, absl::StrCat("rope: ", rope.status().message()),
+                      absl::StatusCode::kFailedPrecondition);
+  }
+  geometry->rope = *std::move(rope);
+  return absl::OkStatus();
+}
+
+// Codec and profile. The rest of the configuration has been read.
+absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Profiles* profiles, IndexConfig* config) {
+  const v1::CodecSettings& wire = spec.codec();
+  CodecConfig& codec = config->codec;
+  codec.profile_name = ProfileOf(spec, *config, *profiles);
+  codec.name = !wire.name().empty() ? wire.name() : DefaultCodec(!codec.profile_name.empty()).name;
+  if (wire.has_horizon()) codec.horizon = wire.horizon();
+  if (wire.has_coarse_bits()) codec.coarse_bits = wire.coarse_bits();
+  if (wire.has_total_bits()) codec.total_bits = wire.total_bits();
+  const CodecTraits* traits = FindCodec(codec.name);
+  if (traits == nullptr || !traits->needs_profile || codec.profile_name.empty()) return absl::OkStatus();
+  auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
+  if (!profile.ok()) return profile.status();
+  codec.profile = *std::move(profile);
+  return TakeRope(*codec.profile, prefix + ".codec.profile", &config->geometry);
+}
+
+void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor* tensor) {
+  tensor->set_dtype(dtype);
+  tensor->mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
+// Rows of at most `width` entries as one [rows, width] tensor; what a row lacks is `padding`.
+template <typename T>
+void SetRows(v1::DType dtype, const std::vector<std::vector<T>>& rows, int sets, int width, T padding,
+             v1::Tensor* tensor) {
+  SetTensor(dtype, {sets, width}, tensor);
+  std::string* raw = tensor->mutable_raw();
+  raw->resize(static_cast<size_t>(sets) * width * sizeof(T));
+  T* out = reinterpret_cast<T*>(raw->data());
+  for (int s = 0; s < sets; ++s, out += width) {
+    const size_t count = static_cast<size_t>(s) < rows.size() ? std::min<size_t>(rows[s].size(), width) : 0;
+    if (count > 0) memcpy(out, rows[s].data(), count * sizeof(T));
+    std::fill(out + count, out + width, padding);
+  }
+}
+
+}  // namespace
+
+const FieldNames kSpecNames = kSpecNamePairs;
+
+v1::DType ToProto(DType dtype) { return ToWire<v1::DType>(dtype); }
+
+absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles) {
+  IndexConfig config;
+  config.name = spec.name();
+  if (auto s = CheckName(spec.name(), absl::StrCat(prefix, ".name")); !s.ok()) return s;
+  if (auto s = GeometryFrom(spec.geometry(), prefix, &config.geometry); !s.ok()) return s;
+  const auto& zones = spec.zones();
+  if (zones.has_sink()) config.zones.sink = zones.sink();
+  if (zones.has_local()) config.zones.local = zones.local();
+  if (zones.has_update_buffer()) config.zones.update_buffer = zones.update_buffer();
+  if (zones.has_dense_threshold()) config.zones.dense_threshold = zones.dense_threshold();
+  if (spec.codec().has_seed()) config.codec.seed = spec.codec().seed();
+  if (spec.codec().has_centre_window()) config.codec.centre_tokens = spec.codec().centre_window();
+  const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
+  if (auto s = FromWire(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
+  if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
+  if (config.search.coarse == Coarse::kCollision && spec.codec().centre() == 0) config.codec.centre = Centre::kNone;
+  if (auto s = FromWire(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
+  config.memory_limit_bytes = spec.memory_limit_bytes();
+  config.model = spec.model();
+  if (auto s = CodecFrom(spec, std::string(prefix), profiles, &config); !s.ok()) return s;
+  if (spec.has_eviction()) {
+    config.eviction.emplace();
+    absl::Status s = EvictionFrom(spec.eviction(), absl::StrCat(prefix, ".eviction"), profiles, &*config.eviction);
+    if (!s.ok()) return s;
+    if (config.eviction->profile != nullptr) {
+      s = TakeRope(*config.eviction->profile, absl::StrCat(prefix, ".eviction.profile"), &config.geometry);
+      if (!s.ok()) return s;
+    }
+  }
+  if (spec.has_subspace()) {
+    config.subspace.emplace();
+    const std::string field = absl::StrCat(prefix, ".subspace");
+    if (auto s = SubspaceFrom(spec.subspace(), field, profiles, &*config.subspace); !s.ok()) return s;
+    if (config.subspace->profile != nullptr) {
+      if (auto s = TakeRope(*config.subspace->profile, field + ".profile", &config.geometry); !s.ok()) return s;
+    }
+  }
+  if (auto s = Validate(config); !s.ok()) return Explain(s, prefix, kSpecNames);
+  return config;
+}
+
+void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
+  spec->set_name(config.name);
+  auto* geometry = spec->mutable_geometry();
+  geometry->set_num_layers(config.geometry.num_layers);
+  geometry->set_num_q_heads(config.geometry.num_q_heads);
+  geometry->set_num_kv_heads(config.geometry.num_kv_heads);
+  geometry->set_head_dim(config.geometry.head_dim);
+  geometry->set_dtype(ToProto(config.geometry.dtype));
+  if (const Rope& rope = config.geometry.rope; rope.stated()) {
+    geometry->mutable_rope()->set_style(ToWire<v1::RopeStyle>(rope.style));
+    geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+  }
+  auto* zones = spec->mutable_zones();
+  zones->set_sink(config.zones.sink);
+  zones->set_local(config.zones.local);
+  zones->set_update_buffer(config.zones.update_buffer);
+  zones->set_dense_threshold(config.zones.dense_threshold);
+  auto* codec = spec->mutable_codec();
+  codec->set_name(config.codec.name);
+  codec->set_seed(config.codec.seed);
+  codec->set_centre(ToWire<v1::Centre>(config.codec.centre));
+  codec->set_centre_window(config.codec.centre_tokens);
+  if (TraitsOf(config.codec.name).needs_profile) {
+    codec->set_profile(config.codec.profile_name);
+    codec->set_horizon(config.codec.horizon);
+    codec->set_coarse_bits(config.codec.coarse_bits);
+    codec->set_total_bits(config.codec.total_bits);
+  }
+  auto* retrieval = spec->mutable_retrieval();
+  retrieval->set_top_k(config.search.top_k);
+  retrieval->set_beta(config.search.beta);
+  retrieval->set_refine(config.search.refine);
+  retrieval->set_coarse(ToWire<v1::Coarse>(config.search.coarse));
+  retrieval->set_rho(config.search.rho);
+  retrieval->set_scope(ToWire<v1::Scope>(config.search.scope));
+  retrieval->set_gqa_reduce(ToWire<v1::GqaReduce>(config.search.reduce));
+  retrieval->set_softmax_scale(config.search.softmax_scale);
+  spec->set_kv_store(ToWire<v1::KvStore>(config.kv_store));
+  spec->set_memory_limit_bytes(config.memory_limit_bytes);
+  spec->set_model(config.model);
+  if (config.eviction) ToProto(*config.eviction, spec->mutable_eviction());
+  if (config.subspace) ToProto(*config.subspace, spec->mutable_subspace());
+}
+
+absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config) {
+  SearchParams params = config.search;
+  if (selector.size_case() == v1::Selector::kTopK) {
+    params.top_k = selector.top_k();
+    params.mass_p = 0;
+  } else if (selector.size_case() == v1::Selector::kMassP) {
+    const auto& mass = selector.mass_p();
+    if (!(mass.p() > 0 && mass.p() <= 1)) return FieldError("OUT_OF_LIMITS", "selector.mass_p.p", "not in (0, 1]");
+    if (mass.cap() < 1) return FieldError("OUT_OF_LIMITS", "selector.mass_p.cap", "less than 1");
+    if (mass.floor() < 0 || mass.floor() > mass.cap()) {
+      return FieldError("OUT_OF_LIMITS", "selector.mass_p.floor", "not in [0, cap]");
+    }
+    params.mass_p = mass.p();
+    params.mass_floor = std::max(mass.floor(), 1);
+    params.top_k = mass.cap();
+  }
+  if (selector.has_beta() && selector.has_recall_target()) {
+    return FieldError("CONFLICT", "selector.recall_target", "beta is given as well");
+  }
+  if (selector.has_beta()) params.beta = selector.beta();
+  if (selector.has_recall_target()) {
+    if (!(selector.recall_target() > 0 && selector.recall_target() < 1)) {
+      return FieldError("OUT_OF_LIMITS", "selector.recall_target", "not in (0, 1)");
+    }
+    params.recall_target = selector.recall_target();
+  }
+  if (selector.has_refine()) params.refine = selector.refine();
+  if (auto s = FromWire(selector.scope(), v1::Scope_IsValid, "selector.scope", &params.scope); !s.ok()) return s;
+  if (auto s = FromWire(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.reduce); !s.ok())
+    return s;
+  if (selector.exact()) {
+    if (config.kv_store == KvStore::kNone) {
+      return FieldError("NO_KEYS", "selector.exact", "the index stores no keys", absl::StatusCode::kFailedPrecondition);
+    }
+    params.method = Method::kExact;
+  }
+  const bool mass = selector.size_case() == v1::Selector::kMassP;
+  const FieldNames names = mass ? FieldNames(kMassNamePairs) : FieldNames(kSelectorNamePairs);
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", names);
+  return params;
+}
+
+absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config) {
+  AttentionParams params;
+  if (attention.has_tail()) params.tail = attention.tail();
+  params.scale = attention.scale();
+  params.with_positions = attention.with_positions();
+  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "");
+  return params;
+}
+
+void ToProto(const Index& index, v1::IndexInfo* info) {
+  const IndexStats stats = index.stats();
+  ToProto(index.config(), info->mutable_spec());
+  info->set_num_sequences(stats.num_sequences);
+  info->set_code_bytes(stats.code_bytes);
+  info->set_store_bytes(stats.store_bytes);
+  info->set_query_bytes(stats.query_bytes);
+  info->set_reencoded_layers(stats.reencoded_layers);
+  info->set_reencoded_keys(stats.reencoded_keys);
+  info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);
+  info->set_queries_not_kept(stats.queries_not_kept);
+  info->set_evictions(stats.evictions);
+  info->set_evicted_tokens(stats.evicted_tokens);
+}
+
+void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {
+  info->mutable_handle()->set_index(index_name);
+  info->mutable_handle()->set_id(sequence.handle.id);
+  info->mutable_handle()->set_generation(sequence.handle.generation);
+  info->mutable_layer_tokens()->Assign(sequence.layer_tokens.begin(), sequence.layer_tokens.end());
+  info->set_code_bytes(sequence.code_bytes);
+  info->set_store_bytes(sequence.store_bytes);
+}
+
+void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {
+  out->set_num_tokens(head.num_tokens);
+  out->set_num_retained(head.num_retained);
+  out->set_zone_begin(head.zone_begin);
+  out->set_zone_end(head.zone_end);
+  out->set_num_segments(head.num_segments);
+  out->set_code_bytes(head.code_bytes);
+  out->set_store_bytes(head.store_bytes);
+  out->set_bytes_per_key(head.bytes_per_key);
+  out->set_codec(head.codec);
+  out->set_coarse(head.coarse);
+  out->set_centre(head.centre);
+  out->set_coarse_bytes(head.layout.coarse_bytes);
+  out->set_fine_bytes(head.layout.fine_bytes);
+  out->set_profile(head.profile);
+  out->set_coarse_bits(head.coarse_bits);
+  out->set_total_bits(head.total_bits);
+  if (head.horizon > 0) out->set_horizon(head.horizon);
+  if (head.position >= 0) out->set_position(head.position);
+  out->set_query_moments(head.query_moments);
+  if (head.predicted_loss) out->set_predicted_loss(*head.predicted_loss);
+  if (head.subspace) ToProto(*head.subspace, out->mutable_subspace());
+  if (head.lambda.empty()) return;
+  SetTensor(v1::D_TYPE_FLOAT32, {static_cast<int64_t>(head.lambda.size())}, out->mutable_lambda());
+  out->mutable_lambda()->set_raw(head.lambda.data(), head.lambda.size() * sizeof(float));
+}
+
+void ToProto(const Profile& profile, v1::MeasureProfileResponse* out) {
+  const LayerProfile& layer = profile.layers[0];
+  out->set_key_tokens(profile.key_tokens);
+  out->set_query_tokens(profile.query_tokens);
+  const auto set = [out](const auto& heads, auto mutable_tensor) {
+    if (heads.empty()) return;  // values that are not kept
+    const std::vector<double> values = Flatten(heads);
+    const std::vector<float> singles(values.begin(), values.end());
+    const auto count = static_cast<int64_t>(heads.size());
+    v1::Tensor* tensor = (out->*mutable_tensor)();
+    SetTensor(v1::D_TYPE_FLOAT32, {count, static_cast<int64_t>(singles.size()) / count}, tensor);
+    tensor->set_raw(singles.data(), singles.size() * sizeof(float));
+  };
+  using Response = v1::MeasureProfileResponse;
+  set(layer.q_mean, &Response::mutable_q_mean);
+  set(layer.q_moment, &Response::mutable_q_moment);
+  set(layer.k_mean, &Response::mutable_k_mean);
+  set(layer.k_moment, &Response::mutable_k_moment);
+  set(layer.k_residual, &Response::mutable_k_residual);
+  set(layer.v_mean, &Response::mutable_v_mean);
+  set(layer.v_moment, &Response::mutable_v_moment);
+}
+
+void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out) {
+  if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
+  if (answer.path == Path::kDense) width = 0;
+  out->set_path(ToWire<v1::Path>(answer.path));
+  out->set_num_tokens(answer.num_tokens);
+  out->set_zone_begin(answer.dense_begin);
+  out->set_zone_end(answer.dense_end);
+  out->set_all_returned(answer.all_returned);
+  out->set_codes_outgrown(answer.codes_outgrown);
+  SetRows<int32_t>(v1::D_TYPE_INT32, answer.positions, sets, width, -1, out->mutable_positions());
+  SetTensor(v1::D_TYPE_INT32, {sets}, out->mutable_counts());
+  std::string* counts = out->mutable_counts()->mutable_raw();
+  counts->assign(static_cast<size_t>(sets) * sizeof(int32_t), '\0');
+  for (size_t s = 0; s < answer.positions.size() && s < static_cast<size_t>(sets); ++s) {
+    const auto count = static_cast<int32_t>(answer.positions[s].size());
+    memcpy(counts->data() + s * sizeof(int32_t), &count, sizeof(count));
+  }
+  out->clear_dense_positions();
+  for (const std::vector<int32_t>& head : answer.dense_positions) SetVector(head, out->add_dense_positions());
+  answer.masses.empty() ? out->clear_masses() : SetVector(answer.masses, out->mutable_masses());
+  out->set_capped(answer.capped);
+  if (with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
+}
+
+void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out) {
+  if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
+  out->set_path(ToWire<v1::Path>(answer.path));
+  out->set_num_tokens(answer.num_tokens);
+  out->set_attended_tokens(answer.attended_tokens);
+  out->set_tail(answer.tail);
+  out->set_codes_outgrown(answer.codes_outgrown);
+  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads, geometry.head_dim}, out->mutable_output());
+  out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
+  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads}, out->mutable_log_sum_exp());
+  out->mutable_log_sum_exp()->set_raw(answer.log_sum_exp.data(), answer.log_sum_exp.size() * sizeof(float));
+}
+
+}  // namespace seine

@@ -1,0 +1,46 @@
+// Between the wire's messages and the index's plain values. Absent fields take the index's defaults; unknown enum
+// values and settings outside the wire's contract are INVALID_ARGUMENT naming the field.
+#ifndef SEINE_SERVICE_CALLS_CONVERT_H_
+#define SEINE_SERVICE_CALLS_CONVERT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "index/index.h"
+#include "seine/v1/admin_service.pb.h"
+#include "seine/v1/index_service.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "seine/v1/sequence_service.pb.h"
+#include "service/calls/error.h"
+#include "service/config/profiles.h"
+
+namespace seine {
+
+v1::DType ToProto(DType dtype);
+
+// `prefix` stands before every field's path in errors, e.g. "spec". Reads the profile that the spec names; besides
+// INVALID_ARGUMENT, NOT_FOUND and FAILED_PRECONDITION naming codec.profile.
+absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles);
+void ToProto(const IndexConfig& config, v1::IndexSpec* spec);  // every field given
+
+// Names of IndexSpec's fields where IndexConfig has others.
+extern const FieldNames kSpecNames;
+
+// The index's defaults with the selector's settings over them, validated: nothing is left for the index to refuse.
+absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config);
+// The same for attention, of an index whose kv_store may also be the wrong one: FAILED_PRECONDITION.
+absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config);
+
+// The message has every field overwritten; buffers that it holds are used again.
+void ToProto(const Index& index, v1::IndexInfo* info);
+void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info);
+void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out);
+void ToProto(const Profile& profile, v1::MeasureProfileResponse* out);  // its one layer
+void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out);
+void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out);  // all but `selected`
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CALLS_CONVERT_H_

@@ -1,0 +1,135 @@
+#include "service/calls/error.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace seine {
+namespace {
+
+constexpr absl::string_view kTypeUrl = "type.googleapis.com/google.rpc.";
+constexpr size_t kMostQuoted = 200, kMostTold = 400;
+constexpr absl::Duration kMemoryRetry = absl::Seconds(1);  // memory comes back when somebody deletes a sequence
+
+void Attach(absl::string_view type, const google::protobuf::Message& detail, absl::Status* status) {
+  status->SetPayload(absl::StrCat(kTypeUrl, type), absl::Cord(detail.SerializeAsString()));
+}
+
+void AttachReason(absl::string_view reason, absl::Status* status) {
+  v1::ErrorInfo info;
+  info.set_reason(std::string(reason));
+  info.set_domain("seine");
+  Attach("ErrorInfo", info, status);
+}
+
+void AttachField(absl::string_view field, absl::string_view what, absl::Status* status) {
+  v1::BadRequest bad;
+  auto* violation = bad.add_field_violations();
+  violation->set_field(std::string(field));
+  violation->set_description(std::string(what));
+  Attach("BadRequest", bad, status);
+}
+
+void AttachRetry(absl::Duration delay, absl::Status* status) {
+  v1::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
+  retry.mutable_retry_delay()->set_nanos(absl::ToInt64Nanoseconds(delay % absl::Seconds(1)));
+  Attach("RetryInfo", retry, status);
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0: none, or one that cannot be printed.
+size_t CharacterLength(absl::string_view text) {
+  const auto lead = static_cast<uint8_t>(text[0]);
+  if (lead < 0x80) return absl::ascii_isprint(text[0]) ? 1 : 0;
+  const size_t length = lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (lead < 0xC2 || length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((static_cast<uint8_t>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return length;
+}
+
+// The beginning of a text, printable, of `most` bytes and "..." where there is more.
+std::string Shown(absl::string_view text, size_t most) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    const std::string next = length > 0
+                                 ? std::string(text.substr(0, length))
+                                 : absl::StrCat("\\x", absl::Hex(static_cast<uint8_t>(text[0]), absl::kZeroPad2));
+    if (out.size() + next.size() > most) return out + "...";
+    out += next;
+    text.remove_prefix(std::max<size_t>(1, length));
+  }
+  return out;
+}
+
+// Length of the field path that `message` opens with ("zones.sink: ..."), 0 if it opens with words.
+size_t FieldLength(absl::string_view message) {
+  const size_t colon = message.find(": ");
+  if (colon == absl::string_view::npos) return 0;
+  for (const char c : message.substr(0, colon)) {
+    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && !absl::StrContains("_.[]", c)) return 0;
+  }
+  return colon;
+}
+
+}  // namespace
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("'", Shown(text, kMostQuoted), "'"); }
+
+absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
+                        absl::StatusCode code) {
+  const std::string told = Shown(what, kMostTold);
+  absl::Status status(code, absl::StrCat(field, ": ", told));
+  AttachReason(reason, &status);
+  AttachField(field, told, &status);
+  return status;
+}
+
+absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay) {
+  absl::Status status = absl::ResourceExhaustedError(Shown(what, kMostTold));
+  AttachReason(reason, &status);
+  AttachRetry(retry_delay, &status);
+  return status;
+}
+
+absl::Status NoMemory() { return Overloaded("NO_MEMORY", "the server has no memory for this", kMemoryRetry); }
+
+absl::Status Explain(const absl::Status& status, absl::string_view prefix, FieldNames names) {
+  if (status.ok() || status.GetPayload(absl::StrCat(kTypeUrl, "ErrorInfo"))) return status;
+  if (absl::IsResourceExhausted(status)) return Overloaded("MEMORY_LIMIT", status.message(), kMemoryRetry);
+  std::string message(status.message());
+  for (const auto& [ours, theirs] : names) {
+    if (!absl::StartsWith(message, ours)) continue;
+    message.replace(0, ours.size(), theirs.data(), theirs.size());
+    break;
+  }
+  const std::string reason = absl::StatusCodeToString(status.code());
+  const size_t length = FieldLength(message);
+  if (length > 0) {
+    const std::string field = message.substr(0, length);
+    return FieldError(reason, prefix.empty() ? field : absl::StrCat(prefix, ".", field), message.substr(length + 2),
+                      status.code());
+  }
+  if (!prefix.empty()) return FieldError(reason, prefix, message, status.code());
+  absl::Status explained(status.code(), Shown(message, kMostTold));
+  AttachReason(reason, &explained);
+  return explained;
+}
+
+void ToProto(const absl::Status& status, v1::Status* out) {
+  out->set_code(static_cast<int>(status.code()));
+  out->set_message(std::string(status.message()));
+  status.ForEachPayload([out](absl::string_view url, const absl::Cord& value) {
+    auto* any = out->add_details();
+    any->set_type_url(std::string(url));
+    any->set_value(std::string(value));
+  });
+}
+
+}  // namespace seine

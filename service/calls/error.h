@@ -1,0 +1,44 @@
+// Errors of the service: an absl::Status whose payloads are the google.rpc details (ErrorInfo, BadRequest, RetryInfo)
+// that travel in the grpc-status-details-bin trailer or inside an answer. The message opens with the wrong field of the
+// request.
+#ifndef SEINE_SERVICE_CALLS_ERROR_H_
+#define SEINE_SERVICE_CALLS_ERROR_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "seine/v1/status.pb.h"
+
+namespace seine {
+
+// Text of a request as errors quote it, in quotes: at most 200 bytes of it, cut between characters, and what cannot be
+// printed escaped. Errors travel in a trailer, and no client takes one of many kilobytes.
+std::string Quoted(absl::string_view text);
+
+// "field: what", with `reason` (e.g. SHAPE_MISMATCH) for machines. `field` is a path in the request: item.keys.shape.
+// At most 400 bytes of `what` are told, whatever it quotes.
+absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
+                        absl::StatusCode code = absl::StatusCode::kInvalidArgument);
+
+// RESOURCE_EXHAUSTED that a later try may not meet.
+absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay);
+
+absl::Status NoMemory();  // an allocation failed
+
+// How the index's errors begin, and how the request's should: {"sequence: ", "handle: "}. The first that fits is used.
+using FieldNames = absl::Span<const std::pair<absl::string_view, absl::string_view>>;
+
+// Gives an error of the index the request's view: a message "field: what" becomes "<prefix>.<name of field>: what", and
+// details are added. OK and errors that have details already pass unchanged.
+absl::Status Explain(const absl::Status& status, absl::string_view prefix, FieldNames names = {});
+
+// As it travels: code, message and every payload as an Any.
+void ToProto(const absl::Status& status, v1::Status* out);
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CALLS_ERROR_H_

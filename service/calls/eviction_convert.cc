@@ -1,0 +1,176 @@
+#include "service/calls/eviction_convert.h"
+
+#include "absl/strings/str_cat.h"
+#include "service/calls/error.h"
+#include "service/calls/validate.h"
+#include "service/calls/wire_enum.h"
+
+namespace seine {
+namespace {
+
+static_assert(Shifted(v1::ANCHOR_UNIT_MEAN, Anchor::kUnitMean) && Shifted(v1::ANCHOR_MEAN, Anchor::kMean) &&
+              Shifted(v1::ANCHOR_MEDIAN, Anchor::kMedian) && Shifted(v1::ANCHOR_PAIRWISE, Anchor::kPairwise));
+static_assert(Shifted(v1::SIMILARITY_COSINE, Similarity::kCosine) && Shifted(v1::SIMILARITY_DOT, Similarity::kDot) &&
+              Shifted(v1::SIMILARITY_EUCLID, Similarity::kEuclid));
+static_assert(Shifted(v1::METRIC_L2, Metric::kL2) && Shifted(v1::METRIC_L1, Metric::kL1) &&
+              Shifted(v1::METRIC_LINF, Metric::kLinf));
+static_assert(Shifted(v1::HEAD_BUDGET_UNIFORM, HeadBudget::kUniform) &&
+              Shifted(v1::HEAD_BUDGET_ADAPTIVE, HeadBudget::kAdaptive) &&
+              Shifted(v1::HEAD_BUDGET_PYRAMID, HeadBudget::kPyramid));
+
+template <typename T>
+void SetRaw(v1::DType dtype, const std::vector<T>& values, v1::Tensor* tensor) {
+  tensor->set_dtype(dtype);
+  tensor->clear_shape();
+  tensor->add_shape(static_cast<int64_t>(values.size()));
+  tensor->set_raw(values.data(), values.size() * sizeof(T));
+}
+
+void SetSquare(const std::vector<double>& values, int side, v1::Tensor* tensor) {
+  SetVector(std::vector<float>(values.begin(), values.end()), tensor);
+  tensor->set_shape(0, side);
+  tensor->add_shape(side);
+}
+
+}  // namespace
+
+absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field, ScorerConfig* scorer) {
+  if (!wire.name().empty()) scorer->name = wire.name();
+  if (wire.has_window()) scorer->window = wire.window();
+  if (wire.has_lambda()) scorer->lambda = wire.lambda();
+  if (wire.has_sink()) scorer->sink = wire.sink();
+  if (wire.has_query_window()) scorer->query_window = wire.query_window();
+  if (wire.has_kernel()) scorer->kernel = wire.kernel();
+  if (wire.has_future()) scorer->future = wire.future();
+  if (wire.has_epsilon()) scorer->epsilon = wire.epsilon();
+  if (wire.has_value_norms()) scorer->value_norms = wire.value_norms();
+  if (auto s = FromWire(wire.anchor(), v1::Anchor_IsValid, field + ".anchor", &scorer->anchor); !s.ok()) return s;
+  if (auto s = FromWire(wire.similarity(), v1::Similarity_IsValid, field + ".similarity", &scorer->similarity);
+      !s.ok()) {
+    return s;
+  }
+  return FromWire(wire.metric(), v1::Metric_IsValid, field + ".metric", &scorer->metric);
+}
+
+absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget) {
+  if (wire.size_case() == v1::Budget::kRatio && !(wire.ratio() > 0 && wire.ratio() < 1)) {
+    return FieldError("OUT_OF_LIMITS", field + ".ratio", absl::StrCat(wire.ratio(), " is not in (0, 1)"));
+  }
+  if (wire.size_case() != v1::Budget::SIZE_NOT_SET) {
+    budget->tokens = wire.tokens();
+    budget->ratio = wire.ratio();
+  }
+  if (wire.has_safeguard()) budget->safeguard = wire.safeguard();
+  if (wire.has_beta()) budget->beta = wire.beta();
+  return FromWire(wire.heads(), v1::HeadBudget_IsValid, field + ".heads", &budget->heads);
+}
+
+absl::Status KeepFrom(const v1::Keep& wire, const std::string& field, KeepConfig* keep) {
+  keep->sinks = wire.sinks();
+  keep->recent = wire.recent();
+  keep->recent_share = wire.recent_share();
+  if (!wire.has_positions()) return absl::OkStatus();
+  auto positions = PositionsView(wire.positions(), field + ".positions");
+  if (!positions.ok()) return positions.status();
+  keep->positions.assign(positions->begin(), positions->end());
+  return absl::OkStatus();
+}
+
+absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, Profiles* profiles,
+                          EvictionConfig* eviction) {
+  if (auto s = ScorerFrom(wire.scorer(), field + ".scorer", &eviction->scorer); !s.ok()) return s;
+  if (auto s = BudgetFrom(wire.budget(), field + ".budget", &eviction->budget); !s.ok()) return s;
+  if (auto s = KeepFrom(wire.keep(), field + ".keep", &eviction->keep); !s.ok()) return s;
+  if (wire.has_interval()) eviction->interval = wire.interval();
+  if (wire.has_keep_queries()) eviction->keep_queries = wire.keep_queries();
+  if (wire.has_horizon()) eviction->horizon = wire.horizon();
+  eviction->profile_name = wire.profile();
+  if (wire.profile().empty()) return absl::OkStatus();
+  auto profile = profiles->Find(wire.profile(), field + ".profile");
+  if (!profile.ok()) return profile.status();
+  eviction->profile = *std::move(profile);
+  return absl::OkStatus();
+}
+
+void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
+  const ScorerConfig& scorer = eviction.scorer;
+  v1::ScorerSettings* wire = out->mutable_scorer();
+  wire->set_name(scorer.name);
+  if (scorer.name == "keydiff") {
+    wire->set_anchor(ToWire<v1::Anchor>(scorer.anchor));
+    wire->set_similarity(ToWire<v1::Similarity>(scorer.similarity));
+  }
+  const bool windowed = scorer.name == "windowed_manifoldkv";
+  if (windowed || scorer.name == "manifoldkv") wire->set_metric(ToWire<v1::Metric>(scorer.metric));
+  if (windowed) wire->set_window(scorer.window);
+  if (scorer.name == "hybrid") wire->set_lambda(scorer.lambda);
+  if (scorer.name == "snapkv") {
+    wire->set_query_window(scorer.query_window);
+    wire->set_kernel(scorer.kernel);
+  }
+  const bool expected = scorer.name == "expected_attention";
+  if (expected || scorer.name == "streaming_llm") wire->set_sink(scorer.sink);
+  if (expected) {
+    wire->set_future(scorer.future);
+    wire->set_epsilon(scorer.epsilon);
+    wire->set_value_norms(scorer.value_norms);
+  }
+  out->mutable_budget()->set_tokens(eviction.budget.tokens);
+  out->mutable_budget()->set_heads(ToWire<v1::HeadBudget>(eviction.budget.heads));
+  out->mutable_budget()->set_safeguard(eviction.budget.safeguard);
+  out->mutable_budget()->set_beta(eviction.budget.beta);
+  out->mutable_keep()->set_sinks(eviction.keep.sinks);
+  out->mutable_keep()->set_recent(eviction.keep.recent);
+  out->mutable_keep()->set_recent_share(eviction.keep.recent_share);
+  out->set_interval(eviction.interval);
+  out->set_profile(eviction.profile_name);
+  if (eviction.keep_queries) out->set_keep_queries(*eviction.keep_queries);
+  if (eviction.horizon) out->set_horizon(*eviction.horizon);
+}
+
+absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given) {
+  if (wire.has_queries()) {
+    auto queries = FloatsView(wire.queries(), {kAnyDim, geometry.num_q_heads, geometry.head_dim}, "given.queries",
+                              &storage->queries);
+    if (!queries.ok()) return queries.status();
+    given->queries = *queries;
+    given->num_queries = wire.queries().shape(0);
+  }
+  if (wire.has_filters()) {
+    auto filters =
+        FloatsView(wire.filters(), {geometry.num_kv_heads, geometry.head_dim}, "given.filters", &storage->filters);
+    if (!filters.ok()) return filters.status();
+    given->filters = *filters;
+  }
+  given->softmax_scale = wire.softmax_scale();
+  storage->scores.resize(wire.scores_size());
+  for (int h = 0; h < wire.scores_size(); ++h) {
+    auto scores = FloatsView(wire.scores(h), {kAnyDim}, absl::StrCat("given.scores[", h, "]"), &storage->scores[h]);
+    if (!scores.ok()) return scores.status();
+    given->scores.emplace_back(*scores, wire.scores(h).shape(0));
+  }
+  return absl::OkStatus();
+}
+
+void SetVector(const std::vector<int32_t>& values, v1::Tensor* tensor) { SetRaw(v1::D_TYPE_INT32, values, tensor); }
+void SetVector(const std::vector<float>& values, v1::Tensor* tensor) { SetRaw(v1::D_TYPE_FLOAT32, values, tensor); }
+
+void ToProto(const HeadDiagnosis& head, int scorers, v1::HeadDiagnosis* out) {
+  out->set_tokens(head.tokens);
+  out->set_two_nn(head.two_nn);
+  out->set_mle(head.mle);
+  out->set_pca95(head.pca95);
+  out->set_cosine_mean(head.cosine_mean);
+  out->set_cosine_std(head.cosine_std);
+  out->set_norm_mean(head.norm_mean);
+  out->set_norm_std(head.norm_std);
+  out->set_dilution(head.dilution);
+  SetSquare(head.overlap, scorers, out->mutable_overlap());
+  SetSquare(head.correlation, scorers, out->mutable_correlation());
+  out->set_attention_tokens(head.attention_tokens);
+  if (head.attention_correlation.empty()) return;
+  SetVector(std::vector<float>(head.attention_correlation.begin(), head.attention_correlation.end()),
+            out->mutable_attention_correlation());
+}
+
+}  // namespace seine

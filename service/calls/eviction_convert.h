@@ -1,0 +1,42 @@
+// Eviction's settings and answers between the wire and the index. Errors name the field, as in convert.h.
+#ifndef SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_
+#define SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "index/index.h"
+#include "seine/v1/eviction.pb.h"
+#include "seine/v1/eviction_service.pb.h"
+#include "service/config/profiles.h"
+
+namespace seine {
+
+// Absent fields take the defaults; the index judges the values. `field`: the message's own path.
+absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field, ScorerConfig* scorer);
+absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget);
+absl::Status KeepFrom(const v1::Keep& wire, const std::string& field, KeepConfig* keep);
+// Reads the profile that the settings name: besides, NOT_FOUND and FAILED_PRECONDITION.
+absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, Profiles* profiles,
+                          EvictionConfig* eviction);
+void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out);
+
+// What a Given points to where it is not used in place.
+struct GivenStorage {
+  std::vector<float> queries, filters;
+  std::vector<std::vector<float>> scores;
+};
+// `wire` and `storage` must outlive `given`.
+absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given);
+
+// One-dimensional tensors.
+void SetVector(const std::vector<int32_t>& values, v1::Tensor* tensor);
+void SetVector(const std::vector<float>& values, v1::Tensor* tensor);
+
+void ToProto(const HeadDiagnosis& head, int scorers, v1::HeadDiagnosis* out);
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_

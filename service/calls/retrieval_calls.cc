@@ -1,0 +1,204 @@
+// The calls of RetrievalService. Hot path: tensors are used where the message holds them, messages and scratch are
+// reused.
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "service/calls/announcing_moment.h"
+#include "service/calls/calls.h"
+#include "service/calls/convert.h"
+#include "service/calls/error.h"
+#include "service/calls/validate.h"
+
+namespace seine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Stopwatch {
+ public:
+  int64_t microseconds() const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_).count();
+  }
+
+ private:
+  const Clock::time_point begin_ = Clock::now();
+};
+
+// Empty where the request has none and the index keeps none; whether it may have any is the index's to say.
+absl::StatusOr<TensorView> ValuesView(const v1::AppendItem& item, const IndexConfig& config, const std::string& field) {
+  if (item.has_values()) return TokensView(item.values(), config.geometry, field);
+  if (config.kv_store != KvStore::kKeysValues) return TensorView{};
+  return FieldError("VALUES_MISSING", field, "not given, but the index's kv_store keeps values");
+}
+
+// Of the last tokens; empty where the request has none. Converted into `scratch` where they are not fp32.
+absl::StatusOr<QueryView> AppendedQueries(const v1::AppendItem& item, const Geometry& geometry,
+                                          const std::string& field, std::vector<float>* scratch) {
+  if (!item.has_queries()) return QueryView{};
+  auto queries = FloatsView(item.queries(), {kAnyDim, geometry.num_q_heads, geometry.head_dim}, field, scratch);
+  if (!queries.ok()) return queries.status();
+  return QueryView{*queries, item.queries().shape(0)};
+}
+
+// Appends one item; returns the layer's length.
+absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, item.handle(), field + ".handle", &handle);
+  if (!index.ok()) return index.status();
+  const IndexConfig& config = (*index)->config();
+  auto keys = TokensView(item.keys(), config.geometry, field + ".keys");
+  if (!keys.ok()) return keys.status();
+  auto values = ValuesView(item, config, field + ".values");
+  if (!values.ok()) return values.status();
+  std::vector<float> scratch;
+  auto queries = AppendedQueries(item, config.geometry, field + ".queries", &scratch);
+  if (!queries.ok()) return queries.status();
+  auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values, *queries);
+  if (!length.ok()) return Explain(length.status(), field, kSequenceAsHandle);
+  return *length;
+}
+
+}  // namespace
+
+absl::Status CheckBatch(int size, absl::string_view field) {
+  if (size <= kMaxBatchItems) return absl::OkStatus();
+  return FieldError("OUT_OF_LIMITS", field, absl::StrCat(size, " entries, at most ", kMaxBatchItems));
+}
+
+absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::string_view field) {
+  if (count <= core.options.max_message_bytes / bytes) return absl::OkStatus();
+  return FieldError(
+      "OUT_OF_LIMITS", field,
+      absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));
+}
+
+absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
+  auto length = AppendOne(core, request.item(), "item");
+  if (!length.ok()) return length.status();
+  response->set_num_tokens(*length);
+  return absl::OkStatus();
+}
+
+absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals) {
+  auto length = AppendOne(core, request.item(), "item");
+  if (!length.ok()) return length.status();
+  totals->set_pieces(totals->pieces() + 1);
+  totals->set_tokens(totals->tokens() + request.item().keys().shape(0));
+  return absl::OkStatus();
+}
+
+absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response) {
+  const Stopwatch watch;
+  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
+  Retriever retriever(core);
+  if (auto s = retriever.Prepare(request.items(), request.selector(), nullptr); !s.ok()) return s;
+  if (auto s = retriever.Retrieve(response->mutable_answers(), {}); !s.ok()) return s;
+  response->set_server_us(watch.microseconds());
+  return absl::OkStatus();
+}
+
+absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response) {
+  const Stopwatch watch;
+  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
+  Retriever retriever(core);
+  if (auto s = retriever.Prepare(request.items(), request.selector(), &request.attention()); !s.ok()) return s;
+  if (auto s = retriever.Attend(response->mutable_answers(), {}); !s.ok()) return s;
+  response->set_server_us(watch.microseconds());
+  return absl::OkStatus();
+}
+
+absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, request.handle(), "handle", &handle);
+  if (!index.ok()) return index.status();
+  const Geometry& geometry = (*index)->config().geometry;
+  auto positions = PositionsView(request.positions(), "positions");
+  if (!positions.ok()) return positions.status();
+  if (!request.keys() && !request.values()) return FieldError("EMPTY", "keys", "neither keys nor values asked for");
+  const int parts = (request.keys() ? 1 : 0) + (request.values() ? 1 : 0);
+  const auto row_bytes = static_cast<int64_t>(geometry.head_dim * SizeOf(geometry.dtype) * parts);
+  const auto count = static_cast<int64_t>(positions->size());
+  if (auto s = CheckAnswer(core, count, row_bytes, "positions.shape"); !s.ok()) return s;
+  v1::Tensor* tensors[] = {request.keys() ? response->mutable_keys() : nullptr,
+                           request.values() ? response->mutable_values() : nullptr};
+  for (v1::Tensor* tensor : tensors) {
+    if (tensor == nullptr) continue;
+    tensor->set_dtype(ToProto(geometry.dtype));
+    tensor->add_shape(count);
+    tensor->add_shape(geometry.head_dim);
+    tensor->mutable_raw();
+  }
+  auto raw = [](v1::Tensor* tensor) { return tensor == nullptr ? nullptr : tensor->mutable_raw(); };
+  return Explain(
+      (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "",
+      kSequenceAsHandle);
+}
+
+void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                         const std::function<void()>& announce) {
+  const Stopwatch watch;
+  const auto began = Clock::now();
+  response->Clear();
+  int64_t announcing_us = 0;  // the wire's time, not the index's
+  AnnouncingMoment moment;
+  Meanwhile meanwhile;
+  if (request.announce()) {
+    meanwhile = [&](int left) {
+      if (!moment.Come(Clock::now(), left)) return;
+      const Stopwatch announcing;
+      announce();
+      announcing_us = announcing.microseconds();
+    };
+  }
+  const absl::Status status = TryStep(request, response, meanwhile);
+  if (!status.ok()) {
+    response->Clear();
+    ToProto(status, response->mutable_status());
+    core_.log.Ended({"Decode step", peer_, began}, status);
+  }
+  if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
+  response->set_step(request.step());
+  response->set_server_us(watch.microseconds() - announcing_us);
+}
+
+template <typename Search, typename Answers>
+void DecodeSession::Answer(Search search, Answers* answers) {
+  try {
+    return search(answers);
+  } catch (const std::bad_alloc&) {
+    answers->Clear();
+  }
+  const absl::Status status = NoMemory();
+  for (size_t i = 0; i < retriever_.size(); ++i) ToProto(status, answers->Add()->mutable_status());
+  retriever_.Forget();
+}
+
+// The settings are checked before anything is appended: a step that fails as a whole has changed nothing. What fails
+// from then on is said of the append or the item.
+absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                    const Meanwhile& meanwhile) {
+  if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
+  const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
+  if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
+  for (int i = 0; i < request.appends_size(); ++i) response->add_append_status();
+  for (int i = 0; i < request.appends_size(); ++i) {
+    absl::StatusOr<int64_t> length = NoMemory();
+    try {
+      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
+    } catch (const std::bad_alloc&) {
+    }
+    if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));
+  }
+  if (attention != nullptr) {
+    Answer([&](auto* answers) { retriever_.Attend(answers, meanwhile).IgnoreError(); }, response->mutable_attended());
+  } else {
+    Answer([&](auto* answers) { retriever_.Retrieve(answers, meanwhile).IgnoreError(); }, response->mutable_answers());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace seine

@@ -1,0 +1,153 @@
+#include "service/calls/validate.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "service/calls/convert.h"
+#include "service/calls/error.h"
+
+namespace seine {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "tensors travel as little-endian bytes and are used in place");
+
+std::string ShapeText(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[",
+                      absl::StrJoin(shape, ", ",
+                                    [](std::string* out, int64_t dim) {
+                                      dim == kAnyDim ? absl::StrAppend(out, "any") : absl::StrAppend(out, dim);
+                                    }),
+                      "]");
+}
+
+std::string Sub(absl::string_view field, absl::string_view name) { return absl::StrCat(field, ".", name); }
+
+size_t ElementSize(v1::DType dtype) { return dtype == v1::D_TYPE_FLOAT32 || dtype == v1::D_TYPE_INT32 ? 4 : 2; }
+
+// Exact for finite halves, subnormals included: the half's bits, moved to fp32's places, are the value times 2^-112.
+// NaN and infinity become infinity. Without branches, so it vectorises.
+void HalvesToFloats(const char* raw, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t half;
+    memcpy(&half, raw + 2 * i, 2);
+    const uint32_t special = (half & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u;
+    const float magnitude = std::bit_cast<float>((half & 0x7FFFu) << 13) * 0x1p112f;
+    out[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | special | (half & 0x8000u) << 16);
+  }
+}
+
+void BFloat16sToFloats(const char* raw, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    memcpy(&bits, raw + 2 * i, 2);
+    out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+}
+
+absl::Status DTypeMismatch(const v1::Tensor& tensor, absl::string_view expected, absl::string_view field) {
+  return FieldError("DTYPE_MISMATCH", Sub(field, "dtype"),
+                    absl::StrCat("expected ", expected, ", got ", v1::DType_Name(tensor.dtype())));
+}
+
+}  // namespace
+
+absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t> expected, absl::string_view field) {
+  if (tensor.dtype() == v1::D_TYPE_UNSPECIFIED || !v1::DType_IsValid(tensor.dtype())) {
+    return FieldError("UNKNOWN_DTYPE", Sub(field, "dtype"), "not given, or none that this server knows");
+  }
+  const absl::Span<const int64_t> shape(tensor.shape().data(), tensor.shape_size());
+  const bool fits = std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
+                               [](int64_t got, int64_t want) { return want == kAnyDim || got == want; });
+  if (!fits) {
+    // A shape of any length comes from outside: only its beginning is repeated.
+    return FieldError("SHAPE_MISMATCH", Sub(field, "shape"),
+                      absl::StrCat("expected ", ShapeText(expected), ", got ",
+                                   ShapeText(shape.first(std::min<size_t>(shape.size(), 8))),
+                                   shape.size() > 8 ? absl::StrCat(" and ", shape.size() - 8, " more") : ""));
+  }
+  uint64_t bytes = ElementSize(tensor.dtype());
+  for (const int64_t dim : shape) {
+    if (dim < 0 || dim > kMaxDim) {
+      return FieldError("SHAPE_LIMIT", Sub(field, "shape"),
+                        absl::StrCat("dimension ", dim, " is not in [0, ", kMaxDim, "]"));
+    }
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
+      return FieldError("SHAPE_LIMIT", Sub(field, "shape"), "the product of the dimensions overflows 64 bits");
+    }
+  }
+  if (bytes != tensor.raw().size()) {
+    return FieldError(
+        "BYTES_MISMATCH", Sub(field, "raw"),
+        absl::StrCat("expected ", bytes, " bytes for shape ", ShapeText(shape), ", got ", tensor.raw().size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field) {
+  if (absl::Status s = CheckTensor(tensor, {kAnyDim, geometry.num_kv_heads, geometry.head_dim}, field); !s.ok())
+    return s;
+  if (tensor.dtype() != ToProto(geometry.dtype)) {
+    return DTypeMismatch(tensor, absl::StrCat("the index's ", v1::DType_Name(ToProto(geometry.dtype))), field);
+  }
+  if (tensor.shape(0) == 0) return FieldError("EMPTY", Sub(field, "shape"), "no tokens");
+  return TensorView{tensor.raw().data(), tensor.shape(0), tensor.raw().size()};
+}
+
+absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
+                                         std::vector<float>* scratch) {
+  return FloatsView(tensor, {geometry.num_q_heads, geometry.head_dim}, field, scratch);
+}
+
+absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+                                        absl::string_view field, std::vector<float>* scratch) {
+  if (absl::Status s = CheckTensor(tensor, expected, field); !s.ok()) return s;
+  if (tensor.dtype() == v1::D_TYPE_INT32) return DTypeMismatch(tensor, "a float type", field);
+  const size_t count = tensor.raw().size() / ElementSize(tensor.dtype());
+  if (count == 0) return FieldError("EMPTY", Sub(field, "shape"), "no elements");
+  const char* raw = tensor.raw().data();
+  const float* values = reinterpret_cast<const float*>(raw);
+  if (tensor.dtype() != v1::D_TYPE_FLOAT32 || reinterpret_cast<uintptr_t>(raw) % alignof(float) != 0) {
+    scratch->resize(count);
+    values = scratch->data();
+    switch (tensor.dtype()) {
+      case v1::D_TYPE_FLOAT16:
+        HalvesToFloats(raw, count, scratch->data());
+        break;
+      case v1::D_TYPE_BFLOAT16:
+        BFloat16sToFloats(raw, count, scratch->data());
+        break;
+      default:
+        memcpy(scratch->data(), raw, count * sizeof(float));
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field) {
+  if (absl::Status s = CheckTensor(tensor, {kAnyDim}, field); !s.ok()) return s;
+  if (tensor.dtype() != v1::D_TYPE_INT32) return DTypeMismatch(tensor, "D_TYPE_INT32", field);
+  // std::string's bytes are aligned for any scalar: heap blocks to 16, the in-place buffer to 8.
+  return absl::MakeConstSpan(reinterpret_cast<const int32_t*>(tensor.raw().data()), tensor.shape(0));
+}
+
+absl::Status CheckName(absl::string_view name, absl::string_view field) {
+  const bool legal = std::all_of(name.begin(), name.end(),
+                                 [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; });
+  if (!name.empty() && name.size() <= kMaxNameLength && legal) return absl::OkStatus();
+  return FieldError("BAD_NAME", field,
+                    absl::StrCat("expected 1 to ", kMaxNameLength, " letters, digits, '.', '_' or '-'"));
+}
+
+absl::Status CheckId(absl::string_view id, absl::string_view field) {
+  if (IsSequenceId(id)) return absl::OkStatus();
+  return FieldError("BAD_ID", field,
+                    absl::StrCat("expected 1 to ", kMaxIdLength, " printable characters without spaces"));
+}
+
+}  // namespace seine

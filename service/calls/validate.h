@@ -1,0 +1,51 @@
+// Checks of what a request carries, before anything is allocated or changed: tensors against the index's geometry,
+// handles, positions. Views point into the request's bytes; only queries that are not fp32 are converted, into a given
+// scratch. Errors name the field by its path in the request ("item.keys.shape") and say what was expected.
+#ifndef SEINE_SERVICE_CALLS_VALIDATE_H_
+#define SEINE_SERVICE_CALLS_VALIDATE_H_
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "index/index.h"
+#include "seine/v1/common.pb.h"
+
+namespace seine {
+
+inline constexpr int64_t kMaxDim = int64_t{1} << 31;  // of a tensor's shape
+inline constexpr size_t kMaxNameLength = 64;          // of an index's name
+inline constexpr int kMaxBatchItems = 4096;           // items, or appends, of one request
+
+inline constexpr int64_t kAnyDim = -1;
+
+// Known dtype, every dimension in [0, kMaxDim], shape equal to `expected` (kAnyDim: free), product of dimensions times
+// element size equal to the raw bytes.
+absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t> expected, absl::string_view field);
+
+// Keys or values of an append: [tokens, num_kv_heads, head_dim] in the index's dtype.
+absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field);
+
+// Queries [num_q_heads, head_dim] of any float dtype as fp32: in place, or converted into `scratch`, which then must
+// outlive the use. What is not finite stays so; the index refuses it.
+absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
+                                         std::vector<float>* scratch);
+
+// The same for any shape of at least one element (kAnyDim: free).
+absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+                                        absl::string_view field, std::vector<float>* scratch);
+
+// Positions [count] as int32, in place.
+absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);
+
+// Names: letters, digits, '.', '_', '-', not empty. Ids: as index.h has them.
+absl::Status CheckName(absl::string_view name, absl::string_view field);
+absl::Status CheckId(absl::string_view id, absl::string_view field);
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_CALLS_VALIDATE_H_

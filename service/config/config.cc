@@ -1,0 +1,343 @@
+#include "service/config/config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "profile/spelling.h"
+#include "service/calls/convert.h"
+#include "service/catalog.h"
+#include "service/config/yaml_file.h"
+#include "service/config/yaml_message.h"
+#include "service/transport/address.h"
+
+namespace seine {
+namespace {
+
+constexpr int64_t kMinMessageBytes = 64 << 10, kMaxMessageBytes = (int64_t{1} << 31) - 1;  // gRPC counts in int
+
+absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
+
+// Makers of settings. `field` is a lambda from a config, const or not, to the field.
+template <typename Field>
+Setting Number(std::string key, std::string help, int low, int high, Field field) {
+  auto set = [=](const std::string& text, ServerConfig* config) {
+    int value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
+      return Wrong(absl::StrCat("'", text, "' is no number in [", low, ", ", high, "]"));
+    }
+    field(*config) = value;
+    return absl::OkStatus();
+  };
+  return {std::move(key), "N", std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return absl::StrCat(field(config)); }};
+}
+
+template <typename Field>
+Setting Word(std::string key, std::string help, const std::vector<std::string>& words, Field field) {
+  const std::string choice = absl::StrJoin(words, "|");
+  auto set = [=](const std::string& text, ServerConfig* config) {
+    if (std::find(words.begin(), words.end(), text) == words.end()) {
+      return Wrong(absl::StrCat("'", text, "' is none of ", choice));
+    }
+    field(*config) = text;
+    return absl::OkStatus();
+  };
+  return {std::move(key), choice, std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return field(config); }};
+}
+
+template <typename Field>
+Setting Bytes(std::string key, std::string help, int64_t low, int64_t high, Field field) {
+  auto set = [=](const std::string& text, ServerConfig* config) {
+    auto bytes = ParseBytes(text);
+    if (!bytes.ok()) return bytes.status();
+    if (*bytes < low || *bytes > high) {
+      return Wrong(absl::StrCat("'", text, "' is not between ", FormatBytes(low), " and ", FormatBytes(high)));
+    }
+    field(*config) = *bytes;
+    return absl::OkStatus();
+  };
+  return {std::move(key), "BYTES", std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return FormatBytes(field(config)); }};
+}
+
+Setting ListenSetting() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    auto address = ParseAddress(text);
+    if (!address.ok()) {
+      const absl::string_view what = address.status().message();
+      return Wrong(absl::StripPrefix(what, "listen: "));
+    }
+    config->server.listen = address->ToString();
+    return absl::OkStatus();
+  };
+  return {"server.listen", "ADDRESS",
+          "unix:PATH or /PATH (mode 0600), or HOST:PORT on loopback, port 0 for any free one. Beyond loopback is "
+          "refused until "
+          "there are "
+          "TLS and authentication.",
+          set, [](const ServerConfig& config) { return config.server.listen; }};
+}
+
+Setting PollingSetting() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    if (!absl::SimpleAtob(text, &config->server.polling))
+      return Wrong(absl::StrCat("'", text, "' is neither true nor false"));
+    return absl::OkStatus();
+  };
+  return {"server.polling", "",
+          "Serve Decode from a thread that spins instead of sleeping: less latency, and a busy core while a Decode "
+          "stream is "
+          "open. Worth it where the client polls too.",
+          set, [](const ServerConfig& config) { return config.server.polling ? "true" : "false"; }};
+}
+
+Setting ProfilesSetting() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    config->profiles = text;
+    return absl::OkStatus();
+  };
+  return {
+      "server.profiles", "DIR",
+      "Folder of model profiles (seine calibrate), NAME.profile.safetensors or NAME.safetensors; an index names one "
+      "by NAME. Each is read when an index first asks for it.",
+      set, [](const ServerConfig& config) { return config.profiles; }};
+}
+
+std::vector<Setting> MakeSettings() {
+  constexpr int64_t kAnyBytes = int64_t{1} << 50;
+  return {
+      ListenSetting(),
+      PollingSetting(),
+      Word(
+          "server.backend",
+          "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
+          {"auto", "cpu", "cuda"}, [](auto& c) -> auto& { return c.server.core.backend; }),
+      Number(
+          "server.threads", "Threads that share the work of one batch; 0: one per core.", 0, 1024,
+          [](auto& c) -> auto& { return c.server.core.threads; }),
+      Number(
+          "server.workers", "Heavy calls (append, retrieve, gather, fork ...) at work at once.", 1, 1024,
+          [](auto& c) -> auto& { return c.server.core.workers; }),
+      Number(
+          "server.queue_capacity", "Heavy calls that may wait for a worker; more are refused with RESOURCE_EXHAUSTED.",
+          1, 1 << 20, [](auto& c) -> auto& { return c.server.core.queue_capacity; }),
+      Bytes(
+          "server.memory_limit", "Codes and stored keys and values of all indexes, e.g. 8GiB; 0: no limit.", 0,
+          kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
+      Bytes(
+          "server.device_memory_limit",
+          "Codes of all indexes in a device's own memory, which then count here alone; 0: no limit.", 0, kAnyBytes,
+          [](auto& c) -> auto& { return c.server.core.device_memory_limit_bytes; }),
+      Bytes(
+          "server.max_message", "Largest request or answer.", kMinMessageBytes, kMaxMessageBytes,
+          [](auto& c) -> auto& { return c.server.core.max_message_bytes; }),
+      Bytes(
+          "server.in_flight_limit",
+          "Requests and answers under way, in bytes; beyond it calls are refused with RESOURCE_EXHAUSTED. 0: four of "
+          "the largest.",
+          0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.in_flight_limit_bytes; }),
+      ProfilesSetting(),
+      Number(
+          "server.grace", "Seconds that calls under way get to end after SIGTERM.", 0, 3600,
+          [](auto& c) -> auto& { return c.grace_seconds; }),
+      Number(
+          "server.drain_delay",
+          "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see "
+          "it.",
+          0, 3600, [](auto& c) -> auto& { return c.drain_delay_seconds; }),
+      Word(
+          "log.level", "What is worth a line.", {"debug", "info", "warning", "error"},
+          [](auto& c) -> auto& { return c.log_level; }),
+      Word(
+          "log.format", "Lines for people or for machines, on stderr.", {"text", "json"},
+          [](auto& c) -> auto& { return c.log_format; }),
+      Number(
+          "log.slow_call", "Milliseconds from which on a call that succeeds is worth a warning; 0: none is.", 0,
+          3600 * 1000, [](auto& c) -> auto& { return c.slow_call_ms; }),
+  };
+}
+
+std::string AsItIs(absl::string_view key) { return std::string(key); }
+
+absl::Status ApplyIndexes(const YAML::Node& list, const std::string& file, ServerConfig* config) {
+  if (!list.IsSequence()) return Wrong("indexes: expected a list");
+  std::set<std::string> names;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string path = absl::StrCat("indexes[", i, "]");
+    v1::IndexSpec spec;
+    if (auto s = FromYaml(list[i], path, &spec); !s.ok()) return s;
+    if (!names.insert(spec.name()).second) return Wrong(path + ".name: a second index of this name");
+    config->entries.push_back({file, path, std::move(spec)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerConfig* config) {
+  if (root.IsNull()) return absl::OkStatus();  // an empty file
+  if (!root.IsMap()) return Wrong("expected sections");
+  for (const auto& section : root) {
+    const std::string name = section.first.IsScalar() ? section.first.Scalar() : "?";
+    if (name == "indexes") {
+      if (auto s = ApplyIndexes(section.second, file, config); !s.ok()) return s;
+      continue;
+    }
+    if (!section.second.IsMap()) {
+      const auto& all = Settings();
+      const bool known =
+          std::any_of(all.begin(), all.end(), [&](const Setting& s) { return absl::StartsWith(s.key, name + "."); });
+      return Wrong(absl::StrCat(name, known ? ": expected keys and values" : ": unknown key"));
+    }
+    for (const auto& entry : section.second) {
+      const std::string key = absl::StrCat(name, ".", entry.first.IsScalar() ? entry.first.Scalar() : "?");
+      const std::string value = entry.second.IsScalar() ? entry.second.Scalar() : "";
+      if (auto s = ApplySetting(key, value, key, config, AsItIs); !s.ok()) return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<Setting>& Settings() {
+  static const auto* const kSettings = new std::vector<Setting>(MakeSettings());
+  return *kSettings;
+}
+
+absl::Status ApplySetting(const std::string& key, const std::string& value, const std::string& where,
+                          ServerConfig* config, std::string (*name)(absl::string_view)) {
+  std::vector<std::string> keys;
+  for (const Setting& setting : Settings()) {
+    if (setting.key != key) {
+      keys.push_back(setting.key);
+      continue;
+    }
+    if (auto s = setting.set(value, config); !s.ok()) return Wrong(absl::StrCat(where, ": ", s.message()));
+    return absl::OkStatus();
+  }
+  const std::string nearest = NearestWord(key, keys);
+  const std::string hint = nearest.empty() ? "" : absl::StrCat("; did you mean ", name(nearest), "?");
+  return Wrong(absl::StrCat(where, ": unknown key", hint));
+}
+
+absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
+  const absl::StatusOr<YAML::Node> root = LoadYaml(path);
+  if (!root.ok()) return root.status();
+  if (auto s = ApplyRoot(*root, path, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
+  return absl::OkStatus();
+}
+
+absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config) {
+  for (const auto& [key, value] : keys_and_values) {
+    if (auto s = ApplySetting(key, value, FlagOf(key), config, AsItIs); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// The first error has been named by its path in the file ("indexes[0].zones.sink: ..."), as a call's would in its
+// request.
+absl::Status Resolve(ServerConfig* config) {
+  if (!config->profiles.empty()) {
+    auto profiles = Profiles::Open(config->profiles);
+    if (!profiles.ok()) return Wrong(absl::StrCat("server.profiles: ", profiles.status().message()));
+    config->server.core.profiles = *std::move(profiles);
+  }
+  const CoreOptions& core = config->server.core;
+  if (core.in_flight_limit_bytes > 0 && core.in_flight_limit_bytes < 3 * core.max_message_bytes) {
+    return Wrong(
+        "server.in_flight_limit: less than three messages of server.max_message");  // as it came, parsed, answer
+  }
+  for (const IndexEntry& entry : config->entries) {
+    auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());
+    if (!index.ok()) return Wrong(absl::StrCat(entry.file, ": ", index.status().message()));
+    config->server.indexes.push_back(*std::move(index));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStart(const ServerConfig& config) {
+  std::string why;
+  const bool cuda = config.server.core.backend == "cuda";
+  const std::unique_ptr<Backend> backend = MakeBackend(cuda ? "cuda" : "cpu", 1, &why);
+  if (backend == nullptr) return Wrong(absl::StrCat("backend: ", why));
+  Catalog catalog(backend.get(), nullptr);
+  for (const IndexConfig& index : config.server.indexes) {
+    if (auto s = catalog.Create(index).status(); !s.ok()) {
+      return Wrong(absl::StrCat("index ", index.name, ": ", s.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FlagOf(const std::string& key) {
+  return absl::StrCat("--", absl::StrReplaceAll(absl::StripPrefix(key, "server."), {{".", "-"}, {"_", "-"}}));
+}
+
+std::string ToYaml(const ServerConfig& config) {
+  YAML::Emitter out;
+  out.SetDoublePrecision(15);
+  out.SetFloatPrecision(7);
+  out << YAML::BeginMap;
+  std::string section;
+  for (const Setting& setting : Settings()) {
+    const std::pair<std::string, std::string> key = absl::StrSplit(setting.key, absl::MaxSplits('.', 1));
+    if (key.first != section) {
+      if (!section.empty()) out << YAML::EndMap;
+      section = key.first;
+      out << YAML::Key << section << YAML::Value << YAML::BeginMap;
+    }
+    out << YAML::Key << key.second << YAML::Value << setting.get(config);
+  }
+  out << YAML::EndMap << YAML::Key << "indexes" << YAML::Value << YAML::BeginSeq;
+  for (const IndexConfig& index : config.server.indexes) {
+    v1::IndexSpec spec;
+    ToProto(index, &spec);
+    ToYaml(spec, &out);
+  }
+  out << YAML::EndSeq << YAML::EndMap;
+  return absl::StrCat(out.c_str(), "\n");
+}
+
+absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
+  static const auto* const kUnits = new std::map<std::string, int64_t>{{"", 1},
+                                                                       {"B", 1},
+                                                                       {"KB", 1'000},
+                                                                       {"MB", 1'000'000},
+                                                                       {"GB", 1'000'000'000},
+                                                                       {"TB", 1'000'000'000'000},
+                                                                       {"KiB", 1 << 10},
+                                                                       {"MiB", 1 << 20},
+                                                                       {"GiB", 1 << 30},
+                                                                       {"TiB", int64_t{1} << 40}};
+  const size_t digits = text.find_first_not_of("0123456789");
+  const auto unit = kUnits->find(digits == std::string::npos ? "" : text.substr(digits));
+  int64_t count = 0, bytes = 0;
+  if (unit == kUnits->end() || !absl::SimpleAtoi(text.substr(0, digits), &count) ||
+      __builtin_mul_overflow(count, unit->second, &bytes)) {
+    return Wrong(absl::StrCat("'", text, "' is no size in bytes; write 8GiB, 512MiB or 1048576"));
+  }
+  return bytes;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && bytes > 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrCat(bytes, kUnits[unit]);
+}
+
+}  // namespace seine

@@ -1,0 +1,76 @@
+#include "service/transport/address.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace seine {
+namespace {
+
+bool IsLoopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6;
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+}  // namespace
+
+std::string Address::ToString() const {
+  if (!unix_path.empty()) return absl::StrCat("unix:", unix_path);
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Address> ParseAddress(absl::string_view text) {
+  Address address;
+  absl::string_view rest = text;
+  const bool bare_path = absl::StartsWith(text, "/") || (absl::StrContains(text, '/') && !absl::StrContains(text, ':'));
+  if (bare_path || absl::ConsumePrefix(&rest, "unix:")) {
+    if (!bare_path) absl::ConsumePrefix(&rest, "//");
+    address.unix_path = std::string(rest);
+    if (rest.empty()) return absl::InvalidArgumentError("listen: unix: without a path");
+    if (rest.size() >= sizeof(sockaddr_un{}.sun_path)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("listen: path longer than ", sizeof(sockaddr_un{}.sun_path) - 1, " bytes"));
+    }
+    return address;
+  }
+  const size_t colon = rest.rfind(':');
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(colon + 1), &address.port) ||
+      address.port < 0 || address.port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("listen: '", text, "' is neither unix:PATH nor HOST:PORT"));
+  }
+  absl::string_view host = rest.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  address.host = std::string(host);
+  if (!IsLoopback(address.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen: ", text,
+                     " is beyond this machine's loopback, and TLS and authentication are not there yet: "
+                     "listen on 127.0.0.1, [::1] or a Unix socket, and forward to it"));
+  }
+  return address;
+}
+
+std::string DefaultAddress() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code ignored;
+  if (runtime != nullptr && *runtime != '\0' && std::filesystem::is_directory(runtime, ignored)) {
+    return absl::StrCat("unix:", runtime, "/seine.sock");
+  }
+  return absl::StrCat("unix:/tmp/seine-", getuid(), ".sock");
+}
+
+}  // namespace seine

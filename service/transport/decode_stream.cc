@@ -1,0 +1,277 @@
+#include "service/transport/decode_stream.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "service/transport/message_bytes.h"
+#include "service/transport/rpc.h"
+
+namespace seine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Processor time of the thread in a long step, beside which a hand-over to another thread costs nothing. Time spent
+// waiting does not count: a short step that is held up stays short.
+constexpr auto kLong = std::chrono::milliseconds(5);
+
+constexpr size_t kSmallStep = 64 << 10;  // bytes; one that is not known to be long is taken for short
+
+std::chrono::nanoseconds ProcessorTime() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+}  // namespace
+
+DecodeStream::DecodeStream(DecodeLanes& lanes, DecodeLanes::Lane* lane)
+    : lanes_(lanes),
+      lane_(lane),
+      core_(lanes.core_),
+      session_(core_),
+      request_share_(core_.in_flight),
+      answer_share_(core_.in_flight) {
+  context_.AsyncNotifyWhenDone(done_.tag());
+  lanes.service_->Request(lanes.method_, &context_, &wire_, lane->queue.get(), &accepted_);
+}
+
+void DecodeStream::Drain() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  draining_ = true;
+  if (reading_) Finish(ShuttingDown());
+}
+
+void DecodeStream::CutUnread(SteadyTime before) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (written_ > before) return;
+  written_ = SteadyTime::max();
+  core_.log.CutOff(method(), context_.peer());
+  context_.TryCancel();
+}
+
+void DecodeStream::Stop(StopReason reason) {
+  token_->Stop(reason);
+  CutUnread(Clock::now());
+}
+
+void DecodeStream::CutUnsent(SteadyTime before) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (reading_ && read_since_ < before) Finish(MemoryShort());
+}
+
+bool DecodeStream::AnswerWaits() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return answer_waits_;
+}
+
+bool DecodeStream::OnAccepted(bool ok, Taker) {
+  if (!ok) {  // the server ends; nothing else comes
+    lanes_.Accepted(lane_, /*stays=*/false);
+    delete this;
+    return false;
+  }
+  lanes_.Accepted(lane_, /*stays=*/true);
+  began_ = Clock::now();
+  token_.emplace(DeadlineOf(context_));
+  session_.SetPeer(context_.peer());
+  const absl::Status admitted = core_.under_way.Enter();
+  const bool listed = admitted.ok() && core_.open_calls.Add(this);
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  taken_ = true;
+  entered_ = admitted.ok();
+  listed_ = listed;
+  if (cancelled_) token_->Stop(StopReason::kCancelled);
+  if (listed_) {
+    Read();
+  } else {
+    Finish(admitted.ok() ? ShuttingDown() : admitted);
+  }
+  Leave(&lock);
+  return false;
+}
+
+void DecodeStream::Read() {
+  if (draining_) return Finish(ShuttingDown());
+  ++pending_;
+  reading_ = true;
+  read_since_ = Clock::now();
+  wire_.Read(&read_bytes_, read_.tag());
+}
+
+bool DecodeStream::OnRead(bool ok, Taker taker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  if (!std::exchange(reading_, false)) {  // finished meanwhile
+    Leave(&lock);
+    return false;
+  }
+  if (!ok) {
+    Finish(context_.IsCancelled() ? absl::CancelledError("the client is gone") : absl::OkStatus());
+    Leave(&lock);
+    return false;
+  }
+  ++pending_;
+  lock.unlock();
+  if (taker == Taker::kLane && !IsLong()) {
+    Step(taker);
+    return true;
+  }
+  const bool likely_short = steps_ > 0 && long_in_a_row_ == 0;
+  const bool to_short = !IsLong() && (likely_short || read_bytes_.Length() <= kSmallStep);
+  Executor& others = to_short ? lanes_.short_steps_ : lanes_.long_steps_;
+  if (!others.Submit([this] { Step(Taker::kFront); })) {
+    lock.lock();
+    --pending_;
+    Finish(QueueFull(core_));
+    Leave(&lock);
+  }
+  return false;
+}
+
+void DecodeStream::Step(Taker taker) {
+  const auto begin = ProcessorTime();
+  absl::Status status = TryStep();
+  long_in_a_row_ = ProcessorTime() - begin > kLong ? long_in_a_row_ + 1 : 0;
+  ++steps_;
+  if (kept_ > kKeptBytes) {
+    v1::DecodeRequest().Swap(&request_);
+    kept_ = 0;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  request_share_.Hold(kept_);
+  if (status.ok()) status = Serialise(response_, &answer_);
+  if (static_cast<int64_t>(answer_.Length()) > kKeptBytes) v1::DecodeResponse().Swap(&response_);
+  if (finishing_) {
+    // The client is gone, or cut off.
+  } else if (!status.ok()) {
+    Finish(status);
+  } else if (!announcing_) {
+    Answer();
+  } else {
+    answer_waits_ = true;
+    if (taker == Taker::kLane) {
+      lock.unlock();
+      lanes_.AwaitAnnouncement(lane_, this);
+      lock.lock();
+    }
+  }
+  --pending_;
+  Leave(&lock);
+}
+
+// A step that is refused as a whole says so in its answer, and the stream goes on.
+absl::Status DecodeStream::TryStep() {
+  const auto bytes = static_cast<int64_t>(read_bytes_.Length());
+  kept_ = std::max(kept_, bytes);
+  bool admitted = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    admitted = request_share_.TryHold(2 * bytes);  // as it came, and parsed
+  }
+  response_.Clear();
+  absl::Status refused = admitted ? StillWanted(*token_) : TooMuchInFlight();
+  if (admitted) {
+    if (auto s = Parse(&read_bytes_, &request_); !s.ok()) return s;
+  }
+  read_bytes_.Clear();
+  if (refused.ok()) {
+    const StopScope scope(&*token_);
+    try {
+      session_.Step(request_, &response_, [this] { Announce(); });
+    } catch (const std::bad_alloc&) {
+      refused = NoMemory();
+    }
+  }
+  if (!refused.ok()) {
+    response_.Clear();
+    response_.set_step(admitted ? request_.step() : 0);
+    ToProto(refused, response_.mutable_status());
+  }
+  core_.calls.fetch_add(1, std::memory_order_relaxed);
+  if (response_.has_status()) core_.errors.fetch_add(1, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+void DecodeStream::Announce() {
+  v1::DecodeResponse announcement;
+  announcement.set_step(request_.step());
+  announcement.set_announcement(true);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (finishing_ || !Serialise(announcement, &announcement_).ok()) return;
+  announcing_ = true;
+  ++pending_;
+  written_ = Clock::now();
+  wire_.Write(announcement_, announced_.tag());
+}
+
+bool DecodeStream::OnAnnounced(bool, Taker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  announcing_ = false;
+  written_ = SteadyTime::max();
+  if (std::exchange(answer_waits_, false) && !finishing_) Answer();
+  Leave(&lock);
+  return false;
+}
+
+void DecodeStream::Answer() {
+  answer_share_.Hold(static_cast<int64_t>(answer_.Length()));  // its step may have changed something: it must be told
+  ++pending_;
+  written_ = Clock::now();
+  wire_.Write(answer_, write_.tag());
+}
+
+bool DecodeStream::OnWritten(bool ok, Taker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  written_ = SteadyTime::max();
+  answer_.Clear();
+  answer_share_.Hold(0);
+  ok ? Read() : Finish(absl::CancelledError("the client is gone"));
+  Leave(&lock);
+  return false;
+}
+
+void DecodeStream::Finish(const absl::Status& status) {
+  reading_ = false;
+  if (std::exchange(finishing_, true)) return;
+  ++pending_;
+  const bool entered = std::exchange(entered_, false);
+  wire_.Finish(entered ? Finished(core_, {method(), context_.peer(), began_}, status) : ToGrpc(status),
+               finished_.tag());
+}
+
+bool DecodeStream::OnFinished(bool, Taker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  Leave(&lock);
+  return false;
+}
+
+bool DecodeStream::OnDone(bool, Taker) {
+  const bool cancelled = context_.IsCancelled();
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  cancelled_ = cancelled;
+  if (cancelled && taken_) token_->Stop(StopReason::kCancelled);
+  Leave(&lock);
+  return false;
+}
+
+void DecodeStream::Leave(std::unique_lock<std::mutex>* lock) {
+  const bool gone = pending_ == 0;
+  lock->unlock();
+  if (!gone) return;
+  if (listed_) core_.open_calls.Remove(this);
+  DecodeLanes& lanes = lanes_;
+  DecodeLanes::Lane* const lane = lane_;
+  delete this;
+  lanes.Gone(lane);
+}
+
+}  // namespace seine

@@ -1,0 +1,85 @@
+// One Decode stream: accept -> read -> (step, write) -> read ... -> finish. Steps run on the lane's thread, or on one
+// for long steps; events come on any thread. It deletes itself when all that is under way has come back.
+#ifndef SEINE_SERVICE_TRANSPORT_DECODE_STREAM_H_
+#define SEINE_SERVICE_TRANSPORT_DECODE_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "seine/v1/retrieval_service.pb.h"
+#include "service/calls/calls.h"
+#include "service/in_flight.h"
+#include "service/open_calls.h"
+#include "service/transport/decode_lanes.h"
+#include "service/transport/wire_service.h"
+
+namespace seine {
+
+class DecodeStream final : public OpenCall {
+ public:
+  DecodeStream(DecodeLanes& lanes, DecodeLanes::Lane* lane);
+
+  void Drain() override;
+  void Stop(StopReason reason) override;
+  void CutUnread(SteadyTime before) override;
+  void CutUnsent(SteadyTime before) override;
+  const char* method() const override { return "Decode"; }
+
+  // While the announcement is on its way and the answer waits for it.
+  bool AnswerWaits() const;
+  const void* announced_tag() { return announced_.tag(); }
+
+ private:
+  bool OnAccepted(bool ok, Taker taker);
+  bool OnRead(bool ok, Taker taker);
+  bool OnAnnounced(bool ok, Taker taker);
+  bool OnWritten(bool ok, Taker taker);
+  bool OnFinished(bool ok, Taker taker);
+  bool OnDone(bool ok, Taker taker);
+
+  void Step(Taker taker);
+  absl::Status TryStep();  // not OK: the stream ends
+  void Announce();         // during a step
+  void Read();             // this and those below need mutex_
+  void Answer();
+  void Finish(const absl::Status& status);
+  void Leave(std::unique_lock<std::mutex>* lock);  // may be the end of the stream
+
+  bool IsLong() const { return long_in_a_row_ >= 3; }  // one alone may have been held up
+
+  // A step's message and answer are used again by the next: their buffers grow once, but no larger than this.
+  static constexpr int64_t kKeptBytes = 1 << 20;
+
+  DecodeLanes& lanes_;
+  DecodeLanes::Lane* const lane_;
+  Core& core_;
+  DecodeSession session_;
+  grpc::ServerContext context_;
+  Wire wire_{&context_};
+  std::optional<StopToken> token_;  // once accepted
+  SteadyTime began_;
+  int steps_ = 0, long_in_a_row_ = 0;  // so far; of them the last that were long
+  int64_t kept_ = 0;                   // bytes that the message's buffers hold, about
+  v1::DecodeRequest request_;
+  v1::DecodeResponse response_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  grpc::ByteBuffer read_bytes_, announcement_, answer_;
+  InFlightShare request_share_, answer_share_;
+  int pending_ = 2;      // operations, and a step, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;  // in open_calls
+  bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false,
+       answer_waits_ = false;
+  bool draining_ = false, finishing_ = false;
+  SteadyTime read_since_, written_ = SteadyTime::max();  // when what is under way began
+  EventOf<DecodeStream> accepted_{this, &DecodeStream::OnAccepted}, read_{this, &DecodeStream::OnRead};
+  EventOf<DecodeStream> announced_{this, &DecodeStream::OnAnnounced}, write_{this, &DecodeStream::OnWritten};
+  EventOf<DecodeStream> finished_{this, &DecodeStream::OnFinished}, done_{this, &DecodeStream::OnDone};
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_TRANSPORT_DECODE_STREAM_H_

@@ -1,0 +1,188 @@
+#include "service/transport/health.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "service/open_calls.h"
+#include "service/transport/rpc.h"
+#include "service/transport/rpc_methods.h"
+
+namespace seine {
+namespace {
+
+enum HealthStatus : char { kServing = 1, kNotServing = 2, kUnknownService = 3 };
+
+grpc::ByteBuffer Say(HealthStatus status) {
+  const char bytes[] = {'\x08', status};
+  const grpc::Slice slice(bytes, sizeof(bytes));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// False: the bytes are no HealthCheckRequest.
+bool ReadName(const grpc::ByteBuffer& request, std::string* name) {
+  grpc::Slice bytes;
+  if (request.Length() > 1024) return false;
+  if (request.Length() > 0 && !request.DumpToSingleSlice(&bytes).ok()) return false;
+  const std::string text(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  if (text.empty()) return true;
+  const bool named = text.size() >= 2 && text.size() < 130 && text[0] == '\x0a' &&
+                     static_cast<size_t>(static_cast<unsigned char>(text[1])) == text.size() - 2;
+  if (named) *name = text.substr(2);
+  return named;
+}
+
+bool IsKnown(const std::string& name) {
+  const auto& names = ServiceNames();
+  return name.empty() || std::any_of(names.begin(), names.end(), [&](const char* known) { return name == known; });
+}
+
+}  // namespace
+
+// A Check, or a Watch, which stays and writes once more whenever the status has changed.
+class HealthCall final : public OpenCall {
+ public:
+  HealthCall(Health& health, bool watch) : alive_(health.alive_), health_(health), watch_(watch) {
+    context_.AsyncNotifyWhenDone(done_.tag());
+    health.service_.Request(watch ? health.watch_ : health.check_, &context_, &wire_, health.queue_, &accepted_);
+  }
+  void Drain() override {}  // Tell ends it
+  void Stop(StopReason) override {}
+  void CutUnread(SteadyTime before) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (writing_ && written_ < before) context_.TryCancel();
+  }
+  void CutUnsent(SteadyTime) override {}
+  const char* method() const override { return watch_ ? "Watch" : "Check"; }
+  void Tell() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (known_ && !finishing_) WriteStatus();
+  }
+
+ private:
+  bool OnAccepted(bool ok, Taker) {
+    if (!ok) {
+      delete this;
+      return false;
+    }
+    watch_ ? health_.OfferWatch() : health_.OfferCheck();
+    const bool listed = health_.core_.open_calls.Add(this);
+    std::unique_lock<std::mutex> lock(mutex_);
+    listed_ = listed;
+    wire_.Read(&request_, read_.tag());  // in place of accepted_
+    return Leave(&lock);
+  }
+  bool OnRead(bool ok, Taker) {
+    std::string name;
+    const bool legal = ok && ReadName(request_, &name);
+    const bool known = legal && IsKnown(name);
+    if (watch_ && known) {
+      const std::lock_guard<std::mutex> lock(health_.mutex_);
+      health_.watchers_.insert(this);
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    known_ = known;
+    if (!legal) {
+      Finish({grpc::StatusCode::INVALID_ARGUMENT, "service: not a name"});
+    } else if (watch_) {
+      WriteStatus();
+    } else if (!known) {
+      Finish({grpc::StatusCode::NOT_FOUND, "service name unknown"});
+    } else {
+      finishing_ = true;
+      ++pending_;
+      wire_.WriteAndFinish(Say(health_.serving() ? kServing : kNotServing), grpc::WriteOptions(), grpc::Status::OK,
+                           finished_.tag());
+    }
+    return Leave(&lock);
+  }
+  bool OnDone(bool, Taker) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    if (context_.IsCancelled()) Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
+    return Leave(&lock);
+  }
+  bool OnWritten(bool ok, Taker) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    writing_ = false;
+    if (!ok) {
+      Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
+    } else if (known_ && said_ != health_.serving()) {
+      WriteStatus();
+    } else if (health_.core_.under_way.closed()) {
+      Finish(ToGrpc(ShuttingDown()));
+    }
+    return Leave(&lock);
+  }
+  bool OnFinished(bool, Taker) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    return Leave(&lock);
+  }
+  // The methods below need mutex_.
+  void WriteStatus() {
+    if (std::exchange(writing_, true)) return;  // its end looks again
+    said_ = health_.serving();
+    written_ = std::chrono::steady_clock::now();
+    ++pending_;
+    wire_.Write(Say(!known_ ? kUnknownService : said_ ? kServing : kNotServing), write_.tag());
+  }
+  void Finish(const grpc::Status& status) {
+    if (std::exchange(finishing_, true)) return;
+    ++pending_;
+    wire_.Finish(status, finished_.tag());
+  }
+  bool Leave(std::unique_lock<std::mutex>* lock) {
+    const bool gone = pending_ == 0;
+    lock->unlock();
+    if (!gone) return false;
+    {
+      const std::lock_guard<std::mutex> watchers(health_.mutex_);
+      health_.watchers_.erase(this);
+    }
+    if (listed_) health_.core_.open_calls.Remove(this);
+    delete this;
+    return false;
+  }
+
+  const AliveCount::One alive_;
+  Health& health_;
+  const bool watch_;
+  bool listed_ = false;
+  grpc::ServerContext context_;
+  Wire wire_{&context_};
+  grpc::ByteBuffer request_;
+  std::mutex mutex_;  // guards what follows
+  int pending_ = 2;   // operations under way: accepted_ and done_, which may come in any order
+  bool known_ = false, writing_ = false, finishing_ = false, said_ = false;
+  SteadyTime written_;
+  EventOf<HealthCall> accepted_{this, &HealthCall::OnAccepted}, read_{this, &HealthCall::OnRead};
+  EventOf<HealthCall> write_{this, &HealthCall::OnWritten}, done_{this, &HealthCall::OnDone};
+  EventOf<HealthCall> finished_{this, &HealthCall::OnFinished};
+};
+
+Health::Health(Core& core, AliveCount& alive)
+    : core_(core),
+      alive_(alive),
+      service_("grpc.health.v1.Health"),
+      check_(service_.Add("Check")),
+      watch_(service_.Add("Watch")) {}
+
+void Health::Start(grpc::ServerCompletionQueue* queue) {
+  queue_ = queue;
+  OfferCheck();
+  OfferWatch();
+}
+
+void Health::OfferCheck() { new HealthCall(*this, /*watch=*/false); }  // they delete themselves
+void Health::OfferWatch() { new HealthCall(*this, /*watch=*/true); }
+
+void Health::Set(bool serving) {
+  if (serving_.exchange(serving) == serving && !core_.under_way.closed()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (HealthCall* call : watchers_) call->Tell();
+}
+
+}  // namespace seine

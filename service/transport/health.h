@@ -1,0 +1,49 @@
+// grpc.health.v1.Health of a server: Check and Watch. Answered where they are received, so that a busy server still
+// says how it is. The two messages are read and written as the bytes they are: {1: service} and {1: status}.
+#ifndef SEINE_SERVICE_TRANSPORT_HEALTH_H_
+#define SEINE_SERVICE_TRANSPORT_HEALTH_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_set>
+
+#include "service/core.h"
+#include "service/transport/wire_service.h"
+
+namespace seine {
+
+class HealthCall;
+
+// Thread-safe.
+class Health {
+ public:
+  Health(Core& core, AliveCount& alive);
+  Health(const Health&) = delete;
+  Health& operator=(const Health&) = delete;
+
+  WireService* service() { return &service_; }
+  void Start(grpc::ServerCompletionQueue* queue);
+  // Tells watchers, too.
+  void Set(bool serving);
+  bool serving() const { return serving_.load(); }
+
+ private:
+  friend class HealthCall;
+  void OfferCheck();
+  void OfferWatch();
+
+  Core& core_;
+  AliveCount& alive_;
+  WireService service_;
+  const int check_, watch_;
+  grpc::ServerCompletionQueue* queue_ = nullptr;
+  std::atomic<bool> serving_{true};
+  std::mutex mutex_;
+  std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_TRANSPORT_HEALTH_H_

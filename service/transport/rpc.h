@@ -1,0 +1,80 @@
+// What all served calls share: from absl::Status to gRPC's with its details trailer, counting, and the checks between
+// the stages of a call.
+#ifndef SEINE_SERVICE_TRANSPORT_RPC_H_
+#define SEINE_SERVICE_TRANSPORT_RPC_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "kernels/stop.h"
+#include "service/calls/error.h"
+#include "service/core.h"
+
+namespace seine {
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  v1::Status details;
+  ToProto(status, &details);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), details.message(), details.SerializeAsString());
+}
+
+// A message without fields. (A ByteBuffer begins as none at all.)
+inline grpc::ByteBuffer EmptyMessage() {
+  const grpc::Slice nothing;
+  return grpc::ByteBuffer(&nothing, 1);
+}
+
+// Ends every call that has entered: counts it, logs what is worth a line and gives its status to the wire.
+inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Status& status) {
+  core.calls.fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) core.errors.fetch_add(1, std::memory_order_relaxed);
+  core.log.Ended(call, status);
+  if (core.log.WantsEvictions()) core.log.EvictedByThemselves(core.catalog.List());
+  core.under_way.Leave();
+  return ToGrpc(status);
+}
+
+inline StopToken::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
+  const auto left = context.deadline() - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return StopToken::Clock::time_point::max();
+  return StopToken::Clock::now() + std::chrono::duration_cast<StopToken::Clock::duration>(left);
+}
+
+// Not OK: nobody waits for the answer any more, so the next stage is not begun.
+inline absl::Status StillWanted(const StopToken& token) {
+  switch (token.reason()) {
+    case StopReason::kNone:
+      return absl::OkStatus();
+    case StopReason::kDeadline:
+      return absl::DeadlineExceededError("the deadline passed before the work began");
+    case StopReason::kCancelled:
+      return absl::CancelledError("cancelled by the client before the work began");
+    case StopReason::kShutdown:
+      break;
+  }
+  return absl::UnavailableError("the server is shutting down");
+}
+
+inline absl::Status QueueFull(const Core& core) {
+  return Overloaded("QUEUE_FULL", "the server's queue is full; try again", absl::Milliseconds(20));
+}
+
+inline absl::Status TooMuchInFlight() {
+  return Overloaded("IN_FLIGHT_LIMIT", "as many bytes of requests and answers as may be are under way; try again",
+                    absl::Milliseconds(50));
+}
+
+inline absl::Status MemoryShort() {
+  return Overloaded("MEMORY_SHORT", "messages under way take more memory than they may; try again",
+                    absl::Milliseconds(200));
+}
+
+inline absl::Status ShuttingDown() { return absl::UnavailableError("the server is shutting down"); }
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_TRANSPORT_RPC_H_

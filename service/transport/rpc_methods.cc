@@ -1,0 +1,101 @@
+#include "service/transport/rpc_methods.h"
+
+#include <memory>
+#include <new>
+
+#include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/eviction_service.grpc.pb.h"
+#include "seine/v1/index_service.grpc.pb.h"
+#include "seine/v1/retrieval_service.grpc.pb.h"
+#include "seine/v1/sequence_service.grpc.pb.h"
+#include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/calls/calls.h"
+#include "service/transport/message_bytes.h"
+#include "service/transport/rpc.h"
+
+namespace seine {
+namespace {
+
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
+  try {
+    Request request;
+    if (auto s = Parse(in, &request); !s.ok()) return s;
+    if (auto s = call(core, request, response); !s.ok()) return s;
+    return Serialise(*response, out);
+  } catch (const std::bad_alloc&) {
+    // It may have happened after the change, while the answer was written.
+    return changes ? absl::UnknownError("the server has no memory; whether the call was applied is not known")
+                   : NoMemory();
+  }
+}
+
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+MessageHandler One(Core& core) {
+  return [&core](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+    Response response;
+    return Take<Request, Response, call, changes>(core, in, &response, out);
+  };
+}
+
+// The totals grow from piece to piece.
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*)>
+MessageHandler Each(Core& core) {
+  return [&core, totals = std::make_shared<Response>()](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+    return Take<Request, Response, call, /*changes=*/true>(core, in, totals.get(), out);
+  };
+}
+
+template <typename Service>
+constexpr RpcMethod Of(const char* name, Weight weight, bool changes, MessageHandler (*open)(Core&)) {
+  return {Service::service_full_name(), name, weight, changes, /*pieces=*/false, open};
+}
+
+}  // namespace
+
+// Of<service>(name, weight, whether it changes anything, function of calls.h).
+#define SEINE_METHOD(service, method, weight, changes) \
+  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method, changes>)
+
+const std::vector<RpcMethod>& RpcMethods() {
+  static const auto* const methods = new std::vector<RpcMethod>{
+      SEINE_METHOD(IndexService, CreateIndex, kHeavy, true),  // may read a profile
+      SEINE_METHOD(IndexService, GetIndex, kLight, false),
+      SEINE_METHOD(IndexService, ListIndexes, kHeavy, false),
+      SEINE_METHOD(IndexService, DeleteIndex, kHeavy, true),  // gives back what may be gigabytes
+      SEINE_METHOD(SequenceService, CreateSequence, kHeavy, true),
+      SEINE_METHOD(SequenceService, GetSequence, kLight, false),
+      SEINE_METHOD(SequenceService, ListSequences, kHeavy, false),
+      SEINE_METHOD(SequenceService, DeleteSequence, kHeavy, true),
+      SEINE_METHOD(SequenceService, ForkSequence, kHeavy, true),
+      SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, true),
+      SEINE_METHOD(RetrievalService, Append, kHeavy, true),
+      {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, true, /*pieces=*/true,
+       &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>},
+      SEINE_METHOD(RetrievalService, Retrieve, kHeavy, false),
+      SEINE_METHOD(RetrievalService, Attend, kHeavy, false),
+      SEINE_METHOD(RetrievalService, Gather, kHeavy, false),
+      SEINE_METHOD(EvictionService, Score, kHeavy, false),
+      SEINE_METHOD(EvictionService, Evict, kHeavy, true),
+      SEINE_METHOD(EvictionService, Diagnose, kHeavy, false),
+      SEINE_METHOD(SubspaceService, GetBasis, kHeavy, false),
+      SEINE_METHOD(SubspaceService, LoadBasis, kHeavy, true),
+      SEINE_METHOD(SubspaceService, CalibrateBasis, kHeavy, false),
+      SEINE_METHOD(SubspaceService, Reconstruct, kHeavy, false),
+      SEINE_METHOD(AdminService, GetServerInfo, kLight, false),
+      SEINE_METHOD(AdminService, DescribeHead, kLight, false),
+      SEINE_METHOD(AdminService, MeasureProfile, kHeavy, false),
+  };
+  return *methods;
+}
+#undef SEINE_METHOD
+
+const std::vector<const char*>& ServiceNames() {
+  static const auto* const names =
+      new std::vector<const char*>{v1::IndexService::service_full_name(),    v1::SequenceService::service_full_name(),
+                                   v1::AdminService::service_full_name(),    v1::RetrievalService::service_full_name(),
+                                   v1::EvictionService::service_full_name(), v1::SubspaceService::service_full_name()};
+  return *names;
+}
+
+}  // namespace seine

@@ -1,0 +1,43 @@
+// The list of RPCs: what is served, registered and checked for health comes from it. Decode, a stream in both
+// directions, has classes of its own (decode_lanes.h).
+#ifndef SEINE_SERVICE_TRANSPORT_RPC_METHODS_H_
+#define SEINE_SERVICE_TRANSPORT_RPC_METHODS_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "service/core.h"
+
+namespace seine {
+
+// Takes one message, whose bytes it lets go of, and writes the answer so far. Where an allocation fails,
+// RESOURCE_EXHAUSTED, or UNKNOWN of a call that changes something; nothing is thrown. Not thread-safe.
+using MessageHandler = std::function<absl::Status(grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
+
+enum class Weight : uint8_t {
+  kLight,  // answered where it is received: takes microseconds, waits for nothing
+  kHeavy,  // goes through the executor's queue
+};
+
+struct RpcMethod {
+  const char* service;  // "seine.v1.IndexService"
+  const char* name;     // "CreateIndex"
+  Weight weight;
+  bool changes;  // its answer must be sent, however much is under way
+  bool pieces;   // a client's stream of messages, answered at its end; else one message
+  MessageHandler (*open)(Core& core);
+};
+
+const std::vector<RpcMethod>& RpcMethods();
+
+// The contract's services, each once; and that which has Decode.
+const std::vector<const char*>& ServiceNames();
+inline constexpr char kDecodeService[] = "seine.v1.RetrievalService";
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_TRANSPORT_RPC_METHODS_H_

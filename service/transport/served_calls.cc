@@ -1,0 +1,237 @@
+#include "service/transport/served_calls.h"
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "service/in_flight.h"
+#include "service/open_calls.h"
+#include "service/transport/rpc.h"
+
+namespace seine {
+namespace {
+
+constexpr size_t kLightBytes = 64 << 10;  // a larger message of a light call is parsed by the executor
+
+absl::Status NoMessage() { return FieldError("EMPTY", "request", "no message was sent"); }
+
+}  // namespace
+
+// One call: accept -> read -> work -> (read -> work ...) -> answer. It goes when all that is under way has come back.
+class ServedCall final : public OpenCall {
+ public:
+  ServedCall(ServedCalls& served, const ServedCalls::Entry& entry)
+      : alive_(served.alive_),
+        served_(served),
+        core_(served.core_),
+        entry_(entry),
+        handler_(entry.method->open(core_)),
+        request_share_(core_.in_flight),
+        answer_share_(core_.in_flight) {
+    context_.AsyncNotifyWhenDone(done_.tag());
+    entry.service->Request(entry.number, &context_, &wire_, served.queue_, &accepted_);
+  }
+
+  void Drain() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    draining_ = true;
+    if (state_ == State::kReading) Finish(ShuttingDown());
+  }
+  void Stop(StopReason reason) override {
+    token_->Stop(reason);
+    CutUnread(std::chrono::steady_clock::now());
+  }
+  void CutUnread(SteadyTime before) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ != State::kAnswering || answered_ > before) return;
+    answered_ = SteadyTime::max();
+    core_.log.CutOff(method(), context_.peer());
+    context_.TryCancel();
+  }
+  void CutUnsent(SteadyTime before) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ == State::kReading && reading_ < before) Finish(MemoryShort());
+  }
+  const char* method() const override { return entry_.method->name; }
+
+ private:
+  enum class State : uint8_t { kAccepting, kReading, kWorking, kAnswering };
+
+  bool OnAccepted(bool ok, Taker) {
+    if (!ok) {  // the server ends; nothing else comes
+      delete this;
+      return false;
+    }
+    served_.Offer(entry_);
+    began_ = std::chrono::steady_clock::now();
+    token_.emplace(DeadlineOf(context_));
+    const absl::Status admitted = core_.under_way.Enter();
+    const bool listed = admitted.ok() && core_.open_calls.Add(this);
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    entered_ = admitted.ok();
+    listed_ = listed;
+    if (cancelled_) token_->Stop(StopReason::kCancelled);
+    if (listed_ && !draining_) {
+      Read();
+    } else {
+      Finish(admitted.ok() ? ShuttingDown() : admitted);
+    }
+    return Leave(&lock);
+  }
+  void Read() {
+    if (entry_.method->weight == Weight::kHeavy && core_.memory_short.load(std::memory_order_relaxed)) {
+      return Finish(MemoryShort());
+    }
+    state_ = State::kReading;
+    reading_ = std::chrono::steady_clock::now();
+    ++pending_;
+    receiving_ = true;
+    wire_.Read(&request_, read_.tag());
+  }
+  bool OnRead(bool ok, Taker) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    receiving_ = false;
+    if (state_ != State::kReading) return Leave(&lock);  // finished meanwhile
+    if (!ok) {
+      if (context_.IsCancelled()) {
+        Finish(absl::CancelledError("the client is gone"));
+      } else {
+        entry_.method->pieces ? Answer() : Finish(NoMessage());
+      }
+      return Leave(&lock);
+    }
+    const size_t bytes = request_.Length();
+    if (!request_share_.TryHold(static_cast<int64_t>(bytes))) {
+      Finish(TooMuchInFlight());
+      return Leave(&lock);
+    }
+    state_ = State::kWorking;
+    ++pending_;
+    lock.unlock();
+    if (entry_.method->weight == Weight::kLight && bytes <= kLightBytes) {
+      Work();
+    } else if (!core_.executor.Submit([this] { Work(); })) {
+      lock.lock();
+      --pending_;
+      Finish(QueueFull(core_));
+      return Leave(&lock);
+    }
+    return false;
+  }
+  void Work() {
+    absl::Status status = StillWanted(*token_);
+    // Parsed, a message takes about as much again.
+    InFlightShare parsed(core_.in_flight);
+    if (status.ok() && !parsed.TryHold(static_cast<int64_t>(request_.Length()))) status = TooMuchInFlight();
+    if (status.ok()) status = Handle();
+    request_.Clear();
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    request_share_.Hold(0);
+    if (!status.ok()) {
+      Finish(status);
+    } else if (!entry_.method->pieces) {
+      Answer();
+    } else if (draining_) {
+      Finish(ShuttingDown());
+    } else {
+      Read();  // a fast sender waits in its own buffers until this piece is in the index
+    }
+    Leave(&lock);
+  }
+  absl::Status Handle() {
+    const StopScope scope(&*token_);
+    return handler_(&request_, &response_);
+  }
+  // The methods below need mutex_.
+  void Answer() {
+    const auto bytes = static_cast<int64_t>(response_.Length());
+    if (entry_.method->changes) {
+      answer_share_.Hold(bytes);
+    } else if (!answer_share_.TryHold(bytes)) {
+      return Finish(TooMuchInFlight());
+    }
+    state_ = State::kAnswering;
+    answered_ = std::chrono::steady_clock::now();
+    ++pending_;
+    wire_.WriteAndFinish(response_, grpc::WriteOptions(), End(absl::OkStatus()), finished_.tag());
+  }
+  void Finish(const absl::Status& status) {
+    if (!receiving_) request_.Clear();  // the status may be long under way
+    response_.Clear();
+    request_share_.Hold(0);
+    state_ = State::kAnswering;
+    answered_ = std::chrono::steady_clock::now();
+    ++pending_;
+    wire_.Finish(End(status), finished_.tag());
+  }
+  grpc::Status End(const absl::Status& status) {
+    if (!std::exchange(entered_, false)) return ToGrpc(status);
+    return Finished(core_, {method(), context_.peer(), began_}, status);
+  }
+  bool OnFinished(bool, Taker) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    answered_ = SteadyTime::max();
+    return Leave(&lock);
+  }
+  // The call is over, however it ended; a client that went away is known by it.
+  bool OnDone(bool, Taker) {
+    const bool cancelled = context_.IsCancelled();
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    cancelled_ = cancelled;
+    if (cancelled && state_ != State::kAccepting) token_->Stop(StopReason::kCancelled);
+    return Leave(&lock);
+  }
+  bool Leave(std::unique_lock<std::mutex>* lock) {
+    const bool gone = pending_ == 0;
+    lock->unlock();
+    if (!gone) return false;
+    if (listed_) core_.open_calls.Remove(this);
+    delete this;
+    return false;
+  }
+
+  const AliveCount::One alive_;
+  ServedCalls& served_;
+  Core& core_;
+  const ServedCalls::Entry entry_;
+  const MessageHandler handler_;
+  grpc::ServerContext context_;
+  Wire wire_{&context_};
+  std::optional<StopToken> token_;  // once accepted
+  SteadyTime began_;
+
+  std::mutex mutex_;  // guards what follows
+  State state_ = State::kAccepting;
+  int pending_ = 2;      // operations, and work, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;  // in open_calls
+  bool entered_ = false, draining_ = false, cancelled_ = false, receiving_ = false;
+  SteadyTime reading_, answered_ = SteadyTime::max();  // since when
+  grpc::ByteBuffer request_, response_ = EmptyMessage();
+  InFlightShare request_share_, answer_share_;
+
+  EventOf<ServedCall> accepted_{this, &ServedCall::OnAccepted}, read_{this, &ServedCall::OnRead};
+  EventOf<ServedCall> finished_{this, &ServedCall::OnFinished}, done_{this, &ServedCall::OnDone};
+};
+
+void ServedCalls::Register(WireService* service) {
+  for (const RpcMethod& method : RpcMethods()) {
+    if (strcmp(method.service, service->full_name()) == 0) {
+      entries_.push_back({&method, service, service->Add(method.name)});
+    }
+  }
+}
+
+void ServedCalls::Start(grpc::ServerCompletionQueue* queue) {
+  queue_ = queue;
+  for (const Entry& entry : entries_) Offer(entry);
+}
+
+void ServedCalls::Offer(const Entry& entry) { new ServedCall(*this, entry); }  // it deletes itself
+
+}  // namespace seine
