@@ -1,20 +1,59 @@
 #include "service/catalog.h"
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace seine {
 
+// The name of an index being made, given back at the latest when this goes.
+class Catalog::Claim {
+ public:
+  // Needs mutex_ held.
+  Claim(Catalog* catalog, const std::string& name) : catalog_(*catalog), name_(name) { catalog_.claimed_.insert(name); }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() {
+    if (!held_) return;
+    const std::unique_lock<std::shared_mutex> lock(catalog_.mutex_);
+    Release();
+  }
+  // Needs mutex_ held.
+  void Release() {
+    catalog_.claimed_.erase(name_);
+    held_ = false;
+  }
+
+ private:
+  Catalog& catalog_;
+  const std::string name_;
+  bool held_ = true;
+};
+
+absl::Status Catalog::CheckNew(const std::string& name) const {
+  if (indexes_.contains(name)) {
+    return absl::AlreadyExistsError(absl::StrCat("name: there is an index '", name, "' already"));
+  }
+  if (claimed_.contains(name))
+    return absl::AlreadyExistsError(absl::StrCat("name: an index '", name, "' is being made"));
+  if (indexes_.size() + claimed_.size() < kMaxIndexes) return absl::OkStatus();
+  return absl::ResourceExhaustedError("the server holds as many indexes as it may");
+}
+
 absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config) {
-  std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (indexes_.contains(config.name))
-    return absl::AlreadyExistsError(absl::StrCat("name: there is an index '", config.name, "' already"));
-  if (indexes_.size() >= kMaxIndexes) return absl::ResourceExhaustedError("the server holds as many indexes as it may");
+  std::optional<Claim> claim;
+  {
+    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    if (absl::Status s = CheckNew(config.name); !s.ok()) return s;
+    claim.emplace(this, config.name);
+  }
   auto index = Index::Create(config, backend_, budget_);
   if (!index.ok()) return index.status();
   std::shared_ptr<Index> shared = *std::move(index);
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  claim->Release();
   indexes_.emplace(config.name, shared);
   return shared;
 }

@@ -128,12 +128,16 @@ double Overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
   return larger == 0 ? 0 : static_cast<double>(common.size()) / static_cast<double>(larger);
 }
 
+absl::StatusOr<Scores> ScoresOf(const Scorer& scorer, const ScoreInput& input) {
+  Scores scores;
+  if (absl::Status s = scorer.Score(input, &scores); !s.ok()) return s;
+  return scores;
+}
+
 absl::StatusOr<Scores> ScoresOf(const ScorerConfig& config, const ScoreInput& input) {
   auto scorer = MakeScorer(config);
   if (!scorer.ok()) return scorer.status();
-  Scores scores;
-  if (absl::Status s = (*scorer)->Score(input, &scores); !s.ok()) return s;
-  return scores;
+  return ScoresOf(**scorer, input);
 }
 
 absl::Status MeasureGeometry(const DiagnoseParams& params, const ScoreInput& input, std::vector<HeadDiagnosis>* heads) {
@@ -196,9 +200,11 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   std::vector<Scores> scores;
   std::vector<std::vector<std::vector<uint32_t>>> kept;
   for (const ScorerConfig& config : params.scorers) {
-    auto one = ScoresOf(config, keys);
+    auto scorer = MakeScorer(config);
+    if (!scorer.ok()) return OfScorers(scores.size(), scorer.status());
+    auto one = ScoresOf(**scorer, keys);
     if (!one.ok()) return OfScorers(scores.size(), one.status());
-    const int64_t window = (*MakeScorer(config))->observation_window();
+    const int64_t window = (*scorer)->observation_window();
     auto selected = SelectKept(params.budget, {}, num_layers, window, input, &*one);
     if (!selected.ok()) return selected.status();
     scores.push_back(*std::move(one));

@@ -122,14 +122,17 @@ absl::StatusOr<std::vector<HeadDiagnosis>> IndexImpl::Diagnose(const SequenceHan
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (context_.config.kv_store == KvStore::kNone) return CheckScorer({}).status();
+  std::vector<std::shared_ptr<const Scorer>> scorers;
   for (size_t i = 0; i < params.scorers.size(); ++i) {
-    if (auto scorer = CheckScorer(params.scorers[i]); !scorer.ok()) return OfScorers(i, scorer.status());
+    auto scorer = CheckScorer(params.scorers[i]);
+    if (!scorer.ok()) return OfScorers(i, scorer.status());
+    scorers.push_back(*std::move(scorer));
   }
   const Layer& target = *(*sequence)->layers[layer];
   const auto lock = ReadLock::Of(target);
   if (!lock.ok()) return lock.status();
   if (absl::Status s = CheckGiven(target, given); !s.ok()) return s;
-  return target.Diagnose(params, given);
+  return target.Diagnose(params, scorers, given);
 }
 
 }  // namespace seine

@@ -1,8 +1,6 @@
 #include "index/eviction/policy.h"
 
-#include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "profile/profile.h"
 
@@ -14,14 +12,12 @@ EvictionPolicy::EvictionPolicy(const IndexConfig* config) : config_(*config) {
   kept_queries_ = QueriesKept(config_);
 }
 
-int64_t EvictionPolicy::Room(const std::vector<int64_t>& sizes, int layer, int64_t length) const {
+int64_t EvictionPolicy::Room(const HeadSizes& sizes, int layer, int64_t length) const {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // positions that there are
   const BudgetConfig& budget = settings().budget;
-  const auto heads = static_cast<int64_t>(sizes.size());
   // An adaptive budget is the layer's: heads may hold more and less than their share of it.
-  const int64_t held = budget.heads == HeadBudget::kAdaptive
-                           ? (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) + heads - 1) / heads
-                           : *std::max_element(sizes.begin(), sizes.end());
+  const int64_t held =
+      budget.heads == HeadBudget::kAdaptive ? (sizes.total + sizes.heads - 1) / sizes.heads : sizes.most;
   const auto room_at = [&](int64_t at) {
     const BudgetScope scope{.layer = layer,
                             .num_layers = config_.geometry.num_layers,

@@ -2,6 +2,7 @@
 #ifndef SEINE_INDEX_EVICTION_POLICY_H_
 #define SEINE_INDEX_EVICTION_POLICY_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -15,6 +16,16 @@
 #include "profile/filters.h"
 
 namespace seine {
+
+// How many tokens the heads of a layer hold.
+struct HeadSizes {
+  void Add(int64_t size) {
+    ++heads;
+    total += size;
+    most = std::max(most, size);
+  }
+  int64_t heads = 0, total = 0, most = 0;
+};
 
 // Thread-safe.
 class EvictionPolicy {
@@ -40,7 +51,7 @@ class EvictionPolicy {
 
   // Tokens that a layer whose heads hold `sizes` of a sequence's `length` may take before it has to evict; at most 0:
   // now. Where a pyramid's upper layers have less the longer the sequence is, also before that comes to be too much.
-  int64_t Room(const std::vector<int64_t>& sizes, int layer, int64_t length) const;
+  int64_t Room(const HeadSizes& sizes, int layer, int64_t length) const;
 
   // The profile that scorers see: the eviction's own, else the codec's; nullptr: none.
   const Profile* profile() const;

@@ -52,27 +52,32 @@ std::vector<KeySums> MakeSums(const Context& context, int heads) {
 // Zone keys of a cache that is being extended: stored rows up to its old size, then the rows just given.
 class HeadGroupCache::AppendedKeys : public KeySource {
  public:
-  // `input`: of the whole layer's heads.
-  AppendedKeys(const HeadGroupCache* cache, const uint8_t* input, int64_t new_size)
-      : strip_(*cache), input_(input), new_size_(new_size) {}
+  // `input`: of the whole layer's heads. `zone`: all keys of the zone, of a cache of one head, where they have been
+  // rebuilt already; else nullptr.
+  AppendedKeys(const HeadGroupCache* cache, const uint8_t* input, int64_t new_size, const uint8_t* zone = nullptr)
+      : cache_(*cache), input_(input), new_size_(new_size), zone_(zone) {}
 
   ConstRows Rows(int head, int64_t key, int64_t* count) const override {
-    const Context& context = *strip_.context_;
+    const Context& context = *cache_.context_;
     const int64_t place = context.config.zones.sink + key;
     const DType dtype = context.config.geometry.dtype;
-    if (place >= strip_.size_) {
+    if (zone_ != nullptr) {
+      *count = context.ZoneKeys(new_size_) - key;
+      return {zone_ + key * context.row_bytes(), static_cast<size_t>(context.row_bytes()), dtype};
+    }
+    if (place >= cache_.size_) {
       *count = new_size_ - place;
-      const uint8_t* token = input_ + (place - strip_.size_) * context.token_bytes() + strip_.head_offset();
+      const uint8_t* token = input_ + (place - cache_.size_) * context.token_bytes() + cache_.head_offset();
       return {token + int64_t{head} * context.row_bytes(), static_cast<size_t>(context.token_bytes()), dtype};
     }
-    if (strip_.IsLow(place)) {
-      *count = std::min<int64_t>(kRebuiltKeys, strip_.low_end() - place);
+    if (cache_.IsLow(place)) {
+      *count = std::min<int64_t>(kRebuiltKeys, cache_.low_end() - place);
       return Rebuilt(head, place, *count);
     }
-    const int64_t chunk_end = (place / strip_.keys_.chunk_tokens() + 1) * strip_.keys_.chunk_tokens();
-    const int64_t full_end = !strip_.low_.empty() && place < strip_.low_begin_ ? strip_.low_begin_ : strip_.size_;
+    const int64_t chunk_end = (place / cache_.keys_.chunk_tokens() + 1) * cache_.keys_.chunk_tokens();
+    const int64_t full_end = !cache_.low_.empty() && place < cache_.low_begin_ ? cache_.low_begin_ : cache_.size_;
     *count = std::min(chunk_end, full_end) - place;
-    return {strip_.keys_.Row(head, place), static_cast<size_t>(context.row_bytes()), dtype};
+    return {cache_.keys_.Row(head, place), static_cast<size_t>(context.row_bytes()), dtype};
   }
 
  private:
@@ -80,91 +85,22 @@ class HeadGroupCache::AppendedKeys : public KeySource {
 
   // In the dtype of the rows that may lie beside them.
   ConstRows Rebuilt(int head, int64_t place, int64_t count) const {
-    const Context& context = *strip_.context_;
+    const Context& context = *cache_.context_;
     const DType dtype = context.config.geometry.dtype;
     const int64_t floats = count * context.config.geometry.head_dim;
     std::vector<float> rows(floats);
-    strip_.ReadRange(head, place, place + count, rows.data(), nullptr);
+    cache_.ReadRange(head, place, place + count, rows.data(), nullptr);
     rebuilt_.push_back(std::make_unique<uint8_t[]>(count * context.row_bytes()));
     Narrow(rows.data(), floats, dtype, rebuilt_.back().get());
     return {rebuilt_.back().get(), static_cast<size_t>(context.row_bytes()), dtype};
   }
 
-  const HeadGroupCache& strip_;
+  const HeadGroupCache& cache_;
   const uint8_t* const input_;
   const int64_t new_size_;
+  const uint8_t* const zone_;
   mutable std::vector<std::unique_ptr<uint8_t[]>> rebuilt_;  // for as long as the source lives
 };
-
-int64_t HeadGroupCache::store_bytes() const {
-  return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
-         low_store_bytes_;
-}
-
-int64_t HeadGroupCache::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
-
-void HeadGroupCache::Tell(HeadGroupFacts* facts) const {
-  facts->size = size_;
-  facts->zone_keys = codes_.visible();
-  facts->segments = codes_.num_segments();
-  facts->head_code_bytes = codes_.head_bytes(0);
-  facts->head_store_bytes = store_bytes() / num_heads();
-  if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
-  if (facts->low != low_told_) facts->low = low_told_;
-}
-
-HeadGroupCache::HeadGroupCache(const Context* context, int layer)
-    : context_(context),
-      whole_(true),
-      first_head_(0),
-      keys_(&context->rows, &context->row_shape),
-      values_(&context->rows, &context->row_shape),
-      checksums_(&context->checksums, &context->checksum_shape),
-      positions_(&context->head_positions, &context->head_position_shape),
-      windows_(&context->windows, &context->window_shape),
-      sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
-      codes_(&context->codes) {
-  if (!context->config.subspace) return;
-  for (const LowRankShape& shape : context->low_rank[layer]) low_.emplace_back(&shape, &context->ledger);
-  LowRankChanged();
-}
-
-HeadGroupCache::HeadGroupCache(const Context* context, int layer, int head)
-    : context_(context),
-      whole_(false),
-      first_head_(head),
-      keys_(&context->head_rows, &context->head_row_shape),
-      values_(&context->head_rows, &context->head_row_shape),
-      checksums_(&context->head_checksums, &context->head_checksum_shape),
-      positions_(&context->head_positions, &context->head_position_shape),
-      windows_(&context->head_windows, &context->head_window_shape),
-      sums_(MakeSums(*context, 1)),
-      codes_(&context->head_codes, head) {
-  if (!context->config.subspace) return;
-  low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
-  LowRankChanged();
-}
-
-int32_t HeadGroupCache::position(int64_t place) const {
-  if (whole_) return static_cast<int32_t>(place);
-  int32_t position;
-  std::memcpy(&position, positions_.Row(0, place), sizeof(position));
-  return position;
-}
-
-int64_t HeadGroupCache::PlaceOf(int64_t wanted) const {
-  if (whole_) return std::clamp<int64_t>(wanted, 0, size_);
-  int64_t low = 0, high = size_;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (position(middle) < wanted) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 absl::Status HeadGroupCache::CheckReplay(int64_t first, int64_t count, const uint8_t* keys,
                                          const uint8_t* values) const {
@@ -430,8 +366,13 @@ absl::Status HeadGroupCache::CommitKeep(const HeadGroupCache& source, absl::Span
   WritePositions(0, positions);
   if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
-  if (keeps_values()) WriteWindows(0, WindowsAt(size_));
-  const AppendedKeys stored(this, nullptr, size_);
+  std::vector<uint8_t> zone;
+  if (!low_.empty()) {
+    zone = RebuildZone();
+  } else if (keeps_values()) {
+    WriteWindows(0, WindowsAt(size_));
+  }
+  const AppendedKeys stored(this, nullptr, size_, zone.empty() ? nullptr : zone.data());
   AddToSums(0);
   return codes_.Grow(context_->ZoneKeys(size_), stored, context_->config.zones.update_buffer);
 }

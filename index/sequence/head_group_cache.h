@@ -82,7 +82,7 @@ class HeadGroupCache {
   // Projects what becomes low-rank; RESOURCE_EXHAUSTED. An append that then fails drops it.
   absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
   void DropStaged() { staged_.clear(); }
-  // The staging is installed: for every cache, before any is written.
+  // The staging is installed: for every cache, before any is written. Not needed where nothing was staged.
   void Installed();
   // WriteAppend may fail where a device does, or the call is stopped; then every cache is as it was after UndoAppend,
   // and no piece is held for the tokens that did not come. CommitAppend cannot fail.
@@ -161,6 +161,9 @@ class HeadGroupCache {
   int64_t LowEndAt(int64_t size) const;
   void InstallLow();
   absl::Status KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places);
+  // Of a cache of one head that eviction has just filled: rebuilds each row of the zone once, writes the windows, and
+  // returns the keys as they are encoded, [zone keys, head_dim] in the index's dtype.
+  std::vector<uint8_t> RebuildZone();
   // Of `places`, those that are low-rank in this cache: [first, second).
   std::pair<size_t, size_t> LowAmong(absl::Span<const uint32_t> places) const;
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.

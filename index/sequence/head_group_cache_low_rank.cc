@@ -112,6 +112,28 @@ absl::Status HeadGroupCache::KeepLow(const HeadGroupCache& source, absl::Span<co
   return absl::OkStatus();
 }
 
+std::vector<uint8_t> HeadGroupCache::RebuildZone() {
+  constexpr int64_t kPartTokens = 8 * kWindowTokens;  // that share an unpacked basis
+  const Geometry& g = context_->config.geometry;
+  const int64_t dim = g.head_dim, sink = context_->config.zones.sink, count = context_->ZoneKeys(size_);
+  const auto record = static_cast<int64_t>(host::WindowMeansBytes(g.head_dim));
+  std::vector<uint8_t> zone(count * context_->row_bytes()), windows(WindowsAt(size_) * record);
+  if (count == 0) return zone;
+  const int64_t parts = (count + kPartTokens - 1) / kPartTokens;
+  context_->backend->Run(static_cast<int>(parts), [&](int part) {
+    const int64_t begin = part * kPartTokens, end = std::min(begin + kPartTokens, count);
+    std::vector<float> keys((end - begin) * dim), values(keys.size());
+    ReadRange(0, sink + begin, sink + end, keys.data(), values.data());
+    Narrow(keys.data(), (end - begin) * dim, g.dtype, zone.data() + begin * context_->row_bytes());
+    for (int64_t w = begin / kWindowTokens; w < end / kWindowTokens; ++w) {
+      const int64_t row = (w * kWindowTokens - begin) * dim;
+      host::EncodeWindowMeans(keys.data() + row, values.data() + row, g.head_dim, windows.data() + w * record);
+    }
+  });
+  windows_.Write(0, windows.data(), WindowsAt(size_), record);
+  return zone;
+}
+
 void HeadGroupCache::ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const {
   const Geometry& g = context_->config.geometry;
   std::vector<int64_t> low;

@@ -1,4 +1,5 @@
-// What others read of a cache: the parts of a search, of attention and of scoring, and stored rows.
+// What others read of a cache: its sizes and positions, the parts of a search, of attention and of scoring, and stored
+// rows.
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +14,76 @@ namespace {
 constexpr size_t kRowsRead = 4096;  // between looks at the caller's token
 
 }  // namespace
+
+int64_t HeadGroupCache::store_bytes() const {
+  return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
+         low_store_bytes_;
+}
+
+int64_t HeadGroupCache::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
+
+void HeadGroupCache::Tell(HeadGroupFacts* facts) const {
+  facts->size = size_;
+  facts->zone_keys = codes_.visible();
+  facts->segments = codes_.num_segments();
+  facts->head_code_bytes = codes_.head_bytes(0);
+  facts->head_store_bytes = store_bytes() / num_heads();
+  if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
+  if (facts->low != low_told_) facts->low = low_told_;
+}
+
+HeadGroupCache::HeadGroupCache(const Context* context, int layer)
+    : context_(context),
+      whole_(true),
+      first_head_(0),
+      keys_(&context->rows, &context->row_shape),
+      values_(&context->rows, &context->row_shape),
+      checksums_(&context->checksums, &context->checksum_shape),
+      positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->windows, &context->window_shape),
+      sums_(MakeSums(*context, context->config.geometry.num_kv_heads)),
+      codes_(&context->codes) {
+  if (!context->config.subspace) return;
+  for (const LowRankShape& shape : context->low_rank[layer]) low_.emplace_back(&shape, &context->ledger);
+  LowRankChanged();
+}
+
+HeadGroupCache::HeadGroupCache(const Context* context, int layer, int head)
+    : context_(context),
+      whole_(false),
+      first_head_(head),
+      keys_(&context->head_rows, &context->head_row_shape),
+      values_(&context->head_rows, &context->head_row_shape),
+      checksums_(&context->head_checksums, &context->head_checksum_shape),
+      positions_(&context->head_positions, &context->head_position_shape),
+      windows_(&context->head_windows, &context->head_window_shape),
+      sums_(MakeSums(*context, 1)),
+      codes_(&context->head_codes, head) {
+  if (!context->config.subspace) return;
+  low_.emplace_back(&context->low_rank[layer][head], &context->ledger);
+  LowRankChanged();
+}
+
+int32_t HeadGroupCache::position(int64_t place) const {
+  if (whole_) return static_cast<int32_t>(place);
+  int32_t position;
+  std::memcpy(&position, positions_.Row(0, place), sizeof(position));
+  return position;
+}
+
+int64_t HeadGroupCache::PlaceOf(int64_t wanted) const {
+  if (whole_) return std::clamp<int64_t>(wanted, 0, size_);
+  int64_t low = 0, high = size_;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (position(middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, SearchTask* task) const {
   codes_.FillTask(head, task);

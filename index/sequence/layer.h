@@ -60,7 +60,10 @@ class Layer {
 
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
-  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, const ScoreGiven& given) const;
+  // `scorers`: those of `params`, made.
+  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params,
+                                                      absl::Span<const std::shared_ptr<const Scorer>> scorers,
+                                                      const ScoreGiven& given) const;
   // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
                                                             const ScoreGiven& given) const;
@@ -169,6 +172,8 @@ class Layer {
     bool queries = false;  // those kept, where none are given
   };
   absl::Status MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const;
+  // Scores of all heads from an input that holds what the scorer wants; takes sums off it that are another scorer's.
+  absl::Status ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const;
   // FAILED_PRECONDITION where the scorer looks at queries that the index should have kept by now.
   absl::Status CheckSeen(const Scorer& scorer, const ScoreInput& input) const;
 

@@ -82,34 +82,36 @@ absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores*
   ScoreInput input;
   const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
   if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
-  if (absl::Status s = CheckSeen(scorer, input); !s.ok()) return s;
+  return ScoreFrom(scorer, &input, scores);
+}
+
+absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const {
+  if (absl::Status s = CheckSeen(scorer, *input); !s.ok()) return s;
   if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
-    for (HeadTokens& head : input.heads) head.sums = nullptr;
+    for (HeadTokens& head : input->heads) head.sums = nullptr;
   }
-  return scorer.Score(input, scores);
+  return scorer.Score(*input, scores);
 }
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
+                                                           absl::Span<const std::shared_ptr<const Scorer>> scorers,
                                                            const ScoreGiven& given) const {
-  const auto& scorers = params.scorers;
-  const bool with_filters =
-      std::any_of(scorers.begin(), scorers.end(), [](const ScorerConfig& s) { return s.name == "qfilters"; });
+  const bool with_filters = std::any_of(params.scorers.begin(), params.scorers.end(),
+                                        [](const ScorerConfig& s) { return s.name == "qfilters"; });
   InputStorage storage;
   ScoreInput input;
   if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
     return s;
-  for (const ScorerConfig& config : scorers) {
-    auto scorer = MakeScorer(config);
-    if (!scorer.ok()) return scorer.status();
-    if (absl::Status s = CheckSeen(**scorer, input); !s.ok()) return s;
+  for (const auto& scorer : scorers) {
+    if (absl::Status s = CheckSeen(*scorer, input); !s.ok()) return s;
   }
   return seine::Diagnose(params, context_->config.geometry.num_layers, input);
 }
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
                                                                  const ScoreGiven& given) const {
-  if (KeepsAll(params.budget, scorer)) {
-    if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (absl::Status s = CheckSizes(given); !s.ok()) return s;
+  if (KeepsAll(params.budget, scorer)) {  // also a layer without tokens
     std::vector<std::vector<uint32_t>> all(num_heads());
     for (int h = 0; h < num_heads(); ++h) {
       all[h].resize(cache(h).size());
@@ -118,10 +120,11 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
     return all;
   }
   ScoreRoom::Lease scores = context_->score_room.Take();
-  if (absl::Status s = Score(scorer, given, scores.get()); !s.ok()) return s;
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, {}, &storage, &input); !s.ok()) return s;
+  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = ScoreFrom(scorer, &input, scores.get()); !s.ok()) return s;
   return SelectKept(params.budget, params.keep, context_->config.geometry.num_layers, scorer.observation_window(),
                     input, scores.get());
 }

@@ -94,6 +94,15 @@ void PieceList::Set(size_t i, CowPtr<Piece> piece) {
   const auto bytes_of = [](const CowPtr<Piece>& held) { return held ? held->memory.bytes() : 0; };
   bytes_ += bytes_of(piece) - bytes_of(pieces_[i]);
   pieces_[i] = std::move(piece);
+  const auto piece_index = static_cast<uint32_t>(i);
+  const bool first = changed_begin_ == changed_end_;
+  changed_begin_ = first ? piece_index : std::min(changed_begin_, piece_index);
+  changed_end_ = first ? piece_index + 1 : std::max(changed_end_, piece_index + 1);
+}
+
+std::pair<size_t, size_t> PieceList::TakeChanged() {
+  const size_t begin = std::exchange(changed_begin_, 0), end = std::exchange(changed_end_, 0);
+  return {std::min(begin, pieces_.size()), std::min(end, pieces_.size())};
 }
 
 // A small piece doubles; a larger one grows by eighths of the full length, so that what is held beyond the entries

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,6 +82,10 @@ class PieceList {
   void Truncate(int64_t end);
   void Drop(int64_t begin, int64_t end);
 
+  // Pieces [first, second) hold all that were put in place or dropped since the last call: tables of their addresses
+  // need no more refreshed.
+  std::pair<size_t, size_t> TakeChanged();
+
   size_t size() const { return pieces_.size(); }
   int length() const { return shape_->length; }
   // nullptr and 0 where dropped.
@@ -95,7 +100,8 @@ class PieceList {
 
   const Shape* shape_;
   std::vector<CowPtr<Piece>> pieces_;
-  int64_t bytes_ = 0;  // of pieces_
+  int64_t bytes_ = 0;                             // of pieces_
+  uint32_t changed_begin_ = 0, changed_end_ = 0;  // since TakeChanged; small, for lists are many
 };
 
 }  // namespace seine

@@ -161,8 +161,11 @@ CodePlanes CodeStore::PlanesOf(const Head& head, size_t segment) const {
 
 void CodeStore::Refresh() {
   for (Head& head : heads_) {
+    const auto scan = head.scan.TakeChanged(), fine = head.fine.TakeChanged();
     head.planes.resize(head.scan.size());
-    for (size_t i = 0; i < head.planes.size(); ++i) head.planes[i] = AsConst(PlanesOf(head, i));
+    for (const auto& [begin, end] : {scan, fine}) {
+      for (size_t i = begin; i < end; ++i) head.planes[i] = AsConst(PlanesOf(head, i));
+    }
   }
 }
 

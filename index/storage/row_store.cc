@@ -18,8 +18,12 @@ void RowFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to
 
 void RowStore::Refresh() {
   const size_t pieces = pieces_.size();
-  chunks_.resize(format_->heads() * pieces);
-  for (size_t i = 0; i < pieces; ++i) {
+  auto [begin, end] = pieces_.TakeChanged();
+  if (chunks_.size() != format_->heads() * pieces) {  // every head's chunks move
+    chunks_.resize(format_->heads() * pieces);
+    begin = 0, end = pieces;
+  }
+  for (size_t i = begin; i < end; ++i) {
     const uint8_t* data = pieces_.data(i);
     const int64_t head_bytes = int64_t{pieces_.capacity(i)} * format_->row_bytes();
     for (int h = 0; h < format_->heads(); ++h) {

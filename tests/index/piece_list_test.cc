@@ -98,6 +98,61 @@ TEST_F(PieceListTest, TruncateAndDropLetWholePiecesGo) {
   EXPECT_EQ(ledger_.held(MemoryKind::kStore), 0);
 }
 
+TEST_F(PieceListTest, TellsWhichPiecesHaveChanged) {
+  using Range = std::pair<size_t, size_t>;
+  PieceList list(&shape_);
+  const auto grow = [&](int64_t begin, int64_t end) {
+    Staging staging;
+    list.Plan(begin, end, begin, &staging);
+    ASSERT_TRUE(staging.Allocate(&ledger_).ok());
+    staging.Install();
+  };
+  const auto none = [](const Range& range) { return range.first == range.second; };
+  EXPECT_TRUE(none(list.TakeChanged()));
+  grow(0, 33);
+  EXPECT_EQ(list.TakeChanged(), Range(0, 3));
+  EXPECT_TRUE(none(list.TakeChanged()));
+  grow(33, 36);  // the last piece has room for four
+  EXPECT_TRUE(none(list.TakeChanged()));
+  grow(36, 37);
+  EXPECT_EQ(list.TakeChanged(), Range(2, 3));
+  grow(37, 41);
+  grow(41, 60);
+  EXPECT_EQ(list.TakeChanged(), Range(2, 4));
+  list.Drop(16, 32);
+  EXPECT_EQ(list.TakeChanged(), Range(1, 2));
+  list.Truncate(40);  // takes the last of four
+  EXPECT_TRUE(none(list.TakeChanged()));
+  list.Truncate(0);
+  EXPECT_TRUE(none(list.TakeChanged()));
+  const PieceList shared = list;
+  grow(0, 20);
+  const PieceList fork = list;
+  EXPECT_EQ(list.TakeChanged(), Range(0, 2));
+  grow(3, 4);  // of a shared piece the writer gets a copy
+  EXPECT_EQ(list.TakeChanged(), Range(0, 1));
+  EXPECT_EQ(shared.size(), 0u);
+  EXPECT_EQ(fork.size(), 2u);
+}
+
+TEST_F(PieceListTest, ARefreshedTableLeadsToEveryRow) {
+  std::mt19937 rng(5);
+  RowStore store(&format_, &shape_);
+  int64_t size = 0;
+  for (int step = 0; step < 400; ++step) {
+    const auto count = static_cast<int64_t>(rng() % 9) + 1;
+    const RowStore fork = store;
+    if (rng() % 8 == 0) {
+      size = static_cast<int64_t>(rng() % (size + 1));
+      store.Truncate(size);
+    } else {
+      Write(&store, size, size + count, 0);
+      size += count;
+    }
+    ASSERT_TRUE(size == 0 || Holds(store, 0, size, 0)) << "step " << step;
+  }
+}
+
 TEST_F(PieceListTest, FailureAtEveryAllocationChangesNothing) {
   RowStore store(&format_, &shape_);
   Write(&store, 0, 3, 0);

@@ -87,6 +87,30 @@ TEST_P(SubspaceIndexTest, EvictsForksAndTruncates) {
   EXPECT_EQ(index->stats().store_bytes, 0);
 }
 
+// Counts the rows that scorers have rebuilt.
+class RebuildCounter : public TestBackend {
+ public:
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    for (int i = 0; i < count; ++i) rows += tasks[i].count;
+    return TestBackend::Rebuild(tasks, count);
+  }
+  int64_t rows = 0;
+};
+
+TEST(SubspaceEvictionTest, RebuildsEachRowOnceToScoreAndToSelect) {
+  RebuildCounter counter;
+  const IndexConfig config = LowRankConfig();
+  const auto index = MakeIndex(config, &counter);
+  const SequenceHandle sequence = *index->CreateSequence("");
+  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, 400)).ok());
+  EvictParams params;
+  params.scorer.name = "keydiff";
+  params.budget.tokens = 230;
+  counter.rows = 0;
+  ASSERT_TRUE(index->Evict(sequence, 0, params, {}).ok());
+  EXPECT_EQ(counter.rows, 400 * 2 * config.geometry.num_kv_heads);  // a key and a value of each token
+}
+
 TEST_P(SubspaceIndexTest, SearchesScoreTheRowsThatAreReadBack) {
   Append(0, 500);
   ASSERT_TRUE(index->Truncate(sequence, 470).ok());  // dense tokens are low-rank now
