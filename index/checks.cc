@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/stop_status.h"
 #include "kernels/host.h"
 
 namespace seine {

@@ -41,12 +41,6 @@ std::vector<uint32_t> RowChecksums(const uint8_t* keys, const uint8_t* values, i
 
 const uint8_t* Bytes(const std::vector<uint32_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
 
-std::vector<KeySums> MakeSums(const Context& context, int heads) {
-  const SumsWanted wanted = context.eviction.sums();
-  if (!wanted.any() || context.config.subspace) return {};
-  return std::vector<KeySums>(heads, KeySums(wanted, context.config.geometry.head_dim));
-}
-
 }  // namespace
 
 // Zone keys of a cache that is being extended: stored rows up to its old size, then the rows just given.

@@ -159,6 +159,7 @@ class HeadGroupCache {
   // Where the next tokens begin that become low-rank, and where they end once the cache has grown to `size`.
   int64_t LowStart() const { return low_[0].size() == 0 ? context_->config.zones.sink : low_end(); }
   int64_t LowEndAt(int64_t size) const;
+  static std::vector<KeySums> MakeSums(const Context& context, int heads);  // of no keys
   void InstallLow();
   absl::Status KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places);
   // Of a cache of one head that eviction has just filled: rebuilds each row of the zone once, writes the windows, and

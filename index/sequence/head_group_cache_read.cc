@@ -1,6 +1,7 @@
-// What others read of a cache: its sizes and positions, the parts of a search, of attention and of scoring, and stored
-// rows.
+// How a cache begins, and what others read of it: its sizes and positions, the parts of a search, of attention and of
+// scoring, and stored rows.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "index/sequence/head_group_cache.h"
@@ -14,6 +15,12 @@ namespace {
 constexpr size_t kRowsRead = 4096;  // between looks at the caller's token
 
 }  // namespace
+
+std::vector<KeySums> HeadGroupCache::MakeSums(const Context& context, int heads) {
+  const SumsWanted wanted = context.eviction.sums();
+  if (!wanted.any() || context.config.subspace) return {};
+  return std::vector<KeySums>(heads, KeySums(wanted, context.config.geometry.head_dim));
+}
 
 int64_t HeadGroupCache::store_bytes() const {
   return keys_.bytes() + values_.bytes() + checksums_.bytes() + positions_.bytes() + windows_.bytes() +
