@@ -55,9 +55,9 @@ class TestBackend : public Backend {
     return inner_->Encode(tasks, count);
   }
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
-                 const Meanwhile& meanwhile) override {
+                 const ProgressCallback& progress) override {
     const Outcome outcome = Next();
-    return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs, meanwhile) : outcome;
+    return outcome == Outcome::kDone ? inner_->Search(tasks, count, params, outputs, progress) : outcome;
   }
   Outcome Sum(const SumTask* tasks, int count) override {
     const Outcome outcome = Next();
