@@ -250,20 +250,20 @@ absl::Status CheckPairwise(const IndexConfig& config) {
                most * budgets);
 }
 
-absl::Status CheckFilterHorizon(const IndexConfig& config) {
+absl::Status CheckFilterHorizon(const IndexConfig& config, const Scorer& scorer) {
   const EvictionConfig& e = *config.eviction;
   if (!e.horizon) return absl::OkStatus();
-  if (e.scorer.name != "qfilters" || !e.filters.empty()) {
+  if (!scorer.needs_filters() || !e.filters.empty()) {
     return Wrong("eviction", "horizon", "given, but only qfilters from a profile has one");
   }
   if (!config.geometry.rope.stated()) return Wrong("eviction", "horizon", "given, but geometry.rope is not");
   return CheckRange("eviction", "horizon", *e.horizon, kMinHorizon, kMaxHorizon);
 }
 
-absl::Status CheckEvictionProfile(const IndexConfig& config) {
+absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& scorer) {
   const EvictionConfig& e = *config.eviction;
   const Geometry& g = config.geometry;
-  const bool filters = e.scorer.name == "qfilters", uses = filters || e.scorer.name == "expected_attention";
+  const bool filters = scorer.needs_filters(), uses = filters || scorer.takes_profile();
   if (!uses && (e.profile != nullptr || !e.filters.empty())) {
     return Wrong("eviction", "profile", "given, but ", e.scorer.name, " uses none");
   }
@@ -300,13 +300,14 @@ absl::Status CheckKeptQueries(const IndexConfig& config, const Scorer& scorer) {
     return Wrong("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
                  scorer.takes_profile() ? " where there is no eviction.profile" : "");
   }
-  if (e.scorer.name == "snapkv" && kept < e.scorer.query_window) {
-    return Wrong("eviction", "keep_queries", kept, ", but scorer.query_window is ", e.scorer.query_window);
+  if (kept < scorer.observation_window()) {
+    return Wrong("eviction", "keep_queries", kept, ", but scorer.", scorer.kept_prompt_option(), " is ",
+                 scorer.observation_window());
   }
   const int64_t least = LeastBudget(config);
   if (scorer.kept_prompt() <= least) return absl::OkStatus();
   return Wrong("eviction", "budget.tokens", least, " in the last layer, but ", e.scorer.name, " always keeps scorer.",
-               e.scorer.name == "snapkv" ? "query_window, " : "sink, ", scorer.kept_prompt());
+               scorer.kept_prompt_option(), ", ", scorer.kept_prompt());
 }
 
 absl::Status CheckEviction(const IndexConfig& config) {
@@ -315,8 +316,8 @@ absl::Status CheckEviction(const IndexConfig& config) {
   if (config.kv_store == KvStore::kNone) return Wrong("", "kv_store", "eviction needs keys or keys_values");
   auto scorer = MakeScorer(e.scorer);
   if (!scorer.ok()) return InEviction(scorer.status());
-  if (e.scorer.name == "client") {
-    return Wrong("eviction", "scorer.name", "client needs what comes with an Evict call; an index has it not");
+  if ((*scorer)->needs_scores()) {
+    return Wrong("eviction", "scorer.name", e.scorer.name, " needs what comes with an Evict call; an index has it not");
   }
   if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
     return Wrong("eviction", "scorer.value_norms", "needs kv_store keys_values");
@@ -327,7 +328,7 @@ absl::Status CheckEviction(const IndexConfig& config) {
   if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
   if (absl::Status s = CheckKeep(config); !s.ok()) return s;
   if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return First(CheckPairwise(config), CheckEvictionProfile(config), CheckFilterHorizon(config),
+  return First(CheckPairwise(config), CheckEvictionProfile(config, **scorer), CheckFilterHorizon(config, **scorer),
                CheckKeptQueries(config, **scorer));
 }
 
@@ -337,10 +338,9 @@ int QueriesKept(const IndexConfig& config) {
   if (!config.eviction) return 0;
   const EvictionConfig& e = *config.eviction;
   if (e.keep_queries) return *e.keep_queries;
-  if (e.scorer.name == "snapkv") return e.scorer.query_window;
-  if (e.scorer.name == "tova") return 1;
-  const bool expects = e.scorer.name == "expected_attention" && !HasEvictionProfile(config);
-  return expects || e.scorer.name == "h2o" ? kDefaultKeptQueries : 0;
+  const auto scorer = MakeScorer(e.scorer);
+  if (!scorer.ok() || ((*scorer)->takes_profile() && HasEvictionProfile(config))) return 0;
+  return static_cast<int>((*scorer)->usual_queries());
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {

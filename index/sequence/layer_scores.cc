@@ -91,14 +91,15 @@ absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores*
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
                                                            const ScoreGiven& given) const {
-  const auto& scorers = params.scorers;
-  const bool with_filters =
-      std::any_of(scorers.begin(), scorers.end(), [](const ScorerConfig& s) { return s.name == "qfilters"; });
+  const bool with_filters = std::any_of(params.scorers.begin(), params.scorers.end(), [](const ScorerConfig& config) {
+    const auto scorer = MakeScorer(config);
+    return scorer.ok() && (*scorer)->needs_filters();
+  });
   InputStorage storage;
   ScoreInput input;
   if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
     return s;
-  for (const ScorerConfig& config : scorers) {
+  for (const ScorerConfig& config : params.scorers) {
     auto scorer = MakeScorer(config);
     if (!scorer.ok()) return scorer.status();
     if (absl::Status s = CheckSeen(**scorer, input); !s.ok()) return s;
