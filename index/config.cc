@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "index/config_check.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -22,35 +23,8 @@ constexpr int kMaxZoneTokens = 1 << 24;
 constexpr int kMaxCentreTokens = 2048;
 constexpr int kMaxTopK = 65536;
 constexpr int kMaxRefine = 1 << 24;
-constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;
 constexpr size_t kMaxNameLength = 128;
-constexpr int kMaxKeptQueries = 1 << 16;
 constexpr double kMaxFrequency = 1e6;  // radians a token
-
-// "field: what is wrong", for a field inside `group`, which may be empty.
-template <typename... Parts>
-absl::Status Wrong(absl::string_view group, absl::string_view field, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(group, group.empty() ? "" : ".", field, ": ", parts...));
-}
-
-absl::Status CheckRange(absl::string_view group, absl::string_view field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong(group, field, value, " is not in [", low, ", ", high, "]");
-}
-
-template <typename Enum>
-absl::Status CheckEnum(absl::string_view group, absl::string_view field, Enum value, Enum last) {
-  if (value <= last) return absl::OkStatus();
-  return Wrong(group, field, "unknown value ", static_cast<int>(value));
-}
-
-// The first error of several checks; all are made, which costs nothing that matters here.
-template <typename... Statuses>
-absl::Status First(const Statuses&... statuses) {
-  absl::Status first;
-  (first.Update(statuses), ...);
-  return first;
-}
 
 absl::Status CheckRope(const Rope& rope, int head_dim) {
   if (absl::Status s = CheckEnum("geometry", "rope.style", rope.style, Rope::Style::kInterleaved); !s.ok()) return s;
@@ -206,141 +180,15 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);
 }
 
-// Messages of scorers and budgets name their own field.
-absl::Status InEviction(const absl::Status& status) {
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("eviction.", status.message()));
-}
-
-bool HasEvictionProfile(const IndexConfig& config) {
-  return config.eviction->profile != nullptr || config.codec.profile != nullptr;
-}
-
-// A pyramid's last layer has the least. Budgets of layers round so that the total is exact: it may be one less of some
-// lengths than of others.
-int64_t LeastBudget(const IndexConfig& config) {
-  const int layers = config.geometry.num_layers;
-  const BudgetConfig& budget = config.eviction->budget;
-  const int64_t least = KeptTokens(budget, INT32_MAX, {.layer = layers - 1, .num_layers = layers, .length = INT32_MAX});
-  if (budget.heads != HeadBudget::kPyramid || layers == 1) return least;
-  const auto rounded = static_cast<int64_t>(static_cast<double>(budget.tokens) / budget.beta);
-  return std::min(least, std::max<int64_t>(1, rounded));
-}
-
-// What must stay has to fit into every budget, or appends would meet it: recent_share of fewer tokens leaves as much or
-// less room for sinks.
-absl::Status CheckKeep(const IndexConfig& config) {
-  const KeepConfig& keep = config.eviction->keep;
-  const int64_t least = LeastBudget(config);
-  const int64_t recent = std::max(keep.recent, static_cast<int64_t>(keep.recent_share * static_cast<double>(least)));
-  if (keep.sinks <= least && recent <= least - keep.sinks) return absl::OkStatus();
-  return Wrong("eviction", "budget.tokens", keep.sinks, " sinks and ", recent, " recent tokens leave no room in ",
-               least);
-}
-
-// The pairwise anchor compares all tokens that a head ever holds.
-absl::Status CheckPairwise(const IndexConfig& config) {
-  const EvictionConfig& e = *config.eviction;
-  if (e.scorer.anchor != Anchor::kPairwise) return absl::OkStatus();
-  const int64_t budgets = e.budget.heads == HeadBudget::kAdaptive  ? config.geometry.num_kv_heads
-                          : e.budget.heads == HeadBudget::kPyramid ? 2
-                                                                   : 1;  // that one head may have
-  const int64_t most = std::min<int64_t>(e.budget.tokens, INT32_MAX) + e.interval;
-  if (most * budgets <= kMaxPairwise) return absl::OkStatus();
-  return Wrong("eviction", "scorer.anchor", "pairwise compares at most ", kMaxPairwise, " tokens, and a head may hold ",
-               most * budgets);
-}
-
-absl::Status CheckFilterHorizon(const IndexConfig& config) {
-  const EvictionConfig& e = *config.eviction;
-  if (!e.horizon) return absl::OkStatus();
-  if (e.scorer.name != "qfilters" || !e.filters.empty()) {
-    return Wrong("eviction", "horizon", "given, but only qfilters from a profile has one");
-  }
-  if (!config.geometry.rope.stated()) return Wrong("eviction", "horizon", "given, but geometry.rope is not");
-  return CheckRange("eviction", "horizon", *e.horizon, kMinHorizon, kMaxHorizon);
-}
-
-absl::Status CheckEvictionProfile(const IndexConfig& config) {
-  const EvictionConfig& e = *config.eviction;
-  const Geometry& g = config.geometry;
-  const bool filters = e.scorer.name == "qfilters", uses = filters || e.scorer.name == "expected_attention";
-  if (!uses && (e.profile != nullptr || !e.filters.empty())) {
-    return Wrong("eviction", "profile", "given, but ", e.scorer.name, " uses none");
-  }
-  if (e.profile != nullptr) {
-    absl::Status s = seine::CheckGeometry(*e.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
-    if (!s.ok()) return Wrong("eviction", "profile", absl::StripPrefix(s.message(), "profile: "));
-    if (!e.profile->rope_json.empty() && !g.rope.stated()) {
-      return Wrong("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
-    }
-  }
-  if (e.filters.empty()) {
-    if (!filters || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();
-    return Wrong("eviction", "profile", e.scorer.name, " needs one where no queries come with the call");
-  }
-  if (!filters) return Wrong("eviction", "filters", "given, but only qfilters has them");
-  if (e.profile != nullptr) return Wrong("eviction", "filters", "given beside eviction.profile; one of them");
-  if (static_cast<int>(e.filters.size()) != g.num_layers) {
-    return Wrong("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
-  }
-  for (const Filters& layer : e.filters) {
-    if (layer.size() == static_cast<size_t>(g.num_kv_heads) * g.head_dim) continue;
-    return Wrong("eviction", "filters", layer.size(), " numbers a layer where ", g.num_kv_heads, " KV heads x ",
-                 g.head_dim, " are needed");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckKeptQueries(const IndexConfig& config, const Scorer& scorer) {
-  const EvictionConfig& e = *config.eviction;
-  const int kept = QueriesKept(config);
-  if (absl::Status s = CheckRange("eviction", "keep_queries", kept, 0, kMaxKeptQueries); !s.ok()) return s;
-  const bool profile = scorer.takes_profile() && HasEvictionProfile(config);
-  if (scorer.needs_queries() && !profile && kept == 0) {
-    return Wrong("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
-                 scorer.takes_profile() ? " where there is no eviction.profile" : "");
-  }
-  if (e.scorer.name == "snapkv" && kept < e.scorer.query_window) {
-    return Wrong("eviction", "keep_queries", kept, ", but scorer.query_window is ", e.scorer.query_window);
-  }
-  const int64_t least = LeastBudget(config);
-  if (scorer.kept_prompt() <= least) return absl::OkStatus();
-  return Wrong("eviction", "budget.tokens", least, " in the last layer, but ", e.scorer.name, " always keeps scorer.",
-               e.scorer.name == "snapkv" ? "query_window, " : "sink, ", scorer.kept_prompt());
-}
-
-absl::Status CheckEviction(const IndexConfig& config) {
-  if (!config.eviction) return absl::OkStatus();
-  const EvictionConfig& e = *config.eviction;
-  if (config.kv_store == KvStore::kNone) return Wrong("", "kv_store", "eviction needs keys or keys_values");
-  auto scorer = MakeScorer(e.scorer);
-  if (!scorer.ok()) return InEviction(scorer.status());
-  if (e.scorer.name == "client") {
-    return Wrong("eviction", "scorer.name", "client needs what comes with an Evict call; an index has it not");
-  }
-  if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
-    return Wrong("eviction", "scorer.value_norms", "needs kv_store keys_values");
-  }
-  if (absl::Status s = InEviction(Validate(e.budget)); !s.ok()) return s;
-  if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
-  if (e.budget.tokens == 0) return Wrong("eviction", "budget.tokens", "an index that evicts by itself needs a number");
-  if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
-  if (absl::Status s = CheckKeep(config); !s.ok()) return s;
-  if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return First(CheckPairwise(config), CheckEvictionProfile(config), CheckFilterHorizon(config),
-               CheckKeptQueries(config, **scorer));
-}
-
 }  // namespace
 
 int QueriesKept(const IndexConfig& config) {
   if (!config.eviction) return 0;
   const EvictionConfig& e = *config.eviction;
   if (e.keep_queries) return *e.keep_queries;
-  if (e.scorer.name == "snapkv") return e.scorer.query_window;
-  if (e.scorer.name == "tova") return 1;
-  const bool expects = e.scorer.name == "expected_attention" && !HasEvictionProfile(config);
-  return expects || e.scorer.name == "h2o" ? kDefaultKeptQueries : 0;
+  const auto scorer = MakeScorer(e.scorer);
+  if (!scorer.ok() || ((*scorer)->takes_profile() && HasEvictionProfile(config))) return 0;
+  return static_cast<int>((*scorer)->usual_queries());
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {

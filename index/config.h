@@ -49,7 +49,6 @@ struct Zones {
 enum class KvStore : uint8_t { kNone = 0, kKeys = 1, kKeysValues = 2 };
 
 inline constexpr int64_t kDefaultHorizon = 32768;
-inline constexpr int kDefaultKeptQueries = 128;
 
 struct CodecConfig {
   std::string name = "rsq";         // one of AllCodecs() (codec_traits.h), whose traits say what it needs
@@ -118,8 +117,8 @@ struct AttentionParams {
   bool with_positions = false;  // AttendAnswer::selected is filled
 };
 
-// eviction.keep_queries, or where it is absent what the scorer needs: snapkv's query_window, tova 1, h2o and, without a
-// profile, expected_attention kDefaultKeptQueries, others none.
+// eviction.keep_queries, or where it is absent what the scorer needs (Scorer::usual_queries): none where a profile
+// stands in for them.
 int QueriesKept(const IndexConfig& config);
 
 // eviction.horizon, or where it is absent what stands in for it.

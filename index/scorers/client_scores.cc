@@ -11,6 +11,8 @@ namespace {
 
 class ClientScores : public Scorer {
  public:
+  bool needs_scores() const override { return true; }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (input.given.size() != input.heads.size()) {
       return absl::InvalidArgumentError(absl::StrCat("scores: ", input.given.size(), " heads given, the layer has ",
@@ -30,6 +32,6 @@ class ClientScores : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeClientScores(const ScorerConfig&) { return std::make_shared<ClientScores>(); }
+absl::StatusOr<ScorerRef> MakeClientScores(const ScorerConfig&) { return std::make_shared<ClientScores>(); }
 
 }  // namespace seine::scorers

@@ -75,6 +75,7 @@ class ExpectedAttention : public Scorer {
   bool takes_profile() const override { return true; }
   bool needs_values() const override { return config_.value_norms; }
   int64_t kept_prompt() const override { return config_.sink; }
+  const char* kept_prompt_option() const override { return "sink"; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = Check(input); !s.ok()) return s;
@@ -166,6 +167,8 @@ class ExpectedAttention : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeExpectedAttention(const ScorerConfig& config) { return std::make_shared<ExpectedAttention>(config); }
+absl::StatusOr<ScorerRef> MakeExpectedAttention(const ScorerConfig& config) {
+  return std::make_shared<ExpectedAttention>(config);
+}
 
 }  // namespace seine::scorers

@@ -39,6 +39,6 @@ class H2o : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeH2o(const ScorerConfig&) { return std::make_shared<H2o>(); }
+absl::StatusOr<ScorerRef> MakeH2o(const ScorerConfig&) { return std::make_shared<H2o>(); }
 
 }  // namespace seine::scorers

@@ -47,6 +47,6 @@ class Hybrid : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeHybrid(const ScorerConfig& config) { return std::make_shared<Hybrid>(config); }
+absl::StatusOr<ScorerRef> MakeHybrid(const ScorerConfig& config) { return std::make_shared<Hybrid>(config); }
 
 }  // namespace seine::scorers

@@ -99,6 +99,11 @@ class KeyDiff : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeKeyDiff(const ScorerConfig& config) { return std::make_shared<KeyDiff>(config); }
+absl::StatusOr<ScorerRef> MakeKeyDiff(const ScorerConfig& config) {
+  if (config.anchor == Anchor::kPairwise && config.similarity != Similarity::kCosine) {
+    return absl::InvalidArgumentError("scorer.similarity: the pairwise form is defined for cosine");
+  }
+  return std::make_shared<KeyDiff>(config);
+}
 
 }  // namespace seine::scorers

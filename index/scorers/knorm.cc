@@ -17,6 +17,6 @@ class KNorm : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeKNorm(const ScorerConfig&) { return std::make_shared<KNorm>(); }
+absl::StatusOr<ScorerRef> MakeKNorm(const ScorerConfig&) { return std::make_shared<KNorm>(); }
 
 }  // namespace seine::scorers

@@ -24,6 +24,6 @@ class ManifoldKv : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeManifoldKv(const ScorerConfig& config) { return std::make_shared<ManifoldKv>(config); }
+absl::StatusOr<ScorerRef> MakeManifoldKv(const ScorerConfig& config) { return std::make_shared<ManifoldKv>(config); }
 
 }  // namespace seine::scorers

@@ -20,6 +20,6 @@ class Normalized : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeNormalized(const ScorerConfig&) { return std::make_shared<Normalized>(); }
+absl::StatusOr<ScorerRef> MakeNormalized(const ScorerConfig&) { return std::make_shared<Normalized>(); }
 
 }  // namespace seine::scorers

@@ -28,6 +28,6 @@ class QFilters : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeQFilters(const ScorerConfig&) { return std::make_shared<QFilters>(); }
+absl::StatusOr<ScorerRef> MakeQFilters(const ScorerConfig&) { return std::make_shared<QFilters>(); }
 
 }  // namespace seine::scorers

@@ -1,12 +1,11 @@
-// Scorers by name, and the checks of their options.
+// Scorers by name, the checks of their options, and what several of them share.
 #include "index/scorers/scorer.h"
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "index/scorers/scorers.h"
 #include "index/stop_status.h"
 #include "index/storage/memory.h"
@@ -17,101 +16,49 @@ namespace seine {
 
 namespace {
 
-using scorers::ScorerRef;
-
-struct Named {
-  const char* name;
-  ScorerRef (*make)(const ScorerConfig&);
+// In the order of AllScorers().
+constexpr absl::StatusOr<scorers::ScorerRef> (*kMakers[])(const ScorerConfig&) = {
+#define SEINE_SCORER_MAKER(Name, ...) scorers::Make##Name,
+    SEINE_FOR_EACH_SCORER(SEINE_SCORER_MAKER)
+#undef SEINE_SCORER_MAKER
 };
-
-constexpr Named kScorers[] = {
-    {"keydiff", scorers::MakeKeyDiff},
-    {"manifoldkv", scorers::MakeManifoldKv},
-    {"windowed_manifoldkv", scorers::MakeWindowedManifoldKv},
-    {"hybrid", scorers::MakeHybrid},
-    {"normalized", scorers::MakeNormalized},
-    {"qfilters", scorers::MakeQFilters},
-    {"knorm", scorers::MakeKNorm},
-    {"streaming_llm", scorers::MakeStreamingLlm},
-    {"snapkv", scorers::MakeSnapKv},
-    {"tova", scorers::MakeTova},
-    {"h2o", scorers::MakeH2o},
-    {"expected_attention", scorers::MakeExpectedAttention},
-    {"client", scorers::MakeClientScores},
-};
-
-constexpr int kMaxWindow = 1 << 24;
-constexpr int kMaxQueryWindow = 1 << 16;  // the most queries that an index keeps
-constexpr int kMaxKernel = 255;           // every token of a layer is a sum over so many
 
 template <typename... Parts>
 absl::Status Wrong(absl::string_view field, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("scorer.", field, ": ", parts...));
 }
 
-absl::Status CheckRange(absl::string_view field, int value, int low, int high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong(field, value, " is not in [", low, ", ", high, "]");
+template <typename Type>
+absl::Status CheckRange(absl::string_view field, Type value, Type least, Type most) {
+  if (value >= least && value <= most) return absl::OkStatus();  // no NaN is
+  if constexpr (std::is_enum_v<Type>) {
+    return Wrong(field, "unknown value ", static_cast<int>(value));
+  } else {
+    return Wrong(field, value, " is not in [", least, ", ", most, "]");
+  }
 }
 
 // An option of another scorer is a misunderstanding, not something to pass over.
-absl::Status CheckOwned(const ScorerConfig& c) {
-  const ScorerConfig plain;
-  const auto foreign = [&](bool given, absl::string_view field, std::vector<absl::string_view> owners) {
-    if (!given || std::find(owners.begin(), owners.end(), c.name) != owners.end()) return absl::OkStatus();
-    return Wrong(field, "given, but ", c.name, " has none; it is an option of ", absl::StrJoin(owners, ", "));
-  };
-  absl::Status status = foreign(c.anchor != plain.anchor, "anchor", {"keydiff"});
-  status.Update(foreign(c.similarity != plain.similarity, "similarity", {"keydiff"}));
-  status.Update(foreign(c.metric != plain.metric, "metric", {"manifoldkv", "windowed_manifoldkv"}));
-  status.Update(foreign(c.window != plain.window, "window", {"windowed_manifoldkv"}));
-  status.Update(foreign(c.lambda != plain.lambda, "lambda", {"hybrid"}));
-  status.Update(foreign(c.sink != plain.sink, "sink", {"streaming_llm", "expected_attention"}));
-  status.Update(foreign(c.query_window != plain.query_window, "query_window", {"snapkv"}));
-  status.Update(foreign(c.kernel != plain.kernel, "kernel", {"snapkv"}));
-  status.Update(foreign(c.future != plain.future, "future", {"expected_attention"}));
-  status.Update(foreign(c.epsilon != plain.epsilon, "epsilon", {"expected_attention"}));
-  status.Update(foreign(c.value_norms != plain.value_norms, "value_norms", {"expected_attention"}));
-  return status;
-}
-
-absl::Status CheckValues(const ScorerConfig& c) {
-  if (c.anchor > Anchor::kPairwise) return Wrong("anchor", "unknown value ", static_cast<int>(c.anchor));
-  if (c.similarity > Similarity::kEuclid) return Wrong("similarity", "unknown value ", static_cast<int>(c.similarity));
-  if (c.metric > Metric::kLinf) return Wrong("metric", "unknown value ", static_cast<int>(c.metric));
-  if (c.anchor == Anchor::kPairwise && c.similarity != Similarity::kCosine) {
-    return Wrong("similarity", "the pairwise form is defined for cosine");
-  }
-  if (!(c.lambda >= 0 && c.lambda <= 1)) return Wrong("lambda", c.lambda, " is not in [0, 1]");
-  if (!(c.epsilon >= 0 && c.epsilon <= 1)) return Wrong("epsilon", c.epsilon, " is not in [0, 1]");
-  if (c.kernel % 2 == 0) return Wrong("kernel", c.kernel, " is not odd");
-  absl::Status status = CheckRange("window", c.window, 1, kMaxWindow);
-  status.Update(CheckRange("sink", c.sink, 0, kMaxWindow));
-  status.Update(CheckRange("query_window", c.query_window, 1, kMaxQueryWindow));
-  status.Update(CheckRange("kernel", c.kernel, 1, kMaxKernel));
-  status.Update(CheckRange("future", c.future, 1, kMaxWindow));
+absl::Status CheckOptions(const ScorerConfig& config, const ScorerEntry& scorer) {
+  absl::Status status;
+  ForEachScorerOption([&](const auto& option) {
+    const auto value = config.*option.field;
+    if (value != option.usual && !scorer.Has(option.name)) {
+      status.Update(
+          Wrong(option.name, "given, but ", scorer.name, " has none; it is an option of ", ScorersWith(option.name)));
+    }
+    status.Update(CheckRange(option.name, value, option.least, option.most));
+  });
   return status;
 }
 
 }  // namespace
 
-const std::vector<std::string>& ScorerNames() {
-  static const auto* const names = [] {
-    auto* list = new std::vector<std::string>();
-    for (const Named& named : kScorers) list->emplace_back(named.name);
-    return list;
-  }();
-  return *names;
-}
-
 absl::StatusOr<std::shared_ptr<const Scorer>> MakeScorer(const ScorerConfig& config) {
-  for (const Named& named : kScorers) {
-    if (config.name != named.name) continue;
-    if (absl::Status s = CheckOwned(config); !s.ok()) return s;
-    if (absl::Status s = CheckValues(config); !s.ok()) return s;
-    return named.make(config);
-  }
-  return Wrong("name", "unknown scorer; there are ", absl::StrJoin(ScorerNames(), ", "));
+  const ScorerEntry* scorer = FindScorer(config.name);
+  if (scorer == nullptr) return Wrong("name", UnknownScorer(config.name));
+  if (absl::Status s = CheckOptions(config, *scorer); !s.ok()) return s;
+  return kMakers[scorer - AllScorers().data()](config);
 }
 
 namespace scorers {

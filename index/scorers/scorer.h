@@ -1,21 +1,5 @@
 // Scorers: how much each stored token of a head is worth keeping. Higher is kept. One small file each, chosen by name:
-//
-//   keydiff              -cos(k, mean of unit keys)                         KeyDiff, equation 8
-//   manifoldkv           |k - mean of keys|                                 ManifoldKV, equation 3
-//   windowed_manifoldkv  |k - mean of the keys of its window of positions|  ManifoldKV, algorithm 2
-//   hybrid               (1 - lambda) keydiff + lambda manifoldkv, each scaled to [0, 1] within its head; the paper's
-//                        table 10 names it and does not define it: this is our reading
-//   normalized           |k/|k| - mean of unit keys|, our reading of the same table
-//   qfilters             <k, filter>                                        Q-Filters, section 2.2
-//   knorm                -|k|
-//   streaming_llm        the first `sink` tokens, then the most recent      StreamingLLM
-//   snapkv               mean attention of the last queries, pooled         SnapKV
-//   tova                 attention of the last query, mean over all heads   TOVA
-//   h2o                  mean attention of the queries that see a token     H2O
-//   expected_attention   attention that queries to come are expected to pay Expected Attention
-//   client               scores that the caller gives
-//
-// Conventions of the attention-based ones are those of NVIDIA kvpress 0.5.5, which the tests compare with.
+// profile/scorer_list.h lists them with formula, source and options.
 #ifndef SEINE_INDEX_SCORERS_SCORER_H_
 #define SEINE_INDEX_SCORERS_SCORER_H_
 
@@ -32,6 +16,7 @@
 #include "kernels/types.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
+#include "profile/scorer_list.h"
 
 namespace seine {
 
@@ -43,20 +28,22 @@ enum class Metric : uint8_t { kL2 = 0, kL1 = 1, kLinf = 2 };
 
 inline constexpr int64_t kMaxPairwise = 8192;
 
+// A name and the options of all scorers with their defaults, as profile/scorer_list.h has them.
 struct ScorerConfig {
   std::string name = "keydiff";
-  Anchor anchor = Anchor::kUnitMean;            // keydiff
-  Similarity similarity = Similarity::kCosine;  // keydiff
-  Metric metric = Metric::kL2;                  // manifoldkv, windowed_manifoldkv
-  int window = 4096;                            // windowed_manifoldkv, positions
-  double lambda = .3;                           // hybrid, in [0, 1]
-  int sink = 4;                                 // streaming_llm, expected_attention: first tokens always kept
-  int query_window = 64;                        // snapkv: last queries, whose tokens are kept; at most 65536
-  int kernel = 5;                               // snapkv: tokens pooled, odd, at most 255
-  int future = 512;                             // expected_attention: positions ahead
-  double epsilon = 0;                           // expected_attention: added before the value's norm, in [0, 1]
-  bool value_norms = true;                      // expected_attention: times |v|; needs stored values
+#define SEINE_SCORER_FIELD(Type, option, usual, least, most, help) Type option = usual;
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_FIELD)
+#undef SEINE_SCORER_FIELD
 };
+
+// visit(ScorerOption) for each option of ScorerConfig.
+template <typename Visit>
+void ForEachScorerOption(Visit visit) {
+#define SEINE_SCORER_VISIT(Type, option, usual, least, most, help) \
+  visit(ScorerOption<ScorerConfig, Type, Type>{#Type, #option, &ScorerConfig::option, usual, least, most, help});
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_VISIT)
+#undef SEINE_SCORER_VISIT
+}
 
 // One KV head's tokens, ascending by position.
 struct HeadTokens {
@@ -98,29 +85,34 @@ struct ScoreInput {
 // [num_kv_heads][count], finite.
 using Scores = std::vector<std::vector<float>>;
 
+// Positions whose queries are kept for a scorer that looks at some.
+inline constexpr int kDefaultKeptQueries = 128;
+
 // Immutable and thread-safe.
 class Scorer {
  public:
   virtual ~Scorer() = default;
   virtual SumsWanted sums() const { return {}; }
   virtual bool needs_queries() const { return false; }
+  // Of queries that no call brings, the last positions' that an index keeps where it is not told how many.
+  virtual int64_t usual_queries() const { return needs_queries() ? kDefaultKeptQueries : 0; }
   virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
   virtual bool needs_values() const { return false; }
   virtual bool needs_filters() const { return false; }
+  virtual bool needs_scores() const { return false; }  // that come with a call
   // PyramidKV's window: the last positions whose tokens it puts above all others, because the queries that it looks at
   // are theirs.
   virtual int64_t observation_window() const { return 0; }
   // A sequence of at most so many positions loses nothing: the scorer puts all of them above all others.
   virtual int64_t kept_prompt() const { return observation_window(); }
+  // The option that states it.
+  virtual const char* kept_prompt_option() const { return ""; }
   // INVALID_ARGUMENT "field: what is missing or wrong".
   virtual absl::Status Score(const ScoreInput& input, Scores* scores) const = 0;
 };
 
 // INVALID_ARGUMENT "scorer.field: what is wrong", also for an option that the named scorer does not have.
 absl::StatusOr<std::shared_ptr<const Scorer>> MakeScorer(const ScorerConfig& config);
-
-// Every name, in the order above.
-const std::vector<std::string>& ScorerNames();
 
 }  // namespace seine
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "index/scorers/scorer.h"
 #include "kernels/ops/score_keys/score_keys.h"
 
@@ -14,19 +15,11 @@ namespace seine::scorers {
 
 using ScorerRef = std::shared_ptr<const Scorer>;
 
-ScorerRef MakeKeyDiff(const ScorerConfig& config);
-ScorerRef MakeManifoldKv(const ScorerConfig& config);
-ScorerRef MakeWindowedManifoldKv(const ScorerConfig& config);
-ScorerRef MakeHybrid(const ScorerConfig& config);
-ScorerRef MakeNormalized(const ScorerConfig& config);
-ScorerRef MakeQFilters(const ScorerConfig& config);
-ScorerRef MakeKNorm(const ScorerConfig& config);
-ScorerRef MakeStreamingLlm(const ScorerConfig& config);
-ScorerRef MakeSnapKv(const ScorerConfig& config);
-ScorerRef MakeTova(const ScorerConfig& config);
-ScorerRef MakeH2o(const ScorerConfig& config);
-ScorerRef MakeExpectedAttention(const ScorerConfig& config);
-ScorerRef MakeClientScores(const ScorerConfig& config);
+// MakeKeyDiff and so on. INVALID_ARGUMENT "scorer.option: what is wrong" where an option in its range does not go with
+// the others.
+#define SEINE_SCORER_MAKER(Name, ...) absl::StatusOr<ScorerRef> Make##Name(const ScorerConfig& config);
+SEINE_FOR_EACH_SCORER(SEINE_SCORER_MAKER)
+#undef SEINE_SCORER_MAKER
 
 // body(h) for every KV head, in parallel, once scores->at(h) has its head's size. The first error by head; StopStatus()
 // where some were left out, whose scores then have no size.

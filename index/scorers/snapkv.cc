@@ -6,6 +6,7 @@
 // what came after the last query.
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
 
@@ -30,7 +31,9 @@ class SnapKv : public Scorer {
   explicit SnapKv(const ScorerConfig& config) : window_(config.query_window), kernel_(config.kernel) {}
 
   bool needs_queries() const override { return true; }
+  int64_t usual_queries() const override { return window_; }
   int64_t observation_window() const override { return window_; }
+  const char* kept_prompt_option() const override { return "query_window"; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
@@ -68,6 +71,11 @@ class SnapKv : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeSnapKv(const ScorerConfig& config) { return std::make_shared<SnapKv>(config); }
+absl::StatusOr<ScorerRef> MakeSnapKv(const ScorerConfig& config) {
+  if (config.kernel % 2 == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("scorer.kernel: ", config.kernel, " is not odd"));
+  }
+  return std::make_shared<SnapKv>(config);
+}
 
 }  // namespace seine::scorers

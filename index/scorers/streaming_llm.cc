@@ -26,6 +26,8 @@ class StreamingLlm : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeStreamingLlm(const ScorerConfig& config) { return std::make_shared<StreamingLlm>(config); }
+absl::StatusOr<ScorerRef> MakeStreamingLlm(const ScorerConfig& config) {
+  return std::make_shared<StreamingLlm>(config);
+}
 
 }  // namespace seine::scorers

@@ -11,6 +11,7 @@ namespace {
 class Tova : public Scorer {
  public:
   bool needs_queries() const override { return true; }
+  int64_t usual_queries() const override { return 1; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "tova", 1); !s.ok()) return s;
@@ -48,6 +49,6 @@ class Tova : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeTova(const ScorerConfig&) { return std::make_shared<Tova>(); }
+absl::StatusOr<ScorerRef> MakeTova(const ScorerConfig&) { return std::make_shared<Tova>(); }
 
 }  // namespace seine::scorers

@@ -26,6 +26,8 @@ class WindowedManifoldKv : public Scorer {
 
 }  // namespace
 
-ScorerRef MakeWindowedManifoldKv(const ScorerConfig& config) { return std::make_shared<WindowedManifoldKv>(config); }
+absl::StatusOr<ScorerRef> MakeWindowedManifoldKv(const ScorerConfig& config) {
+  return std::make_shared<WindowedManifoldKv>(config);
+}
 
 }  // namespace seine::scorers

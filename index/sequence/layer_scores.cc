@@ -96,8 +96,8 @@ absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* s
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
                                                            absl::Span<const std::shared_ptr<const Scorer>> scorers,
                                                            const ScoreGiven& given) const {
-  const bool with_filters = std::any_of(params.scorers.begin(), params.scorers.end(),
-                                        [](const ScorerConfig& s) { return s.name == "qfilters"; });
+  const bool with_filters =
+      std::any_of(scorers.begin(), scorers.end(), [](const auto& scorer) { return scorer->needs_filters(); });
   InputStorage storage;
   ScoreInput input;
   if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())

@@ -1,8 +1,13 @@
 // Scorers by name, their options, and the simple ones: StreamingLLM, scores of the caller, filters from files.
 #include <limits>
 #include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tests/index/scorers/made_up_layer.h"
 
 namespace seine {
@@ -12,12 +17,48 @@ using testing::MadeUpLayer;
 using testing::ScoresOf;
 
 TEST(ScorerOptions, EveryNameMakesAScorer) {
-  EXPECT_EQ(ScorerNames().size(), 13u);
   for (const std::string& name : ScorerNames()) {
     ScorerConfig config;
     config.name = name;
     EXPECT_TRUE(MakeScorer(config).ok()) << name;
   }
+}
+
+TEST(ScorerOptions, TheListSaysWhatEachScorerNeeds) {
+  for (const ScorerEntry& entry : AllScorers()) {
+    ScorerConfig config;
+    config.name = entry.name;
+    const auto scorer = *MakeScorer(config);
+    EXPECT_EQ(entry.Needs("queries"), scorer->needs_queries()) << entry.name;
+    EXPECT_EQ(entry.Needs("filters"), scorer->needs_filters()) << entry.name;
+    EXPECT_EQ(entry.Needs("scores"), scorer->needs_scores()) << entry.name;
+    EXPECT_EQ(entry.Needs("profile"), scorer->takes_profile() || scorer->needs_filters()) << entry.name;
+    const std::vector<std::string> needs = absl::StrSplit(entry.needs, ' ', absl::SkipEmpty());
+    for (const std::string& need : needs) {
+      EXPECT_TRUE(need == "queries" || need == "filters" || need == "profile" || need == "scores") << need;
+    }
+  }
+}
+
+// Every option of a scorer is one of the list, and every option of the list has a scorer.
+TEST(ScorerOptions, NoneIsMisspelledOrLeftOver) {
+  std::set<std::string> declared, owned;
+  ForEachScorerOption([&](const auto& option) { declared.insert(option.name); });
+  for (const ScorerEntry& entry : AllScorers()) {
+    const std::vector<std::string> options = absl::StrSplit(entry.options, ' ', absl::SkipEmpty());
+    owned.insert(options.begin(), options.end());
+  }
+  EXPECT_EQ(owned, declared);
+}
+
+TEST(ScorerOptions, ATypoIsAnsweredWithTheNearestName) {
+  ScorerConfig config;
+  config.name = "snapvk";
+  EXPECT_EQ(MakeScorer(config).status().message(),
+            "scorer.name: unknown scorer; did you mean snapkv? there are " + absl::StrJoin(ScorerNames(), ", "));
+  config.name = std::string(1 << 20, 'x');
+  EXPECT_EQ(MakeScorer(config).status().message(),
+            "scorer.name: unknown scorer; there are " + absl::StrJoin(ScorerNames(), ", "));
 }
 
 TEST(ScorerOptions, BadOnesAreNamed) {
