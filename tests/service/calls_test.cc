@@ -453,7 +453,7 @@ TEST_P(CallsTest, MemoryLimitRefusesAndKeepsWhatThereIs) {
   EXPECT_EQ(Retrieve(request).answers(0).num_tokens(), position);
 }
 
-INSTANTIATE_TEST_SUITE_P(Serving, CallsTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Serving, CallsTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
 }  // namespace

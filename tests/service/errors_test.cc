@@ -515,7 +515,7 @@ TEST_P(ErrorsTest, Retrievals) {
   RunAll(50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Serving, ErrorsTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Serving, ErrorsTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
 }  // namespace

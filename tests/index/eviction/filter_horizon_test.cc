@@ -17,7 +17,7 @@ using testing::SmallConfig;
 using testing::TestBackend;
 using testing::TokenRow;
 
-constexpr int kDim = 64, kHalf = kDim / 2, kTokens = 40;
+constexpr int kFilterDim = 64, kHalf = kFilterDim / 2, kTokens = 40;
 
 class FiltersHorizon : public ::testing::Test {
  protected:
@@ -26,20 +26,20 @@ class FiltersHorizon : public ::testing::Test {
     for (int i = 0; i < kHalf; ++i) rope_.inv_freq.push_back(.02 * std::pow(1e-4, i / double(kHalf)));
     // Queries along one direction, whose pairs turn at other speeds, and a little of everything.
     Profile profile;
-    profile.num_q_heads = 4, profile.num_kv_heads = 2, profile.head_dim = kDim;
+    profile.num_q_heads = 4, profile.num_kv_heads = 2, profile.head_dim = kFilterDim;
     profile.rope_json = RopeJson(rope_);
     profile.layers.resize(2);
     for (LayerProfile& layer : profile.layers) {
       for (int q = 0; q < 4; ++q) {
-        Eigen::VectorXd mean(kDim);
-        for (int j = 0; j < kDim; ++j) mean[j] = std::sin(j * 1.7 + q) + .3;
+        Eigen::VectorXd mean(kFilterDim);
+        for (int j = 0; j < kFilterDim; ++j) mean[j] = std::sin(j * 1.7 + q) + .3;
         layer.q_mean.push_back(mean);
-        layer.q_moment.push_back(mean * mean.transpose() + .1 * Eigen::MatrixXd::Identity(kDim, kDim));
+        layer.q_moment.push_back(mean * mean.transpose() + .1 * Eigen::MatrixXd::Identity(kFilterDim, kFilterDim));
       }
       for (int h = 0; h < 2; ++h) {
-        layer.k_mean.push_back(Eigen::VectorXd::Zero(kDim));
-        layer.k_moment.push_back(Eigen::MatrixXd::Identity(kDim, kDim));
-        layer.k_residual.push_back(Eigen::MatrixXd::Identity(kDim, kDim));
+        layer.k_mean.push_back(Eigen::VectorXd::Zero(kFilterDim));
+        layer.k_moment.push_back(Eigen::MatrixXd::Identity(kFilterDim, kFilterDim));
+        layer.k_residual.push_back(Eigen::MatrixXd::Identity(kFilterDim, kFilterDim));
       }
     }
     profile_ = std::make_shared<const Profile>(std::move(profile));
@@ -57,12 +57,12 @@ class FiltersHorizon : public ::testing::Test {
 
   // Mean over the group of the leading directions of queries at positions 0 ... horizon.
   Eigen::VectorXd Want(int kv_head, int64_t horizon) const {
-    Eigen::VectorXd filter = Eigen::VectorXd::Zero(kDim);
+    Eigen::VectorXd filter = Eigen::VectorXd::Zero(kFilterDim);
     for (int q = 2 * kv_head; q < 2 * kv_head + 2; ++q) {
-      Eigen::MatrixXd moment = Eigen::MatrixXd::Zero(kDim, kDim);
-      Eigen::VectorXd mean = Eigen::VectorXd::Zero(kDim);
+      Eigen::MatrixXd moment = Eigen::MatrixXd::Zero(kFilterDim, kFilterDim);
+      Eigen::VectorXd mean = Eigen::VectorXd::Zero(kFilterDim);
       for (int64_t p = 0; p <= horizon; ++p) {
-        Eigen::MatrixXd turn = Eigen::MatrixXd::Zero(kDim, kDim);
+        Eigen::MatrixXd turn = Eigen::MatrixXd::Zero(kFilterDim, kFilterDim);
         for (int i = 0; i < kHalf; ++i) {
           const double c = std::cos(p * rope_.inv_freq[i]), s = std::sin(p * rope_.inv_freq[i]);
           turn(i, i) = turn(i + kHalf, i + kHalf) = c;
@@ -73,7 +73,7 @@ class FiltersHorizon : public ::testing::Test {
         mean += turn * profile_->layers[0].q_mean[q];
       }
       const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(moment);
-      const Eigen::VectorXd direction = solver.eigenvectors().col(kDim - 1);
+      const Eigen::VectorXd direction = solver.eigenvectors().col(kFilterDim - 1);
       filter += direction * (direction.dot(mean) < 0 ? -.5 : .5);
     }
     return filter;
@@ -91,9 +91,9 @@ class FiltersHorizon : public ::testing::Test {
       const Eigen::VectorXd filter = Want(h, horizon);
       for (int i = 0; i < kTokens; ++i) {
         const std::string row = TokenRow(config.geometry, i);
-        const auto* key = reinterpret_cast<const _Float16*>(row.data()) + h * kDim;
+        const auto* key = reinterpret_cast<const _Float16*>(row.data()) + h * kFilterDim;
         double want = 0;
-        for (int j = 0; j < kDim; ++j) want += key[j] * filter[j];
+        for (int j = 0; j < kFilterDim; ++j) want += key[j] * filter[j];
         ASSERT_NEAR(scores->scores[h][i], want, 5e-3) << "head " << h << ", token " << i;
       }
     }
@@ -138,7 +138,7 @@ TEST_F(FiltersHorizon, IsRefusedWhereItHasNoEffect) {
       {"eviction.horizon: given, but only qfilters",
        [](IndexConfig* c) {
          c->eviction->horizon = 1024, c->eviction->profile = nullptr;
-         c->eviction->filters.assign(2, Filters(2 * kDim, 1.0f));
+         c->eviction->filters.assign(2, Filters(2 * kFilterDim, 1.0f));
        }},
       {"geometry.rope: not stated", [](IndexConfig* c) { c->eviction->horizon = 1024, c->geometry.rope = Rope(); }},
   };

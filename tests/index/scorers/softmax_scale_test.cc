@@ -17,7 +17,7 @@ using testing::TestBackend;
 using testing::TokenRow;
 
 constexpr int64_t kTokens = 90, kQueries = 20;
-constexpr int kDim = 64, kKvHeads = 2, kGroup = 2;
+constexpr int kScaledDim = 64, kKvHeads = 2, kGroup = 2;
 
 class SoftmaxScale : public ::testing::Test {
  protected:
@@ -26,7 +26,7 @@ class SoftmaxScale : public ::testing::Test {
     for (int64_t p = 0; p < kTokens; ++p) {
       const std::string row = TokenRow(g, p);
       const auto* halves = reinterpret_cast<const _Float16*>(row.data());
-      keys_.insert(keys_.end(), halves, halves + kKvHeads * kDim);
+      keys_.insert(keys_.end(), halves, halves + kKvHeads * kScaledDim);
     }
     for (int64_t q = 0; q < kQueries; ++q) {
       const std::vector<float> one = Queries(g, static_cast<uint32_t>(q));
@@ -35,10 +35,10 @@ class SoftmaxScale : public ::testing::Test {
   }
 
   double Dot(int64_t query, int q_head, int64_t token) const {
-    const float* q = queries_.data() + (query * kKvHeads * kGroup + q_head) * kDim;
-    const double* k = keys_.data() + (token * kKvHeads + q_head / kGroup) * kDim;
+    const float* q = queries_.data() + (query * kKvHeads * kGroup + q_head) * kScaledDim;
+    const double* k = keys_.data() + (token * kKvHeads + q_head / kGroup) * kScaledDim;
     double sum = 0;
-    for (int j = 0; j < kDim; ++j) sum += q[j] * k[j];
+    for (int j = 0; j < kScaledDim; ++j) sum += q[j] * k[j];
     return sum;
   }
   static std::vector<double> Softmax(std::vector<double> logits) {
