@@ -27,50 +27,52 @@ constexpr size_t kMaxNameLength = 128;
 constexpr double kMaxFrequency = 1e6;  // radians a token
 
 absl::Status CheckRope(const Rope& rope, int head_dim) {
-  if (absl::Status s = CheckEnum("geometry", "rope.style", rope.style, Rope::Style::kInterleaved); !s.ok()) return s;
+  if (absl::Status s = CheckFieldEnum("geometry", "rope.style", rope.style, Rope::Style::kInterleaved); !s.ok())
+    return s;
   if (!rope.stated()) return absl::OkStatus();
   if (rope.head_dim() != head_dim) {
-    return Wrong("geometry", "rope.inv_freq", rope.inv_freq.size(), " frequencies where head_dim ", head_dim, " has ",
-                 head_dim / 2, " pairs");
+    return WrongField("geometry", "rope.inv_freq", rope.inv_freq.size(), " frequencies where head_dim ", head_dim,
+                      " has ", head_dim / 2, " pairs");
   }
   for (const double w : rope.inv_freq) {
-    if (!(w >= 0 && w <= kMaxFrequency)) return Wrong("geometry", "rope.inv_freq", w, " is no frequency");
+    if (!(w >= 0 && w <= kMaxFrequency)) return WrongField("geometry", "rope.inv_freq", w, " is no frequency");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckGeometry(const Geometry& g) {
-  absl::Status status = First(CheckRange("geometry", "num_layers", g.num_layers, 1, kMaxLayers),
-                              CheckRange("geometry", "num_kv_heads", g.num_kv_heads, 1, kMaxKvHeads),
-                              CheckRange("geometry", "num_q_heads", g.num_q_heads, 1, kMaxKvHeads * kMaxGroup),
-                              CheckEnum("geometry", "dtype", g.dtype, DType::kBFloat16));
+  absl::Status status =
+      FirstError(CheckFieldRange("geometry", "num_layers", g.num_layers, 1, kMaxLayers),
+                 CheckFieldRange("geometry", "num_kv_heads", g.num_kv_heads, 1, kMaxKvHeads),
+                 CheckFieldRange("geometry", "num_q_heads", g.num_q_heads, 1, kMaxKvHeads * kMaxGroup),
+                 CheckFieldEnum("geometry", "dtype", g.dtype, DType::kBFloat16));
   if (!status.ok()) return status;
   if (g.num_q_heads % g.num_kv_heads != 0) {
-    return Wrong("geometry", "num_q_heads", g.num_q_heads, " is not a multiple of num_kv_heads ", g.num_kv_heads);
+    return WrongField("geometry", "num_q_heads", g.num_q_heads, " is not a multiple of num_kv_heads ", g.num_kv_heads);
   }
   if (g.group() > kMaxGroup) {
-    return Wrong("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
+    return WrongField("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
   }
   for (const int dim : {64, 80, 96, 128, 192, 256}) {
     if (g.head_dim == dim) return CheckRope(g.rope, dim);
   }
-  return Wrong("geometry", "head_dim", g.head_dim, " is none of 64, 80, 96, 128, 192, 256");
+  return WrongField("geometry", "head_dim", g.head_dim, " is none of 64, 80, 96, 128, 192, 256");
 }
 
 // Every head needs something to be balanced by, or its first keys could not be encoded.
 absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
   if (absl::Status s = seine::CheckGeometry(profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
       !s.ok()) {
-    return Wrong("codec", "profile", absl::StripPrefix(s.message(), "profile: "));
+    return WrongField("codec", "profile", absl::StripPrefix(s.message(), "profile: "));
   }
   if (!profile.rope_json.empty() && !g.rope.stated()) {
-    return Wrong("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
+    return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
   }
   for (int l = 0; l < g.num_layers; ++l) {
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const double keys = profile.layers[l].k_residual[h].trace(), queries = profile.GroupQueryMoment(l, h).trace();
       if (keys > 0 && queries > 0 && std::isfinite(keys) && std::isfinite(queries)) continue;
-      return Wrong("codec", "profile", "no moments of layer ", l, ", KV head ", h);
+      return WrongField("codec", "profile", "no moments of layer ", l, ", KV head ", h);
     }
   }
   return absl::OkStatus();
@@ -89,10 +91,10 @@ std::string NamesOf(bool with_profile) {
 absl::Status CheckCapabilities(const IndexConfig& config) {
   const CodecTraits& traits = TraitsOf(config.codec.name);
   if (!traits.Supports(config.search.coarse)) {
-    return Wrong("search", "coarse", traits.name, " needs ", Name(*traits.coarse_modes.begin()));
+    return WrongField("search", "coarse", traits.name, " needs ", Name(*traits.coarse_modes.begin()));
   }
   if (!traits.Supports(config.codec.centre)) {
-    return Wrong("codec", "centre", traits.name, " needs ", Name(*traits.centres.begin()));
+    return WrongField("codec", "centre", traits.name, " needs ", Name(*traits.centres.begin()));
   }
   return absl::OkStatus();
 }
@@ -100,14 +102,16 @@ absl::Status CheckCapabilities(const IndexConfig& config) {
 absl::Status CheckProfiled(const IndexConfig& config) {
   const CodecConfig& codec = config.codec;
   const bool rope = config.geometry.rope.stated();
-  if (codec.profile == nullptr) return Wrong("codec", "profile", codec.name, " needs one");
+  if (codec.profile == nullptr) return WrongField("codec", "profile", codec.name, " needs one");
   if (codec.profile_name.size() > kMaxNameLength) {
-    return Wrong("codec", "profile", codec.profile_name.size(), " characters, at most ", kMaxNameLength);
+    return WrongField("codec", "profile", codec.profile_name.size(), " characters, at most ", kMaxNameLength);
   }
-  if (!rope && codec.horizon != kDefaultHorizon) return Wrong("codec", "horizon", "given, but geometry.rope is not");
-  if (!rope && codec.query_position) return Wrong("codec", "query_position", "given, but geometry.rope is not");
-  if (absl::Status s = CheckRange("codec", "horizon", codec.horizon, kMinHorizon, kMaxHorizon); !s.ok()) return s;
-  if (absl::Status s = CheckRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX); !s.ok())
+  if (!rope && codec.horizon != kDefaultHorizon)
+    return WrongField("codec", "horizon", "given, but geometry.rope is not");
+  if (!rope && codec.query_position) return WrongField("codec", "query_position", "given, but geometry.rope is not");
+  if (absl::Status s = CheckFieldRange("codec", "horizon", codec.horizon, kMinHorizon, kMaxHorizon); !s.ok()) return s;
+  if (absl::Status s = CheckFieldRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX);
+      !s.ok())
     return s;
   if (absl::Status s = ValidateBits(codec, config.geometry.head_dim); !s.ok()) return s;
   return CheckProfile(*codec.profile, config.geometry);
@@ -117,11 +121,11 @@ absl::Status CheckProfiled(const IndexConfig& config) {
 absl::Status CheckUnprofiled(const CodecConfig& codec) {
   const CodecConfig plain;
   const std::string what = absl::StrCat("given, but only ", NamesOf(true), " has one");
-  if (codec.profile != nullptr || !codec.profile_name.empty()) return Wrong("codec", "profile", what);
-  if (codec.horizon != plain.horizon) return Wrong("codec", "horizon", what);
-  if (codec.coarse_bits != plain.coarse_bits) return Wrong("codec", "coarse_bits", what);
-  if (codec.total_bits != plain.total_bits) return Wrong("codec", "total_bits", what);
-  if (codec.query_position) return Wrong("codec", "query_position", what);
+  if (codec.profile != nullptr || !codec.profile_name.empty()) return WrongField("codec", "profile", what);
+  if (codec.horizon != plain.horizon) return WrongField("codec", "horizon", what);
+  if (codec.coarse_bits != plain.coarse_bits) return WrongField("codec", "coarse_bits", what);
+  if (codec.total_bits != plain.total_bits) return WrongField("codec", "total_bits", what);
+  if (codec.query_position) return WrongField("codec", "query_position", what);
   return absl::OkStatus();
 }
 
@@ -129,54 +133,56 @@ absl::Status CheckUnprofiled(const CodecConfig& codec) {
 // compared. A centre that all keys share changes no order.
 absl::Status CheckCollision(const IndexConfig& config) {
   if (config.search.coarse != Coarse::kCollision || config.codec.centre != Centre::kWindow) return absl::OkStatus();
-  return Wrong("codec", "centre", "collision leaves out what windows' centres add; it needs none or global");
+  return WrongField("codec", "centre", "collision leaves out what windows' centres add; it needs none or global");
 }
 
 absl::Status CheckCodec(const CodecConfig& codec) {
   if (FindCodec(codec.name) == nullptr) {
-    return Wrong("codec", "name", "unknown codec; there are ", NamesOf(false));
+    return WrongField("codec", "name", "unknown codec; there are ", NamesOf(false));
   }
-  if (absl::Status s = CheckEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
+  if (absl::Status s = CheckFieldEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
   if (codec.centre != Centre::kWindow) return absl::OkStatus();
-  if (absl::Status s = CheckRange("codec", "centre_tokens", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
+  if (absl::Status s = CheckFieldRange("codec", "centre_tokens", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
     return s;
   if (codec.centre_tokens % kWindowTokens == 0) return absl::OkStatus();
-  return Wrong("codec", "centre_tokens", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
+  return WrongField("codec", "centre_tokens", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
 }
 
 absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
-  absl::Status status = First(CheckRange("zones", "sink", zones.sink, 0, kMaxZoneTokens),
-                              CheckRange("zones", "local", zones.local, 0, kMaxZoneTokens),
-                              CheckRange("zones", "update_buffer", zones.update_buffer, 1, kMaxZoneTokens),
-                              CheckRange("zones", "dense_threshold", zones.dense_threshold, 0, INT32_MAX));
+  absl::Status status = FirstError(CheckFieldRange("zones", "sink", zones.sink, 0, kMaxZoneTokens),
+                                   CheckFieldRange("zones", "local", zones.local, 0, kMaxZoneTokens),
+                                   CheckFieldRange("zones", "update_buffer", zones.update_buffer, 1, kMaxZoneTokens),
+                                   CheckFieldRange("zones", "dense_threshold", zones.dense_threshold, 0, INT32_MAX));
   if (!status.ok()) return status;
   if (zones.update_buffer % kWindowTokens != 0) {
-    return Wrong("zones", "update_buffer", zones.update_buffer, " is not a multiple of ", kWindowTokens);
+    return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of ", kWindowTokens);
   }
   if (codec.centre == Centre::kWindow && zones.update_buffer % codec.centre_tokens != 0) {
-    return Wrong("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_tokens ",
-                 codec.centre_tokens);
+    return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_tokens ",
+                      codec.centre_tokens);
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
-  absl::Status status = First(
-      CheckRange(group, "top_k", p.top_k, 1, kMaxTopK), CheckRange(group, "mass_floor", p.mass_floor, 1, kMaxTopK),
-      CheckRange(group, "refine", p.refine, 0, kMaxRefine), CheckEnum(group, "coarse", p.coarse, Coarse::kCollision),
-      CheckEnum(group, "scope", p.scope, Scope::kPerQHead), CheckEnum(group, "reduce", p.reduce, GqaReduce::kMean),
-      CheckEnum(group, "method", p.method, Method::kExact));
+  absl::Status status = FirstError(CheckFieldRange(group, "top_k", p.top_k, 1, kMaxTopK),
+                                   CheckFieldRange(group, "mass_floor", p.mass_floor, 1, kMaxTopK),
+                                   CheckFieldRange(group, "refine", p.refine, 0, kMaxRefine),
+                                   CheckFieldEnum(group, "coarse", p.coarse, Coarse::kCollision),
+                                   CheckFieldEnum(group, "scope", p.scope, Scope::kPerQHead),
+                                   CheckFieldEnum(group, "reduce", p.reduce, GqaReduce::kMean),
+                                   CheckFieldEnum(group, "method", p.method, Method::kExact));
   if (!status.ok()) return status;
   // Written so that NaN fails too.
-  if (!(p.mass_p >= 0 && p.mass_p <= 1)) return Wrong(group, "mass_p", p.mass_p, " is not in [0, 1]");
+  if (!(p.mass_p >= 0 && p.mass_p <= 1)) return WrongField(group, "mass_p", p.mass_p, " is not in [0, 1]");
   if (p.mass_p > 0 && p.mass_floor > p.top_k) {
-    return Wrong(group, "mass_floor", p.mass_floor, " is above top_k ", p.top_k);
+    return WrongField(group, "mass_floor", p.mass_floor, " is above top_k ", p.top_k);
   }
   if (!(p.recall_target >= 0 && p.recall_target < 1)) {
-    return Wrong(group, "recall_target", p.recall_target, " is not in [0, 1)");
+    return WrongField(group, "recall_target", p.recall_target, " is not in [0, 1)");
   }
-  if (!(p.beta > 0 && p.beta <= 1)) return Wrong(group, "beta", p.beta, " is not in (0, 1]");
-  if (!(p.rho > 0 && p.rho <= 1)) return Wrong(group, "rho", p.rho, " is not in (0, 1]");
+  if (!(p.beta > 0 && p.beta <= 1)) return WrongField(group, "beta", p.beta, " is not in (0, 1]");
+  if (!(p.rho > 0 && p.rho <= 1)) return WrongField(group, "rho", p.rho, " is not in (0, 1]");
   return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);
 }
 
@@ -202,23 +208,23 @@ int64_t FilterHorizon(const IndexConfig& config) {
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
   if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {
-    return Wrong("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
+    return WrongField("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
   }
   if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
-    return Wrong("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
+    return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
   }
   const CodecTraits& traits = TraitsOf(codec.name);
   const CodeLayout layout = traits.layout(SpecOf(codec, head_dim));
   if (traits.most_code_bytes > 0 && layout.coarse_bytes + layout.fine_bytes - 1 > traits.most_code_bytes) {
-    return Wrong("codec", "total_bits", codec.total_bits, " at head_dim ", head_dim, " is more than the ",
-                 traits.most_code_bytes, " bytes that a key's code may take");
+    return WrongField("codec", "total_bits", codec.total_bits, " at head_dim ", head_dim, " is more than the ",
+                      traits.most_code_bytes, " bytes that a key's code may take");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckSoftmaxScale(absl::string_view field, float scale) {
   if (scale >= 0 && scale <= kMaxSoftmaxScale) return absl::OkStatus();
-  return Wrong("", field, scale, " is not in [0, ", kMaxSoftmaxScale, "]");
+  return WrongField("", field, scale, " is not in [0, ", kMaxSoftmaxScale, "]");
 }
 
 absl::Status Validate(const SearchParams& params) { return CheckSearch("", params); }
@@ -226,10 +232,10 @@ absl::Status Validate(const SearchParams& params) { return CheckSearch("", param
 absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
   if (absl::Status s = Validate(params); !s.ok()) return s;
   if (params.coarse != config.search.coarse) {
-    return Wrong("", "coarse", "fixed for the index's life as ", Name(config.search.coarse));
+    return WrongField("", "coarse", "fixed for the index's life as ", Name(config.search.coarse));
   }
   if (params.recall_target > 0 && !TraitsOf(config.codec.name).predicts_noise) {
-    return Wrong("", "recall_target", config.codec.name, " does not predict its noise; give beta");
+    return WrongField("", "recall_target", config.codec.name, " does not predict its noise; give beta");
   }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
@@ -246,31 +252,33 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
 
 absl::Status Validate(const IndexConfig& config) {
   if (config.name.size() > kMaxNameLength) {
-    return Wrong("", "name", config.name.size(), " characters, at most ", kMaxNameLength);
+    return WrongField("", "name", config.name.size(), " characters, at most ", kMaxNameLength);
   }
   for (const char c : config.name) {
-    if (!absl::ascii_isprint(c)) return Wrong("", "name", "holds a character that is not printable");
+    if (!absl::ascii_isprint(c)) return WrongField("", "name", "holds a character that is not printable");
   }
   if (config.model.size() > kMaxNameLength) {
-    return Wrong("", "model", config.model.size(), " characters, at most ", kMaxNameLength);
+    return WrongField("", "model", config.model.size(), " characters, at most ", kMaxNameLength);
   }
-  absl::Status status = First(CheckGeometry(config.geometry), CheckCodec(config.codec));
+  absl::Status status = FirstError(CheckGeometry(config.geometry), CheckCodec(config.codec));
   if (!status.ok()) return status;
-  status = First(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),
-                 CheckEnum("", "kv_store", config.kv_store, KvStore::kKeysValues));
+  status = FirstError(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),
+                      CheckFieldEnum("", "kv_store", config.kv_store, KvStore::kKeysValues));
   if (!status.ok()) return status;
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
-    return Wrong("search", "method", "exact search needs kv_store keys or keys_values");
+    return WrongField("search", "method", "exact search needs kv_store keys or keys_values");
   }
-  status = First(CheckEviction(config), CheckSubspace(config));
+  status = FirstError(CheckEviction(config), CheckSubspace(config));
   if (!status.ok()) return status;
   if (status = CheckCapabilities(config); !status.ok()) return status;
-  status = TraitsOf(config.codec.name).needs_profile ? CheckProfiled(config)
-                                                     : First(CheckUnprofiled(config.codec), CheckCollision(config));
+  status = TraitsOf(config.codec.name).needs_profile
+               ? CheckProfiled(config)
+               : FirstError(CheckUnprofiled(config.codec), CheckCollision(config));
   if (!status.ok()) return status;
-  if (config.memory_limit_bytes < 0) return Wrong("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
+  if (config.memory_limit_bytes < 0)
+    return WrongField("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");
   if (config.device_memory_limit_bytes < 0) {
-    return Wrong("", "device_memory_limit_bytes", config.device_memory_limit_bytes, " is negative");
+    return WrongField("", "device_memory_limit_bytes", config.device_memory_limit_bytes, " is negative");
   }
   return absl::OkStatus();
 }

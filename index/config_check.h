@@ -15,25 +15,25 @@ constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;  // positions
 
 // "field: what is wrong", for a field inside `group`, which may be empty.
 template <typename... Parts>
-absl::Status Wrong(absl::string_view group, absl::string_view field, const Parts&... parts) {
+absl::Status WrongField(absl::string_view group, absl::string_view field, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(group, group.empty() ? "" : ".", field, ": ", parts...));
 }
 
-inline absl::Status CheckRange(absl::string_view group, absl::string_view field, int64_t value, int64_t low,
-                               int64_t high) {
+inline absl::Status CheckFieldRange(absl::string_view group, absl::string_view field, int64_t value, int64_t low,
+                                    int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong(group, field, value, " is not in [", low, ", ", high, "]");
+  return WrongField(group, field, value, " is not in [", low, ", ", high, "]");
 }
 
 template <typename Enum>
-absl::Status CheckEnum(absl::string_view group, absl::string_view field, Enum value, Enum last) {
+absl::Status CheckFieldEnum(absl::string_view group, absl::string_view field, Enum value, Enum last) {
   if (value <= last) return absl::OkStatus();
-  return Wrong(group, field, "unknown value ", static_cast<int>(value));
+  return WrongField(group, field, "unknown value ", static_cast<int>(value));
 }
 
 // The first error of several checks; all are made, which costs nothing that matters here.
 template <typename... Statuses>
-absl::Status First(const Statuses&... statuses) {
+absl::Status FirstError(const Statuses&... statuses) {
   absl::Status first;
   (first.Update(statuses), ...);
   return first;

@@ -36,8 +36,8 @@ absl::Status CheckKeep(const IndexConfig& config) {
   const int64_t least = LeastBudget(config);
   const int64_t recent = std::max(keep.recent, static_cast<int64_t>(keep.recent_share * static_cast<double>(least)));
   if (keep.sinks <= least && recent <= least - keep.sinks) return absl::OkStatus();
-  return Wrong("eviction", "budget.tokens", keep.sinks, " sinks and ", recent, " recent tokens leave no room in ",
-               least);
+  return WrongField("eviction", "budget.tokens", keep.sinks, " sinks and ", recent, " recent tokens leave no room in ",
+                    least);
 }
 
 // The pairwise anchor compares all tokens that a head ever holds.
@@ -49,18 +49,18 @@ absl::Status CheckPairwise(const IndexConfig& config) {
                                                                    : 1;  // that one head may have
   const int64_t most = std::min<int64_t>(e.budget.tokens, INT32_MAX) + e.interval;
   if (most * budgets <= kMaxPairwise) return absl::OkStatus();
-  return Wrong("eviction", "scorer.anchor", "pairwise compares at most ", kMaxPairwise, " tokens, and a head may hold ",
-               most * budgets);
+  return WrongField("eviction", "scorer.anchor", "pairwise compares at most ", kMaxPairwise,
+                    " tokens, and a head may hold ", most * budgets);
 }
 
 absl::Status CheckFilterHorizon(const IndexConfig& config, const Scorer& scorer) {
   const EvictionConfig& e = *config.eviction;
   if (!e.horizon) return absl::OkStatus();
   if (!scorer.needs_filters() || !e.filters.empty()) {
-    return Wrong("eviction", "horizon", "given, but only qfilters from a profile has one");
+    return WrongField("eviction", "horizon", "given, but only qfilters from a profile has one");
   }
-  if (!config.geometry.rope.stated()) return Wrong("eviction", "horizon", "given, but geometry.rope is not");
-  return CheckRange("eviction", "horizon", *e.horizon, kMinHorizon, kMaxHorizon);
+  if (!config.geometry.rope.stated()) return WrongField("eviction", "horizon", "given, but geometry.rope is not");
+  return CheckFieldRange("eviction", "horizon", *e.horizon, kMinHorizon, kMaxHorizon);
 }
 
 absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& scorer) {
@@ -68,28 +68,28 @@ absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& score
   const Geometry& g = config.geometry;
   const bool filters = scorer.needs_filters(), uses = filters || scorer.takes_profile();
   if (!uses && (e.profile != nullptr || !e.filters.empty())) {
-    return Wrong("eviction", "profile", "given, but ", e.scorer.name, " uses none");
+    return WrongField("eviction", "profile", "given, but ", e.scorer.name, " uses none");
   }
   if (e.profile != nullptr) {
     absl::Status s = seine::CheckGeometry(*e.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
-    if (!s.ok()) return Wrong("eviction", "profile", absl::StripPrefix(s.message(), "profile: "));
+    if (!s.ok()) return WrongField("eviction", "profile", absl::StripPrefix(s.message(), "profile: "));
     if (!e.profile->rope_json.empty() && !g.rope.stated()) {
-      return Wrong("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
+      return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
     }
   }
   if (e.filters.empty()) {
     if (!filters || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();
-    return Wrong("eviction", "profile", e.scorer.name, " needs one where no queries come with the call");
+    return WrongField("eviction", "profile", e.scorer.name, " needs one where no queries come with the call");
   }
-  if (!filters) return Wrong("eviction", "filters", "given, but only qfilters has them");
-  if (e.profile != nullptr) return Wrong("eviction", "filters", "given beside eviction.profile; one of them");
+  if (!filters) return WrongField("eviction", "filters", "given, but only qfilters has them");
+  if (e.profile != nullptr) return WrongField("eviction", "filters", "given beside eviction.profile; one of them");
   if (static_cast<int>(e.filters.size()) != g.num_layers) {
-    return Wrong("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
+    return WrongField("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
   }
   for (const Filters& layer : e.filters) {
     if (layer.size() == static_cast<size_t>(g.num_kv_heads) * g.head_dim) continue;
-    return Wrong("eviction", "filters", layer.size(), " numbers a layer where ", g.num_kv_heads, " KV heads x ",
-                 g.head_dim, " are needed");
+    return WrongField("eviction", "filters", layer.size(), " numbers a layer where ", g.num_kv_heads, " KV heads x ",
+                      g.head_dim, " are needed");
   }
   return absl::OkStatus();
 }
@@ -97,20 +97,20 @@ absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& score
 absl::Status CheckKeptQueries(const IndexConfig& config, const Scorer& scorer) {
   const EvictionConfig& e = *config.eviction;
   const int kept = QueriesKept(config);
-  if (absl::Status s = CheckRange("eviction", "keep_queries", kept, 0, kMaxKeptQueries); !s.ok()) return s;
+  if (absl::Status s = CheckFieldRange("eviction", "keep_queries", kept, 0, kMaxKeptQueries); !s.ok()) return s;
   const bool profile = scorer.takes_profile() && HasEvictionProfile(config);
   if (scorer.needs_queries() && !profile && kept == 0) {
-    return Wrong("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
-                 scorer.takes_profile() ? " where there is no eviction.profile" : "");
+    return WrongField("eviction", "keep_queries", "0, but ", e.scorer.name, " looks at queries",
+                      scorer.takes_profile() ? " where there is no eviction.profile" : "");
   }
   if (kept < scorer.observation_window()) {
-    return Wrong("eviction", "keep_queries", kept, ", but scorer.", scorer.kept_prompt_option(), " is ",
-                 scorer.observation_window());
+    return WrongField("eviction", "keep_queries", kept, ", but scorer.", scorer.kept_prompt_option(), " is ",
+                      scorer.observation_window());
   }
   const int64_t least = LeastBudget(config);
   if (scorer.kept_prompt() <= least) return absl::OkStatus();
-  return Wrong("eviction", "budget.tokens", least, " in the last layer, but ", e.scorer.name, " always keeps scorer.",
-               scorer.kept_prompt_option(), ", ", scorer.kept_prompt());
+  return WrongField("eviction", "budget.tokens", least, " in the last layer, but ", e.scorer.name,
+                    " always keeps scorer.", scorer.kept_prompt_option(), ", ", scorer.kept_prompt());
 }
 
 }  // namespace
@@ -122,23 +122,25 @@ bool HasEvictionProfile(const IndexConfig& config) {
 absl::Status CheckEviction(const IndexConfig& config) {
   if (!config.eviction) return absl::OkStatus();
   const EvictionConfig& e = *config.eviction;
-  if (config.kv_store == KvStore::kNone) return Wrong("", "kv_store", "eviction needs keys or keys_values");
+  if (config.kv_store == KvStore::kNone) return WrongField("", "kv_store", "eviction needs keys or keys_values");
   auto scorer = MakeScorer(e.scorer);
   if (!scorer.ok()) return InEviction(scorer.status());
   if ((*scorer)->needs_scores()) {
-    return Wrong("eviction", "scorer.name", e.scorer.name, " needs what comes with an Evict call; an index has it not");
+    return WrongField("eviction", "scorer.name", e.scorer.name,
+                      " needs what comes with an Evict call; an index has it not");
   }
   if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
-    return Wrong("eviction", "scorer.value_norms", "needs kv_store keys_values");
+    return WrongField("eviction", "scorer.value_norms", "needs kv_store keys_values");
   }
   if (absl::Status s = InEviction(Validate(e.budget)); !s.ok()) return s;
   if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
-  if (e.budget.tokens == 0) return Wrong("eviction", "budget.tokens", "an index that evicts by itself needs a number");
-  if (!e.keep.positions.empty()) return Wrong("eviction", "keep.positions", "come with an Evict call");
+  if (e.budget.tokens == 0)
+    return WrongField("eviction", "budget.tokens", "an index that evicts by itself needs a number");
+  if (!e.keep.positions.empty()) return WrongField("eviction", "keep.positions", "come with an Evict call");
   if (absl::Status s = CheckKeep(config); !s.ok()) return s;
-  if (absl::Status s = CheckRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
-  return First(CheckPairwise(config), CheckEvictionProfile(config, **scorer), CheckFilterHorizon(config, **scorer),
-               CheckKeptQueries(config, **scorer));
+  if (absl::Status s = CheckFieldRange("eviction", "interval", e.interval, 1, INT32_MAX); !s.ok()) return s;
+  return FirstError(CheckPairwise(config), CheckEvictionProfile(config, **scorer), CheckFilterHorizon(config, **scorer),
+                    CheckKeptQueries(config, **scorer));
 }
 
 }  // namespace seine
