@@ -50,7 +50,7 @@ TEST(StopTest, AStoppedCallChangesNothing) {
   ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 400)).ok());
   const auto before = Probe(*index, seq, 0);
   const std::vector<float> queries = testing::Queries(config.geometry, 3);
-  std::vector<std::pair<const char*, std::function<absl::Status()>>> calls = {
+  std::vector<std::pair<std::string, std::function<absl::Status()>>> calls = {
       {"retrieve",
        [&] {
          return index->Retrieve({{seq, 0, queries.data()}}, config.search).status();
@@ -63,14 +63,14 @@ TEST(StopTest, AStoppedCallChangesNothing) {
   };
   for (const std::string& name : ScorerNames()) {
     if (name == "client" || name == "qfilters") continue;
-    calls.emplace_back(name.c_str(), [&index, &seq, &queries, name] {
+    calls.emplace_back(name, [&index, &seq, &queries, name] {
       ScorerConfig scorer;
       scorer.name = name;
       scorer.query_window = name == "snapkv" ? 1 : scorer.query_window;
       const ScoreGiven given{.queries = queries.data(), .num_queries = 1};
       return index->Score(seq, 0, scorer, given).status();
     });
-    calls.emplace_back(name.c_str(), [&index, &seq, &queries, name] {
+    calls.emplace_back(name, [&index, &seq, &queries, name] {
       EvictParams params;
       params.scorer.name = name;
       params.scorer.query_window = name == "snapkv" ? 1 : params.scorer.query_window;
@@ -89,7 +89,7 @@ TEST(StopTest, AStoppedCallChangesNothing) {
   EXPECT_EQ(index->GetSequence(seq)->layer_tokens[0], 400);
   EXPECT_TRUE(SameAnswers(Probe(*index, seq, 0), before));
   for (const auto& [name, call] : calls) {
-    if (std::string(name) == "append") continue;
+    if (name == "append") continue;
     EXPECT_TRUE(call().ok()) << name << ": " << call();
   }
 }
@@ -261,7 +261,7 @@ TEST_F(StopCallsTest, AStoppedCallWaitsForNoLayer) {
   evict.scorer.name = "knorm";
   evict.budget.ratio = .5;
   std::string keys;
-  const std::vector<std::pair<const char*, std::function<absl::Status()>>> calls = {
+  const std::vector<std::pair<std::string, std::function<absl::Status()>>> calls = {
       {"retrieve",
        [&] {
          return index->Retrieve({{seq, 0, queries.data()}}, index->config().search).status();
