@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Processor time of the thread in a step, beside which a hand-over to another thread costs nothing. Time spent waiting
 // does not count: a short step that is held up stays short.
-constexpr auto kLong = std::chrono::milliseconds(1);
+constexpr auto kLong = std::chrono::milliseconds(2);
 constexpr auto kSurelyLong = std::chrono::milliseconds(10);  // whatever else the thread had to do in it
 constexpr int64_t kBytesPerMillisecond = 64 << 10;           // a guess at a stream's first step, from above
 constexpr int kPatience = 10;                                // a step may wait for ten times what it takes itself
