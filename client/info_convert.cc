@@ -1,4 +1,4 @@
-// What servers say of themselves, of indexes and of heads, from wire messages: a part of convert.h.
+// Descriptions of servers, indexes and heads, from wire messages: a part of convert.h.
 #include <utility>
 
 #include "client/convert.h"

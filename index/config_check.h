@@ -1,4 +1,4 @@
-// What checks of settings share: one clear line with the field's name in front. Not public.
+// Helpers of checks of settings: one clear line with the field's name in front. Not public.
 #ifndef SEINE_INDEX_CONFIG_CHECK_H_
 #define SEINE_INDEX_CONFIG_CHECK_H_
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "profile/spelling.h"
 
@@ -17,14 +16,6 @@ constexpr size_t kLongestTypo = 64;  // the wire brings names of any length, and
 bool HasWord(absl::string_view words, absl::string_view word) {
   const std::vector<absl::string_view> all = absl::StrSplit(words, ' ');
   return std::find(all.begin(), all.end(), word) != all.end();
-}
-
-std::vector<std::string> NamesWhere(bool (*wanted)(const ScorerEntry&)) {
-  std::vector<std::string> names;
-  for (const ScorerEntry& entry : AllScorers()) {
-    if (wanted(entry)) names.emplace_back(entry.name);
-  }
-  return names;
 }
 
 }  // namespace
@@ -46,11 +37,6 @@ const ScorerEntry* FindScorer(absl::string_view name) {
   return nullptr;
 }
 
-bool ScorerHas(absl::string_view name, absl::string_view option) {
-  const ScorerEntry* entry = FindScorer(name);
-  return entry != nullptr && entry->Has(option);
-}
-
 std::string ScorersWith(absl::string_view option) {
   std::vector<absl::string_view> owners;
   for (const ScorerEntry& entry : AllScorers()) {
@@ -60,11 +46,9 @@ std::string ScorersWith(absl::string_view option) {
 }
 
 std::vector<std::string> ScorerNames() {
-  return NamesWhere([](const ScorerEntry&) { return true; });
-}
-
-std::vector<std::string> ScorersWithoutScores() {
-  return NamesWhere([](const ScorerEntry& entry) { return !entry.Needs("scores"); });
+  std::vector<std::string> names;
+  for (const ScorerEntry& entry : AllScorers()) names.emplace_back(entry.name);
+  return names;
 }
 
 std::string UnknownScorer(absl::string_view name) {
@@ -72,10 +56,6 @@ std::string UnknownScorer(absl::string_view name) {
   const std::string nearest = name.size() <= kLongestTypo ? NearestWord(name, names) : "";
   return absl::StrCat("unknown scorer; ", nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? "),
                       "there are ", absl::StrJoin(names, ", "));
-}
-
-std::string ScorerFlag(absl::string_view option) {
-  return absl::StrCat("--", absl::StrReplaceAll(option, {{"_", "-"}}));
 }
 
 }  // namespace seine

@@ -64,17 +64,11 @@ struct ScorerEntry {
 const std::vector<ScorerEntry>& AllScorers();
 // nullptr: there is none of this name.
 const ScorerEntry* FindScorer(absl::string_view name);
-bool ScorerHas(absl::string_view name, absl::string_view option);
 std::vector<std::string> ScorerNames();
 // Scorers that have the option: "manifoldkv, windowed_manifoldkv".
 std::string ScorersWith(absl::string_view option);
-// Scorers that a program can ask for, which has no scores of its own.
-std::vector<std::string> ScorersWithoutScores();
-// What is wrong about a name that no scorer has: "unknown scorer; did you mean keydiff? there are ...".
+// The error of a name that no scorer has: "unknown scorer; did you mean keydiff? there are ...".
 std::string UnknownScorer(absl::string_view name);
-
-// "--query-window"
-std::string ScorerFlag(absl::string_view option);
 
 // One option as a field of some room's settings.
 template <typename Settings, typename Type, typename Field>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMinPosition = 512, kMinStep = 64;
 
-// Of a codec that needs no profile: one for every head of every layer.
+// The codec of every head of every layer, where it needs no profile.
 std::shared_ptr<const LayerCodecs> MakeShared(const IndexConfig& config) {
   const CodecTraits& traits = TraitsOf(config.codec.name);
   if (traits.needs_profile) return nullptr;

@@ -24,7 +24,7 @@ namespace seine {
 
 struct HeadCodec {
   std::shared_ptr<const Codec> codec;
-  // Of a codec that needs a profile; else nothing.
+  // Set where the codec needs a profile.
   std::vector<float> lambda;  // [head_dim]
   double noise = 0;           // share of the scores' variance that the scanned plane is expected to leave as noise
 };

@@ -94,7 +94,7 @@ class Scorer {
   virtual ~Scorer() = default;
   virtual SumsWanted sums() const { return {}; }
   virtual bool needs_queries() const { return false; }
-  // Of queries that no call brings, the last positions' that an index keeps where it is not told how many.
+  // How many of the last positions' queries an index keeps by itself, where it is not told how many.
   virtual int64_t usual_queries() const { return needs_queries() ? kDefaultKeptQueries : 0; }
   virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
   virtual bool needs_values() const { return false; }

@@ -162,10 +162,10 @@ class HeadGroupCache {
   static std::vector<KeySums> MakeSums(const Context& context, int heads);  // of no keys
   void InstallLow();
   absl::Status KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places);
-  // Of a cache of one head that eviction has just filled: rebuilds each row of the zone once, writes the windows, and
-  // returns the keys as they are encoded, [zone keys, head_dim] in the index's dtype.
+  // Rebuilds each row of the zone once, writes the windows, and returns the keys as they are encoded, [zone keys,
+  // head_dim] in the index's dtype. For a cache of one head that eviction has just filled.
   std::vector<uint8_t> RebuildZone();
-  // Of `places`, those that are low-rank in this cache: [first, second).
+  // The range [first, second) of `places` that is low-rank in this cache.
   std::pair<size_t, size_t> LowAmong(absl::Span<const uint32_t> places) const;
   // Rows of a head at `places`, in any order, fp32 [places, head_dim]. Either may be nullptr.
   void ReadRows(int head, absl::Span<const int64_t> places, float* keys, float* values) const;

@@ -315,11 +315,11 @@ void Layer::Publish() try {
   const LayerTotals totals = {length_, code_bytes(), store_bytes()};
   const std::lock_guard<std::mutex> lock(told_mutex_);
   told_ = totals;
-  if (strips_told_.size() != caches_.size()) {
-    parted.swap(strips_told_);
-    strips_told_.resize(caches_.size());
+  if (caches_told_.size() != caches_.size()) {
+    parted.swap(caches_told_);
+    caches_told_.resize(caches_.size());
   }
-  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->Tell(&strips_told_[i]);
+  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->Tell(&caches_told_[i]);
 } catch (const std::bad_alloc&) {  // told with the next change
 }
 
@@ -332,7 +332,7 @@ HeadFacts Layer::facts(int kv_head) const {
   HeadFacts facts;
   const std::lock_guard<std::mutex> lock(told_mutex_);
   facts.length = told_.length;
-  facts.cache = strips_told_[strips_told_.size() == 1 ? 0 : kv_head];
+  facts.cache = caches_told_[caches_told_.size() == 1 ? 0 : kv_head];
   const auto& low = facts.cache.low;
   if (low != nullptr) facts.low_rank = &(*low)[low->size() == 1 ? 0 : kv_head];
   return facts;

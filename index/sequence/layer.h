@@ -143,7 +143,7 @@ class Layer {
   // how many. `last`: the position where the append ends.
   absl::StatusOr<int64_t> AppendPart(int64_t done, int64_t last, const TensorView& keys, const TensorView& values,
                                      const QueryView& queries, Cuts* cuts);
-  // What an append goes back to where it fails midway. Strips share their pieces with those that go on; there are none
+  // What an append goes back to where it fails midway. Caches share their pieces with those that go on; there are none
   // where a single part is all or nothing anyway.
   struct Before {
     int64_t length = 0;
@@ -190,7 +190,7 @@ class Layer {
   std::vector<std::unique_ptr<HeadGroupCache>> caches_;  // one, or [num_kv_heads]
   mutable std::mutex told_mutex_;                        // held for a copy, and no other under it
   LayerTotals told_;                                     // guarded by told_mutex_
-  std::vector<HeadGroupFacts> strips_told_;              // guarded by told_mutex_
+  std::vector<HeadGroupFacts> caches_told_;              // guarded by told_mutex_
 };
 
 }  // namespace seine

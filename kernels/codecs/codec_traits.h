@@ -60,7 +60,7 @@ struct CodecTraits {
 
 // nullptr: there is none of this name.
 const CodecTraits* FindCodec(std::string_view name);
-// Of a name that has been checked.
+// The traits of a codec whose name has been checked.
 const CodecTraits& TraitsOf(std::string_view name);
 // What an index has that names no codec: the first of those that need a profile, or that need none.
 const CodecTraits& DefaultCodec(bool with_profile);

@@ -1,4 +1,4 @@
-// What is said of indexes, sequences, heads and profiles, as wire messages: a part of convert.h.
+// Descriptions of indexes, sequences, heads and profiles as wire messages: a part of convert.h.
 #include "profile/profile.h"
 #include "service/calls/convert.h"
 #include "service/calls/subspace_convert.h"

@@ -11,8 +11,8 @@
 
 namespace seine::cuda {
 
-// Of the tasks at the places that `batch` lists; outputs[place]. Returns when the answers are there, or nothing of it
-// is under way any more.
+// Searches the tasks at the places that `batch` lists, into outputs[place]. Returns when the answers are there, or
+// nothing of it is under way any more.
 Device::Error SearchOnDevice(const SearchTask* tasks, const std::vector<int>& batch, const SearchParams& params,
                              CodecCache* cache, SearchOutput* outputs, StreamContext* context);
 
