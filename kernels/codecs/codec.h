@@ -31,7 +31,9 @@ class Codec {
   // The frozen centre of the first keys of a sequence (Centre::kGlobal).
   virtual SharedCentre MakeSharedCentre(const ConstRows& keys, int num_keys) const = 0;
 
-  virtual void PrepareQuery(const float* query, PreparedQuery* out) const = 0;
+  // Queries [count, head_dim], of one group: what is read of the codec is read once for all. out[count].
+  virtual void PrepareQueries(const float* queries, int count, PreparedQuery* const* out) const = 0;
+  void PrepareQuery(const float* query, PreparedQuery* out) const { PrepareQueries(query, 1, &out); }
 
   // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
   // the codec does not predict it.

@@ -11,6 +11,7 @@
 #include "kernels/codecs/code.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
+#include "kernels/ops/rows/rows.h"
 #include "kernels/ops/select/select.h"
 
 namespace seine {
@@ -22,35 +23,19 @@ inline float Largest(const float* x, size_t n) {
   return std::max(0.0f, std::max(-low, high));
 }
 
-// int8 values with one scale; returns the scale, 0 for a zero vector.
+// int8 values with one scale; returns the scale, 0 for a zero vector. n a multiple of 16.
 inline float Quantise8(const float* x, int n, int8_t* out) {
   const Scale8 scale = Scale8Of(Largest(x, n));
-  for (int i = 0; i < n; ++i) out[i] = ToInt8(x[i], scale.inverse);
+  cpu::ToInt8Row(x, n, scale.inverse, out);
   return scale.step;
 }
+
+inline constexpr int kMaxNibbles = kMaxHeadDim / 4;  // of a coarse row: at most a bit a coordinate
 
 // The table of nibble `nibble` (low or high half of byte nibble / 2) in PreparedQuery::tables.
 inline uint8_t* NibbleTable(PreparedQuery* query, int nibble) {
   const int byte = nibble / 2;
   return query->tables.data() + (byte / 4) * 128 + (nibble % 2) * 64 + (byte % 4) * 16;
-}
-
-// What a nibble's 16 values say of one coordinate, times its weight, added to the nibble's sums.
-inline void AddToNibble(const float (&levels)[16], float weight, float* sums) {
-  float added[16];  // the compiler cannot know that sums and levels lie apart
-  for (int v = 0; v < 16; ++v) added[v] = sums[v] + weight * levels[v];
-  std::copy_n(added, 16, sums);
-}
-
-// Stores sums [nibbles][16] as 7-bit entries in steps that keep the largest within kTableMax.
-inline void StoreNibbleTables(const float* sums, int nibbles, int coarse_bytes, PreparedQuery* out) {
-  const TableScale scale = TableScaleOf(Largest(sums, static_cast<size_t>(nibbles) * 16));
-  out->coarse_step = scale.step;
-  out->tables.assign(static_cast<size_t>(coarse_bytes) * 32, kTableBias);
-  for (int i = 0; i < nibbles; ++i) {
-    uint8_t* table = NibbleTable(out, i);
-    for (int v = 0; v < 16; ++v) table[v] = TableEntry(sums[i * 16 + v], scale.inverse);
-  }
 }
 
 // Finds keys of a zone in its segments. Keys mostly ascend, so that a segment serves many: a division for each would

@@ -1,4 +1,4 @@
-// Products of 7-bit levels with int8 weights, summed by fours in int32. Per-target header.
+// Products of 7-bit levels with int8 weights, summed by fours in int32, and sums of their lanes. Per-target header.
 #if defined(SEINE_KERNELS_CPU_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SEINE_KERNELS_CPU_PRODUCTS_INL_H_
 #undef SEINE_KERNELS_CPU_PRODUCTS_INL_H_
@@ -38,6 +38,17 @@ HWY_INLINE auto LevelProducts(D8, V8 levels, VI8 weights) {
   const auto pairs32 = hn::BitCast(d32, pairs);
   return hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32));
 }
+
+#if HWY_TARGET == HWY_AVX3_DL
+// Lane i: the sum of the lanes of s[i].
+HWY_INLINE __m128i SumsOf4(const __m512i (&s)[4]) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+  const __m512i abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti64x4_epi64(abcd, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+#endif
 
 }  // namespace seine::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -184,9 +184,10 @@ TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
       cpu::ScanArgs args;
       args.planes = zone.segments[0];
       args.layout = &zone.codec->layout();
-      args.query = &prepared;
+      args.queries[0].prepared = &prepared;
       args.end = 512;
-      cpu::ScanScores(args, coarse.data(), bases.data());
+      float *const to_scores = coarse.data(), *const to_bases = bases.data();
+      cpu::ScanScores(args, &to_scores, &to_bases);
       std::vector<double> spread, coarse_error, fine_error, fine_noise, coarse_noise;
       for (int k = 0; k < 512; ++k) {
         const double truth = Dot64(&zone.keys[static_cast<size_t>(k) * dim], query.data(), dim);

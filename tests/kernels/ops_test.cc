@@ -309,15 +309,16 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
       cpu::ScanArgs args;
       args.layout = &zone.codec->layout();
       args.planes = zone.segments[0];
-      args.query = &prepared;
+      args.queries[0].prepared = &prepared;
       args.begin = 64 * (centre == Centre::kWindow);
       args.end = n;
       std::vector<float> scores(n - args.begin), bases(scores.size() / 64);
+      float *const to_scores = scores.data(), *const to_bases = bases.data();
       Candidates found;
       ExpectSameBits([&] {
         zone.codec->PrepareQuery(query.data(), &prepared);
         std::vector<uint8_t> bits;
-        cpu::ScanScores(args, scores.data(), bases.data());
+        cpu::ScanScores(args, &to_scores, &to_bases);
         Put(&bits, scores.data(), scores.size());
         Put(&bits, bases.data(), bases.size());
         for (const float threshold : {-INFINITY, scores[100], 1e30f}) {
@@ -325,7 +326,8 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
           for (auto* v : {&found.coarse, &found.base}) v->resize(n + 16);
           found.index.resize(n + 16);
           found.rows.resize((n + 16) * args.layout->coarse_bytes);
-          cpu::ScanAbove(args, threshold, 5000, &found);
+          Candidates* const to = &found;
+          cpu::ScanAbove(args, &threshold, 5000, &to);
           Put(&bits, found.index.data(), found.size);
           Put(&bits, found.coarse.data(), found.size);
           Put(&bits, found.base.data(), found.size);
@@ -364,6 +366,79 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
   }
 }
 
+// Whatever is scanned together, each query gets what it gets alone: both kinds of scan, and widths with and without a
+// kernel of their own.
+TEST(Ops, QueriesScannedTogetherGetWhatEachGetsAlone) {
+  for (const int dim : {64, 96, 128}) {
+    RsqOptions options;
+    options.head_dim = dim;
+    const int n = 1344;
+    const Zone zone(Keys(n, dim, 41), dim, options, 2048);
+    const CodeLayout& layout = zone.codec->layout();
+    PreparedQuery prepared[cpu::kMostFused];
+    std::vector<uint8_t> tiers[cpu::kMostFused];
+    std::mt19937 rng(2);
+    for (int q = 0; q < cpu::kMostFused; ++q) {
+      zone.codec->PrepareQuery(Gaussian(dim, 42 + q).data(), &prepared[q]);
+      tiers[q].resize(layout.coarse_bytes * 256);
+      for (int i = 0; i < dim / 8 * 256; ++i) tiers[q][i] = static_cast<uint8_t>(rng() % 7);
+    }
+    const auto scan = [&](int first, int count, bool collision, std::vector<float>* scores, Candidates* found) {
+      cpu::ScanArgs args;
+      args.layout = &layout;
+      args.planes = zone.segments[0];
+      args.count = count;
+      args.begin = 64;
+      args.end = n;
+      std::vector<float> bases[cpu::kMostFused];
+      float *to_scores[cpu::kMostFused], *to_bases[cpu::kMostFused], thresholds[cpu::kMostFused];
+      Candidates* to[cpu::kMostFused];
+      for (int q = 0; q < count; ++q) {
+        args.queries[q] = {&prepared[first + q], collision ? tiers[first + q].data() : nullptr, 0};
+        scores[q].resize(n - 64);
+        bases[q].resize(n / 64 - 1);
+        to_scores[q] = scores[q].data();
+        to_bases[q] = bases[q].data();
+        found[q].index.resize(n + 16);
+        found[q].coarse.resize(n + 16);
+        found[q].base.resize(n + 16);
+        found[q].rows.resize((n + 16) * layout.coarse_bytes);
+        to[q] = &found[q];
+      }
+      cpu::ScanScores(args, to_scores, to_bases);
+      for (int q = 0; q < count; ++q) {
+        std::vector<float> sorted = scores[q];
+        std::nth_element(sorted.begin(), sorted.begin() + sorted.size() * 9 / 10, sorted.end());
+        thresholds[q] = sorted[sorted.size() * 9 / 10];
+      }
+      cpu::ScanAbove(args, thresholds, 0, to);
+    };
+    OnEveryTarget([&](const std::string& target) {
+      for (const bool collision : {false, true}) {
+        for (int count = 2; count <= cpu::kMostFused; ++count) {
+          std::vector<float> together[cpu::kMostFused], alone;
+          Candidates found[cpu::kMostFused], found_alone;
+          scan(0, count, collision, together, found);
+          for (int q = 0; q < count; ++q) {
+            scan(q, 1, collision, &alone, &found_alone);
+            EXPECT_EQ(together[q], alone) << target;
+            ASSERT_EQ(found[q].size, found_alone.size) << target;
+            ASSERT_GE(found[q].size, alone.size() / 10);
+            for (size_t i = 0; i < found[q].size; ++i) {
+              EXPECT_EQ(found[q].index[i], found_alone.index[i]);
+              EXPECT_EQ(found[q].coarse[i], found_alone.coarse[i]);
+              EXPECT_EQ(found[q].base[i], found_alone.base[i]);
+            }
+            EXPECT_TRUE(std::equal(found[q].rows.begin(), found[q].rows.begin() + found[q].size * layout.coarse_bytes,
+                                   found_alone.rows.begin()));
+            found_alone.size = 0;
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(Ops, CollisionScanAddsTierWeights) {
   for (const int dim : {64, 80, 128, 256}) {
     RsqOptions options;
@@ -380,13 +455,13 @@ TEST(Ops, CollisionScanAddsTierWeights) {
     cpu::ScanArgs args;
     args.layout = &layout;
     args.planes = zone.segments[0];
-    args.query = &prepared;
-    args.tiers = tiers.data();
+    args.queries[0] = {&prepared, tiers.data(), 0};
     args.end = n;
     std::vector<float> scores(n), bases(n / 64);
+    float *const to_scores = scores.data(), *const to_bases = bases.data();
     std::vector<uint8_t> row(layout.coarse_bytes);
     OnEveryTarget([&](const std::string&) {
-      cpu::ScanScores(args, scores.data(), bases.data());
+      cpu::ScanScores(args, &to_scores, &to_bases);
       for (int i = 0; i < n; ++i) {
         cpu::CopyCoarseRow(args.planes.coarse, layout.coarse_bytes, i, row.data());
         int want = 0;

@@ -148,10 +148,11 @@ TEST(Search, LongZonesSampleAndStillChooseExactlyTheBest) {
     cpu::ScanArgs args;
     args.planes = zone.segments[s];
     args.layout = &zone.codec->layout();
-    args.query = &prepared;
+    args.queries[0].prepared = &prepared;
     args.end = 2048;
     std::vector<float> part(2048), bases(32);
-    cpu::ScanScores(args, part.data(), bases.data());
+    float *const to_scores = part.data(), *const to_bases = bases.data();
+    cpu::ScanScores(args, &to_scores, &to_bases);
     scores.insert(scores.end(), part.begin(), part.end());
   }
   EXPECT_EQ(out.candidates[0], Top(scores, 1229));

@@ -14,9 +14,11 @@
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/codecs/codec_util.h"
+#include "kernels/codecs/query_tables.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/matrix/matrix.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/recall_target.h"
 
@@ -163,21 +165,14 @@ class BalancedCodec final : public Codec {
     return {};
   }
 
-  void PrepareQuery(const float* query, PreparedQuery* out) const override {
+  void PrepareQueries(const float* queries, int count, PreparedQuery* const* out) const override {
     const int dim = layout_.head_dim;
-    out->query8.resize(dim);
-    out->query8_step = Quantise8(query, dim, out->query8.data());
-    out->transformed.resize(dim);
-    cpu::MulRow(query, query_map_.data(), dim, out->transformed.data());
-    float weights[kMaxHeadDim];  // of the levels: sqrt(lambda_i) q'_i where coordinate i is coded
-    for (int i = 0; i < dim; ++i) weights[i] = tables_.total[i] > 0 ? out->transformed[i] * deviation_[i] : 0.0f;
-    out->fine8.assign(static_cast<size_t>(reader_.groups) * 64, 0);
-    out->fine8_step = Quantise8(weights, dim, out->fine8.data());
-    float sums[kMaxHeadDim / 4 * 16] = {0};
-    for (const BitPlace& p : coarse_places_) {
-      AddToNibble(LevelsOf(tables_.total[p.coordinate], p), weights[p.coordinate], sums + p.at / 4 * 16);
+    assert(count <= kMaxGroup);
+    float transformed[kMaxGroup * kMaxHeadDim];
+    cpu::MatMul({queries, dim, 1}, query_map_.data(), dim, count, dim, dim, false, transformed, dim);
+    for (int g = 0; g < count; ++g) {
+      PrepareTransformed(queries + static_cast<size_t>(g) * dim, transformed + static_cast<size_t>(g) * dim, out[g]);
     }
-    StoreNibbleTables(sums, nibbles_, layout_.coarse_bytes, out);
   }
 
   // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
@@ -222,6 +217,18 @@ class BalancedCodec final : public Codec {
   }
 
  private:
+  void PrepareTransformed(const float* query, const float* transformed, PreparedQuery* out) const {
+    const int dim = layout_.head_dim;
+    out->query8.resize(dim);
+    out->query8_step = Quantise8(query, dim, out->query8.data());
+    out->transformed.assign(transformed, transformed + dim);
+    float weights[kMaxHeadDim];  // of the levels: sqrt(lambda_i) q'_i where coordinate i is coded
+    for (int i = 0; i < dim; ++i) weights[i] = tables_.total[i] > 0 ? transformed[i] * deviation_[i] : 0.0f;
+    out->fine8.assign(static_cast<size_t>(reader_.groups) * 64, 0);
+    out->fine8_step = Quantise8(weights, dim, out->fine8.data());
+    cpu::MakeNibbleTables(nibble_parts_, weights, nibbles_, layout_.coarse_bytes, out);
+  }
+
   // Columns of key_map / sqrt(lambda) in 16 bits. The largest entry may not exceed them, the norm not the product's
   // range.
   void MakeTables(const BalancedOptions& o) {
@@ -300,6 +307,7 @@ class BalancedCodec final : public Codec {
     for (const BitPlace& p : coarse_places_) {
       cells_[p.coordinate].coarse_at = static_cast<uint16_t>(p.at);
       coarse_order_.push_back(static_cast<uint16_t>(p.coordinate));
+      nibble_parts_.push_back({p.at / 4, p.coordinate, LevelsOf(tables_.total[p.coordinate], p)});
     }
     for (const BitPlace& p : fine_places_) cells_[p.coordinate].fine_at = static_cast<uint16_t>(p.at);
     fine_steps_ = MakeFineSteps(cells_);
@@ -345,8 +353,9 @@ class BalancedCodec final : public Codec {
   std::vector<float> deviation_;  // sqrt(lambda)
   std::vector<ErrorShare> error_shares_;
   float fine_shrink_ = 1;
-  std::vector<BalancedCell> cells_;     // the places by coordinate
-  std::vector<uint16_t> coarse_order_;  // coordinates of coarse_places_
+  std::vector<BalancedCell> cells_;            // the places by coordinate
+  std::vector<uint16_t> coarse_order_;         // coordinates of coarse_places_
+  std::vector<cpu::NibblePart> nibble_parts_;  // what they add to a query's tables
   FineSteps fine_steps_;
   cpu::BalancedTables tables_;
   cpu::BalancedReader reader_;

@@ -319,21 +319,6 @@ void PackBalancedWindowImpl(const uint8_t* cells, const std::vector<BitPlace>& p
   }
 }
 
-// Rows are the lanes' source one after another, so every lane adds in the order of j.
-void MulRowImpl(const float* x, const float* matrix, int dim, float* out) {
-  const DF d;
-  for (size_t i = 0; i < static_cast<size_t>(dim); i += 4 * kN) {
-    const size_t vectors = (dim - i) / kN < 4 ? (dim - i) / kN : 4;
-    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-    for (int j = 0; j < dim; ++j) {
-      const VF weight = hn::Set(d, x[j]);
-      const float* row = matrix + static_cast<size_t>(j) * dim + i;
-      for (size_t v = 0; v < vectors; ++v) sums[v] = hn::Add(sums[v], hn::Mul(weight, hn::LoadU(d, row + v * kN)));
-    }
-    for (size_t v = 0; v < vectors; ++v) hn::StoreU(sums[v], d, out + i + v * kN);
-  }
-}
-
 }  // namespace seine::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -342,7 +327,6 @@ namespace seine::cpu {
 
 HWY_EXPORT(EncodeBalancedWindowImpl);
 HWY_EXPORT(PackBalancedWindowImpl);
-HWY_EXPORT(MulRowImpl);
 
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors) {
@@ -352,10 +336,6 @@ void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t*
 void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words) {
   if (ScalarForced()) return scalar::PackBalancedWindow(cells, places, num_bytes, words);
   HWY_DYNAMIC_DISPATCH(PackBalancedWindowImpl)(cells, places, num_bytes, words);
-}
-void MulRow(const float* x, const float* matrix, int dim, float* out) {
-  if (ScalarForced()) return scalar::MulRow(x, matrix, dim, out);
-  HWY_DYNAMIC_DISPATCH(MulRowImpl)(x, matrix, dim, out);
 }
 
 }  // namespace seine::cpu

@@ -7,9 +7,6 @@
 
 namespace seine::cpu {
 
-// out[i] = sum_j x[j] * matrix[j][i], matrix [dim, dim] row-major, j in order. dim a multiple of 16.
-void MulRow(const float* x, const float* matrix, int dim, float* out);
-
 // The balanced code's encoder of one head. Products run in int32 on 16-bit fixed point, so they are exact and the same
 // on every target: a row is scaled to norm 32,000, a column of the map to norm 65,000 (Cauchy-Schwarz keeps sums below
 // 2^31).
@@ -56,7 +53,6 @@ void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* rec
 // The plain twins, which every target equals bit for bit.
 namespace scalar {
 
-void MulRow(const float* x, const float* matrix, int dim, float* out);
 void EncodeBalancedWindow(const float* x, const BalancedTables& tables, uint8_t* cells, float* coarse_factors,
                           float* fine_factors);
 void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);

@@ -12,13 +12,6 @@
 
 namespace seine::cpu::scalar {
 
-void MulRow(const float* x, const float* matrix, int dim, float* out) {
-  std::fill_n(out, dim, 0.0f);
-  for (int j = 0; j < dim; ++j) {
-    for (int i = 0; i < dim; ++i) out[i] = out[i] + x[j] * matrix[static_cast<size_t>(j) * dim + i];
-  }
-}
-
 void EncodeBalancedWindow(const float* x, const BalancedTables& t, uint8_t* cells, float* coarse_factors,
                           float* fine_factors) {
   const int dim = t.dim;

@@ -102,15 +102,6 @@ struct Places {
   }
 };
 
-// Lane i: the sum of the lanes of s[i].
-HWY_INLINE __m128i SumsOf4(const __m512i (&s)[4]) {
-  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
-  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-  const __m512i abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti64x4_epi64(abcd, 1));
-  return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-}
-
 template <int kGroups>
 void SumKeys(const uint8_t* const* rows, const uint8_t* const* records, int count, const BalancedReader& r,
              const int8_t* fine8, int32_t* sums) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/codecs/codec_util.h"
+#include "kernels/codecs/query_tables.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/codecs/rsq/lloyd_max.h"
 #include "kernels/codecs/rsq/ops.h"
@@ -46,6 +47,13 @@ std::vector<float> MakeSigns(int dim, uint64_t seed) {
   return signs;
 }
 
+// Table of a nibble: the sum of +-q~_j over its four coordinates.
+std::vector<cpu::NibblePart> MakeParts(int dim) {
+  std::vector<cpu::NibblePart> parts(dim);
+  for (int i = 0; i < dim; ++i) parts[i] = {i / 4, i, kSigns[i % 4]};
+  return parts;
+}
+
 CodeLayout LayoutOf(const RsqOptions& o) {
   CodeLayout layout;
   layout.head_dim = o.head_dim;
@@ -60,7 +68,11 @@ RsqOptions OptionsOf(const CodecSpec& spec) { return {spec.head_dim, spec.seed, 
 class RsqCodec final : public Codec {
  public:
   explicit RsqCodec(const RsqOptions& o)
-      : options_(o), layout_(LayoutOf(o)), tables_(MakeTables()), signs_(MakeSigns(o.head_dim, o.seed)) {}
+      : options_(o),
+        layout_(LayoutOf(o)),
+        tables_(MakeTables()),
+        signs_(MakeSigns(o.head_dim, o.seed)),
+        nibble_parts_(MakeParts(o.head_dim)) {}
 
   const CodeLayout& layout() const override { return layout_; }
   Centre centre() const override { return options_.centre; }
@@ -104,13 +116,16 @@ class RsqCodec final : public Codec {
     return centre;
   }
 
-  void PrepareQuery(const float* query, PreparedQuery* out) const override {
+  void PrepareQueries(const float* queries, int count, PreparedQuery* const* out) const override {
     const int dim = layout_.head_dim;
-    out->transformed.assign(query, query + dim);
-    cpu::Rotate(out->transformed.data(), 1, dim, signs_.data());
-    out->query8.resize(dim);
-    out->query8_step = Quantise8(out->transformed.data(), dim, out->query8.data());
-    MakeNibbleTables(out->transformed.data(), out);
+    for (int g = 0; g < count; ++g, queries += dim) {
+      PreparedQuery& q = *out[g];
+      q.transformed.assign(queries, queries + dim);
+      cpu::Rotate(q.transformed.data(), 1, dim, signs_.data());
+      q.query8.resize(dim);
+      q.query8_step = Quantise8(q.transformed.data(), dim, q.query8.data());
+      cpu::MakeNibbleTables(nibble_parts_, q.transformed.data(), dim / 4, layout_.coarse_bytes, &q);
+    }
   }
 
   PredictedErrors PredictErrors(const PreparedQuery& query) const override {
@@ -165,22 +180,11 @@ class RsqCodec final : public Codec {
     for (int i = 0; i < kWindowTokens; ++i) out.factor[first + i] = EncodeFactor(factors[i], base);
   }
 
-  // Table of a nibble: sum of +-q~_j over its four coordinates.
-  void MakeNibbleTables(const float* q, PreparedQuery* out) const {
-    const int nibbles = layout_.head_dim / 4;
-    float sums[kMaxHeadDim / 4 * 16];
-    for (int i = 0; i < nibbles; ++i) {
-      float* nibble = sums + i * 16;
-      std::fill_n(nibble, 16, 0.0f);
-      for (int j = 0; j < 4; ++j) AddToNibble(kSigns[j], q[i * 4 + j], nibble);
-    }
-    StoreNibbleTables(sums, nibbles, layout_.coarse_bytes, out);
-  }
-
   const RsqOptions options_;
   const CodeLayout layout_;
   const RsqTables tables_;
   const std::vector<float> signs_;
+  const std::vector<cpu::NibblePart> nibble_parts_;
 };
 
 }  // namespace

@@ -54,6 +54,8 @@ template <int kColumns>
 HWY_INLINE void Columns(const Operands& o, int m, int column) {
   int i = 0;
   for (; i + kTileRows <= m; i += kTileRows) Tile<kTileRows, kColumns>(o, i, column);
+  for (; kTileRows > 4 && i + 4 <= m; i += 4) Tile<4, kColumns>(o, i, column);
+  for (; i + 2 <= m; i += 2) Tile<2, kColumns>(o, i, column);
   for (; i < m; ++i) Tile<1, kColumns>(o, i, column);
 }
 

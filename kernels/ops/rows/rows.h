@@ -29,6 +29,9 @@ void SubtractRow(float* rows, int count, int dim, const float* centre);
 // int8 dot product, exact. n a multiple of 16.
 int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 
+// out[i] = ToInt8(x[i], inverse) of math.h. n a multiple of 16.
+void ToInt8Row(const float* x, int n, float inverse, int8_t* out);
+
 // out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and
 // converted once for up to four queries.
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
@@ -53,6 +56,7 @@ void Rotate(float* rows, int count, int dim, const float* signs);
 void MeanRow(const float* rows, int count, int dim, float* out);
 void SubtractRow(float* rows, int count, int dim, const float* centre);
 int32_t Dot8(const int8_t* a, const int8_t* b, int n);
+void ToInt8Row(const float* x, int n, float inverse, int8_t* out);
 void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
              int64_t stride);
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,

@@ -285,6 +285,17 @@ void SubtractRowImpl(float* rows, int count, int dim, const float* centre) {
 
 int32_t Dot8Impl(const int8_t* a, const int8_t* b, int n) { return Dot8Inline(a, b, n); }
 
+void ToInt8RowImpl(const float* x, int n, float inverse, int8_t* out) {
+  const DF d;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<int8_t, DF> d8;
+  const VF scale = hn::Set(d, inverse), half = hn::Set(d, 0.5f);
+  for (size_t i = 0; i < static_cast<size_t>(n); i += kN) {
+    const VF v = hn::Mul(hn::LoadU(d, x + i), scale);
+    hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, hn::Add(v, hn::CopySign(half, v)))), d8, out + i);
+  }
+}
+
 }  // namespace seine::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -302,6 +313,7 @@ HWY_EXPORT(RotateImpl);
 HWY_EXPORT(MeanRowImpl);
 HWY_EXPORT(SubtractRowImpl);
 HWY_EXPORT(Dot8Impl);
+HWY_EXPORT(ToInt8RowImpl);
 
 void ToFloat(const ConstRows& rows, int count, int dim, float* out) {
   if (ScalarForced()) return scalar::ToFloat(rows, count, dim, out);
@@ -348,6 +360,10 @@ void SubtractRow(float* rows, int count, int dim, const float* centre) {
 int32_t Dot8(const int8_t* a, const int8_t* b, int n) {
   if (ScalarForced()) return scalar::Dot8(a, b, n);
   return HWY_DYNAMIC_DISPATCH(Dot8Impl)(a, b, n);
+}
+void ToInt8Row(const float* x, int n, float inverse, int8_t* out) {
+  if (ScalarForced()) return scalar::ToInt8Row(x, n, inverse, out);
+  HWY_DYNAMIC_DISPATCH(ToInt8RowImpl)(x, n, inverse, out);
 }
 
 }  // namespace seine::cpu

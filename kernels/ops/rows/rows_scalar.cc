@@ -73,6 +73,10 @@ void SubtractRow(float* rows, int count, int dim, const float* centre) {
   }
 }
 
+void ToInt8Row(const float* x, int n, float inverse, int8_t* out) {
+  for (int i = 0; i < n; ++i) out[i] = ToInt8(x[i], inverse);
+}
+
 int32_t Dot8(const int8_t* a, const int8_t* b, int n) {
   int32_t sum = 0;
   for (int i = 0; i < n; ++i) sum += a[i] * b[i];

@@ -6,17 +6,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "kernels/codecs/codec_util.h"
-#include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
 #include "kernels/ops/mass/zone_mass.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/collision.h"
-#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/scan/recall_cut.h"
 #include "kernels/ops/scan/scan.h"
+#include "kernels/ops/scan/scan_group.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 
@@ -26,24 +25,6 @@ namespace {
 constexpr int64_t kShortZone = 32768;         // keys: the scores of one query still fit the second cache
 constexpr int kSlack = 16;                    // ScanAbove writes whole vectors
 constexpr int64_t kSegmentsBetweenLooks = 8;  // at the caller's token
-
-ScanArgs ArgsFor(const SearchTask& task, const QueryWork& work, bool collision, int64_t segment) {
-  ScanArgs a;
-  a.planes = task.segments[segment];
-  a.layout = &task.codec->layout();
-  a.query = &work.prepared;
-  a.tiers = collision ? work.tiers.data() : nullptr;
-  a.shared_base = work.shared_base;
-  const int64_t first = segment * task.segment_keys;
-  a.end = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first));
-  if (first + a.end < task.num_keys) {
-    a.next = &task.segments[segment + 1];
-    a.next_keys = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first - a.end));
-  }
-  return a;
-}
-
-int64_t NumSegments(const SearchTask& task) { return (task.num_keys + task.segment_keys - 1) / task.segment_keys; }
 
 void Reserve(Candidates* c, size_t size, int coarse_bytes) {
   if (c->index.size() >= size && c->rows.size() >= size * coarse_bytes) return;  // rows: another codec may have used it
@@ -68,41 +49,6 @@ float Threshold(const std::vector<float>& sample, double share, int loosen, std:
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
 
-// A sampled window lies where no hardware prefetcher looks: ask for it while those before are scored.
-void FetchWindow(const SearchTask& task, int64_t key) {
-  const CodeLayout& layout = task.codec->layout();
-  const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
-  const int64_t at = key % task.segment_keys;
-  const uint8_t* coarse = planes.coarse + at * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
-  PrefetchFar(planes.factor + at);
-  if (planes.centre == nullptr) return;
-  for (int b = 0; b < layout.head_dim; b += 64)
-    PrefetchFar(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
-}
-
-// Scores of the sampled windows' keys, and the windows' bases.
-void SampleScores(const SearchTask& task, bool collision, const QueryWork& work, std::vector<float>* sample,
-                  std::vector<float>* bases) {
-  const SampleShape shape = SampleOf(task.num_keys);
-  constexpr uint32_t kAhead = 8;  // windows in flight
-  const auto fetch = [&](uint32_t i) {
-    if (i < shape.count) FetchWindow(task, int64_t{SampledWindow(shape, i)} * kWindowTokens);
-  };
-  sample->resize(static_cast<size_t>(shape.count) * kWindowTokens);
-  bases->resize(shape.count);
-  for (uint32_t i = 0; i < kAhead; ++i) fetch(i);
-  for (uint32_t i = 0; i < shape.count; ++i) {
-    const int64_t key = int64_t{SampledWindow(shape, i)} * kWindowTokens;
-    fetch(i + kAhead);
-    ScanArgs a = ArgsFor(task, work, collision, key / task.segment_keys);
-    a.begin = static_cast<int>(key % task.segment_keys);
-    a.end = a.begin + kWindowTokens;
-    a.next_keys = 0;
-    ScanScores(a, sample->data() + static_cast<size_t>(i) * kWindowTokens, bases->data() + i);
-  }
-}
-
 // Leaves the sample of zone_mass.h to work->sample, from where all scores of its windows lie.
 template <typename Scores>
 void KeepSample(const SearchTask& task, Scores scores_of_window, QueryWork* work) {
@@ -113,89 +59,9 @@ void KeepSample(const SearchTask& task, Scores scores_of_window, QueryWork* work
   }
 }
 
-// Mean factor of the first keys of the sampled windows: the scale of a typical key.
-float MeanFactor(const SearchTask& task) {
-  const SampleShape shape = SampleOf(task.num_keys);
-  float lanes[kFactorKeys] = {0};
-  for (uint32_t i = 0; i < shape.count; ++i) {
-    const int64_t first = int64_t{SampledWindow(shape, i)} * kWindowTokens;
-    const ConstCodePlanes& planes = task.segments[first / task.segment_keys];
-    const int64_t key = first % task.segment_keys;
-    const uint32_t base = planes.factor_base[key / kWindowTokens];
-    for (int j = 0; j < kFactorKeys; ++j) lanes[j] = lanes[j] + DecodeFactor(planes.factor[key + j], base);
-  }
-  return TreeOf(lanes) / static_cast<float>(shape.count * kFactorKeys);
-}
-
-// recall_target.h, of one query from the scores of its sample.
-ScoreSpread SpreadOfSample(const SearchTask& task, const QueryWork& work, float mean_factor,
-                           const std::vector<float>& sample) {
-  double sums[kMomentLanes] = {0}, squares[kMomentLanes] = {0};
-  for (size_t first = 0; first < sample.size(); first += kMomentLanes) {
-    const size_t count = std::min<size_t>(kMomentLanes, sample.size() - first);
-    for (size_t i = 0; i < count; ++i) {
-      const double score = static_cast<double>(sample[first + i]);
-      sums[i] = sums[i] + score;
-      squares[i] = squares[i] + score * score;
-    }
-  }
-  for (int half = kMomentLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) {
-      sums[i] = sums[i] + sums[i + half];
-      squares[i] = squares[i] + squares[i + half];
-    }
-  }
-  return SpreadOf(task.codec->CoarseNoise(work.prepared) * mean_factor, sums[0], squares[0],
-                  static_cast<double>(sample.size()));
-}
-
-// The score that the `target` asks for, given the best k of scores[n].
-float CutOf(const ScoreSpread& spread, const float* scores, size_t n, size_t k, double target,
-            std::vector<float>* scratch) {
-  std::vector<uint32_t> places;
-  SelectLargest(scores, n, std::min(k, n), scratch, &places);
-  std::vector<float> best(places.size());
-  for (size_t i = 0; i < places.size(); ++i) best[i] = scores[places[i]];
-  std::sort(best.begin(), best.end(), std::greater<>());
-  float x[kTargetPlaces];
-  for (int i = 0; i < kTargetPlaces; ++i) {
-    x[i] = TrueScore(spread, best[TargetPlace(i, static_cast<uint32_t>(best.size()))]);
-  }
-  return TargetCut(spread.noise, x, static_cast<float>(target), [](auto term) {
-    float lanes[kTargetPlaces];
-    for (int i = 0; i < kTargetPlaces; ++i) lanes[i] = term(i);
-    return TreeOf(lanes);
-  });
-}
-
-size_t MostCandidates(const SearchTask& task, size_t wanted) {
-  return std::max(wanted, static_cast<size_t>(kMostCandidates * static_cast<double>(task.num_keys)));
-}
-
-// The same from the sample alone, as the share of the zone to look through: the sample's best stand for the zone's,
-// which lie above them.
-double SampledShare(const SearchTask& task, const SearchParams& params, size_t wanted, const ScoreSpread& spread,
-                    const std::vector<float>& sample, std::vector<float>* scratch) {
-  const size_t n = sample.size();
-  const size_t best = SampledBest(params.top_k, task.num_keys, static_cast<uint32_t>(n));
-  const float cut = CutOf(spread, sample.data(), n, best, params.recall_target, scratch);
-  const double keys = static_cast<double>(task.num_keys);
-  return std::clamp(static_cast<double>(CountAbove(sample.data(), n, cut)) / static_cast<double>(n),
-                    static_cast<double>(wanted) / keys, static_cast<double>(MostCandidates(task, wanted)) / keys);
-}
-
-void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
-  const int64_t start = NowNs();
+// What is left of a short zone's query once all its scores are known.
+void ChooseShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work) {
   const bool collision = params.coarse == Coarse::kCollision;
-  work->scores.resize(task.num_keys);
-  work->bases.resize(task.num_keys / kWindowTokens);
-  for (int64_t s = 0; s < NumSegments(task); ++s) {
-    const int64_t first = s * task.segment_keys;
-    ScanScores(ArgsFor(task, *work, collision, s), work->scores.data() + first,
-               work->bases.data() + first / kWindowTokens);
-  }
-  const int64_t scanned = NowNs();
-  stats->scan_ns += scanned - start;
   if (params.recall_target > 0) {
     const SampleShape shape = SampleOf(task.num_keys);
     std::vector<float> sample;
@@ -213,7 +79,6 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
     wanted = std::min(wanted, CountAbove(work->scores.data(), work->scores.size(), kLeastCollision / 2));
   }
   SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
-  stats->candidates += static_cast<int64_t>(work->chosen.size());
   if (!collision && NeedsZoneMass(params)) {
     const SampleShape shape = SampleOf(task.num_keys);
     KeepSample(
@@ -223,6 +88,34 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
   }
   FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
   std::iota(work->chosen.begin(), work->chosen.end(), 0u);
+}
+
+void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
+  const int64_t start = NowNs();
+  const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
+  for (int g = 0; g < task.group; ++g) {
+    work[g].scores.resize(task.num_keys);
+    work[g].bases.resize(task.num_keys / kWindowTokens);
+  }
+  for (int64_t s = 0; s < NumSegments(task); ++s) {
+    const int64_t first = s * task.segment_keys;
+    for (int p = 0; p < passes.count; ++p) {
+      float *scores[kMostFused], *bases[kMostFused];
+      for (int q = 0; q < passes.pass[p].count; ++q) {
+        QueryWork& w = work[passes.pass[p].members[q]];
+        scores[q] = w.scores.data() + first;
+        bases[q] = w.bases.data() + first / kWindowTokens;
+      }
+      ScanScores(ArgsFor(task, work, passes, p, params.coarse == Coarse::kCollision, s), scores, bases);
+    }
+  }
+  const int64_t scanned = NowNs();
+  stats->scan_ns += scanned - start;
+  stats->scanned_keys += task.num_keys * task.group;
+  for (int g = 0; g < task.group; ++g) {
+    ChooseShort(task, params, wanted, &work[g]);
+    stats->candidates += static_cast<int64_t>(work[g].chosen.size());
+  }
   stats->select_ns += NowNs() - scanned;
 }
 
@@ -251,9 +144,11 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
   int64_t start = NowNs();
   const float mean_factor = by_target ? MeanFactor(task) : 0.0f;
   std::vector<OpenQuery> queries(task.group);
+  std::vector<float>* samples[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) samples[g] = &queries[g].sample;
+  SampleScores(task, collision, work, samples);
   for (int g = 0; g < task.group; ++g) {
     OpenQuery& o = queries[g];
-    SampleScores(task, collision, work[g], &o.sample, &work[g].sample_bases);
     if (!collision && NeedsZoneMass(params)) {
       KeepSample(
           task, [&](uint32_t i) { return o.sample.data() + size_t{i} * kWindowTokens; }, &work[g]);
@@ -274,17 +169,20 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
     }
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
-    for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every query of the group
+    const ScanPasses passes = PassesOf(task.group, [&](int g) { return queries[g].open; });
+    for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every pass
       if (s % kSegmentsBetweenLooks == 0 && StopRequested()) return;
-      int pass = 0;
-      for (int g = 0; g < task.group; ++g) {
-        if (!queries[g].open) continue;
-        QueryWork& w = work[g];
-        Reserve(&w.found, w.found.size + task.segment_keys + kSlack, row_bytes);
-        ScanArgs a = ArgsFor(task, w, collision, s);
-        a.pass = pass++;
-        a.passes = static_cast<int>(open);
-        ScanAbove(a, queries[g].threshold, static_cast<uint32_t>(s * task.segment_keys), &w.found);
+      for (int p = 0; p < passes.count; ++p) {
+        float thresholds[kMostFused];
+        Candidates* found[kMostFused];
+        for (int q = 0; q < passes.pass[p].count; ++q) {
+          const int g = passes.pass[p].members[q];
+          thresholds[q] = queries[g].threshold;
+          found[q] = &work[g].found;
+          Reserve(found[q], found[q]->size + task.segment_keys + kSlack, row_bytes);
+        }
+        ScanAbove(ArgsFor(task, work, passes, p, collision, s), thresholds,
+                  static_cast<uint32_t>(s * task.segment_keys), found);
       }
     }
     stats->scanned_keys += task.num_keys * open;
@@ -353,9 +251,11 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   const bool collision = params.coarse == Coarse::kCollision;
   const CodeLayout& layout = task.codec->layout();
   const int64_t start = NowNs();
+  PreparedQuery* prepared[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) prepared[g] = &work[g].prepared;
+  task.codec->PrepareQueries(task.queries, task.group, prepared);
   for (int g = 0; g < task.group; ++g) {
     QueryWork& w = work[g];
-    task.codec->PrepareQuery(task.queries + static_cast<size_t>(g) * layout.head_dim, &w.prepared);
     w.shared_base = 0;
     if (task.shared_centre != nullptr && w.prepared.coarse_step > 0) {
       const int32_t dot = Dot8(task.shared_centre->values.data(), w.prepared.query8.data(), layout.head_dim);
@@ -371,15 +271,16 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   if (task.num_keys > kShortZone) {
     ScanLong(task, params, wanted, work, stats);
   } else {
-    for (int g = 0; g < task.group; ++g) ScanShort(task, params, wanted, &work[g], stats);
-    stats->scanned_keys += task.num_keys * task.group;
+    ScanShort(task, params, wanted, work, stats);
   }
   if (!collision || !NeedsZoneMass(params)) return;
-  for (int g = 0; g < task.group; ++g) {  // tiers are no logits: the sample is scored a second time
-    std::vector<float> scores;
-    SampleScores(task, false, work[g], &scores, &work[g].sample_bases);
+  std::vector<float> scores[kMaxGroup];  // tiers are no logits: the sample is scored a second time
+  std::vector<float>* samples[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) samples[g] = &scores[g];
+  SampleScores(task, false, work, samples);
+  for (int g = 0; g < task.group; ++g) {
     KeepSample(
-        task, [&](uint32_t i) { return scores.data() + size_t{i} * kWindowTokens; }, &work[g]);
+        task, [&](uint32_t i) { return scores[g].data() + size_t{i} * kWindowTokens; }, &work[g]);
   }
 }
 

@@ -11,25 +11,35 @@
 
 namespace seine::cpu {
 
-// Coarse scan of keys [begin, end) of one segment, both multiples of 64. Scores are in units of coarse_step:
+// Queries that one pass over the codes serves: those of a group, or four of a larger one. More would leave no registers
+// for their sums.
+inline constexpr int kMostFused = 4;
+
+struct ScanQuery {
+  const PreparedQuery* prepared = nullptr;
+  const uint8_t* tiers = nullptr;  // [coarse_bytes][256] of a collision scan, else nullptr; for all queries or none
+  float shared_base = 0;           // base where no centre is stored a window
+};
+
+// Coarse scan of keys [begin, end) of one segment, both multiples of 64, for `count` queries at once. A query's scores
+// are in units of its coarse_step:
 //   sign_ip:   base(window) + factor * (sum of table entries - bias), base = <q, centre> / coarse_step
-//   collision: sum of tier weights (tiers [coarse_bytes][256] given)
+//   collision: sum of tier weights
 struct ScanArgs {
   ConstCodePlanes planes;
   const CodeLayout* layout = nullptr;
-  const PreparedQuery* query = nullptr;
-  const uint8_t* tiers = nullptr;
-  float shared_base = 0;  // base where no centre is stored a window
+  ScanQuery queries[kMostFused];
+  int count = 1;
   int begin = 0, end = 0;
   const ConstCodePlanes* next = nullptr;  // what is scanned after this from its first key on, to be fetched ahead
   int next_keys = 0;
-  int pass = 0, passes = 1;  // which of the scans of these same keys, by several queries, one right after another
+  int pass = 0, passes = 1;  // which of the scans of these same keys, by other queries, one right after another
 };
-// Every score: scores[end - begin], bases[(end - begin) / 64].
-void ScanScores(const ScanArgs& args, float* scores, float* bases);
-// Scores at or above `threshold` only: appended to `out` with index first_index + key. Room for end - begin + 16 more
-// must be there.
-void ScanAbove(const ScanArgs& args, float threshold, uint32_t first_index, Candidates* out);
+// Every score: scores[query][end - begin], bases[query][(end - begin) / 64].
+void ScanScores(const ScanArgs& args, float* const* scores, float* const* bases);
+// Scores at or above a query's threshold only: appended to out[query] with index first_index + key. Room for
+// end - begin + 16 more must be there.
+void ScanAbove(const ScanArgs& args, const float* thresholds, uint32_t first_index, Candidates* const* out);
 
 // The coarse bytes of one key, gathered from its tile. row[coarse_bytes].
 inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint8_t* row) {
@@ -46,8 +56,11 @@ inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint
 void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
                 uint32_t* counts);
 
-// The plain twins of a window's sums, which every target equals bit for bit.
+// The plain twins, which every target equals bit for bit.
 namespace scalar {
+
+void ScanScores(const ScanArgs& args, float* const* scores, float* const* bases);
+void ScanAbove(const ScanArgs& args, const float* thresholds, uint32_t first_index, Candidates* const* out);
 
 // Raw sums of one window's 64 keys: nibble tables less the bias (sign_ip) or tier weights (collision).
 void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, int32_t* sums);

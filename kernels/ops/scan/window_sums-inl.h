@@ -14,11 +14,14 @@
 #endif
 
 #include <bit>
+#include <cstring>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/products-inl.h"
+#include "kernels/cpu/simd-inl.h"
 #include "kernels/math.h"
 #include "kernels/ops/rows/dot8-inl.h"
+#include "kernels/ops/scan/keys_ahead.h"
 #include "kernels/ops/scan/scan.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,17 +34,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D8 = hn::CappedTag<uint8_t, 64>;
 using V8 = hn::Vec<D8>;
 inline constexpr size_t kLanes128 = HWY_MAX_BYTES >= 64 ? 4 : HWY_MAX_BYTES / 16;  // 128-bit lanes, one tile each
-
-// Coarse codes of two later windows, asked for line by line while a window is summed. In a burst the requests would
-// take every buffer that the window's own lines come through.
-struct LaterWindows {
-  const uint8_t* near;  // into the first cache
-  const uint8_t* far;   // into the second
-  HWY_INLINE void Fetch(size_t offset) const {
-    Prefetch(near + offset);
-    PrefetchFar(far + offset);
-  }
-};
 
 // One 128-bit lane from each of kLanes128 tiles.
 HWY_INLINE V8 LoadLanes(const uint8_t* p, size_t tile_bytes) {
@@ -79,39 +71,77 @@ HWY_INLINE void TurnTiles(const uint8_t* tiles, size_t tile_bytes, V8* out) {
   out[3] = hn::BitCast(d, hn::InterleaveUpper(d64, hn::BitCast(d64, hi01), hn::BitCast(d64, hi23)));
 }
 
+struct WindowScores {
+  F16 tile0, tile1, tile2, tile3;
+};
+
+HWY_INLINE void StoreScores(const WindowScores& s, float* to) {
+  Store16(s.tile0, to);
+  Store16(s.tile1, to + 16);
+  Store16(s.tile2, to + 32);
+  Store16(s.tile3, to + 48);
+}
+
 #if HWY_TARGET == HWY_AVX3_DL
 
-// kGroups: coarse_bytes / 4 if known at compile time, so that the tables stay in registers; else 0.
-template <int kGroups>
-HWY_INLINE void SumNibblesOf(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
-                             int32_t* sums) {
-  const int groups = kGroups > 0 ? kGroups : coarse_bytes / 4;
+// What a tile's 16 keys add up to for each of kQ queries.
+template <int kQ>
+struct TileSums {
+  __m512i of[kQ];
+  HWY_INLINE F16 At(int q) const {
+    F16 sums;
+    sums.v[0].raw = _mm512_cvtepi32_ps(of[q]);
+    return sums;
+  }
+};
+template <int kQ>
+struct WindowSums {
+  TileSums<kQ> tile0, tile1, tile2, tile3;  // members, so that each is a register
+};
+
+template <int kQ>
+struct ByteTables {
+  __m512i lo[kQ], hi[kQ];  // of the low and of the high nibbles of four bytes
+};
+
+// Adds four bytes of a tile. Nibbles are extracted once for all queries. Sixteen sums of four queries and their tables
+// fill the registers; GCC puts additions off and spills, unless each is pinned.
+template <int kQ>
+HWY_INLINE void AddBytes(const uint8_t* line, const ByteTables<kQ>& tables, TileSums<kQ>* sums) {
   const __m512i low = _mm512_set1_epi8(15), position = _mm512_set1_epi32(0x30201000), ones = _mm512_set1_epi8(1);
-  const __m512i start = _mm512_set1_epi32(-2 * kTableBias * 4 * groups);
-  __m512i kept[2 * kGroups + 1];
-  for (int i = 0; i < 2 * kGroups; ++i) kept[i] = _mm512_loadu_si512(tables + i * 64);
-  const auto table = [&](int i) HWY_ATTR { return kGroups > 0 ? kept[i] : _mm512_loadu_si512(tables + i * 64); };
-  for (size_t t = 0, line = 0; t < 4; ++t) {
-    __m512i sum = start;
-    for (int g = 0; g < groups; ++g, line += 64) {
-      later.Fetch(line);
-      __m512i v = _mm512_loadu_si512(coarse + line);
-      asm("" : "+v"(v));  // GCC loads it a second time for the shift otherwise, and loads are what is scarce
-      const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
-      const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
-      const __m512i both =
-          _mm512_add_epi8(_mm512_permutexvar_epi8(lo, table(2 * g)), _mm512_permutexvar_epi8(hi, table(2 * g + 1)));
-      sum = _mm512_dpbusd_epi32(sum, both, ones);
-    }
-    _mm512_store_si512(sums + t * 16, sum);
+  __m512i v = _mm512_loadu_si512(line);
+  asm("" : "+v"(v));  // GCC loads it a second time for the shift otherwise, and loads are what is scarce
+  const __m512i lo = _mm512_ternarylogic_epi32(v, low, position, 0xEA);  // (v & low) | position
+  const __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, position, 0xEA);
+  for (int q = 0; q < kQ; ++q) {
+    const __m512i both =
+        _mm512_add_epi8(_mm512_permutexvar_epi8(lo, tables.lo[q]), _mm512_permutexvar_epi8(hi, tables.hi[q]));
+    sums->of[q] = _mm512_dpbusd_epi32(sums->of[q], both, ones);
+    asm("" : "+v"(sums->of[q]));
   }
 }
 
-HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
-                           int32_t* sums) {
-  if (coarse_bytes == 16) return SumNibblesOf<4>(coarse, coarse_bytes, tables, later, sums);
-  if (coarse_bytes == 8) return SumNibblesOf<2>(coarse, coarse_bytes, tables, later, sums);
-  SumNibblesOf<0>(coarse, coarse_bytes, tables, later, sums);
+// kGroups: coarse_bytes / 4 if known at compile time, else 0.
+template <int kQ, int kGroups>
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* const (&tables)[kQ],
+                           LaterWindows later, WindowSums<kQ>* out) {
+  const size_t groups = kGroups > 0 ? kGroups : coarse_bytes / 4, tile = groups * 64;
+  const __m512i start = _mm512_set1_epi32(-2 * kTableBias * 4 * static_cast<int>(groups));
+  WindowSums<kQ> sums;
+  for (int q = 0; q < kQ; ++q) sums.tile0.of[q] = sums.tile1.of[q] = sums.tile2.of[q] = sums.tile3.of[q] = start;
+  for (size_t g = 0; g < groups; ++g, coarse += 64) {
+    ByteTables<kQ> t;
+    for (int q = 0; q < kQ; ++q) {
+      t.lo[q] = _mm512_loadu_si512(tables[q] + g * 128);
+      t.hi[q] = _mm512_loadu_si512(tables[q] + g * 128 + 64);
+    }
+    for (size_t line = g * 64; line < 4 * tile; line += tile) later.Fetch(line);
+    AddBytes(coarse, t, &sums.tile0);
+    AddBytes(coarse + tile, t, &sums.tile1);
+    AddBytes(coarse + 2 * tile, t, &sums.tile2);
+    AddBytes(coarse + 3 * tile, t, &sums.tile3);
+  }
+  *out = sums;
 }
 
 // Appends the keys of a window's mask, counted from the stride's first key, to `keys`; room for 64.
@@ -129,43 +159,51 @@ HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
   return count;
 }
 
-// <centre, query> of `rows` centres, four at a time so that their lanes are summed together: unsigned times signed, so
-// a centre is shifted by 128 and the shift taken back.
-HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, int rows, int32_t* dots) {
+// dots[q][row] = <centre, query> of `rows` centres, four at a time so that their lanes are summed together: unsigned
+// times signed, so a centre is shifted by 128 and the shift taken back.
+template <int kQ>
+HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* const (&queries)[kQ], int dim, int rows,
+                           int32_t (*dots)[kStrideWindows]) {
   int row = 0;
   if (dim % 64 == 0) {
     const __m512i shift = _mm512_set1_epi8(-128);
-    __m512i shifted = _mm512_setzero_si512();
-    for (int i = 0; i < dim; i += 64) shifted = _mm512_dpbusd_epi32(shifted, shift, _mm512_loadu_si512(query + i));
-    const __m128i taken = _mm_set1_epi32(_mm512_reduce_add_epi32(shifted));  // 128 * sum of q
-    for (; row + 4 <= rows; row += 4, centres += 4 * static_cast<size_t>(dim)) {
-      __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+    __m128i taken[kQ];  // 128 times the sum of a query
+    for (int q = 0; q < kQ; ++q) {
+      __m512i shifted = _mm512_setzero_si512();
       for (int i = 0; i < dim; i += 64) {
-        const __m512i q = _mm512_loadu_si512(query + i);
+        shifted = _mm512_dpbusd_epi32(shifted, shift, _mm512_loadu_si512(queries[q] + i));
+      }
+      taken[q] = _mm_set1_epi32(_mm512_reduce_add_epi32(shifted));
+    }
+    for (; row + 4 <= rows; row += 4, centres += 4 * static_cast<size_t>(dim)) {
+      __m512i sum[kQ][4];
+      for (int q = 0; q < kQ; ++q) {
+        for (int r = 0; r < 4; ++r) sum[q][r] = _mm512_setzero_si512();
+      }
+      for (int i = 0; i < dim; i += 64) {
         for (int r = 0; r < 4; ++r) {
-          const __m512i c = _mm512_loadu_si512(centres + static_cast<size_t>(r) * dim + i);
-          sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_xor_si512(c, shift), q);
+          const __m512i c = _mm512_xor_si512(_mm512_loadu_si512(centres + static_cast<size_t>(r) * dim + i), shift);
+          for (int q = 0; q < kQ; ++q) {
+            sum[q][r] = _mm512_dpbusd_epi32(sum[q][r], c, _mm512_loadu_si512(queries[q] + i));
+            asm("" : "+v"(sum[q][r]));
+          }
         }
       }
-      const __m512i low =
-          _mm512_add_epi32(_mm512_unpacklo_epi32(sum[0], sum[1]), _mm512_unpackhi_epi32(sum[0], sum[1]));
-      const __m512i high =
-          _mm512_add_epi32(_mm512_unpacklo_epi32(sum[2], sum[3]), _mm512_unpackhi_epi32(sum[2], sum[3]));
-      const __m512i four =
-          _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));  // rows 0 to 3 a lane
-      const __m256i two = _mm256_add_epi32(_mm512_castsi512_si256(four), _mm512_extracti64x4_epi64(four, 1));
-      const __m128i one = _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(dots + row), _mm_sub_epi32(one, taken));
+      for (int q = 0; q < kQ; ++q) {
+        const __m128i four = _mm_sub_epi32(SumsOf4(sum[q]), taken[q]);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(dots[q] + row), four);
+      }
     }
   }
-  for (; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
+  for (; row < rows; ++row, centres += dim) {
+    for (int q = 0; q < kQ; ++q) dots[q][row] = Dot8Inline(centres, queries[q], dim);
+  }
 }
 
-HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, LaterWindows later,
-                         int32_t* sums) {
+template <int kQ>
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int q, WindowSums<kQ>* sums) {
   __m512i sum = _mm512_setzero_si512();
   for (int g = 0; g < coarse_bytes / 4; ++g) {
-    for (int t = 0; t < 4; ++t) later.Fetch(g * 256 + t * 64);
     V8 v[4];
     TurnTiles(coarse + g * 64, static_cast<size_t>(kTileTokens) * coarse_bytes, v);
     for (int p = 0; p < 4; ++p) {
@@ -177,46 +215,72 @@ HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t*
       sum = _mm512_add_epi8(sum, _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), below, above));  // at most 6 * 32
     }
   }
-  alignas(64) uint8_t bytes[64];
-  _mm512_store_si512(bytes, sum);
-  for (int i = 0; i < 64; ++i) sums[i] = bytes[i];
+  sums->tile0.of[q] = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(sum));
+  sums->tile1.of[q] = _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(sum, 1));
+  sums->tile2.of[q] = _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(sum, 2));
+  sums->tile3.of[q] = _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(sum, 3));
 }
 
 #else
 
-HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* tables, LaterWindows later,
-                           int32_t* sums) {
+// What a tile's 16 keys add up to for each of kQ queries, `bias` too much.
+template <int kQ>
+struct TileSums {
+  alignas(32) uint16_t of[kQ][kTileTokens];
+  int32_t bias;
+  HWY_INLINE F16 At(int q) const {
+    const hn::Rebind<int32_t, DF> d32;
+    const hn::Rebind<uint16_t, DF> d16;
+    return Map([&](size_t i) HWY_ATTR {
+      const auto sum = hn::PromoteTo(d32, hn::LoadU(d16, of[q] + i * kN));
+      return hn::ConvertTo(DF(), hn::Sub(sum, hn::Set(d32, bias)));
+    });
+  }
+};
+template <int kQ>
+struct WindowSums {
+  TileSums<kQ> tile0, tile1, tile2, tile3;
+  TileSums<kQ>* tile(size_t t) { return &tile0 + t; }
+};
+
+// Two sums a 16-bit lane: `all` adds whole lanes up, `odd` their upper bytes, which are taken from `all` at last; what
+// overflows a lane is upper bytes.
+template <int kQ, int kGroups>
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* const (&tables)[kQ],
+                           LaterWindows later, WindowSums<kQ>* sums) {
   const D8 d;
   const hn::Repartition<uint16_t, D8> d16;
   const V8 low = hn::Set(d, uint8_t{15});
-  const auto even_mask = hn::Set(d16, uint16_t{255});
   const size_t tile_bytes = static_cast<size_t>(kTileTokens) * coarse_bytes;
+  for (size_t t = 0; t < 4; ++t) sums->tile(t)->bias = 2 * kTableBias * coarse_bytes;
   for (size_t t = 0; t < 4; t += kLanes128) {
-    auto even = hn::Zero(d16), odd = hn::Zero(d16);
+    hn::Vec<decltype(d16)> all[kQ], odd[kQ];
+    for (int q = 0; q < kQ; ++q) all[q] = odd[q] = hn::Zero(d16);
     for (int g = 0; g < coarse_bytes / 4; ++g) {
       for (size_t l = 0; l < kLanes128; ++l) later.Fetch((t + l) * tile_bytes + g * 64);
       V8 v[4];
       TurnTiles(coarse + t * tile_bytes + g * 64, tile_bytes, v);
       for (int p = 0; p < 4; ++p) {
-        const V8 table_lo = hn::LoadDup128(d, tables + g * 128 + p * 16);
-        const V8 table_hi = hn::LoadDup128(d, tables + g * 128 + 64 + p * 16);
+        const V8 lo = hn::And(v[p], low);
         const V8 hi = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v[p]))), low);
-        const V8 both = hn::Add(hn::TableLookupBytes(table_lo, hn::And(v[p], low)), hn::TableLookupBytes(table_hi, hi));
-        even = hn::Add(even, hn::And(hn::BitCast(d16, both), even_mask));
-        odd = hn::Add(odd, hn::ShiftRight<8>(hn::BitCast(d16, both)));
+        for (int q = 0; q < kQ; ++q) {
+          const uint8_t* table = tables[q] + g * 128 + p * 16;
+          const V8 both = hn::Add(hn::TableLookupBytes(hn::LoadDup128(d, table), lo),
+                                  hn::TableLookupBytes(hn::LoadDup128(d, table + 64), hi));
+          all[q] = hn::Add(all[q], hn::BitCast(d16, both));
+          odd[q] = hn::Add(odd[q], hn::ShiftRight<8>(hn::BitCast(d16, both)));
+        }
       }
     }
-    // A lane holds one tile: its first 8 keys interleave in the lower half, the others in the upper.
-    alignas(64) uint16_t halves[2][32];
-    hn::Store(hn::InterleaveLower(d16, even, odd), d16, halves[0]);
-    hn::Store(hn::InterleaveUpper(d16, even, odd), d16, halves[1]);
-    const hn::CappedTag<int32_t, 8> d32;
-    const hn::Rebind<uint16_t, decltype(d32)> d32_16;
-    const auto bias = hn::Set(d32, 2 * kTableBias * coarse_bytes);
-    for (size_t l = 0; l < kLanes128; ++l) {
-      for (size_t i = 0; i < 16; i += hn::Lanes(d32)) {
-        const auto sum = hn::PromoteTo(d32, hn::LoadU(d32_16, halves[i / 8] + l * 8 + i % 8));
-        hn::StoreU(hn::Sub(sum, bias), d32, sums + (t + l) * 16 + i);
+    for (int q = 0; q < kQ; ++q) {
+      // A lane holds one tile: its first 8 keys interleave in the lower half, the others in the upper.
+      const auto even = hn::Sub(all[q], hn::ShiftLeft<8>(odd[q]));
+      alignas(64) uint16_t halves[2][32];
+      hn::Store(hn::InterleaveLower(d16, even, odd[q]), d16, halves[0]);
+      hn::Store(hn::InterleaveUpper(d16, even, odd[q]), d16, halves[1]);
+      for (size_t l = 0; l < kLanes128; ++l) {
+        memcpy(sums->tile(t + l)->of[q], halves[0] + l * 8, 16);
+        memcpy(sums->tile(t + l)->of[q] + 8, halves[1] + l * 8, 16);
       }
     }
   }
@@ -228,14 +292,22 @@ HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
   return count;
 }
 
-HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* query, int dim, int rows, int32_t* dots) {
-  for (int row = 0; row < rows; ++row, centres += dim) dots[row] = Dot8Inline(centres, query, dim);
+template <int kQ>
+HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* const (&queries)[kQ], int dim, int rows,
+                           int32_t (*dots)[kStrideWindows]) {
+  for (int row = 0; row < rows; ++row, centres += dim) {
+    for (int q = 0; q < kQ; ++q) dots[q][row] = Dot8Inline(centres, queries[q], dim);
+  }
 }
 
-HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, LaterWindows later,
-                         int32_t* sums) {
-  for (int b = 0; b < kWindowTokens * coarse_bytes; b += 64) later.Fetch(b);
-  scalar::SumTiers(coarse, coarse_bytes, tiers, sums);
+template <int kQ>
+HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int q, WindowSums<kQ>* sums) {
+  int32_t whole[kWindowTokens];
+  scalar::SumTiers(coarse, coarse_bytes, tiers, whole);
+  for (int i = 0; i < kWindowTokens; ++i) {
+    sums->tile(i / kTileTokens)->of[q][i % kTileTokens] = static_cast<uint16_t>(whole[i]);
+    sums->tile(i / kTileTokens)->bias = 0;
+  }
 }
 
 #endif

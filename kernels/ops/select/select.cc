@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kFew = 8;      // scores that are simply sorted out
 constexpr size_t kShrink = 8;   // scores are gathered anew where only one in so many is left between the bounds
 constexpr int kMaxPasses = 24;  // counting passes; enough but for scores that span many orders of magnitude
-constexpr size_t kSampled = 8192, kSample = 256;  // scores that a sample of them is worth taking for, and its size
+constexpr size_t kListed = 2048, kListSample = 512;  // scores of which the best are listed by a sample, and its size
+constexpr size_t kSampled = 8192, kSample = 256;     // scores that a sample of them is worth taking for, and its size
 
 Cut CutOf(float* values, size_t n, size_t m) {
   std::nth_element(values, values + (m - 1), values + n, std::greater<float>());
@@ -100,6 +101,34 @@ Cut FindCut(const float* scores, size_t n, size_t m, std::vector<float>* scratch
   return CutOf(scratch->data(), n, m);
 }
 
+namespace {
+
+// Few of many: a sample gives a bound that a little more than m exceed; these are listed, and the cut is made among
+// them. False where the sample has misled.
+bool SelectListed(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out) {
+  float sample[kListSample];
+  for (size_t i = 0; i < kListSample; ++i) sample[i] = scores[i * n / kListSample];
+  const double rank = static_cast<double>(m) / static_cast<double>(n) * kListSample;
+  const size_t place = static_cast<size_t>(1.1 * rank + 3 * std::sqrt(rank)) + 1;
+  if (place >= kListSample) return false;
+  const float largest_below = -std::numeric_limits<float>::infinity();
+  const float bound = std::nextafter(FindCut(sample, kListSample, place, scratch).value, largest_below);
+  static thread_local std::vector<uint32_t> places;  // grow only: vectors fill what they grow by
+  static thread_local std::vector<float> listed;
+  if (places.size() < n + 16) places.resize(n + 16);
+  const size_t count = cpu::PlacesAbove(scores, n, {bound, 0}, places.data());
+  if (count < m) return false;
+  if (listed.size() < count) listed.resize(count);
+  for (size_t i = 0; i < count; ++i) listed[i] = scores[places[i]];
+  const Cut cut = FindCut(listed.data(), count, m, scratch);
+  out->resize(m + 16);
+  out->resize(cpu::PlacesAbove(listed.data(), count, cut, out->data()));
+  for (uint32_t& at : *out) at = places[at];
+  return true;
+}
+
+}  // namespace
+
 void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* scratch, std::vector<uint32_t>* out) {
   if (m >= n) {
     out->resize(n);
@@ -107,6 +136,7 @@ void SelectLargest(const float* scores, size_t n, size_t m, std::vector<float>* 
     return;
   }
   if (m == 0) return out->clear();
+  if (n >= kListed && m <= n / 4 && SelectListed(scores, n, m, scratch, out)) return;
   const Cut cut = FindCut(scores, n, m, scratch);
   out->resize(m + 16);
   out->resize(cpu::PlacesAbove(scores, n, cut, out->data()));

@@ -1,0 +1,78 @@
+#include "kernels/ops/scan/scan_group.h"
+
+#include "kernels/cpu/prefetch.h"
+#include "kernels/ops/scan/recall_target.h"
+
+namespace seine::cpu {
+namespace {
+
+// A sampled window lies where no hardware prefetcher looks: ask for it while those before are scored.
+void FetchWindow(const SearchTask& task, int64_t key) {
+  const CodeLayout& layout = task.codec->layout();
+  const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
+  const int64_t at = key % task.segment_keys;
+  const uint8_t* coarse = planes.coarse + at * layout.coarse_bytes;
+  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
+  PrefetchFar(planes.factor + at);
+  if (planes.centre == nullptr) return;
+  for (int b = 0; b < layout.head_dim; b += 64)
+    PrefetchFar(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
+}
+
+}  // namespace
+
+ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
+                 int64_t segment) {
+  const ScanPass& pass = passes.pass[index];
+  ScanArgs a;
+  a.planes = task.segments[segment];
+  a.layout = &task.codec->layout();
+  a.count = pass.count;
+  for (int i = 0; i < pass.count; ++i) {
+    const QueryWork& w = work[pass.members[i]];
+    a.queries[i] = {&w.prepared, collision ? w.tiers.data() : nullptr, w.shared_base};
+  }
+  const int64_t first = segment * task.segment_keys;
+  a.end = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first));
+  if (first + a.end < task.num_keys) {
+    a.next = &task.segments[segment + 1];
+    a.next_keys = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first - a.end));
+  }
+  a.pass = index;
+  a.passes = passes.count;
+  return a;
+}
+
+void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* const* samples) {
+  const SampleShape shape = SampleOf(task.num_keys);
+  const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
+  constexpr uint32_t kAhead = 8;  // windows in flight
+  const auto fetch = [&](uint32_t i) {
+    if (i < shape.count) FetchWindow(task, int64_t{SampledWindow(shape, i)} * kWindowTokens);
+  };
+  for (int g = 0; g < task.group; ++g) {
+    samples[g]->resize(static_cast<size_t>(shape.count) * kWindowTokens);
+    work[g].sample_bases.resize(shape.count);
+  }
+  for (uint32_t i = 0; i < kAhead; ++i) fetch(i);
+  for (uint32_t i = 0; i < shape.count; ++i) {
+    const int64_t key = int64_t{SampledWindow(shape, i)} * kWindowTokens;
+    fetch(i + kAhead);
+    for (int p = 0; p < passes.count; ++p) {
+      const ScanPass& pass = passes.pass[p];
+      ScanArgs a = ArgsFor(task, work, passes, p, collision, key / task.segment_keys);
+      a.begin = static_cast<int>(key % task.segment_keys);
+      a.end = a.begin + kWindowTokens;
+      a.next_keys = 0;
+      a.pass = 0, a.passes = 1;
+      float *scores[kMostFused], *bases[kMostFused];
+      for (int q = 0; q < pass.count; ++q) {
+        scores[q] = samples[pass.members[q]]->data() + static_cast<size_t>(i) * kWindowTokens;
+        bases[q] = work[pass.members[q]].sample_bases.data() + i;
+      }
+      ScanScores(a, scores, bases);
+    }
+  }
+}
+
+}  // namespace seine::cpu

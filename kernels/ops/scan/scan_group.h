@@ -1,0 +1,57 @@
+// The queries of a group in passes over the codes, each pass for up to kMostFused of them.
+#ifndef SEINE_KERNELS_OPS_SCAN_SCAN_GROUP_H_
+#define SEINE_KERNELS_OPS_SCAN_SCAN_GROUP_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops/scan/coarse_stage.h"
+#include "kernels/ops/scan/scan.h"
+
+namespace seine::cpu {
+
+inline constexpr int kMostPasses = (kMaxGroup + kMostFused - 1) / kMostFused;
+
+// Queries of one pass: indices into the group's work.
+struct ScanPass {
+  int members[kMostFused];
+  int count = 0;
+};
+
+struct ScanPasses {
+  ScanPass pass[kMostPasses];
+  int count = 0;
+};
+
+// The group's queries that open(g) says, spread evenly over as few passes as there can be.
+template <typename Open>
+ScanPasses PassesOf(int group, Open open) {
+  int left = 0;
+  for (int g = 0; g < group; ++g) left += open(g) ? 1 : 0;
+  ScanPasses passes;
+  passes.count = (left + kMostFused - 1) / kMostFused;
+  for (int g = 0, at = 0; g < group; ++g) {
+    if (!open(g)) continue;
+    ScanPass& pass = passes.pass[at];
+    pass.members[pass.count++] = g;
+    at = (at + 1) % passes.count;
+  }
+  return passes;
+}
+
+inline int64_t NumSegments(const SearchTask& task) {
+  return (task.num_keys + task.segment_keys - 1) / task.segment_keys;
+}
+
+// The scan of a whole segment by pass `index`.
+ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
+                 int64_t segment);
+
+// Scores of the sampled windows' keys for every query of the group: samples[g], and the windows' bases in
+// work[g].sample_bases.
+void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* const* samples);
+
+}  // namespace seine::cpu
+
+#endif  // SEINE_KERNELS_OPS_SCAN_SCAN_GROUP_H_
