@@ -166,8 +166,8 @@ HWY_INLINE void AppendHits(const ScanArgs& a, int begin, uint32_t first_index, c
   out->size = first + count;
 }
 
-// A stride at a time: windows with a hit keep their scores, and the hits are listed without a branch; then what
-// belongs to them is copied, while the stride's codes are in the first cache.
+// A stride at a time: all scores are kept and the hits listed without a branch, which would be foretold too badly; then
+// what belongs to them is copied, while the stride's codes are in the first cache.
 template <int kQ, int kGroups>
 void AboveOf(const ScanArgs& a, const float* thresholds, uint32_t first_index, Candidates* const* out) {
   float bases[kQ][kStrideWindows];
@@ -178,16 +178,9 @@ void AboveOf(const ScanArgs& a, const float* thresholds, uint32_t first_index, C
     end = a.end - begin < kStride ? a.end : begin + kStride;
     for (int q = 0; q < kQ; ++q) hits[q].count = 0;
     ForEachWindow<kQ, kGroups>(a, begin, end, bases, [&](int q, size_t key, const WindowScores& s) HWY_ATTR {
-      const auto bits = [&](const F16& tile) HWY_ATTR {
-        MF masks[kParts];
-        for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(tile.v[i], limits[q]);
-        return static_cast<uint64_t>(Bits16(masks));
-      };
-      const uint64_t above = bits(s.tile0) | bits(s.tile1) << 16 | bits(s.tile2) << 32 | bits(s.tile3) << 48;
-      if (above == 0) return;
       StrideHits& h = hits[q];
       StoreScores(s, h.scores + key);
-      h.count += AppendKeys(above, static_cast<int>(key), h.keys + h.count);
+      h.count += AppendAbove(s, limits[q], static_cast<int>(key), h.keys + h.count);
     });
     for (int q = 0; q < kQ; ++q) AppendHits<kGroups>(a, begin, first_index, hits[q], bases[q], out[q]);
   }

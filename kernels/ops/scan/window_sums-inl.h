@@ -134,6 +134,7 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
     for (int q = 0; q < kQ; ++q) {
       t.lo[q] = _mm512_loadu_si512(tables[q] + g * 128);
       t.hi[q] = _mm512_loadu_si512(tables[q] + g * 128 + 64);
+      asm("" : "+v"(t.lo[q]), "+v"(t.hi[q]));  // read once for four tiles, not at each look-up
     }
     for (size_t line = g * 64; line < 4 * tile; line += tile) later.Fetch(line);
     AddBytes(coarse, t, &sums.tile0);
@@ -144,16 +145,20 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   *out = sums;
 }
 
-// Appends the keys of a window's mask, counted from the stride's first key, to `keys`; room for 64.
-HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
+// Appends a window's keys of scores at or above the limit, counted from the stride's first key, to `keys`; room for 64.
+HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16_t* keys) {
   alignas(64) static constexpr uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                                     16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
                                                     32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
                                                     48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  const auto above = [&](const F16& tile) HWY_ATTR { return hn::Ge(tile.v[0], limit).raw; };
+  const __mmask32 low = _mm512_kunpackw(above(s.tile1), above(s.tile0));
+  const __mmask32 high = _mm512_kunpackw(above(s.tile3), above(s.tile2));
+  const __mmask64 mask = _mm512_kunpackd(high, low);  // all in mask registers: the way to the others and back is long
   const __m512i found = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota)), start = _mm512_set1_epi16(first);
   const size_t count = static_cast<size_t>(_mm_popcnt_u64(mask));
   _mm512_storeu_si512(keys, _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm512_castsi512_si256(found)), start));
-  if (count > 32) {
+  if (HWY_UNLIKELY(count > 32)) {
     _mm512_storeu_si512(keys + 32, _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(found, 1)), start));
   }
   return count;
@@ -286,9 +291,17 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   }
 }
 
-HWY_INLINE size_t AppendKeys(uint64_t mask, int first, uint16_t* keys) {
+HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16_t* keys) {
+  const auto above = [&](const F16& tile) HWY_ATTR {
+    MF masks[kParts];
+    for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(tile.v[i], limit);
+    return static_cast<uint64_t>(Bits16(masks));
+  };
   size_t count = 0;
-  for (; mask != 0; mask &= mask - 1) keys[count++] = static_cast<uint16_t>(first + std::countr_zero(mask));
+  for (uint64_t mask = above(s.tile0) | above(s.tile1) << 16 | above(s.tile2) << 32 | above(s.tile3) << 48; mask != 0;
+       mask &= mask - 1) {
+    keys[count++] = static_cast<uint16_t>(first + std::countr_zero(mask));
+  }
   return count;
 }
 
