@@ -10,7 +10,9 @@
 #ifndef SEINE_KERNELS_CODECS_CODE_H_
 #define SEINE_KERNELS_CODECS_CODE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -70,6 +72,19 @@ inline ConstCodePlanes AsConst(const CodePlanes& p) {
   return {p.coarse, p.factor, p.factor_base, p.centre, p.centre_scale, p.fine, p.fine_base};
 }
 
+// A key's coarse bytes lie in its tile, four together and sixteen keys apart: where they begin, and as a row.
+// row[coarse_bytes].
+inline const uint8_t* CoarseRowAt(const uint8_t* coarse, int coarse_bytes, int key) {
+  return coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
+}
+inline void CopyCoarseRow(const uint8_t* at, int coarse_bytes, uint8_t* row) {
+  const auto copy = [&](int bytes) {
+    for (int g = 0; g < bytes; g += 4) memcpy(row + g, at + g * kTileTokens, 4);
+  };
+  if (coarse_bytes == 16) return copy(16);  // the usual length without a loop
+  copy(coarse_bytes);
+}
+
 // A frozen centre shared by all windows of one (sequence, layer, head): Centre::kGlobal. [head_dim] + scale.
 struct SharedCentre {
   std::vector<int8_t> values;
@@ -95,7 +110,8 @@ struct Candidates {
   std::vector<uint32_t> index;  // key index in the zone
   std::vector<float> coarse;    // coarse estimate, in units of coarse_step
   std::vector<float> base;      // <q, centre>, in the same units
-  std::vector<uint8_t> rows;    // [size][coarse_bytes] coarse bytes copied while hot
+  std::vector<uint8_t> rows;    // [size][coarse_bytes] coarse bytes copied while hot, where rows_copied
+  bool rows_copied = true;      // else they are read from the planes
   size_t size = 0;
 };
 

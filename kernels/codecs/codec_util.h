@@ -65,6 +65,8 @@ struct RecordBatch {
   static constexpr size_t kSize = 64;
   const uint8_t *rows[kSize], *records[kSize];
   const uint32_t* base_at[kSize];
+  const uint8_t* tiles[kSize];              // where rows begin that were not copied
+  uint8_t copied[kSize * kMaxHeadDim / 8];  // Copy's
   int size = 0;
 
   void Fetch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t left,
@@ -73,12 +75,24 @@ struct RecordBatch {
     for (int i = 0; i < size; ++i) {
       const uint32_t key = walk->PlaceOf(candidates.index[chosen[i]]);
       const ConstCodePlanes& planes = walk->planes();
-      rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
       records[i] = planes.fine + static_cast<size_t>(key) * layout.fine_bytes;
       base_at[i] = planes.fine_base + key / kWindowTokens;
       for (int b = 0; b < layout.fine_bytes; b += 64) cpu::PrefetchFar(records[i] + b);
       if (layout.fine_bytes % 64 != 0) cpu::PrefetchFar(records[i] + layout.fine_bytes - 1);
       cpu::PrefetchFar(base_at[i]);
+      if (candidates.rows_copied) {
+        rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
+        continue;
+      }
+      tiles[i] = CoarseRowAt(planes.coarse, layout.coarse_bytes, key);
+      for (int b = 0; b < layout.coarse_bytes; b += 4) cpu::PrefetchFar(tiles[i] + b * kTileTokens);
+    }
+  }
+  void Copy(const CodeLayout& layout) {
+    for (int i = 0; i < size; ++i) {
+      uint8_t* const row = copied + static_cast<size_t>(i) * layout.coarse_bytes;
+      CopyCoarseRow(tiles[i], layout.coarse_bytes, row);
+      rows[i] = row;
     }
   }
 };
@@ -96,7 +110,8 @@ void ForEachRecordBatch(const CodeLayout& layout, const Candidates& candidates, 
   fetch(0);
   for (size_t first = 0; first < count; first += RecordBatch::kSize) {
     fetch(first + RecordBatch::kSize);
-    const RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
+    RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
+    if (!candidates.rows_copied) batch.Copy(layout);
     uint32_t bases[RecordBatch::kSize];
     for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
     use(batch, bases, first);

@@ -208,7 +208,7 @@ TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
     std::vector<uint8_t> row(coarse_bytes);
     for (int i = 0; i < 64; ++i) {
       const float* key = &x[static_cast<size_t>(i) * dim];
-      cpu::CopyCoarseRow(coarse.data(), coarse_bytes, i, row.data());
+      CopyCoarseRow(CoarseRowAt(coarse.data(), coarse_bytes, i), coarse_bytes, row.data());
       double l1 = 0, l2 = 0;
       for (int j = 0; j < dim; ++j) {
         ASSERT_EQ((row[j / 8] >> (j % 8)) & 1, key[j] >= 0);
@@ -238,7 +238,7 @@ TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
       }
     }
     for (int i = 0; i < 64 && coarse_bytes != subvectors; ++i) {  // padding is zero
-      cpu::CopyCoarseRow(coarse.data(), coarse_bytes, i, row.data());
+      CopyCoarseRow(CoarseRowAt(coarse.data(), coarse_bytes, i), coarse_bytes, row.data());
       for (int b = subvectors; b < coarse_bytes; ++b) ASSERT_EQ(row[b], 0);
     }
   }
@@ -349,7 +349,8 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
       for (int i = args.begin; i < n; ++i) {
         double sum = 0;
         std::vector<uint8_t> row(args.layout->coarse_bytes);
-        cpu::CopyCoarseRow(args.planes.coarse, args.layout->coarse_bytes, i, row.data());
+        CopyCoarseRow(CoarseRowAt(args.planes.coarse, args.layout->coarse_bytes, i), args.layout->coarse_bytes,
+                      row.data());
         for (int j = 0; j < dim; ++j) sum += ((row[j / 8] >> (j % 8)) & 1 ? 1.0 : -1.0) * prepared.transformed[j];
         double want = DecodeFactor(args.planes.factor[i], args.planes.factor_base[i / 64]) * sum;
         for (int j = 0; j < dim && centre == Centre::kWindow; ++j) {
@@ -463,7 +464,7 @@ TEST(Ops, CollisionScanAddsTierWeights) {
     OnEveryTarget([&](const std::string&) {
       cpu::ScanScores(args, &to_scores, &to_bases);
       for (int i = 0; i < n; ++i) {
-        cpu::CopyCoarseRow(args.planes.coarse, layout.coarse_bytes, i, row.data());
+        CopyCoarseRow(CoarseRowAt(args.planes.coarse, layout.coarse_bytes, i), layout.coarse_bytes, row.data());
         int want = 0;
         for (int b = 0; b < dim / 8; ++b) want += tiers[b * 256 + row[b]];
         ASSERT_EQ(scores[i], want);

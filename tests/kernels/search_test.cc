@@ -106,7 +106,7 @@ TEST(Search, KeysThatDoNotCollideAreNoCandidates) {
         }
         for (int i = 0; i < n; ++i) {
           uint8_t row[8];
-          cpu::CopyCoarseRow(zone.segments[i / 2048].coarse, 8, i % 2048, row);
+          CopyCoarseRow(CoarseRowAt(zone.segments[i / 2048].coarse, 8, i % 2048), 8, row);
           if (covering.count(row[b]) > 0) collides[i] = true;
         }
       }

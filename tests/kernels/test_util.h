@@ -84,7 +84,8 @@ inline Candidates AllCandidates(const Zone& zone, const PreparedQuery& prepared)
     const ConstCodePlanes& planes = zone.segments[i / zone.segment_keys];
     const int key = i % zone.segment_keys;
     c.index[i] = i;
-    cpu::CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
+    CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes,
+                  &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
     if (planes.centre == nullptr || !(prepared.coarse_step > 0)) continue;
     const int row = key / layout.centre_tokens;
     const int32_t dot = cpu::Dot8(planes.centre + row * zone.dim, prepared.query8.data(), zone.dim);

@@ -32,19 +32,21 @@ float LogSumExp::Value() const {
 
 namespace {
 
-// The sampled keys that are candidates: place in the sample, place in `chosen`. Both lists ascend, a few candidates
-// from one window to the next, or hundreds in a long zone.
+// The sampled keys that are candidates: place in the sample, place in `chosen`. Nothing foretells which these are, so
+// every candidate is written down, and the next one over it where it is none.
 void FindSampledChosen(const MassSample& sample, QueryWork* w) {
-  constexpr size_t kStep = 16;
-  const size_t n = w->chosen.size();
-  const auto key_of = [&](size_t c) { return w->found.index[w->chosen[c]]; };
-  w->sampled.clear();
-  for (uint32_t i = 0, c = 0; i < sample.windows.count; ++i) {
-    const uint32_t begin = sample.window(i) * kWindowTokens + sample.first(i), end = begin + sample.keys();
-    while (c + kStep < n && key_of(c + kStep) < begin) c += kStep;
-    while (c < n && key_of(c) < begin) ++c;
-    for (; c < n && key_of(c) < end; ++c) w->sampled.push_back({(i << sample.shift) + (key_of(c) - begin), c});
+  constexpr int kShift = 40;
+  const uint64_t stride = sample.windows.stride, inverse = (uint64_t{1} << kShift) / stride + 1;
+  w->sampled.resize(w->chosen.size() + 1);
+  size_t size = 0;
+  for (uint32_t c = 0; c < w->chosen.size(); ++c) {
+    const uint32_t key = w->found.index[w->chosen[c]], window = key / kWindowTokens;
+    const auto i = static_cast<uint32_t>(window * inverse >> kShift);  // window / stride
+    const uint32_t row = key % kWindowTokens - sample.first(i);
+    w->sampled[size] = {(i << sample.shift) + row, c};
+    size += (sample.window(i) == window) & (row < sample.keys());
   }
+  w->sampled.resize(size);
 }
 
 }  // namespace

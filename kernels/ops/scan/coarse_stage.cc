@@ -1,12 +1,11 @@
-// A short zone is scored whole and cut exactly. A long one is scanned against a threshold that a sample of windows
-// gives, so that only the few per cent above it are ever written; the exact cut is then made among those. Too few above
-// (a sample that misled) repeats the scan with a lower threshold, and is counted.
+// A zone is scanned against a threshold that a sample gives, so that only the few per cent above it are ever written;
+// the exact cut is then made among those. Too few above (a sample that misled) repeats the scan with a lower threshold,
+// and is counted.
 #include "kernels/ops/scan/coarse_stage.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/codecs/codec_util.h"
 #include "kernels/math.h"
@@ -22,7 +21,6 @@
 namespace seine::cpu {
 namespace {
 
-constexpr int64_t kShortZone = 32768;         // keys: the scores of one query still fit the second cache
 constexpr int kSlack = 16;                    // ScanAbove writes whole vectors
 constexpr int64_t kSegmentsBetweenLooks = 8;  // at the caller's token
 
@@ -49,79 +47,20 @@ float Threshold(const std::vector<float>& sample, double share, int loosen, std:
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
 
-// Leaves the sample of zone_mass.h to work->sample, from where all scores of its windows lie.
-template <typename Scores>
-void KeepSample(const SearchTask& task, Scores scores_of_window, QueryWork* work) {
+// Leaves the sample of zone_mass.h to work->sample, of the scores of its windows.
+void KeepSample(const SearchTask& task, const std::vector<float>& scores, QueryWork* work) {
   const MassSample sample = MassSampleOf(task.num_keys);
   work->sample.resize(sample.size());
   for (uint32_t i = 0; i < sample.windows.count; ++i) {
-    std::copy_n(scores_of_window(i) + sample.first(i), sample.keys(), work->sample.data() + size_t{i} * sample.keys());
+    const float* from = scores.data() + size_t{i} * kWindowTokens + sample.first(i);
+    std::copy_n(from, sample.keys(), work->sample.data() + size_t{i} * sample.keys());
   }
 }
 
-// What is left of a short zone's query once all its scores are known.
-void ChooseShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work) {
-  const bool collision = params.coarse == Coarse::kCollision;
-  if (params.recall_target > 0) {
-    const SampleShape shape = SampleOf(task.num_keys);
-    std::vector<float> sample;
-    for (uint32_t i = 0; i < shape.count; ++i) {
-      const float* window = work->scores.data() + size_t{SampledWindow(shape, i)} * kWindowTokens;
-      sample.insert(sample.end(), window, window + kWindowTokens);
-    }
-    const ScoreSpread spread = SpreadOfSample(task, *work, MeanFactor(task), sample);
-    const size_t n = work->scores.size();
-    const float cut = CutOf(spread, work->scores.data(), n, params.top_k, params.recall_target, &work->scratch);
-    const size_t above = CountAbove(work->scores.data(), n, cut);
-    wanted = std::clamp(above, wanted, MostCandidates(task, wanted));
-  }
-  if (LeavesOut(task, params, wanted)) {
-    wanted = std::min(wanted, CountAbove(work->scores.data(), work->scores.size(), kLeastCollision / 2));
-  }
-  SelectLargest(work->scores.data(), task.num_keys, wanted, &work->scratch, &work->chosen);
-  if (!collision && NeedsZoneMass(params)) {
-    const SampleShape shape = SampleOf(task.num_keys);
-    KeepSample(
-        task, [&](uint32_t i) { return work->scores.data() + size_t{SampledWindow(shape, i)} * kWindowTokens; }, work);
-    work->sample_bases.resize(shape.count);
-    for (uint32_t i = 0; i < shape.count; ++i) work->sample_bases[i] = work->bases[SampledWindow(shape, i)];
-  }
-  FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
-  std::iota(work->chosen.begin(), work->chosen.end(), 0u);
-}
-
-void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
-  const int64_t start = NowNs();
-  const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
-  for (int g = 0; g < task.group; ++g) {
-    work[g].scores.resize(task.num_keys);
-    work[g].bases.resize(task.num_keys / kWindowTokens);
-  }
-  for (int64_t s = 0; s < NumSegments(task); ++s) {
-    const int64_t first = s * task.segment_keys;
-    for (int p = 0; p < passes.count; ++p) {
-      float *scores[kMostFused], *bases[kMostFused];
-      for (int q = 0; q < passes.pass[p].count; ++q) {
-        QueryWork& w = work[passes.pass[p].members[q]];
-        scores[q] = w.scores.data() + first;
-        bases[q] = w.bases.data() + first / kWindowTokens;
-      }
-      ScanScores(ArgsFor(task, work, passes, p, params.coarse == Coarse::kCollision, s), scores, bases);
-    }
-  }
-  const int64_t scanned = NowNs();
-  stats->scan_ns += scanned - start;
-  stats->scanned_keys += task.num_keys * task.group;
-  for (int g = 0; g < task.group; ++g) {
-    ChooseShort(task, params, wanted, &work[g]);
-    stats->candidates += static_cast<int64_t>(work[g].chosen.size());
-  }
-  stats->select_ns += NowNs() - scanned;
-}
-
-// One query of a long zone on its way to its candidates.
+// One query on its way to its candidates.
 struct OpenQuery {
-  std::vector<float> sample;
+  std::vector<float> own_sample;               // where the mass's does not serve
+  const std::vector<float>* sample = nullptr;  // of its scores
   ScoreSpread spread = {};
   double share = 0;  // of the zone, looked for by a threshold
   float threshold = 0;
@@ -137,35 +76,42 @@ bool FoundByTarget(const SearchTask& task, const SearchParams& params, size_t wa
   return o->cut >= o->threshold || w->found.size >= MostCandidates(task, wanted);
 }
 
-void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
+// The scores that each query's threshold is taken from, and what a recall target makes of them.
+void SampleAll(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, OpenQuery* queries) {
+  const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
+  std::vector<float>* samples[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) {
+    samples[g] = collision || by_target ? &queries[g].own_sample : &work[g].sample;
+    queries[g].sample = samples[g];
+    queries[g].share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
+  }
+  SampleScores(task, collision, by_target, work, samples);
+  if (!by_target) return;
+  const float mean_factor = MeanFactor(task);
+  for (int g = 0; g < task.group; ++g) {
+    OpenQuery& o = queries[g];
+    if (!collision) KeepSample(task, *o.sample, &work[g]);
+    o.spread = SpreadOfSample(task, work[g], mean_factor, *o.sample);
+    o.share = SampledShare(task, params, wanted, o.spread, *o.sample, &work[g].scratch);
+  }
+}
+
+void Scan(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
   const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
   const bool leaves_out = LeavesOut(task, params, wanted);
   const int row_bytes = task.codec->layout().coarse_bytes;
   int64_t start = NowNs();
-  const float mean_factor = by_target ? MeanFactor(task) : 0.0f;
   std::vector<OpenQuery> queries(task.group);
-  std::vector<float>* samples[kMaxGroup];
-  for (int g = 0; g < task.group; ++g) samples[g] = &queries[g].sample;
-  SampleScores(task, collision, work, samples);
-  for (int g = 0; g < task.group; ++g) {
-    OpenQuery& o = queries[g];
-    if (!collision && NeedsZoneMass(params)) {
-      KeepSample(
-          task, [&](uint32_t i) { return o.sample.data() + size_t{i} * kWindowTokens; }, &work[g]);
-    }
-    o.share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
-    if (!by_target) continue;
-    o.spread = SpreadOfSample(task, work[g], mean_factor, o.sample);
-    o.share = SampledShare(task, params, wanted, o.spread, o.sample, &work[g].scratch);
-  }
+  SampleAll(task, params, wanted, work, queries.data());
   int64_t open = task.group;
   for (int loosen = 0; open > 0; ++loosen) {
     for (int g = 0; g < task.group; ++g) {
       OpenQuery& o = queries[g];
       if (!o.open) continue;
-      o.threshold = std::min(o.cut, Threshold(o.sample, o.share, loosen, &work[g].scratch));
+      o.threshold = std::min(o.cut, Threshold(*o.sample, o.share, loosen, &work[g].scratch));
       if (leaves_out) o.threshold = std::max(o.threshold, kLeastCollision);
       work[g].found.size = 0;
+      work[g].found.rows_copied = true;
     }
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
@@ -218,31 +164,28 @@ int64_t NowNs() {
       .count();
 }
 
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
-                    const float* bases, Candidates* out) {
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out) {
   const CodeLayout& layout = task.codec->layout();
   const PreparedQuery& query = work.prepared;
   const float unit = query.coarse_step > 0 ? query.query8_step / query.coarse_step : 0.0f;
-  Reserve(out, keys.size(), layout.coarse_bytes);
+  Reserve(out, keys.size(), 0);
   out->size = keys.size();
+  out->rows_copied = false;
+  std::copy(keys.begin(), keys.end(), out->index.begin());
   SegmentWalk walk(task.segments, task.segment_keys);
   uint32_t row_of_base = UINT32_MAX;
   float base = work.shared_base;
   for (size_t i = 0; i < keys.size(); ++i) {
     const int key = static_cast<int>(walk.PlaceOf(keys[i]));
     const ConstCodePlanes& planes = walk.planes();
-    if (bases != nullptr) {
-      base = bases[keys[i] / kWindowTokens];
-    } else if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {
+    if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {
       row_of_base = keys[i] / layout.centre_tokens;
       const int row = key / layout.centre_tokens;
       const int32_t dot =
           Dot8(planes.centre + static_cast<size_t>(row) * layout.head_dim, query.query8.data(), layout.head_dim);
       base = static_cast<float>(dot) * (planes.centre_scale[row] * unit);
     }
-    out->index[i] = keys[i];
     out->base[i] = base;
-    CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, out->rows.data() + i * layout.coarse_bytes);
   }
 }
 
@@ -268,20 +211,11 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
     }
   }
   stats->prepare_ns += NowNs() - start;
-  if (task.num_keys > kShortZone) {
-    ScanLong(task, params, wanted, work, stats);
-  } else {
-    ScanShort(task, params, wanted, work, stats);
-  }
+  Scan(task, params, wanted, work, stats);
   if (!collision || !NeedsZoneMass(params)) return;
-  std::vector<float> scores[kMaxGroup];  // tiers are no logits: the sample is scored a second time
-  std::vector<float>* samples[kMaxGroup];
-  for (int g = 0; g < task.group; ++g) samples[g] = &scores[g];
-  SampleScores(task, false, work, samples);
-  for (int g = 0; g < task.group; ++g) {
-    KeepSample(
-        task, [&](uint32_t i) { return scores[g].data() + size_t{i} * kWindowTokens; }, &work[g]);
-  }
+  std::vector<float>* samples[kMaxGroup];  // tiers are no logits: the sample is scored a second time
+  for (int g = 0; g < task.group; ++g) samples[g] = &work[g].sample;
+  SampleScores(task, false, false, work, samples);
 }
 
 }  // namespace seine::cpu

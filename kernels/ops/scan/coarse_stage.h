@@ -15,13 +15,11 @@ struct QueryWork {
   PreparedQuery prepared;
   std::vector<uint8_t> tiers;       // Coarse::kCollision
   float shared_base = 0;            // <q, shared centre> in units of coarse_step
-  std::vector<float> scores;        // every key's score (short zones)
-  std::vector<float> bases;         // every window's base beside them
   Candidates found;                 // keys at or above the threshold
   std::vector<uint32_t> chosen;     // places in `found` of the exact best, ascending by key
   std::vector<float> estimates;     // rerank of chosen
   std::vector<uint32_t> survivors;  // places in `chosen`
-  // Where the zone's mass is needed (kernels/ops/mass/zone_mass.h): its sampled keys' sign_ip scores, and their
+  // Sampled keys' scores; where the zone's mass is needed (kernels/ops/mass/zone_mass.h) sign_ip's, and their
   // windows' bases.
   std::vector<float> sample, sample_bases;
   std::vector<std::pair<uint32_t, uint32_t>> sampled;  // ops/mass/zone_mass_cpu.cc
@@ -33,10 +31,8 @@ struct QueryWork {
 void FindCandidates(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work,
                     SearchStats* stats);
 
-// Fills `out` with the given keys of the zone, as the scan would have (coarse scores left out). `bases`: every window's
-// base if the scan has left them, else nullptr.
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
-                    const float* bases, Candidates* out);
+// Fills `out` with the given keys of the zone, as the scan would have, without coarse scores and rows.
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out);
 
 int64_t NowNs();
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/codecs/code.h"
 #include "kernels/types.h"
@@ -35,22 +34,13 @@ struct ScanArgs {
   int next_keys = 0;
   int pass = 0, passes = 1;  // which of the scans of these same keys, by other queries, one right after another
 };
+// The same for keys [begin, end) of one window: 16, 32 or 64 of them from a multiple of 16 on. bases[query].
+void ScanRow(const ScanArgs& args, float* const* scores, float* bases);
 // Every score: scores[query][end - begin], bases[query][(end - begin) / 64].
 void ScanScores(const ScanArgs& args, float* const* scores, float* const* bases);
 // Scores at or above a query's threshold only: appended to out[query] with index first_index + key. Room for
 // end - begin + 16 more must be there.
 void ScanAbove(const ScanArgs& args, const float* thresholds, uint32_t first_index, Candidates* const* out);
-
-// The coarse bytes of one key, gathered from its tile. row[coarse_bytes].
-inline void CopyCoarseRow(const uint8_t* coarse, int coarse_bytes, int key, uint8_t* row) {
-  const uint8_t* tile =
-      coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
-  const auto copy = [&](int bytes) {
-    for (int g = 0; g < bytes; g += 4) memcpy(row + g, tile + g * 16, 4);
-  };
-  if (coarse_bytes == 16) return copy(16);  // the usual length without a loop
-  copy(coarse_bytes);
-}
 
 // counts[b][byte] += sign for keys [begin, end) of a coarse plane.
 void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int begin, int end, int sign,
@@ -59,6 +49,7 @@ void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int beg
 // The plain twins, which every target equals bit for bit.
 namespace scalar {
 
+void ScanRow(const ScanArgs& args, float* const* scores, float* bases);
 void ScanScores(const ScanArgs& args, float* const* scores, float* const* bases);
 void ScanAbove(const ScanArgs& args, const float* thresholds, uint32_t first_index, Candidates* const* out);
 

@@ -103,6 +103,37 @@ HWY_INLINE void ForEachWindow(const ScanArgs& a, int begin, int end, float (*bas
   }
 }
 
+// Keys of one window, by whole tiles.
+template <int kQ, int kGroups>
+void RowOf(const ScanArgs& a, float* const* scores, float* bases) {
+  const int window = a.begin / kWindowTokens * kWindowTokens, tiles = (a.end - a.begin) / kTileTokens;
+  const int coarse_bytes = a.layout->coarse_bytes;
+  const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(window) * coarse_bytes;
+  float window_bases[kQ][kStrideWindows];
+  WindowBases<kQ>(a, window, window + kWindowTokens, window_bases);
+  WindowSums<kQ> sums;
+  const uint8_t* tables[kQ];
+  for (int q = 0; q < kQ; ++q) {
+    bases[q] = window_bases[q][0];
+    tables[q] = a.queries[q].prepared->tables.data();
+  }
+  const bool collision = a.queries[0].tiers != nullptr;
+  if (collision) {
+    for (int q = 0; q < kQ; ++q) SumTiers(coarse, coarse_bytes, a.queries[q].tiers, q, &sums);
+  } else {
+    SumTiles<kQ, kGroups>(coarse, coarse_bytes, (a.begin - window) / kTileTokens, tiles, tables, &sums);
+  }
+  for (int t = 0; t < tiles; ++t) {
+    const int key = a.begin + t * kTileTokens;
+    const F16 factors = FactorsAt(a.planes.factor + key, a.planes.factor_base[key / kWindowTokens]);
+    const TileSums<kQ>& tile = *sums.tile((key - window) / kTileTokens);
+    for (int q = 0; q < kQ; ++q) {
+      const F16 score = collision ? tile.At(q) : Add(Set16(bases[q]), Mul(factors, tile.At(q)));
+      Store16(score, scores[q] + t * kTileTokens);
+    }
+  }
+}
+
 template <int kQ, int kGroups>
 void ScoresOf(const ScanArgs& a, float* const* scores, float* const* bases) {
   float stride_bases[kQ][kStrideWindows];
@@ -204,6 +235,10 @@ void WithConstants(const ScanArgs& a, Run run) {
   of(Int<4>());
 }
 
+void ScanRowImpl(const ScanArgs& a, float* const* scores, float* bases) {
+  WithConstants(a, [&](auto queries, auto groups) { RowOf<queries.value, groups.value>(a, scores, bases); });
+}
+
 void ScanScoresImpl(const ScanArgs& a, float* const* scores, float* const* bases) {
   WithConstants(a, [&](auto queries, auto groups) { ScoresOf<queries.value, groups.value>(a, scores, bases); });
 }
@@ -218,8 +253,14 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace seine::cpu {
+HWY_EXPORT(ScanRowImpl);
 HWY_EXPORT(ScanScoresImpl);
 HWY_EXPORT(ScanAboveImpl);
+
+void ScanRow(const ScanArgs& a, float* const* scores, float* bases) {
+  if (ScalarForced()) return scalar::ScanRow(a, scores, bases);
+  HWY_DYNAMIC_DISPATCH(ScanRowImpl)(a, scores, bases);
+}
 
 void ScanScores(const ScanArgs& a, float* const* scores, float* const* bases) {
   if (ScalarForced()) return scalar::ScanScores(a, scores, bases);
@@ -235,7 +276,7 @@ void CountCodes(const ConstCodePlanes& planes, const CodeLayout& layout, int beg
                 uint32_t* counts) {
   uint8_t row[kMaxHeadDim / 8];
   for (int key = begin; key < end; ++key) {
-    CopyCoarseRow(planes.coarse, layout.coarse_bytes, key, row);
+    CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes, row);
     for (int b = 0; b < layout.head_dim / 8; ++b) counts[b * 256 + row[b]] += static_cast<uint32_t>(sign);
   }
 }

@@ -1,7 +1,7 @@
 #include "kernels/ops/scan/scan_group.h"
 
 #include "kernels/cpu/prefetch.h"
-#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/mass/zone_mass.h"
 
 namespace seine::cpu {
 namespace {
@@ -43,34 +43,30 @@ ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses
   return a;
 }
 
-void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* const* samples) {
-  const SampleShape shape = SampleOf(task.num_keys);
+void SampleScores(const SearchTask& task, bool collision, bool whole_windows, QueryWork* work,
+                  std::vector<float>* const* samples) {
+  const MassSample sample = MassSampleOf(task.num_keys);
+  const uint32_t keys = whole_windows ? kWindowTokens : sample.keys(), count = sample.windows.count;
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   constexpr uint32_t kAhead = 8;  // windows in flight
-  const auto fetch = [&](uint32_t i) {
-    if (i < shape.count) FetchWindow(task, int64_t{SampledWindow(shape, i)} * kWindowTokens);
-  };
+  const auto window_at = [&](uint32_t i) { return int64_t{sample.window(i)} * kWindowTokens; };
   for (int g = 0; g < task.group; ++g) {
-    samples[g]->resize(static_cast<size_t>(shape.count) * kWindowTokens);
-    work[g].sample_bases.resize(shape.count);
+    samples[g]->resize(static_cast<size_t>(count) * keys);
+    work[g].sample_bases.resize(count);
   }
-  for (uint32_t i = 0; i < kAhead; ++i) fetch(i);
-  for (uint32_t i = 0; i < shape.count; ++i) {
-    const int64_t key = int64_t{SampledWindow(shape, i)} * kWindowTokens;
-    fetch(i + kAhead);
+  for (uint32_t i = 0; i < std::min(kAhead, count); ++i) FetchWindow(task, window_at(i));
+  for (uint32_t i = 0; i < count; ++i) {
+    const int64_t window = window_at(i);
+    if (i + kAhead < count) FetchWindow(task, window_at(i + kAhead));
     for (int p = 0; p < passes.count; ++p) {
       const ScanPass& pass = passes.pass[p];
-      ScanArgs a = ArgsFor(task, work, passes, p, collision, key / task.segment_keys);
-      a.begin = static_cast<int>(key % task.segment_keys);
-      a.end = a.begin + kWindowTokens;
-      a.next_keys = 0;
-      a.pass = 0, a.passes = 1;
-      float *scores[kMostFused], *bases[kMostFused];
-      for (int q = 0; q < pass.count; ++q) {
-        scores[q] = samples[pass.members[q]]->data() + static_cast<size_t>(i) * kWindowTokens;
-        bases[q] = work[pass.members[q]].sample_bases.data() + i;
-      }
-      ScanScores(a, scores, bases);
+      ScanArgs a = ArgsFor(task, work, passes, p, collision, window / task.segment_keys);
+      a.begin = static_cast<int>(window % task.segment_keys) + static_cast<int>(whole_windows ? 0 : sample.first(i));
+      a.end = a.begin + static_cast<int>(keys);
+      float *to[kMostFused], bases[kMostFused];
+      for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * keys;
+      ScanRow(a, to, bases);
+      for (int q = 0; q < pass.count; ++q) work[pass.members[q]].sample_bases[i] = bases[q];
     }
   }
 }

@@ -48,9 +48,10 @@ inline int64_t NumSegments(const SearchTask& task) {
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
                  int64_t segment);
 
-// Scores of the sampled windows' keys for every query of the group: samples[g], and the windows' bases in
-// work[g].sample_bases.
-void SampleScores(const SearchTask& task, bool collision, QueryWork* work, std::vector<float>* const* samples);
+// Scores of sampled keys for every query of the group: samples[g], and the windows' bases in work[g].sample_bases. The
+// keys are zone_mass.h's, or all of their windows.
+void SampleScores(const SearchTask& task, bool collision, bool whole_windows, QueryWork* work,
+                  std::vector<float>* const* samples);
 
 }  // namespace seine::cpu
 

@@ -38,6 +38,18 @@ void ScanOne(const ScanArgs& a, const ScanQuery& q, Use use) {
 
 }  // namespace
 
+void ScanRow(const ScanArgs& a, float* const* scores, float* bases) {
+  ScanArgs window = a;
+  window.begin = a.begin / kWindowTokens * kWindowTokens;
+  window.end = window.begin + kWindowTokens;
+  for (int q = 0; q < a.count; ++q) {
+    ScanOne(window, a.queries[q], [&](int key, float base, float score) {
+      bases[q] = base;
+      if (key >= a.begin && key < a.end) scores[q][key - a.begin] = score;
+    });
+  }
+}
+
 void ScanScores(const ScanArgs& a, float* const* scores, float* const* bases) {
   for (int q = 0; q < a.count; ++q) {
     ScanOne(a, a.queries[q], [&](int key, float base, float score) {
@@ -55,7 +67,8 @@ void ScanAbove(const ScanArgs& a, const float* thresholds, uint32_t first_index,
       c->index[c->size] = first_index + static_cast<uint32_t>(key);
       c->coarse[c->size] = score;
       c->base[c->size] = base;
-      CopyCoarseRow(a.planes.coarse, a.layout->coarse_bytes, key, c->rows.data() + c->size * a.layout->coarse_bytes);
+      CopyCoarseRow(CoarseRowAt(a.planes.coarse, a.layout->coarse_bytes, key), a.layout->coarse_bytes,
+                    c->rows.data() + c->size * a.layout->coarse_bytes);
       ++c->size;
     });
   }

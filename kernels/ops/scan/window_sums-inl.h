@@ -97,6 +97,7 @@ struct TileSums {
 template <int kQ>
 struct WindowSums {
   TileSums<kQ> tile0, tile1, tile2, tile3;  // members, so that each is a register
+  HWY_INLINE TileSums<kQ>* tile(size_t t) { return &tile0 + t; }
 };
 
 template <int kQ>
@@ -145,6 +146,26 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
   *out = sums;
 }
 
+// The tiles [first, first + count) of a window alone.
+template <int kQ, int kGroups>
+HWY_INLINE void SumTiles(const uint8_t* coarse, int coarse_bytes, int first, int count,
+                         const uint8_t* const (&tables)[kQ], WindowSums<kQ>* sums) {
+  const int groups = kGroups > 0 ? kGroups : coarse_bytes / 4;
+  for (int t = first; t < first + count; ++t) {
+    TileSums<kQ> tile;
+    for (int q = 0; q < kQ; ++q) tile.of[q] = _mm512_set1_epi32(-2 * kTableBias * 4 * groups);
+    for (int g = 0; g < groups; ++g) {
+      ByteTables<kQ> of;
+      for (int q = 0; q < kQ; ++q) {
+        of.lo[q] = _mm512_loadu_si512(tables[q] + g * 128);
+        of.hi[q] = _mm512_loadu_si512(tables[q] + g * 128 + 64);
+      }
+      AddBytes(coarse + (t * groups + g) * 64, of, &tile);
+    }
+    *sums->tile(t) = tile;
+  }
+}
+
 // Appends a window's keys of scores at or above the limit, counted from the stride's first key, to `keys`; room for 64.
 HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16_t* keys) {
   alignas(64) static constexpr uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
@@ -164,12 +185,34 @@ HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16
   return count;
 }
 
+// dots[q][0] = <centre, query> of one centre, the lanes of all queries summed together.
+template <int kQ>
+HWY_INLINE void DotsOfOne(const int8_t* centre, const int8_t* const (&queries)[kQ], int dim,
+                          int32_t (*dots)[kStrideWindows]) {
+  const __m512i shift = _mm512_set1_epi8(-128);
+  __m512i sum[4], taken[4];
+  for (int q = 0; q < 4; ++q) sum[q] = taken[q] = _mm512_setzero_si512();
+  for (int i = 0; i < dim; i += 64) {
+    const __m512i c = _mm512_xor_si512(_mm512_loadu_si512(centre + i), shift);
+    for (int q = 0; q < kQ; ++q) {
+      const __m512i query = _mm512_loadu_si512(queries[q] + i);
+      sum[q] = _mm512_dpbusd_epi32(sum[q], c, query);
+      taken[q] = _mm512_dpbusd_epi32(taken[q], shift, query);
+    }
+  }
+  for (int q = 0; q < kQ; ++q) sum[q] = _mm512_sub_epi32(sum[q], taken[q]);
+  alignas(16) int32_t four[4];
+  _mm_store_si128(reinterpret_cast<__m128i*>(four), SumsOf4(sum));
+  for (int q = 0; q < kQ; ++q) dots[q][0] = four[q];
+}
+
 // dots[q][row] = <centre, query> of `rows` centres, four at a time so that their lanes are summed together: unsigned
 // times signed, so a centre is shifted by 128 and the shift taken back.
 template <int kQ>
 HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* const (&queries)[kQ], int dim, int rows,
                            int32_t (*dots)[kStrideWindows]) {
   int row = 0;
+  if (dim % 64 == 0 && rows == 1) return DotsOfOne<kQ>(centres, queries, dim, dots);
   if (dim % 64 == 0) {
     const __m512i shift = _mm512_set1_epi8(-128);
     __m128i taken[kQ];  // 128 times the sum of a query
@@ -289,6 +332,12 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
       }
     }
   }
+}
+
+template <int kQ, int kGroups>
+HWY_INLINE void SumTiles(const uint8_t* coarse, int coarse_bytes, int, int, const uint8_t* const (&tables)[kQ],
+                         WindowSums<kQ>* sums) {
+  SumNibbles<kQ, kGroups>(coarse, coarse_bytes, tables, {coarse, coarse}, sums);  // a vector takes several tiles
 }
 
 HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16_t* keys) {

@@ -2,10 +2,10 @@
 #include "kernels/ops/search/search_cpu.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cmath>
 
+#include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
 #include "kernels/ops/low_rank/low_rank_products.h"
 #include "kernels/ops/mass/zone_mass.h"
@@ -18,14 +18,17 @@
 namespace seine::cpu {
 namespace {
 
+constexpr int kMergeLevels = 5;  // log2 of kMaxGroup
+
 struct SearchWorkspace {
   QueryWork query[kMaxGroup];
   LogSumExp lse[kMaxGroup];
-  std::vector<uint32_t> keys;      // zone keys scored exactly, ascending
-  std::vector<uint64_t> marks;     // one bit for each of the zone's keys: which survive with some query
+  std::vector<uint32_t> keys;     // zone keys scored exactly, ascending
+  std::vector<uint32_t> members;  // which queries they survive with, a bit each
+  std::vector<uint64_t> joined, halves[2 * kMergeLevels];
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
-  std::vector<uint32_t> together;  // keys of all heads, ascending, and their logits [group][together]
+  std::vector<uint32_t> together;  // members of all heads' keys, ascending by key, and the logits [group][together]
   std::vector<float> logits_together;
   std::vector<float> combined;  // [keys] the reduced score
   std::vector<float> mass;      // [keys] mean softmax mass over the zone, if mass_p
@@ -117,7 +120,7 @@ void Score(const SearchTask& task, const QueryWork* queries, float scale, Search
     w->order.resize(n);
     for (size_t i = 0; i < n; ++i) w->order[i] = static_cast<uint32_t>(i);
     for (int g = 0; g < task.group; ++g) {
-      FillCandidates(task, queries[g], w->keys, nullptr, &w->candidates);
+      FillCandidates(task, queries[g], w->keys, &w->candidates);
       task.codec->Rerank(queries[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys,
                          w->logits.data() + g * n);
     }
@@ -138,40 +141,85 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
   SelectLargest(q->estimates.data(), q->estimates.size(), keep, &q->scratch, &q->survivors);
 }
 
-// Keys of the survivors of queries [begin, end) to w->keys, ascending and each once. Several lists meet as bits of the
-// zone: a merge would wait for each comparison before the next.
-void JoinSurvivors(const SearchTask& task, int begin, int end, SearchWorkspace* w) {
-  size_t total = 0;
-  for (int g = begin; g < end; ++g) total += w->query[g].survivors.size();
-  w->keys.resize(total);
-  uint32_t* out = w->keys.data();
-  const auto for_each = [&](int g, auto use) {
-    const QueryWork& q = w->query[g];
-    for (const uint32_t s : q.survivors) use(q.found.index[q.chosen[s]]);
-  };
-  if (end - begin == 1) return for_each(begin, [&](uint32_t key) { *out++ = key; });
-  w->marks.assign((task.num_keys + 63) / 64, 0);
-  for (int g = begin; g < end; ++g) {
-    for_each(g, [&](uint32_t key) { w->marks[key / 64] |= uint64_t{1} << (key % 64); });
+// Asks for the stored keys of a query's survivors, whose products come last: memory then works while other queries are
+// reranked.
+void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
+  if (task.low_rank != nullptr || task.keys.chunks == nullptr) return;
+  const ChunkedRows& rows = task.keys;
+  const auto chunk_tokens = static_cast<uint32_t>(rows.chunk_tokens);
+  const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  for (const uint32_t s : q.survivors) {
+    const uint32_t position = static_cast<uint32_t>(task.zone_begin) + q.found.index[q.chosen[s]];
+    const uint8_t* row = rows.chunks[position / chunk_tokens] + position % chunk_tokens * bytes;
+    for (size_t b = 0; b < bytes; b += 64) PrefetchFar(row + b);
   }
-  for (size_t i = 0; i < w->marks.size(); ++i) {
-    for (uint64_t left = w->marks[i]; left != 0; left &= left - 1) {
-      *out++ = static_cast<uint32_t>(i * 64 + std::countr_zero(left));
+}
+
+// A key in the upper half, the queries that it survives with in the lower, a bit each.
+constexpr uint64_t kNoSurvivor = ~uint64_t{0};
+
+// Merges two lists that ascend by key and end with kNoSurvivor; what both hold becomes one. No branch waits for a
+// comparison, which would be foretold wrongly every other time.
+void Merge(const uint64_t* a, const uint64_t* b, std::vector<uint64_t>* out) {
+  uint64_t* to = out->data();
+  while (true) {
+    const uint64_t x = *a, y = *b;
+    const uint64_t take_x = x >> 32 <= y >> 32, take_y = y >> 32 <= x >> 32;
+    *to = (x & (0 - take_x)) | (y & (0 - take_y));
+    if (*to == kNoSurvivor) break;
+    a += take_x;
+    b += take_y;
+    ++to;
+  }
+  out->resize(to - out->data() + 1);
+}
+
+// Survivors of queries [begin, end), ascending and ended.
+void JoinSurvivors(int begin, int end, std::vector<uint64_t>* halves, const QueryWork* queries,
+                   std::vector<uint64_t>* out) {
+  if (end - begin == 1) {
+    const QueryWork& q = queries[begin];
+    out->resize(q.survivors.size() + 1);
+    for (size_t i = 0; i < q.survivors.size(); ++i) {
+      (*out)[i] = uint64_t{q.found.index[q.chosen[q.survivors[i]]]} << 32 | uint64_t{1} << begin;
     }
+    out->back() = kNoSurvivor;
+    return;
   }
-  w->keys.resize(out - w->keys.data());
+  const int middle = begin + (end - begin) / 2;
+  JoinSurvivors(begin, middle, halves + 2, queries, &halves[0]);
+  JoinSurvivors(middle, end, halves + 2, queries, &halves[1]);
+  out->resize(halves[0].size() + halves[1].size());
+  Merge(halves[0].data(), halves[1].data(), out);
+}
+
+// Keys of the survivors of queries [begin, end) to w->keys, ascending and each once, and whose they are to w->members.
+void JoinSurvivors(int begin, int end, SearchWorkspace* w) {
+  JoinSurvivors(begin, end, w->halves, w->query, &w->joined);
+  const size_t n = w->joined.size() - 1;
+  w->keys.resize(n);
+  w->members.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    w->keys[i] = static_cast<uint32_t>(w->joined[i] >> 32);
+    w->members[i] = static_cast<uint32_t>(w->joined[i]);
+  }
+}
+
+// Those of logits [members] that are query g's.
+void TakeOwn(int g, const std::vector<uint32_t>& members, const float* logits, std::vector<float>* own) {
+  own->resize(members.size() + 1);
+  size_t size = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    (*own)[size] = logits[i];
+    size += members[i] >> g & 1;
+  }
+  own->resize(size);
 }
 
 // Adds query g's survivors to its log-sum-exp over the zone, given the logits of w->keys, which they are among. Returns
 // its value.
 float AddSurvivors(int g, const float* logits, SearchWorkspace* w) {
-  const QueryWork& q = w->query[g];
-  w->scratch.resize(q.survivors.size());
-  size_t at = 0;
-  for (size_t i = 0; i < q.survivors.size(); ++i, ++at) {
-    while (w->keys[at] != q.found.index[q.chosen[q.survivors[i]]]) ++at;
-    w->scratch[i] = logits[at];
-  }
+  TakeOwn(g, w->members, logits, &w->scratch);
   w->lse[g].Add(w->scratch.data(), w->scratch.size(), 1.0f);
   return w->lse[g].Value();
 }
@@ -179,23 +227,18 @@ float AddSurvivors(int g, const float* logits, SearchWorkspace* w) {
 // Logits of every head's survivors with every head: a key that several heads want is read, and where it turns rebuilt,
 // once for all of them.
 void ScoreTogether(const SearchTask& task, float scale, SearchWorkspace* w) {
-  JoinSurvivors(task, 0, task.group, w);
+  JoinSurvivors(0, task.group, w);
   SetKeys(task, w);
   w->logits.resize(w->keys.size() * task.group);
   DotLowRank(task, w);
   for (float& logit : w->logits) logit *= scale;
-  std::swap(w->keys, w->together);
+  std::swap(w->members, w->together);
   std::swap(w->logits, w->logits_together);
 }
 
 // Those of w->keys with head g, of what was scored together.
 void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
-  const float* const logits = w->logits_together.data() + g * w->together.size();
-  w->logits.resize(w->keys.size());
-  for (size_t i = 0, at = 0; i < w->keys.size(); ++i, ++at) {
-    while (w->together[at] != w->keys[i]) ++at;
-    w->logits[i] = logits[at];
-  }
+  TakeOwn(g, w->together, w->logits_together.data() + g * w->together.size(), &w->logits);
   stats->refined += static_cast<int64_t>(w->keys.size());
 }
 
@@ -210,7 +253,10 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   FindCandidates(task, params, wanted, w->query, stats);
   if (StopRequested()) return;
   const int64_t start = NowNs();
-  for (int g = 0; g < task.group && !StopRequested(); ++g) RerankQuery(task, keep, &w->query[g]);
+  for (int g = 0; g < task.group && !StopRequested(); ++g) {
+    RerankQuery(task, keep, &w->query[g]);
+    FetchSurvivors(task, w->query[g]);
+  }
   if (StopRequested()) return;
   const int64_t reranked = NowNs();
   stats->rerank_ns += reranked - start;
@@ -222,7 +268,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
     AddUnscored(task, scale, w->factors, &w->query[g], &w->lse[g]);
   }
   if (joint) {
-    JoinSurvivors(task, 0, task.group, w);
+    JoinSurvivors(0, task.group, w);
     SetKeys(task, w);
     Score(task, w->query, scale, w, stats);
     for (int g = 0; g < task.group && with_mass; ++g)
@@ -238,7 +284,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
     alone.reduce = GqaReduce::kMean;
     if (task.low_rank != nullptr) ScoreTogether(task, scale, w);
     for (int g = 0; g < task.group; ++g) {
-      JoinSurvivors(task, g, g + 1, w);
+      JoinSurvivors(g, g + 1, w);
       SetKeys(task, w);
       one.queries = task.queries + static_cast<size_t>(g) * task.codec->layout().head_dim;
       if (task.low_rank != nullptr) {
