@@ -9,6 +9,7 @@
 #include "bench/commands/kernels_command.h"
 #include "bench/commands/prompt_command.h"
 #include "bench/commands/recall_command.h"
+#include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   seine::bench::AddRecallCommand(&app, &run);
   seine::bench::AddPromptCommand(&app, &run);
   seine::bench::AddEvictCommand(&app, &run);
+  seine::bench::AddStepCommand(&app, &run);
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE

@@ -31,9 +31,20 @@ absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, 
   return std::make_shared<const Profile>(std::move(cut));
 }
 
-absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope) {
+absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope,
+                                                          int64_t most_keys) {
   ProfileBuilder builder(1, 1, 1, head_dim);
-  builder.AddKeys(0, head.keys.data() + head.zone_begin * head_dim, head.num_keys(), head.zone_begin, rope);
+  const auto add_keys = [&](int64_t first, int64_t count) {
+    builder.AddKeys(0, head.keys.data() + first * head_dim, count, first, rope);
+  };
+  if (head.num_keys() <= most_keys) {
+    add_keys(head.zone_begin, head.num_keys());
+  } else {
+    const int64_t windows = head.num_keys() / kWindowTokens, taken = most_keys / kWindowTokens;
+    for (int64_t w = 0; w < taken; ++w) {
+      add_keys(head.zone_begin + w * windows / taken * kWindowTokens, kWindowTokens);
+    }
+  }
   const int64_t group = head.own_queries.empty() ? 0
                                                  : static_cast<int64_t>(head.own_queries.size()) / head_dim /
                                                        static_cast<int64_t>(head.own_positions.size());

@@ -2,6 +2,8 @@
 #ifndef SEINE_BENCH_INPUTS_HEAD_PROFILE_H_
 #define SEINE_BENCH_INPUTS_HEAD_PROFILE_H_
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -16,8 +18,10 @@ namespace seine::bench {
 absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, const DatasetInfo& info,
                                                           const Head& head);
 
-// Measured on the head's zone and on the queries that are not tested (Head::own_queries).
-absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope);
+// Measured on the head's zone and on the queries that are not tested (Head::own_queries). Of a zone of more than
+// most_keys, windows of 64 that are spread over it evenly stand for all.
+absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope,
+                                                          int64_t most_keys = std::numeric_limits<int64_t>::max());
 
 }  // namespace seine::bench
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 namespace seine::bench {
 namespace {
@@ -62,16 +64,20 @@ MemoryProbe::MemoryProbe(Backend* backend)
   if (buffer_) std::memset(buffer_.data(), 1, buffer_.size());
 }
 
-void MemoryProbe::Measure(int passes) {
+void MemoryProbe::Measure(int passes, int threads) {
   ReadAll(buffer_.data(), buffer_.size());
-  for (int p = 0; p < passes; ++p) TimedRead(buffer_.size());
+  for (int p = 0; p < passes; ++p) TimedRead(buffer_.size(), threads);
 }
 
 double MemoryProbe::EvictCaches() { return TimedRead(std::min(buffer_.size(), 5 * LastLevelCacheBytes() / 2)); }
 
-double MemoryProbe::TimedRead(size_t bytes) {
+double MemoryProbe::TimedRead(size_t bytes, int threads) {
+  const size_t part = bytes / threads / kStep * kStep;
+  std::vector<std::thread> others;
   const auto begin = std::chrono::steady_clock::now();
-  ReadAll(buffer_.data(), bytes);
+  for (int t = 1; t < threads; ++t) others.emplace_back(ReadAll, buffer_.data() + t * part, part);
+  ReadAll(buffer_.data(), threads == 1 ? bytes : part);
+  for (std::thread& other : others) other.join();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double gb_s = static_cast<double>(bytes) / seconds / 1e9;
   best_gb_s_ = std::max(best_gb_s_, gb_s);

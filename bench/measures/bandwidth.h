@@ -1,4 +1,4 @@
-// What one core of this machine can read from memory, and a way to make it forget what it has read.
+// What one core of this machine, or several, can read from memory, and a way to make it forget what it has read.
 #ifndef SEINE_BENCH_MEASURES_BANDWIDTH_H_
 #define SEINE_BENCH_MEASURES_BANDWIDTH_H_
 
@@ -18,8 +18,9 @@ class MemoryProbe {
   explicit MemoryProbe(Backend* backend);
   bool ok() const { return static_cast<bool>(buffer_); }
 
-  // One thread reads the whole buffer in order, `passes` times after one that does not count.
-  void Measure(int passes);
+  // One thread reads the whole buffer in order, `passes` times after one that does not count. Of several, each reads
+  // its part.
+  void Measure(int passes, int threads = 1);
 
   // The best GB/s of any read so far, evictions too: what the machine can do when nothing else takes a part of it.
   double best_gb_s() const { return best_gb_s_; }
@@ -29,7 +30,7 @@ class MemoryProbe {
   double EvictCaches();
 
  private:
-  double TimedRead(size_t bytes);
+  double TimedRead(size_t bytes, int threads = 1);
   Buffer buffer_;
   double best_gb_s_ = 0;
 };

@@ -55,7 +55,7 @@ struct Axis {
 
 // The range of the data with a little air; a single value gets a range of its own size about it.
 Axis MakeAxis(const Plot& plot, bool x, double from, double to) {
-  Axis axis{INFINITY, -INFINITY, from, to, x && plot.log_x};
+  Axis axis{INFINITY, -INFINITY, from, to, x ? plot.log_x : plot.log_y};
   for (const Series& s : plot.series) {
     for (const auto& [px, py] : s.points) {
       axis.low = std::min(axis.low, x ? px : py);

@@ -20,6 +20,7 @@ struct Plot {
   std::string title, subtitle;
   std::string x_label, y_label;
   bool log_x = false;  // every x must then be positive
+  bool log_y = false;  // and every y
   std::vector<Series> series;
 };
 

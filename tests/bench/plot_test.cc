@@ -4,6 +4,7 @@
 #include <cairo/cairo.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <regex>
 #include <stack>
@@ -159,6 +160,21 @@ TEST(SvgPlotTest, NothingIsCutInAPng) {
   EXPECT_GT(ink(0, 0, width, height), 10000);
   EXPECT_GT(ink(2 * 648, 0, width, height), 5000);  // the legend's letters
   cairo_surface_destroy(image);
+}
+
+TEST(SvgPlotTest, EqualRatiosAreEqualStepsOnALogarithmicAxis) {
+  Plot plot;
+  plot.log_x = plot.log_y = true;
+  plot.series.push_back({"curve", {{1, 1}, {10, 10}, {100, 100}}, true, false});
+  const std::string svg = RenderSvg(plot);
+  const size_t at = svg.find("points=\"");
+  ASSERT_NE(at, std::string::npos);
+  double x[3], y[3];
+  ASSERT_EQ(std::sscanf(svg.c_str() + at, "points=\"%lf,%lf %lf,%lf %lf,%lf", &x[0], &y[0], &x[1], &y[1], &x[2], &y[2]),
+            6);
+  EXPECT_NEAR(x[1] - x[0], x[2] - x[1], .2);
+  EXPECT_NEAR(y[1] - y[0], y[2] - y[1], .2);
+  EXPECT_LT(y[2], y[1]);  // upwards
 }
 
 }  // namespace
