@@ -33,6 +33,8 @@ class Codec {
 
   // Queries [count, head_dim], of one group: what is read of the codec is read once for all. out[count].
   virtual void PrepareQueries(const float* queries, int count, PreparedQuery* const* out) const = 0;
+  // Asks for a part of what PrepareQueries reads, ahead of it: part `part` of `parts`.
+  virtual void FetchAhead(int part, int parts) const {}
   void PrepareQuery(const float* query, PreparedQuery* out) const { PrepareQueries(query, 1, &out); }
 
   // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where

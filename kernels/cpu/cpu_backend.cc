@@ -94,7 +94,8 @@ class CpuBackend final : public Backend {
     const std::thread::id caller = std::this_thread::get_id();
     const auto run = [&](int i) {
       if (progress && std::this_thread::get_id() == caller) progress(count - i);
-      cpu::SearchOne(tasks[i], params, &outputs[i]);
+      const bool other_codec = i + 1 < count && tasks[i + 1].codec != tasks[i].codec;
+      cpu::SearchOne(tasks[i], params, &outputs[i], other_codec ? tasks[i + 1].codec : nullptr);
     };
     double work = 0;
     for (int i = 0; i < count; ++i) {

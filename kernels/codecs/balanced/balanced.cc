@@ -175,6 +175,11 @@ class BalancedCodec final : public Codec {
     }
   }
 
+  void FetchAhead(int part, int parts) const override {
+    const size_t size = query_map_.size();
+    for (size_t i = size * part / parts; i < size * (part + 1) / parts; i += 16) cpu::PrefetchFar(&query_map_[i]);
+  }
+
   // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
   // factor stands for the key's own scale, of which it is a little more.
   float CoarseNoise(const PreparedQuery& query) const override {

@@ -21,10 +21,10 @@ namespace {
 
 // Logits, then weights.
 struct Workspace {
-  std::vector<float> dense;              // [group][dense rows]
-  std::vector<float> chosen[kMaxGroup];  // [group][rows of the head's set]
-  std::vector<float> windows;            // [group][windows]
-  std::vector<WindowSteps> steps;        // [windows]
+  std::vector<float> dense;                   // [group][dense rows]
+  std::vector<float> chosen[kMaxGroup];       // [group][rows of the head's set]
+  std::vector<float> windows;                 // [group][windows]
+  std::vector<float> key_steps, value_steps;  // [windows]
   std::vector<float> dots;
   std::vector<int8_t> queries8;  // [group][head_dim]
   std::vector<uint8_t> left;     // [windows] rows that a head has not chosen
@@ -126,7 +126,8 @@ void WindowLogits(const AttentionTask& task, Workspace* w) {
   const size_t stride = WindowMeansBytes(dim);
   w->windows.resize(task.num_windows * task.group);
   w->queries8.resize(int64_t{task.group} * dim);
-  w->steps.resize(task.num_windows);
+  w->key_steps.resize(task.num_windows);
+  w->value_steps.resize(task.num_windows);
   float unit[kMaxGroup];
   for (int g = 0; g < task.group; ++g) {
     unit[g] = Quantise8(task.queries + int64_t{g} * dim, dim, w->queries8.data() + int64_t{g} * dim) * task.scale;
@@ -134,11 +135,14 @@ void WindowLogits(const AttentionTask& task, Workspace* w) {
   ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
     DotRows8(reinterpret_cast<const int8_t*>(records), stride, count, dim, w->queries8.data(), task.group,
              task.num_windows, w->windows.data() + first);
-    for (int64_t i = 0; i < count; ++i) w->steps[first + i] = StepsOf(records + i * stride, dim);
+    for (int64_t i = 0; i < count; ++i) {
+      const WindowSteps steps = StepsOf(records + i * stride, dim);
+      w->key_steps[first + i] = steps.key;
+      w->value_steps[first + i] = steps.value;
+    }
   });
   for (int g = 0; g < task.group; ++g) {
-    float* logits = w->windows.data() + g * task.num_windows;
-    for (int64_t i = 0; i < task.num_windows; ++i) logits[i] *= w->steps[i].key * unit[g];
+    ScaleEach(w->windows.data() + g * task.num_windows, w->key_steps.data(), unit[g], task.num_windows);
   }
 }
 
@@ -163,10 +167,7 @@ float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w
     ExpInPlace(windows, task.num_windows, most, of_one_row_each);
     w->left.assign(task.num_windows, kWindowTokens);
     for (const int32_t place : SetOf(task, g)) --w->left[(place - task.zone_begin) / kWindowTokens];
-    for (int64_t i = 0; i < task.num_windows; ++i) {
-      windows[i] *= static_cast<float>(w->left[i]);
-      lanes[i % 16] += windows[i];
-    }
+    CountEach(windows, w->left.data(), task.num_windows, lanes);
   }
   float sum = 0;
   for (const float lane : lanes) sum += lane;
@@ -211,8 +212,7 @@ void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
   const int dim = task.values.head_dim;
   const size_t stride = WindowMeansBytes(dim);
   for (int g = 0; g < task.group; ++g) {
-    float* weights = w->windows.data() + g * task.num_windows;
-    for (int64_t i = 0; i < task.num_windows; ++i) weights[i] *= w->steps[i].value;
+    ScaleEach(w->windows.data() + g * task.num_windows, w->value_steps.data(), 1.0f, task.num_windows);
   }
   ForEachWindowPart(task, [&](const uint8_t* records, int64_t count, int64_t first) {
     AddRows8(reinterpret_cast<const int8_t*>(records) + dim, stride, count, dim, w->windows.data() + first, task.group,

@@ -24,8 +24,13 @@ void AddRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, c
 // out[g * stride + i] = <query_g, row_i>, exact; int8 queries [group, dim].
 void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
               int64_t stride, float* out);
+// x[i] *= by[i] * unit, and x[i] *= counts[i] with lanes[i % 16] += x[i], for i < n.
+void ScaleEach(float* x, const float* by, float unit, size_t n);
+void CountEach(float* x, const uint8_t* counts, size_t n, float* lanes);
 
 namespace scalar {
+void ScaleEach(float* x, const float* by, float unit, size_t n);
+void CountEach(float* x, const uint8_t* counts, size_t n, float* lanes);
 void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
              float* out);
 void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,

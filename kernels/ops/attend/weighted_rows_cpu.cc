@@ -6,12 +6,16 @@
 // clang-format off
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/ops/rows/dot8-inl.h"
 // clang-format on
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/ops/attend/weighted_rows.h"
 
 HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#pragma GCC target("avx512vnni")  // Highway tests for it at run time but leaves it out of the target's options
+#endif
 namespace seine::cpu::HWY_NAMESPACE {
 
 constexpr int kBlock = 64;  // rows
@@ -66,11 +70,11 @@ HWY_INLINE void AddColumns(const Block& block, const Block& next, int j, int dim
   }
 }
 
-// Eight vectors of sums are as many as hide the adds' latency and leave registers for the rest.
+// Eight vectors of sums hide the adds' latency; where there are registers for sixteen, weights serve twice as often.
 template <typename Reader, int kQueries>
 HWY_INLINE void AddBlock(const Block& block, const Block& next, int dim, const float* weights, int64_t stride,
                          float* out) {
-  constexpr int kRoom = 8 / (kQueries * static_cast<int>(kParts));
+  constexpr int kRoom = (kN == 16 ? 16 : 8) / (kQueries * static_cast<int>(kParts));
   constexpr int kColumns = kRoom >= 4 ? 4 : kRoom >= 2 ? 2 : 1;
   int j = 0;
   for (; j + 16 * kColumns <= dim; j += 16 * kColumns) {
@@ -140,43 +144,53 @@ void AddRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int di
   AddAs<Int8>(row, count, dim, weights, group, stride, out);
 }
 
-using D16 = hn::CappedTag<int16_t, 16>;
-
-// A row with kQueries queries, which are widened already.
-template <int kQueries>
-HWY_INLINE void DotRow8(const int8_t* row, int dim, const int16_t* queries, float* out, int64_t stride) {
-  const D16 d16;
-  const hn::Rebind<int8_t, D16> d8;
-  const hn::RepartitionToWide<D16> d32;
-  hn::Vec<decltype(d32)> even[kQueries], odd[kQueries];
-  for (int g = 0; g < kQueries; ++g) even[g] = odd[g] = hn::Zero(d32);
-  for (int j = 0; j < dim; j += static_cast<int>(hn::Lanes(d16))) {
-    const auto x = hn::PromoteTo(d16, hn::LoadU(d8, row + j));
-    for (int g = 0; g < kQueries; ++g) {
-      const auto q = hn::LoadU(d16, queries + static_cast<size_t>(g) * dim + j);
-      even[g] = hn::ReorderWidenMulAccumulate(d32, x, q, even[g], odd[g]);
+template <int kQ>
+void DotRows8Of(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int64_t stride,
+                float* out) {
+  constexpr int kRows = 256;
+  const int8_t* query[kQ];
+  for (int q = 0; q < kQ; ++q) query[q] = queries + static_cast<size_t>(q) * dim;
+  alignas(64) int32_t dots[kQ][kRows];
+  for (int64_t first = 0; first < count; first += kRows) {
+    const int now = count - first < kRows ? static_cast<int>(count - first) : kRows;
+    Dots8(rows + first * stride_bytes, stride_bytes, now, dim, query, dots[0], kRows);
+    for (int q = 0; q < kQ; ++q) {
+      for (int i = 0; i < now; ++i) out[q * stride + first + i] = static_cast<float>(dots[q][i]);
     }
-  }
-  for (int g = 0; g < kQueries; ++g) {
-    out[g * stride] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, hn::Add(even[g], odd[g]))));
   }
 }
 
 void DotRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int group,
                   int64_t stride, float* out) {
-  int16_t wide[4 * kMaxHeadDim];
+  static constexpr decltype(&DotRows8Of<1>) kOf[] = {DotRows8Of<1>, DotRows8Of<2>, DotRows8Of<3>, DotRows8Of<4>};
   for (int g = 0; g < group; g += 4) {
     const int now = group - g < 4 ? group - g : 4;
-    for (int j = 0; j < now * dim; ++j) wide[j] = queries[static_cast<size_t>(g) * dim + j];
-    for (int64_t i = 0; i < count; ++i) {
-      const int8_t* row = rows + i * stride_bytes;
-      float* to = out + g * stride + i;
-      if (now == 4) DotRow8<4>(row, dim, wide, to, stride);
-      if (now == 3) DotRow8<3>(row, dim, wide, to, stride);
-      if (now == 2) DotRow8<2>(row, dim, wide, to, stride);
-      if (now == 1) DotRow8<1>(row, dim, wide, to, stride);
-    }
+    kOf[now - 1](rows, stride_bytes, count, dim, queries + static_cast<size_t>(g) * dim, stride, out + g * stride);
   }
+}
+
+void ScaleEachImpl(float* x, const float* by, float unit, size_t n) {
+  const F16 all = Set16(unit);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) Store16(Mul(Load16(x + i), Mul(Load16(by + i), all)), x + i);
+  for (; i < n; ++i) x[i] *= by[i] * unit;
+}
+
+void CountEachImpl(float* x, const uint8_t* counts, size_t n, float* lanes) {
+  const DF d;
+  const hn::RebindToSigned<DF> d32;
+  const hn::Rebind<uint8_t, DF> d8;
+  F16 sum = Load16(lanes);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 count = Map(
+        [&](size_t p) HWY_ATTR { return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, counts + i + p * kN))); });
+    const F16 product = Mul(Load16(x + i), count);
+    Store16(product, x + i);
+    sum = Add(sum, product);
+  }
+  Store16(sum, lanes);
+  scalar::CountEach(x + i, counts + i, n - i, lanes);
 }
 
 }  // namespace seine::cpu::HWY_NAMESPACE
@@ -189,6 +203,8 @@ HWY_EXPORT(AddRowsImpl);
 HWY_EXPORT(AddGatheredImpl);
 HWY_EXPORT(AddRows8Impl);
 HWY_EXPORT(DotRows8Impl);
+HWY_EXPORT(ScaleEachImpl);
+HWY_EXPORT(CountEachImpl);
 
 void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
              float* out) {
@@ -210,6 +226,15 @@ void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, c
               int64_t stride, float* out) {
   if (ScalarForced()) return scalar::DotRows8(rows, stride_bytes, count, dim, queries, group, stride, out);
   HWY_DYNAMIC_DISPATCH(DotRows8Impl)(rows, stride_bytes, count, dim, queries, group, stride, out);
+}
+
+void ScaleEach(float* x, const float* by, float unit, size_t n) {
+  if (ScalarForced()) return scalar::ScaleEach(x, by, unit, n);
+  HWY_DYNAMIC_DISPATCH(ScaleEachImpl)(x, by, unit, n);
+}
+void CountEach(float* x, const uint8_t* counts, size_t n, float* lanes) {
+  if (ScalarForced()) return scalar::CountEach(x, counts, n, lanes);
+  HWY_DYNAMIC_DISPATCH(CountEachImpl)(x, counts, n, lanes);
 }
 
 }  // namespace seine::cpu

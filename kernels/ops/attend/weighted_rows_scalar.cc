@@ -57,4 +57,15 @@ void DotRows8(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, c
   }
 }
 
+void ScaleEach(float* x, const float* by, float unit, size_t n) {
+  for (size_t i = 0; i < n; ++i) x[i] *= by[i] * unit;
+}
+
+void CountEach(float* x, const uint8_t* counts, size_t n, float* lanes) {
+  for (size_t i = 0; i < n; ++i) {
+    x[i] *= static_cast<float>(counts[i]);
+    lanes[i % 16] += x[i];
+  }
+}
+
 }  // namespace seine::cpu::scalar

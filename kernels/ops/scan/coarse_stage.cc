@@ -85,7 +85,12 @@ void SampleAll(const SearchTask& task, const SearchParams& params, size_t wanted
     queries[g].sample = samples[g];
     queries[g].share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
   }
-  SampleScores(task, collision, by_target, work, samples);
+  const int64_t keys = task.num_keys;
+  SampleScores(task, collision,
+               by_target               ? ScoreSample()
+               : NeedsZoneMass(params) ? SampleForMass(keys)
+                                       : SampleForThreshold(keys),
+               work, samples);
   if (!by_target) return;
   const float mean_factor = MeanFactor(task);
   for (int g = 0; g < task.group; ++g) {
@@ -215,7 +220,7 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   if (!collision || !NeedsZoneMass(params)) return;
   std::vector<float>* samples[kMaxGroup];  // tiers are no logits: the sample is scored a second time
   for (int g = 0; g < task.group; ++g) samples[g] = &work[g].sample;
-  SampleScores(task, false, false, work, samples);
+  SampleScores(task, false, SampleForMass(task.num_keys), work, samples);
 }
 
 }  // namespace seine::cpu

@@ -37,8 +37,8 @@ HWY_INLINE void WindowBases(const ScanArgs& a, int begin, int end, float (*bases
   const int8_t* queries[kQ];
   int32_t dots[kQ][kStrideWindows];
   for (int q = 0; q < kQ; ++q) queries[q] = a.queries[q].prepared->query8.data();
-  CentreDots<kQ>(a.planes.centre + static_cast<size_t>(first) * a.layout->head_dim, queries, a.layout->head_dim, rows,
-                 dots);
+  const size_t dim = a.layout->head_dim;
+  Dots8(a.planes.centre + first * dim, dim, rows, a.layout->head_dim, queries, dots[0], kStrideWindows);
   for (int q = 0; q < kQ; ++q) {
     const PreparedQuery& query = *a.queries[q].prepared;
     const float unit = query.coarse_step > 0 ? query.query8_step / query.coarse_step : 0.0f;

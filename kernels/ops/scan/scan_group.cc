@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/prefetch.h"
 #include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/scan/recall_target.h"
 
 namespace seine::cpu {
 namespace {
@@ -43,15 +44,22 @@ ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses
   return a;
 }
 
-void SampleScores(const SearchTask& task, bool collision, bool whole_windows, QueryWork* work,
+ScoreSample SampleForMass(int64_t num_keys) { return {MassSampleOf(num_keys).keys(), 1}; }
+
+ScoreSample SampleForThreshold(int64_t num_keys) {
+  const auto wanted = static_cast<uint32_t>(std::clamp<int64_t>(num_keys / 16, 512, 2048));
+  return {kTileTokens, std::max(1u, SampleOf(num_keys).count * kTileTokens / wanted)};
+}
+
+void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sample, QueryWork* work,
                   std::vector<float>* const* samples) {
-  const MassSample sample = MassSampleOf(task.num_keys);
-  const uint32_t keys = whole_windows ? kWindowTokens : sample.keys(), count = sample.windows.count;
+  const SampleShape shape = SampleOf(task.num_keys);
+  const uint32_t count = (shape.count + sample.step - 1) / sample.step;
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   constexpr uint32_t kAhead = 8;  // windows in flight
-  const auto window_at = [&](uint32_t i) { return int64_t{sample.window(i)} * kWindowTokens; };
+  const auto window_at = [&](uint32_t i) { return int64_t{SampledWindow(shape, i * sample.step)} * kWindowTokens; };
   for (int g = 0; g < task.group; ++g) {
-    samples[g]->resize(static_cast<size_t>(count) * keys);
+    samples[g]->resize(static_cast<size_t>(count) * sample.keys);
     work[g].sample_bases.resize(count);
   }
   for (uint32_t i = 0; i < std::min(kAhead, count); ++i) FetchWindow(task, window_at(i));
@@ -61,10 +69,10 @@ void SampleScores(const SearchTask& task, bool collision, bool whole_windows, Qu
     for (int p = 0; p < passes.count; ++p) {
       const ScanPass& pass = passes.pass[p];
       ScanArgs a = ArgsFor(task, work, passes, p, collision, window / task.segment_keys);
-      a.begin = static_cast<int>(window % task.segment_keys) + static_cast<int>(whole_windows ? 0 : sample.first(i));
-      a.end = a.begin + static_cast<int>(keys);
+      a.begin = static_cast<int>(window % task.segment_keys + i * sample.keys % kWindowTokens);
+      a.end = a.begin + static_cast<int>(sample.keys);
       float *to[kMostFused], bases[kMostFused];
-      for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * keys;
+      for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * sample.keys;
       ScanRow(a, to, bases);
       for (int q = 0; q < pass.count; ++q) work[pass.members[q]].sample_bases[i] = bases[q];
     }

@@ -48,9 +48,17 @@ inline int64_t NumSegments(const SearchTask& task) {
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
                  int64_t segment);
 
-// Scores of sampled keys for every query of the group: samples[g], and the windows' bases in work[g].sample_bases. The
-// keys are zone_mass.h's, or all of their windows.
-void SampleScores(const SearchTask& task, bool collision, bool whole_windows, QueryWork* work,
+// Which keys are sampled: `keys` neighbours, 16, 32 or 64, of every step-th of the windows of zone_mass.h's sample.
+struct ScoreSample {
+  uint32_t keys = kWindowTokens, step = 1;
+};
+// zone_mass.h's.
+ScoreSample SampleForMass(int64_t num_keys);
+// What a threshold needs: a sixteenth of the zone, 512 to 2,048 keys.
+ScoreSample SampleForThreshold(int64_t num_keys);
+
+// Scores of sampled keys for every query of the group: samples[g], and the windows' bases in work[g].sample_bases.
+void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sample, QueryWork* work,
                   std::vector<float>* const* samples);
 
 }  // namespace seine::cpu

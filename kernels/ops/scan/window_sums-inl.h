@@ -185,69 +185,6 @@ HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16
   return count;
 }
 
-// dots[q][0] = <centre, query> of one centre, the lanes of all queries summed together.
-template <int kQ>
-HWY_INLINE void DotsOfOne(const int8_t* centre, const int8_t* const (&queries)[kQ], int dim,
-                          int32_t (*dots)[kStrideWindows]) {
-  const __m512i shift = _mm512_set1_epi8(-128);
-  __m512i sum[4], taken[4];
-  for (int q = 0; q < 4; ++q) sum[q] = taken[q] = _mm512_setzero_si512();
-  for (int i = 0; i < dim; i += 64) {
-    const __m512i c = _mm512_xor_si512(_mm512_loadu_si512(centre + i), shift);
-    for (int q = 0; q < kQ; ++q) {
-      const __m512i query = _mm512_loadu_si512(queries[q] + i);
-      sum[q] = _mm512_dpbusd_epi32(sum[q], c, query);
-      taken[q] = _mm512_dpbusd_epi32(taken[q], shift, query);
-    }
-  }
-  for (int q = 0; q < kQ; ++q) sum[q] = _mm512_sub_epi32(sum[q], taken[q]);
-  alignas(16) int32_t four[4];
-  _mm_store_si128(reinterpret_cast<__m128i*>(four), SumsOf4(sum));
-  for (int q = 0; q < kQ; ++q) dots[q][0] = four[q];
-}
-
-// dots[q][row] = <centre, query> of `rows` centres, four at a time so that their lanes are summed together: unsigned
-// times signed, so a centre is shifted by 128 and the shift taken back.
-template <int kQ>
-HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* const (&queries)[kQ], int dim, int rows,
-                           int32_t (*dots)[kStrideWindows]) {
-  int row = 0;
-  if (dim % 64 == 0 && rows == 1) return DotsOfOne<kQ>(centres, queries, dim, dots);
-  if (dim % 64 == 0) {
-    const __m512i shift = _mm512_set1_epi8(-128);
-    __m128i taken[kQ];  // 128 times the sum of a query
-    for (int q = 0; q < kQ; ++q) {
-      __m512i shifted = _mm512_setzero_si512();
-      for (int i = 0; i < dim; i += 64) {
-        shifted = _mm512_dpbusd_epi32(shifted, shift, _mm512_loadu_si512(queries[q] + i));
-      }
-      taken[q] = _mm_set1_epi32(_mm512_reduce_add_epi32(shifted));
-    }
-    for (; row + 4 <= rows; row += 4, centres += 4 * static_cast<size_t>(dim)) {
-      __m512i sum[kQ][4];
-      for (int q = 0; q < kQ; ++q) {
-        for (int r = 0; r < 4; ++r) sum[q][r] = _mm512_setzero_si512();
-      }
-      for (int i = 0; i < dim; i += 64) {
-        for (int r = 0; r < 4; ++r) {
-          const __m512i c = _mm512_xor_si512(_mm512_loadu_si512(centres + static_cast<size_t>(r) * dim + i), shift);
-          for (int q = 0; q < kQ; ++q) {
-            sum[q][r] = _mm512_dpbusd_epi32(sum[q][r], c, _mm512_loadu_si512(queries[q] + i));
-            asm("" : "+v"(sum[q][r]));
-          }
-        }
-      }
-      for (int q = 0; q < kQ; ++q) {
-        const __m128i four = _mm_sub_epi32(SumsOf4(sum[q]), taken[q]);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(dots[q] + row), four);
-      }
-    }
-  }
-  for (; row < rows; ++row, centres += dim) {
-    for (int q = 0; q < kQ; ++q) dots[q][row] = Dot8Inline(centres, queries[q], dim);
-  }
-}
-
 template <int kQ>
 HWY_INLINE void SumTiers(const uint8_t* coarse, int coarse_bytes, const uint8_t* tiers, int q, WindowSums<kQ>* sums) {
   __m512i sum = _mm512_setzero_si512();
@@ -352,14 +289,6 @@ HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16
     keys[count++] = static_cast<uint16_t>(first + std::countr_zero(mask));
   }
   return count;
-}
-
-template <int kQ>
-HWY_INLINE void CentreDots(const int8_t* centres, const int8_t* const (&queries)[kQ], int dim, int rows,
-                           int32_t (*dots)[kStrideWindows]) {
-  for (int row = 0; row < rows; ++row, centres += dim) {
-    for (int q = 0; q < kQ; ++q) dots[q][row] = Dot8Inline(centres, queries[q], dim);
-  }
 }
 
 template <int kQ>

@@ -242,7 +242,8 @@ void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
   stats->refined += static_cast<int64_t>(w->keys.size());
 }
 
-void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
+void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec* next, SearchOutput* out,
+                 SearchWorkspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
   const size_t floor = std::max<size_t>(4 * k, 256);
   const double beta = params.recall_target > 0 ? 0.0 : params.beta;
@@ -256,6 +257,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, SearchOutpu
   for (int g = 0; g < task.group && !StopRequested(); ++g) {
     RerankQuery(task, keep, &w->query[g]);
     FetchSurvivors(task, w->query[g]);
+    if (next != nullptr) next->FetchAhead(g, task.group);
   }
   if (StopRequested()) return;
   const int64_t reranked = NowNs();
@@ -362,7 +364,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
 
 }  // namespace
 
-void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* out) {
+void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* out, const Codec* next) {
   assert(task.group >= 1 && task.group <= kMaxGroup && params.top_k > 0);
   const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
   out->positions.resize(rows);
@@ -377,7 +379,7 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
     assert(task.keys.chunks != nullptr || task.low_rank != nullptr);
     SearchExact(task, params, out, &LocalWorkspace());
   } else {
-    SearchIndex(task, params, out, &LocalWorkspace());
+    SearchIndex(task, params, next, out, &LocalWorkspace());
   }
 }
 

@@ -6,8 +6,9 @@
 
 namespace seine::cpu {
 
-// Thread-safe; keeps a workspace a thread.
-void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* output);
+// Thread-safe; keeps a workspace a thread. `next`: the codec of what is searched after this, whose tables are asked for
+// meanwhile, or nullptr.
+void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* output, const Codec* next = nullptr);
 
 }  // namespace seine::cpu
 
