@@ -8,6 +8,8 @@
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/ops/rows/dot8-inl.h"
 // clang-format on
+#include <algorithm>
+
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/ops/attend/weighted_rows.h"
@@ -147,12 +149,16 @@ void AddRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int di
 template <int kQ>
 void DotRows8Of(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int64_t stride,
                 float* out) {
-  constexpr int kRows = 256;
+  constexpr int kRows = 32;
   const int8_t* query[kQ];
   for (int q = 0; q < kQ; ++q) query[q] = queries + static_cast<size_t>(q) * dim;
   alignas(64) int32_t dots[kQ][kRows];
   for (int64_t first = 0; first < count; first += kRows) {
     const int now = count - first < kRows ? static_cast<int>(count - first) : kRows;
+    const int64_t ahead = std::min<int64_t>(first + 2 * kRows, count);
+    for (int64_t i = first == 0 ? 0 : first + kRows; i < ahead; ++i) {
+      for (int b = 0; b < dim; b += 64) PrefetchFar(rows + i * stride_bytes + b);
+    }
     Dots8(rows + first * stride_bytes, stride_bytes, now, dim, query, dots[0], kRows);
     for (int q = 0; q < kQ; ++q) {
       for (int i = 0; i < now; ++i) out[q * stride + first + i] = static_cast<float>(dots[q][i]);
