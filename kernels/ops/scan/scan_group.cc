@@ -7,17 +7,15 @@
 namespace seine::cpu {
 namespace {
 
-// A sampled window lies where no hardware prefetcher looks: ask for it while those before are scored.
-void FetchWindow(const SearchTask& task, int64_t key) {
-  const CodeLayout& layout = task.codec->layout();
-  const ConstCodePlanes& planes = task.segments[key / task.segment_keys];
-  const int64_t at = key % task.segment_keys;
-  const uint8_t* coarse = planes.coarse + at * layout.coarse_bytes;
-  for (int b = 0; b < kWindowTokens * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
-  PrefetchFar(planes.factor + at);
-  if (planes.centre == nullptr) return;
-  for (int b = 0; b < layout.head_dim; b += 64)
-    PrefetchFar(planes.centre + at / layout.centre_tokens * layout.head_dim + b);
+// Sampled keys lie where no hardware prefetcher looks: ask for them while those before are scored.
+void FetchRow(const ScanArgs& a) {
+  const CodeLayout& layout = *a.layout;
+  const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(a.begin) * layout.coarse_bytes;
+  for (int b = 0; b < (a.end - a.begin) * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
+  PrefetchFar(a.planes.factor + a.begin);
+  if (a.planes.centre == nullptr) return;
+  const int8_t* centre = a.planes.centre + static_cast<size_t>(a.begin / layout.centre_tokens) * layout.head_dim;
+  for (int b = 0; b < layout.head_dim; b += 64) PrefetchFar(centre + b);
 }
 
 }  // namespace
@@ -57,20 +55,23 @@ void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sam
   const uint32_t count = (shape.count + sample.step - 1) / sample.step;
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   constexpr uint32_t kAhead = 8;  // windows in flight
-  const auto window_at = [&](uint32_t i) { return int64_t{SampledWindow(shape, i * sample.step)} * kWindowTokens; };
+  const auto args_of = [&](uint32_t i, int pass) {
+    const int64_t window = int64_t{SampledWindow(shape, i * sample.step)} * kWindowTokens;
+    ScanArgs a = ArgsFor(task, work, passes, pass, collision, window / task.segment_keys);
+    a.begin = static_cast<int>(window % task.segment_keys + i * sample.keys % kWindowTokens);
+    a.end = a.begin + static_cast<int>(sample.keys);
+    return a;
+  };
   for (int g = 0; g < task.group; ++g) {
     samples[g]->resize(static_cast<size_t>(count) * sample.keys);
     work[g].sample_bases.resize(count);
   }
-  for (uint32_t i = 0; i < std::min(kAhead, count); ++i) FetchWindow(task, window_at(i));
+  for (uint32_t i = 0; i < std::min(kAhead, count); ++i) FetchRow(args_of(i, 0));
   for (uint32_t i = 0; i < count; ++i) {
-    const int64_t window = window_at(i);
-    if (i + kAhead < count) FetchWindow(task, window_at(i + kAhead));
+    if (i + kAhead < count) FetchRow(args_of(i + kAhead, 0));
     for (int p = 0; p < passes.count; ++p) {
       const ScanPass& pass = passes.pass[p];
-      ScanArgs a = ArgsFor(task, work, passes, p, collision, window / task.segment_keys);
-      a.begin = static_cast<int>(window % task.segment_keys + i * sample.keys % kWindowTokens);
-      a.end = a.begin + static_cast<int>(sample.keys);
+      const ScanArgs a = args_of(i, p);
       float *to[kMostFused], bases[kMostFused];
       for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * sample.keys;
       ScanRow(a, to, bases);
