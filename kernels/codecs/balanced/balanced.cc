@@ -301,6 +301,7 @@ class BalancedCodec final : public Codec {
     }
     largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
     std::copy_n(AllGaussianTables().levels8, 64, reader_.levels);
+    cpu::SetShuffles(&reader_);
   }
 
   void MakeCells() {

@@ -31,6 +31,13 @@ struct BitPlace {
 // and fill num_bytes; what they leave is 0.
 void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);
 
+// Of 64 bytes those at indices that are the same for every key: by quarter of the bytes and by lane where a shuffle
+// finds the byte, or the highest bit where another quarter has it. Quarters [first, end) hold all that are wanted.
+struct BalancedPicks {
+  int first = 4, end = 0;
+  std::vector<uint8_t> at[4];  // [groups * 64]
+};
+
 // How the fine stage reads a key: an index is two fields of the bytes [coarse row | record], 64 at most. Coordinates in
 // groups of 64; what lies past dim has total bits 0.
 struct BalancedReader {
@@ -44,7 +51,14 @@ struct BalancedReader {
   std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
   uint8_t levels[64];         // of magnitudes of 1 to 6 bits one after another, largest 127
   uint8_t raised[128];        // 128 + signed level of index i of b bits, at 2^b + i
+  // What targets without a shift for each lane read instead (SetShuffles): where to pick the bytes, 2^(8 - shift) of
+  // even and odd lanes, and how many quarters of `levels` are in use.
+  BalancedPicks coarse_at, fine_at, after_fine;
+  std::vector<uint16_t> coarse_by[2], fine_by[2];  // [groups * 32]
+  int level_quarters = 0;
 };
+// Sets these from the others.
+void SetShuffles(BalancedReader* reader);
 // Fine sums: out[i] = DecodeFactor(record i's last byte, bases[i]) * sum_j z^_j * fine8[j] in units of the levels; the
 // sum exact in int32.
 void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,

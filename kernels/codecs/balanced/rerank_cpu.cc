@@ -139,15 +139,26 @@ using DB = hn::CappedTag<uint8_t, 64>;
 using VB = hn::Vec<DB>;
 inline constexpr size_t kBytes = HWY_MAX_BYTES < 64 ? HWY_MAX_BYTES : 64;
 
-// 16 of 64 bytes by their indices: each quarter is shuffled for all, and gives 0 for the indices outside it.
-HWY_INLINE VB Choose64(const uint8_t* bytes, VB index) {
+HWY_INLINE VB Pick(const uint8_t* bytes, const BalancedPicks& picks, size_t lane) {
+  const DB d;
+  VB picked = hn::Zero(d);
+  for (int q = picks.first; q < picks.end; ++q) {
+    const VB at = hn::LoadU(d, picks.at[q].data() + lane);
+    picked = hn::Or(picked, hn::TableLookupBytesOr0(hn::LoadDup128(d, bytes + q * 16), at));
+  }
+  return picked;
+}
+
+// Of 64 levels those at indices below 16 * quarters.
+HWY_INLINE VB LevelsAt(const uint8_t* levels, int quarters, VB index) {
   const DB d;
   const VB quarter = hn::Set(d, uint8_t{16}), out_of_reach = hn::Set(d, uint8_t{112});
+  if (quarters == 1) return hn::TableLookupBytes(hn::LoadDup128(d, levels), index);
   VB chosen = hn::Zero(d);
-  for (int q = 0; q < 4; ++q) {
+  for (int q = 0; q < quarters; ++q) {
     // Above 15, the index plus 112 has its highest bit set; below 0 it has it already.
     const VB reach = hn::Or(index, hn::And(hn::Add(index, out_of_reach), hn::Set(d, uint8_t{128})));
-    chosen = hn::Or(chosen, hn::TableLookupBytesOr0(hn::LoadDup128(d, bytes + q * 16), reach));
+    chosen = hn::Or(chosen, hn::TableLookupBytesOr0(hn::LoadDup128(d, levels + q * 16), reach));
     index = hn::Sub(index, quarter);
   }
   return chosen;
@@ -185,29 +196,22 @@ HWY_INLINE void SumAll(const uint8_t* const* rows, const uint8_t* const* records
   const DB d;
   const hn::Repartition<int8_t, DB> di8;
   const hn::Repartition<int32_t, DB> d32;
-  // 2^(8 - shift) by lane, the even and the odd ones apart.
   const size_t lanes = static_cast<size_t>(r.groups) * 64;
-  uint16_t by[4][kMaxHeadDim / 2];
-  for (size_t i = 0; i < lanes; ++i) {
-    by[i % 2][i / 2] = static_cast<uint16_t>(1u << (8 - r.coarse_shift[i]));
-    by[2 + i % 2][i / 2] = static_cast<uint16_t>(1u << (8 - r.fine_shift[i]));
-  }
   for (int k = 0; k < count; ++k) {
     const Key key(rows[k], r.coarse_bytes, records[k], r.record_bytes);
     auto sum = hn::Zero(d32);
     for (size_t at = 0; at < lanes; at += kBytes) {
       const auto table = [&](const auto& values) HWY_ATTR { return hn::LoadU(d, values.data() + at); };
-      const VB fine_at = table(r.fine_byte), after = hn::Add(fine_at, hn::Set(d, uint8_t{1}));
-      const VB coarse =
-          ShiftEach(Choose64(key.bytes, table(r.coarse_byte)), hn::Zero(d), by[0] + at / 2, by[1] + at / 2);
-      const VB fine =
-          ShiftEach(Choose64(key.bytes, fine_at), Choose64(key.bytes, after), by[2] + at / 2, by[3] + at / 2);
+      const auto shifted = [&](VB byte, VB next, const auto& by)
+                               HWY_ATTR { return ShiftEach(byte, next, by[0].data() + at / 2, by[1].data() + at / 2); };
+      const VB coarse = shifted(Pick(key.bytes, r.coarse_at, at), hn::Zero(d), r.coarse_by);
+      const VB fine = shifted(Pick(key.bytes, r.fine_at, at), Pick(key.bytes, r.after_fine, at), r.fine_by);
       const VB index = hn::Or(hn::And(coarse, table(r.coarse_mask)), hn::And(fine, table(r.fine_mask)));
       // The highest bit is the sign; the others, mirrored below zero, are the bin of the magnitude.
       const VB flip = table(r.flip);
       const auto positive = hn::Gt(hn::BitCast(di8, index), hn::BitCast(di8, flip));
       const VB mirror = hn::IfThenZeroElse(hn::RebindMask(d, positive), flip);
-      const VB level = Choose64(r.levels, hn::Add(hn::Xor(hn::And(index, flip), mirror), flip));
+      const VB level = LevelsAt(r.levels, r.level_quarters, hn::Add(hn::Xor(hn::And(index, flip), mirror), flip));
       const auto weight = hn::LoadU(di8, fine8 + at);
       sum = hn::Add(sum, LevelProducts(d, level, hn::IfThenElse(positive, weight, hn::Neg(weight))));
     }
