@@ -109,7 +109,8 @@ class BalancedCodec final : public Codec {
     nibbles_ = coarse / 4;
     assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxBalancedBytes);
     MakeTables(o);
-    MakeReader();
+    reader_ = cpu::MakeReader(layout_, tables_.total, coarse_places_, fine_places_);
+    largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
     MakeCells();
     error_shares_ = ErrorShares(o.lambda, o.coarse_bits, o.total_bits, &fine_shrink_);
   }
@@ -261,47 +262,6 @@ class BalancedCodec final : public Codec {
       }
       tables_.scale[i] = forth > 0 ? static_cast<float>(1.0 / forth) : 0.0f;
     }
-  }
-
-  void MakeReader() {
-    const int dim = layout_.head_dim;
-    reader_.groups = (dim + 63) / 64;
-    reader_.coarse_bytes = layout_.coarse_bytes;
-    reader_.record_bytes = layout_.fine_bytes - 1;
-    const size_t lanes = static_cast<size_t>(reader_.groups) * 64;
-    for (auto* table : {&reader_.coarse_byte, &reader_.coarse_mask, &reader_.fine_mask, &reader_.flip}) {
-      table->assign(lanes, 0);
-    }
-    for (auto* table : {&reader_.coarse_shift, &reader_.fine_shift}) table->assign(lanes, 0);
-    reader_.fine_byte.assign(lanes, static_cast<uint8_t>(layout_.coarse_bytes));
-    for (int i = 0; i < dim; ++i) {
-      if (tables_.total[i] > 0) reader_.flip[i] = static_cast<uint8_t>((1 << (tables_.total[i] - 1)) - 1);
-    }
-    const auto bits = [](int n) { return (1 << n) - 1; };
-    for (const BitPlace& p : coarse_places_) {
-      reader_.coarse_byte[p.coordinate] = static_cast<uint8_t>(p.at / 8);
-      reader_.coarse_shift[p.coordinate] = static_cast<int8_t>(p.at % 8 - p.from);
-      reader_.coarse_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits) << p.from);
-    }
-    for (const BitPlace& p : fine_places_) {
-      // A lane without a field begins where the one before it ends, so that eight lanes' bytes are near one another.
-      std::fill(reader_.fine_byte.begin() + p.coordinate, reader_.fine_byte.end(),
-                static_cast<uint8_t>(layout_.coarse_bytes + (p.at + p.bits - 1) / 8));
-      reader_.fine_byte[p.coordinate] = static_cast<uint8_t>(layout_.coarse_bytes + p.at / 8);
-      reader_.fine_shift[p.coordinate] = static_cast<int8_t>(p.at % 8);
-      reader_.fine_mask[p.coordinate] = static_cast<uint8_t>(bits(p.bits));
-    }
-    for (int b = 1; b <= kMaxGaussianBits; ++b) {
-      const int half = 1 << (b - 1);
-      for (int bin = 0; bin < half; ++bin) {
-        const int level = AllGaussianTables().levels8[half - 1 + bin];
-        reader_.raised[2 * half + half + bin] = static_cast<uint8_t>(128 + level);
-        reader_.raised[2 * half + half - 1 - bin] = static_cast<uint8_t>(128 - level);
-      }
-    }
-    largest_level_ = GaussianQuantiserOf(kMaxGaussianBits).levels[31];
-    std::copy_n(AllGaussianTables().levels8, 64, reader_.levels);
-    cpu::SetShuffles(&reader_);
   }
 
   void MakeCells() {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/codecs/code.h"
+
 namespace seine::cpu {
 
 // The balanced code's encoder of one head. Products run in int32 on 16-bit fixed point, so they are exact and the same
@@ -51,14 +53,15 @@ struct BalancedReader {
   std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
   uint8_t levels[64];         // of magnitudes of 1 to 6 bits one after another, largest 127
   uint8_t raised[128];        // 128 + signed level of index i of b bits, at 2^b + i
-  // What targets without a shift for each lane read instead (SetShuffles): where to pick the bytes, 2^(8 - shift) of
+  // What targets without a shift for each lane read instead: where to pick the bytes, 2^(8 - shift) of
   // even and odd lanes, and how many quarters of `levels` are in use.
   BalancedPicks coarse_at, fine_at, after_fine;
   std::vector<uint16_t> coarse_by[2], fine_by[2];  // [groups * 32]
   int level_quarters = 0;
 };
-// Sets these from the others.
-void SetShuffles(BalancedReader* reader);
+// total [head_dim] bits; places as PackBalancedWindow takes them.
+BalancedReader MakeReader(const CodeLayout& layout, const std::vector<uint8_t>& total,
+                          const std::vector<BitPlace>& coarse, const std::vector<BitPlace>& fine);
 // Fine sums: out[i] = DecodeFactor(record i's last byte, bases[i]) * sum_j z^_j * fine8[j] in units of the levels; the
 // sum exact in int32.
 void RerankBalanced(const uint8_t* const* coarse_rows, const uint8_t* const* records, const uint32_t* bases, int count,

@@ -58,7 +58,7 @@ struct BalancedSearch {
   template <typename Block>
   SEINE_BODY static void Transform(Block& block, PrepareShared& s, const CodecTables& codec, int dim) {
     const BalancedViews& v = codec.balanced;
-    block.Lanes([&](int lane) {  // balanced/ops.h, MulRow
+    block.Lanes([&](int lane) {  // ops/matrix/matrix.h
       if (lane >= dim) return;
       float sum = 0;
       for (int j = 0; j < dim; ++j) sum = sum + s.query[j] * v.query_map.data[static_cast<size_t>(j) * dim + lane];

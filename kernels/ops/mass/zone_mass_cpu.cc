@@ -44,7 +44,7 @@ void FindSampledChosen(const MassSample& sample, QueryWork* w) {
     const auto i = static_cast<uint32_t>(window * inverse >> kShift);  // window / stride
     const uint32_t row = key % kWindowTokens - sample.first(i);
     w->sampled[size] = {(i << sample.shift) + row, c};
-    size += (sample.window(i) == window) & (row < sample.keys());
+    size += static_cast<size_t>(sample.window(i) == window) * static_cast<size_t>(row < sample.keys());
   }
   w->sampled.resize(size);
 }

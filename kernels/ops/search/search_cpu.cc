@@ -12,20 +12,19 @@
 #include "kernels/ops/mass/zone_mass_cpu.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/coarse_stage.h"
+#include "kernels/ops/search/survivors.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 
 namespace seine::cpu {
 namespace {
 
-constexpr int kMergeLevels = 5;  // log2 of kMaxGroup
-
 struct SearchWorkspace {
   QueryWork query[kMaxGroup];
   LogSumExp lse[kMaxGroup];
   std::vector<uint32_t> keys;     // zone keys scored exactly, ascending
   std::vector<uint32_t> members;  // which queries they survive with, a bit each
-  std::vector<uint64_t> joined, halves[2 * kMergeLevels];
+  SurvivorJoin join;
   std::vector<int32_t> positions;  // of `keys`
   std::vector<float> logits;       // [group][keys]
   std::vector<uint32_t> together;  // members of all heads' keys, ascending by key, and the logits [group][together]
@@ -155,65 +154,9 @@ void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
   }
 }
 
-// A key in the upper half, the queries that it survives with in the lower, a bit each.
-constexpr uint64_t kNoSurvivor = ~uint64_t{0};
-
-// Merges two lists that ascend by key and end with kNoSurvivor; what both hold becomes one. No branch waits for a
-// comparison, which would be foretold wrongly every other time.
-void Merge(const uint64_t* a, const uint64_t* b, std::vector<uint64_t>* out) {
-  uint64_t* to = out->data();
-  while (true) {
-    const uint64_t x = *a, y = *b;
-    const uint64_t take_x = x >> 32 <= y >> 32, take_y = y >> 32 <= x >> 32;
-    *to = (x & (0 - take_x)) | (y & (0 - take_y));
-    if (*to == kNoSurvivor) break;
-    a += take_x;
-    b += take_y;
-    ++to;
-  }
-  out->resize(to - out->data() + 1);
-}
-
-// Survivors of queries [begin, end), ascending and ended.
-void JoinSurvivors(int begin, int end, std::vector<uint64_t>* halves, const QueryWork* queries,
-                   std::vector<uint64_t>* out) {
-  if (end - begin == 1) {
-    const QueryWork& q = queries[begin];
-    out->resize(q.survivors.size() + 1);
-    for (size_t i = 0; i < q.survivors.size(); ++i) {
-      (*out)[i] = uint64_t{q.found.index[q.chosen[q.survivors[i]]]} << 32 | uint64_t{1} << begin;
-    }
-    out->back() = kNoSurvivor;
-    return;
-  }
-  const int middle = begin + (end - begin) / 2;
-  JoinSurvivors(begin, middle, halves + 2, queries, &halves[0]);
-  JoinSurvivors(middle, end, halves + 2, queries, &halves[1]);
-  out->resize(halves[0].size() + halves[1].size());
-  Merge(halves[0].data(), halves[1].data(), out);
-}
-
 // Keys of the survivors of queries [begin, end) to w->keys, ascending and each once, and whose they are to w->members.
 void JoinSurvivors(int begin, int end, SearchWorkspace* w) {
-  JoinSurvivors(begin, end, w->halves, w->query, &w->joined);
-  const size_t n = w->joined.size() - 1;
-  w->keys.resize(n);
-  w->members.resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    w->keys[i] = static_cast<uint32_t>(w->joined[i] >> 32);
-    w->members[i] = static_cast<uint32_t>(w->joined[i]);
-  }
-}
-
-// Those of logits [members] that are query g's.
-void TakeOwn(int g, const std::vector<uint32_t>& members, const float* logits, std::vector<float>* own) {
-  own->resize(members.size() + 1);
-  size_t size = 0;
-  for (size_t i = 0; i < members.size(); ++i) {
-    (*own)[size] = logits[i];
-    size += members[i] >> g & 1;
-  }
-  own->resize(size);
+  w->join.Join(w->query, begin, end, &w->keys, &w->members);
 }
 
 // Adds query g's survivors to its log-sum-exp over the zone, given the logits of w->keys, which they are among. Returns
