@@ -85,7 +85,6 @@ struct RecordBatch {
         continue;
       }
       tiles[i] = CoarseRowAt(planes.coarse, layout.coarse_bytes, key);
-      for (int b = 0; b < layout.coarse_bytes; b += 4) cpu::PrefetchFar(tiles[i] + b * kTileTokens);
     }
   }
   void Copy(const CodeLayout& layout) {

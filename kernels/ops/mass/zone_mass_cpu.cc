@@ -32,9 +32,9 @@ float LogSumExp::Value() const {
 
 namespace {
 
-// The sampled keys that are candidates: place in the sample, place in `chosen`. Nothing foretells which these are, so
-// every candidate is written down, and the next one over it where it is none.
-void FindSampledChosen(const MassSample& sample, QueryWork* w) {
+// The sampled keys that are candidates: place in the sample, place in `chosen`. Nothing foretells which of a few
+// candidates these are, so every one is written down, and the next one over it where it is none.
+void FindAmongFew(const MassSample& sample, QueryWork* w) {
   constexpr int kShift = 40;
   const uint64_t stride = sample.windows.stride, inverse = (uint64_t{1} << kShift) / stride + 1;
   w->sampled.resize(w->chosen.size() + 1);
@@ -47,6 +47,25 @@ void FindSampledChosen(const MassSample& sample, QueryWork* w) {
     size += static_cast<size_t>(sample.window(i) == window) * static_cast<size_t>(row < sample.keys());
   }
   w->sampled.resize(size);
+}
+
+// The same where hundreds of candidates lie between two sampled windows: both lists ascend.
+void FindAmongMany(const MassSample& sample, QueryWork* w) {
+  constexpr size_t kStep = 16;
+  const size_t n = w->chosen.size();
+  const auto key_of = [&](size_t c) { return w->found.index[w->chosen[c]]; };
+  w->sampled.clear();
+  for (uint32_t i = 0, c = 0; i < sample.windows.count; ++i) {
+    const uint32_t begin = sample.window(i) * kWindowTokens + sample.first(i), end = begin + sample.keys();
+    while (c + kStep < n && key_of(c + kStep) < begin) c += kStep;
+    while (c < n && key_of(c) < begin) ++c;
+    for (; c < n && key_of(c) < end; ++c) w->sampled.push_back({(i << sample.shift) + (key_of(c) - begin), c});
+  }
+}
+
+void FindSampledChosen(const MassSample& sample, QueryWork* w) {
+  constexpr size_t kFew = 2048;
+  return w->chosen.size() < kFew ? FindAmongFew(sample, w) : FindAmongMany(sample, w);
 }
 
 }  // namespace

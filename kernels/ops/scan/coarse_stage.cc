@@ -1,11 +1,12 @@
-// A zone is scanned against a threshold that a sample gives, so that only the few per cent above it are ever written;
-// the exact cut is then made among those. Too few above (a sample that misled) repeats the scan with a lower threshold,
-// and is counted.
+// A short zone is scored whole and cut exactly. A long one is scanned against a threshold that a sample gives, so that
+// only the few per cent above it are ever written; the exact cut is then made among those. Too few above (a sample that
+// misled) repeats the scan with a lower threshold, and is counted.
 #include "kernels/ops/scan/coarse_stage.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/codecs/codec_util.h"
 #include "kernels/math.h"
@@ -21,6 +22,7 @@
 namespace seine::cpu {
 namespace {
 
+constexpr int64_t kShortZone = 16384;         // keys: a group's scores still fit the second cache beside the codes
 constexpr int kSlack = 16;                    // ScanAbove writes whole vectors
 constexpr int64_t kSegmentsBetweenLooks = 8;  // at the caller's token
 
@@ -47,17 +49,71 @@ float Threshold(const std::vector<float>& sample, double share, int loosen, std:
   return FindCut(sample.data(), sample.size(), place + 1, scratch).value;
 }
 
-// Leaves the sample of zone_mass.h to work->sample, of the scores of its windows.
-void KeepSample(const SearchTask& task, const std::vector<float>& scores, QueryWork* work) {
+// Leaves the sample of zone_mass.h to work->sample, from where all scores of its i-th window lie.
+template <typename ScoresOf>
+void KeepSample(const SearchTask& task, ScoresOf scores_of, QueryWork* work) {
   const MassSample sample = MassSampleOf(task.num_keys);
   work->sample.resize(sample.size());
   for (uint32_t i = 0; i < sample.windows.count; ++i) {
-    const float* from = scores.data() + size_t{i} * kWindowTokens + sample.first(i);
-    std::copy_n(from, sample.keys(), work->sample.data() + size_t{i} * sample.keys());
+    std::copy_n(scores_of(i) + sample.first(i), sample.keys(), work->sample.data() + size_t{i} * sample.keys());
   }
 }
 
-// One query on its way to its candidates.
+// What is left of a short zone's query once all its scores are known.
+void ChooseShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work) {
+  const SampleShape shape = SampleOf(task.num_keys);
+  const std::vector<float>& scores = work->scores;
+  const auto window = [&](uint32_t i) { return scores.data() + size_t{SampledWindow(shape, i)} * kWindowTokens; };
+  if (params.recall_target > 0) {
+    std::vector<float> sample;
+    for (uint32_t i = 0; i < shape.count; ++i) sample.insert(sample.end(), window(i), window(i) + kWindowTokens);
+    const ScoreSpread spread = SpreadOfSample(task, *work, MeanFactor(task), sample);
+    const float cut = CutOf(spread, scores.data(), scores.size(), params.top_k, params.recall_target, &work->scratch);
+    wanted = std::clamp(CountAbove(scores.data(), scores.size(), cut), wanted, MostCandidates(task, wanted));
+  }
+  if (LeavesOut(task, params, wanted)) {
+    wanted = std::min(wanted, CountAbove(scores.data(), scores.size(), kLeastCollision / 2));
+  }
+  SelectLargest(scores.data(), scores.size(), wanted, &work->scratch, &work->chosen);
+  if (params.coarse != Coarse::kCollision && NeedsZoneMass(params)) {
+    KeepSample(task, window, work);
+    work->sample_bases.resize(shape.count);
+    for (uint32_t i = 0; i < shape.count; ++i) work->sample_bases[i] = work->bases[SampledWindow(shape, i)];
+  }
+  FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
+  std::iota(work->chosen.begin(), work->chosen.end(), 0u);
+}
+
+void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
+  const int64_t start = NowNs();
+  const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
+  for (int g = 0; g < task.group; ++g) {
+    work[g].scores.resize(task.num_keys);
+    work[g].bases.resize(task.num_keys / kWindowTokens);
+  }
+  for (int64_t s = 0; s < NumSegments(task); ++s) {
+    const int64_t first = s * task.segment_keys;
+    for (int p = 0; p < passes.count; ++p) {
+      float *scores[kMostFused], *bases[kMostFused];
+      for (int q = 0; q < passes.pass[p].count; ++q) {
+        QueryWork& w = work[passes.pass[p].members[q]];
+        scores[q] = w.scores.data() + first;
+        bases[q] = w.bases.data() + first / kWindowTokens;
+      }
+      ScanScores(ArgsFor(task, work, passes, p, params.coarse == Coarse::kCollision, s), scores, bases);
+    }
+  }
+  const int64_t scanned = NowNs();
+  stats->scan_ns += scanned - start;
+  stats->scanned_keys += task.num_keys * task.group;
+  for (int g = 0; g < task.group; ++g) {
+    ChooseShort(task, params, wanted, &work[g]);
+    stats->candidates += static_cast<int64_t>(work[g].chosen.size());
+  }
+  stats->select_ns += NowNs() - scanned;
+}
+
+// One query of a long zone on its way to its candidates.
 struct OpenQuery {
   std::vector<float> own_sample;               // where the mass's does not serve
   const std::vector<float>* sample = nullptr;  // of its scores
@@ -95,13 +151,14 @@ void SampleAll(const SearchTask& task, const SearchParams& params, size_t wanted
   const float mean_factor = MeanFactor(task);
   for (int g = 0; g < task.group; ++g) {
     OpenQuery& o = queries[g];
-    if (!collision) KeepSample(task, *o.sample, &work[g]);
+    const auto window = [&](uint32_t i) { return o.sample->data() + size_t{i} * kWindowTokens; };
+    if (!collision && NeedsZoneMass(params)) KeepSample(task, window, &work[g]);
     o.spread = SpreadOfSample(task, work[g], mean_factor, *o.sample);
     o.share = SampledShare(task, params, wanted, o.spread, *o.sample, &work[g].scratch);
   }
 }
 
-void Scan(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
+void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work, SearchStats* stats) {
   const bool collision = params.coarse == Coarse::kCollision, by_target = params.recall_target > 0;
   const bool leaves_out = LeavesOut(task, params, wanted);
   const int row_bytes = task.codec->layout().coarse_bytes;
@@ -169,7 +226,8 @@ int64_t NowNs() {
       .count();
 }
 
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out) {
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
+                    const float* bases, Candidates* out) {
   const CodeLayout& layout = task.codec->layout();
   const PreparedQuery& query = work.prepared;
   const float unit = query.coarse_step > 0 ? query.query8_step / query.coarse_step : 0.0f;
@@ -177,6 +235,10 @@ void FillCandidates(const SearchTask& task, const QueryWork& work, const std::ve
   out->size = keys.size();
   out->rows_copied = false;
   std::copy(keys.begin(), keys.end(), out->index.begin());
+  if (bases != nullptr) {
+    for (size_t i = 0; i < keys.size(); ++i) out->base[i] = bases[keys[i] / kWindowTokens];
+    return;
+  }
   SegmentWalk walk(task.segments, task.segment_keys);
   uint32_t row_of_base = UINT32_MAX;
   float base = work.shared_base;
@@ -216,7 +278,11 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
     }
   }
   stats->prepare_ns += NowNs() - start;
-  Scan(task, params, wanted, work, stats);
+  if (task.num_keys > kShortZone) {
+    ScanLong(task, params, wanted, work, stats);
+  } else {
+    ScanShort(task, params, wanted, work, stats);
+  }
   if (!collision || !NeedsZoneMass(params)) return;
   std::vector<float>* samples[kMaxGroup];  // tiers are no logits: the sample is scored a second time
   for (int g = 0; g < task.group; ++g) samples[g] = &work[g].sample;

@@ -15,6 +15,8 @@ struct QueryWork {
   PreparedQuery prepared;
   std::vector<uint8_t> tiers;       // Coarse::kCollision
   float shared_base = 0;            // <q, shared centre> in units of coarse_step
+  std::vector<float> scores;        // every key's score (short zones)
+  std::vector<float> bases;         // every window's base beside them
   Candidates found;                 // keys at or above the threshold
   std::vector<uint32_t> chosen;     // places in `found` of the exact best, ascending by key
   std::vector<float> estimates;     // rerank of chosen
@@ -31,8 +33,10 @@ struct QueryWork {
 void FindCandidates(const SearchTask& task, const SearchParams& params, size_t wanted, QueryWork* work,
                     SearchStats* stats);
 
-// Fills `out` with the given keys of the zone, as the scan would have, without coarse scores and rows.
-void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys, Candidates* out);
+// Fills `out` with the given keys of the zone, as the scan would have, without coarse scores and rows. `bases`: every
+// window's base if the scan has left them, else nullptr.
+void FillCandidates(const SearchTask& task, const QueryWork& work, const std::vector<uint32_t>& keys,
+                    const float* bases, Candidates* out);
 
 int64_t NowNs();
 

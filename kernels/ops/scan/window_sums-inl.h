@@ -137,10 +137,13 @@ HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_
       t.hi[q] = _mm512_loadu_si512(tables[q] + g * 128 + 64);
       asm("" : "+v"(t.lo[q]), "+v"(t.hi[q]));  // read once for four tiles, not at each look-up
     }
-    for (size_t line = g * 64; line < 4 * tile; line += tile) later.Fetch(line);
+    later.Fetch(g * 64);
     AddBytes(coarse, t, &sums.tile0);
+    later.Fetch(g * 64 + tile);
     AddBytes(coarse + tile, t, &sums.tile1);
+    later.Fetch(g * 64 + 2 * tile);
     AddBytes(coarse + 2 * tile, t, &sums.tile2);
+    later.Fetch(g * 64 + 3 * tile);
     AddBytes(coarse + 3 * tile, t, &sums.tile3);
   }
   *out = sums;

@@ -119,7 +119,7 @@ void Score(const SearchTask& task, const QueryWork* queries, float scale, Search
     w->order.resize(n);
     for (size_t i = 0; i < n; ++i) w->order[i] = static_cast<uint32_t>(i);
     for (int g = 0; g < task.group; ++g) {
-      FillCandidates(task, queries[g], w->keys, &w->candidates);
+      FillCandidates(task, queries[g], w->keys, nullptr, &w->candidates);
       task.codec->Rerank(queries[g].prepared, w->candidates, w->order.data(), n, task.segments, task.segment_keys,
                          w->logits.data() + g * n);
     }
@@ -143,7 +143,7 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
 // Asks for the stored keys of a query's survivors, whose products come last: memory then works while other queries are
 // reranked.
 void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
-  if (task.low_rank != nullptr || task.keys.chunks == nullptr) return;
+  if (task.group == 1 || task.low_rank != nullptr || task.keys.chunks == nullptr) return;
   const ChunkedRows& rows = task.keys;
   const auto chunk_tokens = static_cast<uint32_t>(rows.chunk_tokens);
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
