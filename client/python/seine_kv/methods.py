@@ -6,6 +6,7 @@ Everything comes from the descriptors of the generated stubs, so that a new meth
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -83,8 +84,13 @@ def message_of(method: Method, request: Mapping[str, Any]) -> Any:
         raise ValueError(f"request: {error}") from None
 
 
+# What writes fields that hold their default: the option's name since protobuf 26, and before.
+_NAMES = ("always_print_fields_with_no_presence", "including_default_value_fields")
+_DEFAULTS = {next(name for name in _NAMES if name in inspect.signature(json_format.MessageToDict).parameters): True}
+
+
 def dict_of(message: Any) -> dict[str, Any]:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=_POOL)
+    return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=_POOL, **_DEFAULTS)
 
 
 def _details_pool() -> Any:

@@ -356,7 +356,8 @@ def test_any_method_is_called_by_its_name(client, chat, keys):
     handle = {"index": "words", "id": "chat"}
     for name in ("GetSequence", "SequenceService/GetSequence", "seine.v1.SequenceService.GetSequence"):
         assert client.call(name, {"handle": handle})["sequence"]["layer_tokens"] == [str(TOKENS)]
-    assert client.call("GetServerInfo")["backend"] == "cpu"
+    info = client.call("GetServerInfo")
+    assert info["backend"] == "cpu" and info["device_memory_bytes"] == "0"  # written though it is the default
     pieces = [{"item": {"handle": handle, "position": TOKENS, "keys": tensor_dict(keys[TOKENS:])}}] * 2  # one, and its replay
     assert client.call("AppendStream", pieces)["pieces"] == "2"
     steps = [{"items": [{"handle": handle, "queries": tensor_dict(keys[0])}]}] * 3
