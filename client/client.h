@@ -141,7 +141,7 @@ class Client {
                                               const Attention& attention) = 0;
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
   virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
-  // Of every token that a layer holds, by KV head.
+  // The scores of every token that a layer holds, by KV head.
   virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
                                                         const Given& given) = 0;
   virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
