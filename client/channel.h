@@ -22,6 +22,8 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint);
 
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,
                                                                Transport transport);
+std::unique_ptr<JsonCall> OpenJsonCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& endpoint,
+                                       absl::Duration timeout, const Method& method);
 
 }  // namespace seine::client
 

@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/methods.h"
 #include "client/types.h"
 
 namespace seine {
@@ -74,6 +75,21 @@ class DecodeStream {
   virtual absl::Status Read(DecodeAnswer* answer) = 0;
 
   // Says that no step follows, and waits for the server to end the stream. Unread answers are dropped.
+  virtual absl::Status Finish() = 0;
+};
+
+// A call of any method by its name, in protobuf's JSON (methods.h). A call that is not a stream takes one request and
+// has one answer. One thread may write while another reads.
+class JsonCall {
+ public:
+  virtual ~JsonCall() = default;  // cancels a call that was not finished
+
+  // INVALID_ARGUMENT: the text is no request, and nothing was sent. UNAVAILABLE: the call has ended; Finish says why.
+  virtual absl::Status Write(absl::string_view request) = 0;
+  virtual void WritesDone() = 0;  // no request follows
+  // The next answer; nothing: none follows. It waits without end while requests may follow, then for Options::timeout.
+  virtual absl::StatusOr<std::optional<std::string>> Read() = 0;
+  // How the call ended. Nothing may be written or read meanwhile or later.
   virtual absl::Status Finish() = 0;
 };
 
@@ -125,7 +141,7 @@ class Client {
                                               const Attention& attention) = 0;
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
   virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
-  // Of every token that a layer holds, by KV head.
+  // The scores of every token that a layer holds, by KV head.
   virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
                                                         const Given& given) = 0;
   virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
@@ -142,6 +158,9 @@ class Client {
   virtual absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head,
                                           absl::Span<const int32_t> positions, bool keys, bool values) = 0;
   virtual absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) = 0;
+
+  // For methods that have no function here. `method` comes from FindMethod.
+  virtual std::unique_ptr<JsonCall> OpenCall(const Method& method) = 0;
 };
 
 }  // namespace seine::client

@@ -74,6 +74,9 @@ class GrpcClient final : public Client {
   absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
     return client::OpenDecodeStream(endpoint_, options_, transport);
   }
+  std::unique_ptr<JsonCall> OpenCall(const Method& method) override {
+    return OpenJsonCall(channel_, endpoint_, options_.timeout, method);
+  }
 
  private:
   void SetDeadline(grpc::ClientContext* context) const {

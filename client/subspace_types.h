@@ -30,7 +30,7 @@ struct Subspace {
   std::optional<int64_t> carried_to;      // post_rope: positions that its moments are carried to
 };
 
-// Of every KV head of a layer, columns orthonormal: fp32 [num_kv_heads, head_dim, rank], row-major.
+// The bases of every KV head of a layer, columns orthonormal: fp32 [num_kv_heads, head_dim, rank], row-major.
 struct LayerBases {
   KeyFrame frame = KeyFrame::kDefault;
   int num_kv_heads = 0, head_dim = 0, key_rank = 0, value_rank = 0;

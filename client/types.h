@@ -142,8 +142,8 @@ struct AppendItem {
   int64_t position = 0;  // of the first token
   ConstTensor keys;      // [tokens, num_kv_heads, head_dim] in the index's dtype, post-RoPE
   ConstTensor values;    // the same shape; given exactly when the index stores values
-  // Of the last tokens, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps queries to
-  // evict by (Eviction::keep_queries), which may do without; any other refuses them.
+  // The last tokens' queries, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps
+  // queries to evict by (Eviction::keep_queries), which may do without; any other refuses them.
   ConstTensor queries = {};
 };
 

@@ -26,6 +26,8 @@ class IndexImpl : public Index {
       : context_(config, std::move(low_rank), backend, std::move(budget)), reencoder_(&context_) {}
 
   absl::Status CountItself();  // once; RESOURCE_EXHAUSTED
+  // Returns once nothing runs in the background that calls before this one have begun: for tests.
+  void WaitForBackground() const { reencoder_.WaitUntilIdle(); }
 
   const IndexConfig& config() const override { return context_.config; }
   IndexStats stats() const override;

@@ -9,7 +9,7 @@
 
 namespace seine::bench {
 
-// Of the queries of the head's last positions, the first weigh tokens' errors, some of the others are asked; each sees
+// The first queries of the head's last positions weigh tokens' errors, some of the others are asked. Each query sees
 // the tokens up to its own position. Tokens outside the zone, sink and local ones, are dense: always as they were.
 // `head` and `values` [num_tokens, head_dim] must outlive the probe.
 class AttentionProbe {

@@ -1,7 +1,7 @@
 // How well each scorer keeps what later queries attend to, and how fast: what `seine-bench evict` measures.
 //
-// Of n recorded tokens with queries of the last Q positions, the tokens scored are [0, n - Q / 2): those that a cache
-// holds when the later half of the queries is still to come. Scorers that look at queries get the earlier half. The
+// The tokens scored are [0, n - Q / 2) where n tokens are recorded, with queries of the last Q positions: a cache holds
+// these when the later half of the queries is still to come. Scorers that look at queries get the earlier half. The
 // retained attention mass of a later query is the softmax mass of what is kept over that of all scored tokens; newer
 // tokens, which no policy evicts, are left out of both. Made-up keys are scored whole; their queries come after them.
 #ifndef SEINE_BENCH_MEASURES_EVICT_H_

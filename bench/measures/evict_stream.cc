@@ -98,7 +98,7 @@ class Stream {
   int64_t peak_bytes() const { return memory_->peak_bytes(); }
 
  private:
-  // Of the next `count` tokens, where the scorer looks at some: those that the layer has, over and over.
+  // Queries of the next `count` tokens, where the scorer looks at some: the layer's own, over and over.
   std::vector<float> Queries(int64_t count) const {
     std::vector<float> queries;
     const size_t row = layer_.observed_queries.size() / layer_.observed;

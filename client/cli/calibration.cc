@@ -120,7 +120,7 @@ absl::StatusOr<CalibrationTrace> OpenTrace(const std::string& path) {
   return trace;
 }
 
-// Of one model: its name, heads, and whether RoPE is stated, which decides what frame the moments are in.
+// The traces must be of one model: its name, its heads, and whether RoPE is stated, which decides the moments' frame.
 absl::Status CheckAlike(const CalibrationTrace& a, const CalibrationTrace& b) {
   const auto row = [](const CalibrationTrace& trace) {
     return std::vector<std::pair<const char*, std::string>>{

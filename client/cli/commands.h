@@ -39,6 +39,7 @@ void AddDataCommands(CLI::App* app, Session* session);      // query, append
 void AddEvictionCommands(CLI::App* app, Session* session);  // evict, diagnose
 void AddSubspaceCommands(CLI::App* app, Session* session);  // subspace show | save | load | calibrate
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
+void AddCallCommands(CLI::App* app, Session* session);      // call
 
 }  // namespace seine::cli
 

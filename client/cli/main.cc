@@ -77,6 +77,7 @@ int Run(int argc, char** argv) {
   AddEvictionCommands(&app, &session);
   AddSubspaceCommands(&app, &session);
   AddProfileCommands(&app, &session);
+  AddCallCommands(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);
   try {

@@ -5,7 +5,8 @@ usage: figures.py [--check] [ROOT]     --check writes nothing, names each page t
 
 A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
 [0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
-`<!-- table: ID -->` and `<!-- end of table -->`. A table in JSON has an id, a title, a machine, the commit that stated
+`<!-- table: ID -->` and `<!-- end of table -->`. Files that `./dev bench` wrote have a date under
+"measured"; where several of them hold a table, the latest counts. A table in JSON has an id, a title, a machine, the commit that stated
 it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
 null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it.
 """
@@ -74,17 +75,19 @@ class Results:
 
     def __init__(self, root):
         self.tables, self.machines, self.files = {}, {}, {}
+        self.dates = {}  # of the tables that a bench wrote
         for path in sorted((root / "bench" / "results").glob("*.json")):
             data = json.loads(path.read_text(encoding="utf-8"), parse_float=decimal.Decimal)
             if data.get("format") != FORMAT:
                 raise Wrong(f"{path.name}: its format is not {FORMAT}")
             self.machines.update(data["machines"])
             for table in data["tables"]:
-                self.add(path.name, table)
+                self.add(path.name, table, data.get("measured", {}).get("date"))
 
-    def add(self, name, table):
+    def add(self, name, table, date):
         where = f"{name}: table {table['id']}"
-        if table["id"] in self.tables:
+        before = self.dates.get(table["id"])
+        if table["id"] in self.tables and (date is None or before is None or date == before):
             raise Wrong(f"{where} is there twice")
         if table["machine"] not in self.machines:
             raise Wrong(f"{where}: nothing says what machine {table['machine']} is")
@@ -94,7 +97,8 @@ class Results:
         for row in table["rows"]:
             if len(row) != 2 + len(table["columns"]):
                 raise Wrong(f"{where}, row {row[0]}: {len(row) - 2} cells for {len(table['columns'])} columns")
-        self.tables[table["id"]], self.files[table["id"]] = table, name
+        if before is None or date > before:
+            self.tables[table["id"]], self.files[table["id"]], self.dates[table["id"]] = table, name, date
 
     def cell(self, fragment):
         table_id, row_id, *rest = fragment.split("-")

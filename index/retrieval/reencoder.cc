@@ -45,15 +45,23 @@ void Reencoder::Work() {
     Job job;
     {
       std::unique_lock<std::mutex> lock(mutex_);
+      working_ = false;
+      if (jobs_.empty()) idle_.notify_all();
       wake_.wait(lock, [this] { return ends_.stop_requested() || !jobs_.empty(); });
       if (ends_.stop_requested()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      working_ = true;
     }
     // Before the work, so that a layer that outgrows the new transform too before it is in place is queued again.
     if (const std::shared_ptr<Sequence> sequence = job.sequence.lock()) sequence->layers[job.layer]->SetQueued(false);
     while (Reencode(job, /*refit=*/true) == Outcome::kCut) continue;
   }
+}
+
+void Reencoder::WaitUntilIdle() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  idle_.wait(lock, [this] { return jobs_.empty() && !working_; });
 }
 
 absl::Status Reencoder::FinishDue(const std::shared_ptr<Sequence>& sequence, int layer) {

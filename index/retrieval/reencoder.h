@@ -41,6 +41,9 @@ class Reencoder {
   // where the call is stopped: then it is left to the reencoder's own thread. Call without the layer's mutex.
   absl::Status FinishDue(const std::shared_ptr<Sequence>& sequence, int layer);
 
+  // Returns once no layer is queued or being encoded by the reencoder's own thread.
+  void WaitUntilIdle() const;
+
   int64_t layers_done() const { return layers_done_.load(std::memory_order_relaxed); }
   int64_t unfit_layers_done() const { return unfit_layers_done_.load(std::memory_order_relaxed); }  // of them
   int64_t keys_done() const { return keys_done_.load(std::memory_order_relaxed); }                  // of one head each
@@ -69,9 +72,11 @@ class Reencoder {
 
   const Context& context_;
   std::atomic<int64_t> layers_done_{0}, unfit_layers_done_{0}, keys_done_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
+  mutable std::condition_variable idle_;
   std::deque<Job> jobs_;  // guarded by mutex_
+  bool working_ = false;  // guarded by mutex_: the thread has a job
   std::thread thread_;    // guarded by mutex_; started by the first job
   const StopToken ends_;  // of that thread; stopped under mutex_
 };

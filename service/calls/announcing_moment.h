@@ -7,8 +7,8 @@
 
 namespace seine {
 
-// Of one step. It can come only before a task that the step's thread begins, and is foreseen from those before. Not
-// thread-safe.
+// Foresees when one step's answer is near, from the tasks that its thread has done: that moment can come only before a
+// task begins. Not thread-safe.
 class AnnouncingMoment {
  public:
   using Time = std::chrono::steady_clock::time_point;

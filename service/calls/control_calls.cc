@@ -18,7 +18,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"se
                                                                             {"sequence id: ", "id: "}};
 constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequence: ", "source: "},
                                                                           {"sequence id: ", "new_id: "}};
-// Of several, the place in the list says which.
+// Where there are several sequences, the place in the list says which.
 constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"sequence: ", ""}};
 constexpr std::pair<absl::string_view, absl::string_view> kMeasuredNames[] = {{"kv_store: ", "sequences: "}};
 
@@ -86,7 +86,7 @@ absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest&, v1::ListInde
 absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::DeleteIndexResponse*) {
   auto index = FindIndex(core, request.name(), "name");
   if (!index.ok()) return index.status();
-  // Of two deletions at once, one finds nothing.
+  // One of two deletions at once finds nothing.
   if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
   core.log.Deleted(request.name());
   return absl::OkStatus();

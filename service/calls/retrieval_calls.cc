@@ -35,7 +35,7 @@ absl::StatusOr<TensorView> ValuesView(const v1::AppendItem& item, const IndexCon
   return FieldError("VALUES_MISSING", field, "not given, but the index's kv_store keeps values");
 }
 
-// Of the last tokens; empty where the request has none. Converted into `scratch` where they are not fp32.
+// The queries of the last tokens; empty where the request has none. Converted into `scratch` where they are not fp32.
 absl::StatusOr<QueryView> AppendedQueries(const v1::AppendItem& item, const Geometry& geometry,
                                           const std::string& field, std::vector<float>* scratch) {
   if (!item.has_queries()) return QueryView{};

@@ -54,7 +54,8 @@ class EvictCliTest : public ::testing::Test {
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
     return keys;
   }
-  // Of layer 1, KV head h: along coordinate 5 + h; negated, as they are published. Layer 0's are others.
+  // The filter of layer 1, KV head h, lies along coordinate 5 + h, negated, as filters are published. Layer 0's are
+  // others.
   static void WriteFilters(const std::string& file, const std::string& name, int dim) {
     std::vector<float> filters(kLayers * kKvHeads * dim);
     for (int h = 0; h < kKvHeads; ++h) {

@@ -73,7 +73,7 @@ class LowRankLayer {
   }
 
  private:
-  // Of a head: the basis in fp32, its transpose in fp16, what was learnt, and what learning works in.
+  // A head's state: the basis in fp32, its transpose in fp16, what was learnt, and what learning works in.
   static constexpr int64_t kHalfAt = kDim * kRank * 4, kStatsAt = kHalfAt + kDim * kRank * 2,
                            kScratchAt = kStatsAt + 256;
   const int64_t kStateBytes =

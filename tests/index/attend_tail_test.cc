@@ -1,6 +1,4 @@
 // The tail of Attend against a direct computation from the means of windows, through every history of a sequence.
-#include <chrono>
-#include <thread>
 
 #include "tests/index/direct_attention.h"
 #include "tests/index/made_up_model.h"
@@ -21,6 +19,7 @@ using testing::Seen;
 using testing::TokenRow;
 using testing::UpTo;
 using testing::View;
+using testing::WaitForBackground;
 
 using absl::StatusCode;
 
@@ -199,9 +198,7 @@ TEST_F(AttendTailTest, TheTailIsTheSameAfterReencoding) {
   ASSERT_TRUE(index->Append(fresh, 0, 0, View(g, rows), View(g, rows)).ok());
   const AttendAnswer want = One(*index, fresh, 0, queries, exact, kWithTail);
   EXPECT_EQ(One(*index, seq, 0, queries, exact, kWithTail).output, want.output);
-  for (int i = 0; i < 5000 && index->stats().reencoded_layers == 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  WaitForBackground(*index);
   ASSERT_EQ(index->stats().reencoded_layers, 1);
   const AttendAnswer after = One(*index, seq, 0, queries, exact, kWithTail);
   EXPECT_EQ(after.output, want.output);

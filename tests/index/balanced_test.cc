@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -25,6 +24,7 @@ using testing::MakeIndex;
 using testing::Probe;
 using testing::SameAnswers;
 using testing::View;
+using testing::WaitForBackground;
 
 Geometry SmallGeometry(int head_dim = 64) {
   return {.num_layers = 2, .num_q_heads = 4, .num_kv_heads = 2, .head_dim = head_dim, .dtype = DType::kFloat16};
@@ -240,11 +240,9 @@ TEST(SealingPositionTest, LiesNearTheLengthAndTakesFewValues) {
   }
 }
 
-// Waits until the background is done with `layers` layers.
+// Waits until the background is done, with `layers` layers.
 void AwaitReencoded(const Index& index, int64_t layers) {
-  for (int i = 0; i < 3000 && index.stats().reencoded_layers < layers; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  WaitForBackground(index);
   ASSERT_EQ(index.stats().reencoded_layers, layers);
 }
 
@@ -337,7 +335,7 @@ TEST_F(BalancedTest, WhatNeedNotOrCannotBeEncodedAnewStays) {
     const SequenceHandle seq = Filled(index.get(), 600);
     const int64_t position = index->DescribeHead(seq, 0, 0)->position;
     ASSERT_TRUE(AppendModel(index.get(), model_, seq, 600, 1400).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    WaitForBackground(*index);
     EXPECT_EQ(index->stats().reencoded_layers, 0);
     EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, position);
     EXPECT_EQ(Probe(*index, seq, 0)[0].codes_outgrown, config == &none);
@@ -357,7 +355,7 @@ TEST_F(BalancedTest, EncodingAnewWaitsForMemory) {
   const int64_t left = kLimit - budget->used_bytes();
   ASSERT_TRUE(budget->TryReserve(left));
   ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1088, 1).ok());  // into room that is there
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  WaitForBackground(*index);
   EXPECT_EQ(index->stats().reencoded_layers, 0);
   EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, 576);
   EXPECT_FALSE(Probe(*index, seq, 0)[0].positions[0].empty());
@@ -422,17 +420,9 @@ TEST_F(BalancedTest, EncodesAnewUnderLoad) {
   for (std::thread& thread : growing) thread.join();
   stop = true;
   searching.join();
-  // Settles: nothing is encoded anew any more, else it might happen between two looks at a sequence.
-  for (int64_t done = -1, quiet = 0; quiet < 30; done = index->stats().reencoded_layers) {
-    quiet = index->stats().reencoded_layers == done ? quiet + 1 : 0;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  WaitForBackground(*index);  // else a layer might be encoded anew between two looks at a sequence
   for (const SequenceInfo& info : index->ListSequences()) {
     const int64_t length = info.layer_tokens[1];
-    // A queued re-encoding still ends within the horizon.
-    for (int i = 0; i < 3000 && index->DescribeHead(info.handle, 1, 0)->position + 512 < length; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
     IndexConfig pinned = config;
     pinned.codec.query_position = index->DescribeHead(info.handle, 1, 0)->position;
     EXPECT_GE(*pinned.codec.query_position + 512, length);

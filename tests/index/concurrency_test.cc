@@ -75,16 +75,18 @@ TEST(ConcurrencyTest, ReadersSeeWholeAppends) {
   auto index = MakeIndex(SmallConfig(), &backend);
   const SequenceHandle seq = *index->CreateSequence("s"), fresh = *index->CreateSequence("fresh");
   std::atomic<bool> done{false};
+  std::atomic<int> looks{0};
   std::vector<std::vector<ItemAnswer>> seen;
   std::thread reader([&] {
     while (!done) {
       auto answers = Probe(*index, seq, 0);
       if (answers[0].num_tokens == answers[1].num_tokens) seen.push_back(std::move(answers));
+      ++looks;
     }
   });
   for (int64_t p = 0; p < 600; p += 20) {
     ASSERT_TRUE(AppendNames(index.get(), seq, 0, p, Names(1 + p, 20)).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (const int before = looks; looks == before;) std::this_thread::yield();  // the reader has come on
   }
   done = true;
   reader.join();

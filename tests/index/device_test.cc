@@ -25,6 +25,7 @@ using testing::Names;
 using testing::Probe;
 using testing::SameAnswers;
 using testing::SmallConfig;
+using testing::WaitForBackground;
 
 using absl::StatusCode;
 
@@ -114,7 +115,7 @@ TEST(DeviceIndexTest, TheBalancedCodeEqualsTheCpu) {
       ASSERT_TRUE(index->Append(s, 0, n, view, {}).ok());
       // Where a layer stands when it is encoded anew decides its codes, so both backends are waited for at every
       // append.
-      for (int wait = 0; wait < 12000 && outgrown(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      WaitForBackground(*index);
       ASSERT_FALSE(outgrown());
     }
     answers[device] = Probe(*index, s, 0);

@@ -1,7 +1,6 @@
 // Codes that are made for other queries than those that come: found out, encoded anew, and no more often than promised.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <random>
 #include <set>
@@ -22,6 +21,7 @@ using testing::MakeIndex;
 using testing::Probe;
 using testing::SameAnswers;
 using testing::View;
+using testing::WaitForBackground;
 
 constexpr int64_t kTokens = 4096;
 constexpr int64_t kRowBytes = 2 * 64 * 2;  // a token: 2 KV heads of 64 in fp16
@@ -89,21 +89,15 @@ class RefitTest : public ::testing::Test {
 
   // Until the background has judged the codes that layer 1 has now.
   static HeadInfo AwaitJudged(const Index& index, const SequenceHandle& seq) {
-    for (int i = 0; i < 3000; ++i) {
-      const HeadInfo info = *index.DescribeHead(seq, 1, 0);
-      if (info.predicted_loss) return info;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << "never judged";
-    return {};
+    WaitForBackground(index);
+    const HeadInfo info = *index.DescribeHead(seq, 1, 0);
+    EXPECT_TRUE(info.predicted_loss) << "never judged";
+    return info;
   }
   static void AwaitRefitted(const Index& index, int64_t layers) {
-    for (int i = 0; i < 3000 && index.stats().reencoded_unfit_layers < layers; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    WaitForBackground(index);
     ASSERT_EQ(index.stats().reencoded_unfit_layers, layers);
   }
-  static void Settle() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
   const MadeUpModel model_{SmallGeometry()}, stranger_{SmallGeometry(), 900};
   const std::shared_ptr<const Profile> profile_ = model_.Measure(), strange_ = stranger_.Measure();
@@ -156,7 +150,6 @@ TEST_F(RefitTest, QueriesAsExpectedChangeNothing) {
   const SequenceHandle seq = Filled(index.get());
   for (const int steps : {QueryWindow::kFewest, QueryWindow::kFewest, 1024 - QueryWindow::kSteps}) {
     Ask(*index, seq, model_, steps);
-    Settle();
     const HeadInfo info = AwaitJudged(*index, seq);
     EXPECT_LT(std::abs(*info.predicted_loss), .2);
     EXPECT_EQ(info.query_moments, "profile");
@@ -175,7 +168,7 @@ TEST_F(RefitTest, AlternatingQueriesAreFollowedAtMostOnceADoubling) {
     const int until = steps < 128 ? steps + 64 : steps / 1024 * 1024 + 1024;
     Ask(*index, seq, *models[turn % 3], until - steps);
     steps = until;
-    Settle();
+    WaitForBackground(*index);
   }
   EXPECT_GE(index->stats().reencoded_unfit_layers, 2);
   EXPECT_LE(index->stats().reencoded_unfit_layers, 1 + std::log2(steps / 64));
@@ -191,9 +184,7 @@ TEST_F(RefitTest, WhatWasLearntOutlivesTheHorizon) {
   Ask(*index, seq, model_, QueryWindow::kFewest);
   AwaitRefitted(*index, 1);
   Append(index.get(), seq, 1, 2048, 2048);
-  for (int i = 0; i < 3000 && index->stats().reencoded_layers < 2; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  WaitForBackground(*index);
   const HeadInfo info = *index->DescribeHead(seq, 1, 0);
   EXPECT_EQ(info.position, SealingPosition(4096, 1024));
   EXPECT_EQ(info.query_moments, "live");
@@ -224,7 +215,7 @@ TEST_F(RefitTest, WhatMayNotBeRefittedIsNot) {
     auto index = MakeIndex(*config, backend_.get());
     const SequenceHandle seq = Filled(index.get());
     Ask(*index, seq, model_, 2 * QueryWindow::kSteps);
-    Settle();
+    WaitForBackground(*index);
     EXPECT_EQ(index->stats().reencoded_layers, 0);
     EXPECT_FALSE(index->DescribeHead(seq, 1, 0)->predicted_loss);
   }
@@ -241,7 +232,7 @@ TEST_F(RefitTest, WithoutMemoryNothingChanges) {
   const int64_t left = kLimit - budget->used_bytes();
   ASSERT_TRUE(budget->TryReserve(left));
   Ask(*index, seq, model_, 2 * QueryWindow::kFewest);
-  Settle();
+  WaitForBackground(*index);
   EXPECT_EQ(index->stats().reencoded_layers, 0);
   EXPECT_GT(index->stats().queries_not_kept, 0);
   EXPECT_EQ(index->DescribeHead(seq, 1, 0)->query_moments, "profile");
@@ -282,10 +273,8 @@ TEST_F(RefitTest, RefitsUnderLoad) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  WaitForBackground(*index);
   for (const SequenceHandle& seq : sequences) {  // cut or not, in the end both follow their queries
-    for (int i = 0; i < 3000 && index->DescribeHead(seq, 1, 0)->query_moments != "live"; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
     EXPECT_EQ(index->DescribeHead(seq, 1, 0)->query_moments, "live");
     EXPECT_GT(Recall(index.get(), seq, model_), .9);
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "index/index.h"
+#include "index/index_impl.h"
 #include "kernels/backend.h"
 
 namespace seine::testing {
@@ -120,6 +121,9 @@ inline std::unique_ptr<Index> MakeIndex(const IndexConfig& config, Backend* back
   EXPECT_TRUE(index.ok()) << index.status();
   return *std::move(index);
 }
+
+// Returns once what calls have left to the background is done.
+inline void WaitForBackground(const Index& index) { static_cast<const IndexImpl&>(index).WaitForBackground(); }
 
 inline void PutFloat(DType dtype, float value, std::string* out) {
   uint32_t bits;

@@ -229,7 +229,8 @@ TEST(Profile, RefusesNaNAndMatricesThatAreNoMoments) {
     ASSERT_TRUE(WriteProfile(profile, precision, path).ok());
     EXPECT_TRUE(absl::StrContains(ReadProfile(path).status().message(), "head 3 is not positive semi-definite"));
 
-    // Of rank one, and rounded: no longer positive exactly, and still a moment. A head of nothing but zeros, too.
+    // A moment of rank one, rounded, is no longer positive exactly, and still a moment. A head of nothing but zeros,
+    // too.
     profile = SmallProfile(128);
     const VectorXd x = VectorXd::LinSpaced(128, -3, 5.123);
     profile.layers[0].k_moment[0] = x * x.transpose();

@@ -416,7 +416,7 @@ TEST_F(SeinedTest, UnderNohupAClosedTerminalEndsNothing) {
   Process seined(dir_.path, {"--listen", socket()}, {}, terminal.path, /*nohup=*/true);
   ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
   terminal.Close();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(seined.WaitForLine("SIGHUP: reloaded")) << seined.err();  // what came of it, and all that did
   EXPECT_TRUE(Creates(Stubs(socket()), Spec("alive"))) << seined.err();
   seined.Signal(SIGTERM);
   EXPECT_EQ(seined.Wait(), 0);

@@ -22,8 +22,8 @@ None stands for what is absent, and may be put in again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Optional, Union
 
 import grpc
 import numpy as np
@@ -41,7 +41,7 @@ from seine.v1 import (
     sequence_service_pb2_grpc,
     subspace_service_pb2_grpc,
 )
-from seine_kv import settings, wire
+from seine_kv import methods, settings, wire
 from seine_kv.address import default_address, target_of
 from seine_kv.arrays import array_of, tensor_of
 from seine_kv.layer_calls import LayerCalls, Settings
@@ -338,6 +338,35 @@ class Client(LayerCalls):
     def decode_stream(self, timeout: Optional[float] = None) -> DecodeStream:
         """A DecodeStream: append, then retrieve or attend, in one round trip for a whole batch. timeout: seconds a step."""
         return DecodeStream(self._retrieval.Decode, timeout, self.address)
+
+    # Anything else --------------------------------------------------------------------------------------------------
+
+    def call(
+        self, method: str, request: Union[Settings, Iterable[Settings]] = {}
+    ) -> Union[dict[str, Any], Iterator[dict[str, Any]]]:
+        """Any method of the server by its name ("Retrieve", "seine.v1.RetrievalService/Retrieve"), its messages as dicts
+        in protobuf's JSON form: bytes are base64, 64-bit numbers strings. A stream of requests is an iterable of dicts, a
+        stream of answers an iterator over them, which has no timeout. A wrong name or request is a ValueError."""
+        found = methods.find(method)
+        kind = f"{'stream' if found.streams_requests else 'unary'}_{'stream' if found.streams_responses else 'unary'}"
+        run = getattr(self._channel, kind)(
+            f"/{found.name}", found.request.SerializeToString, found.response.FromString
+        )
+        if not found.streams_requests or isinstance(request, Mapping):
+            message = methods.message_of(found, request)
+            sent: Any = iter([message]) if found.streams_requests else message
+        else:
+            sent = iter([methods.message_of(found, one) for one in request])  # all of them, before the first leaves
+        if not found.streams_responses:
+            return methods.dict_of(self._call(run, sent))
+        return self._answers(run(sent))
+
+    def _answers(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        try:
+            for answer in answers:
+                yield methods.dict_of(answer)
+        except grpc.RpcError as error:
+            raise wire.error_of_call(error, self.address) from None
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
         try:

@@ -1,7 +1,9 @@
 """What callers write and what they get back: words, wrong types, errors of steps, addresses, and what is missing."""
 
+import base64
 import inspect
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 import seine_kv
 from seine_kv import client as client_module
 from seine_kv.client import Append, Attention, Client, DecodeStream, Item, SeineError, Sequence, StepError, default_address
+from seine_kv.methods import METHODS
 
 SHAPE = {"num_layers": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64}
 TOKENS = 300
@@ -333,3 +336,53 @@ def test_hf_without_torch_says_what_to_install():
 
 def test_a_sequence_can_be_named(client, chat):
     assert client.get_sequence(Sequence("words", "chat")).layer_tokens == [TOKENS]
+
+
+# Methods by name --------------------------------------------------------------------------------------------------------
+
+
+def tensor_dict(array):
+    raw = base64.b64encode(array.tobytes()).decode()
+    return {"dtype": "D_TYPE_FLOAT32", "shape": [str(size) for size in array.shape], "raw": raw}
+
+
+def test_every_method_of_the_protos_is_known():
+    protos = Path(__file__).resolve().parents[3] / "proto" / "seine" / "v1"
+    declared = {name for file in protos.glob("*.proto") for name in re.findall(r"^  rpc (\w+)\(", file.read_text(), re.M)}
+    assert {method.name.rpartition("/")[2] for method in METHODS} == declared
+
+
+def test_any_method_is_called_by_its_name(client, chat, keys):
+    handle = {"index": "words", "id": "chat"}
+    for name in ("GetSequence", "SequenceService/GetSequence", "seine.v1.SequenceService.GetSequence"):
+        assert client.call(name, {"handle": handle})["sequence"]["layer_tokens"] == [str(TOKENS)]
+    info = client.call("GetServerInfo")
+    assert info["backend"] == "cpu" and info["device_memory_bytes"] == "0"  # written though it is the default
+    pieces = [{"item": {"handle": handle, "position": TOKENS, "keys": tensor_dict(keys[TOKENS:])}}] * 2  # one, and its replay
+    assert client.call("AppendStream", pieces)["pieces"] == "2"
+    steps = [{"items": [{"handle": handle, "queries": tensor_dict(keys[0])}]}] * 3
+    answers = list(client.call("Decode", steps))
+    assert len(answers) == 3 and all(answer["answers"][0]["num_tokens"] == str(TOKENS + 1) for answer in answers)
+    lost = client.call("Retrieve", {"items": [{"handle": {**handle, "id": "x"}, "queries": tensor_dict(keys[0])}]})["answers"][0]["status"]
+    kinds = {detail["@type"].rpartition("/")[2] for detail in lost["details"]}  # in any order
+    assert lost["code"] == 5 and "google.rpc.ErrorInfo" in kinds
+
+
+def test_a_wrong_method_or_request_is_said_before_anything_is_sent(client):
+    for method, request, kind, text in (
+        ("RetrieveTop", {}, ValueError, "did you mean Retrieve?"),
+        ("Xylophone", {}, ValueError, "unknown method Xylophone"),
+        (3, {}, TypeError, "method: must be its name"),
+        ("GetIndex", {"nme": "x"}, ValueError, 'no field named "nme"'),
+        ("GetIndex", {"name": 3}, ValueError, "name"),
+        ("GetIndex", ["name"], TypeError, "a dict of GetIndexRequest"),
+        ("Decode", [{"item": 3}], ValueError, "item"),
+    ):
+        with pytest.raises(kind, match=re.escape(text)):
+            client.call(method, request)
+    with pytest.raises(SeineError) as caught:
+        client.call("GetIndex", {"name": "none"})
+    assert caught.value.code == "NOT_FOUND" and caught.value.field == "name"
+    with Client("/nowhere.sock") as nobody, pytest.raises(SeineError) as caught:
+        list(nobody.call("Decode", [{}]))
+    assert caught.value.code == "UNAVAILABLE"

@@ -14,7 +14,7 @@
 
 namespace seine::testing {
 
-// Of tests that hold for every kind of subspace.
+// A parameter of tests that hold for every kind of subspace.
 struct SubspaceCase {
   const char* name;
   double full_rank;

@@ -69,7 +69,7 @@ def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, mem
 
 
 def token_bytes(settings):
-    """Of a token's keys and values in one layer of a full cache."""
+    """Bytes of a token's keys and values in one layer of a full cache."""
     element = 4 if settings["dtype"] == "float32" else 2
     return 2 * settings["num_kv_heads"] * settings["head_dim"] * element
 
@@ -114,5 +114,5 @@ def differences(spec, settings):
 
 
 def _budget_tokens(eviction):
-    """Of an index's eviction; None without one."""
+    """The budget of an index's eviction; None without one."""
     return eviction["budget"]["tokens"] if eviction else None

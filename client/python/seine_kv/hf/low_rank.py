@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def share(self):
-        """Of the full cache's bytes, those of keys and values held."""
+        """Bytes of keys and values held, as a share of the full cache's."""
         return self.store_bytes / self.full_bytes if self.full_bytes else 0.0
 
     def __str__(self):

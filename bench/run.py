@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Runs the parts of the bench and writes their figures to bench/results/MACHINE-DATE.json; `./dev bench` calls it.
+
+Each part is one command of seine-bench. Its rows become a table of the format that docs/tools/figures.py reads, with the
+command, the commit and the machine's bandwidth. The file is written after every part: a bench that is ended early, or run
+again for one part, loses nothing. Where several files have a table, ./dev figures shows the latest.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import figures  # noqa: E402
+
+DATA = "bench/data/smollm2-135m"
+REAL = f"--trace {DATA}-kjv-8k.safetensors"
+PROFILE = f"--profile {DATA}.profile.safetensors"
+MILLION = "recall --synthetic rope --num-keys 1048576 --head-dim 128"
+STEADY = "evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --budget 2048 --interval 128"
+SERVICE = "service --spawn BIN/seined --transport stream"
+PROBE = "recall --synthetic gaussian --num-keys 4096 --head-dim 64"  # tells the machine's bandwidth in a second
+
+# A column: its key and title, the JSON's key, and the digits behind the point.
+RECALL = [
+    ("bytes", "bytes a key", "bytes_per_key", 1),
+    ("recall", "recall@k", "recall_at_k", 4),
+    ("worst", "worst head", "recall_at_k_worst_head", 4),
+    ("mass", "attention mass", "attention_mass", 4),
+    ("time", "µs a query", "us_per_query", 1),
+    ("scan", "ns a key scanned", "scan_ns_per_key", 3),
+]
+EVICT = [
+    ("kept", "attention kept", "retained_attention_mass", 4),
+    ("overlap", "overlap with attention's top", "overlap_with_attention_top", 4),
+    ("cost", "µs a token", "us_per_token", 4),
+    ("bandwidth", "share of the read bandwidth", "read_bandwidth_share", 3),
+]
+SUBSPACE = [
+    ("rank", "rank", "rank", 0),
+    ("error", "reconstruction error", "rer", 4),
+    ("overlap", "overlap", "overlap", 4),
+    ("updates", "updates", "updates", 0),
+    ("cost", "µs an update", "us_per_update", 1),
+    ("attention", "error of attention", "attention_error", 4),
+]
+STEP = [
+    ("p50", "p50, µs", "p50_us", 0),
+    ("p99", "p99, µs", "p99_us", 0),
+    ("index", "p50 in the index, µs", "in_process_p50_us", 0),
+    ("rpc", "p50 of the RPC, µs", "rpc_overhead_p50_us", 0),
+    ("append", "appended keys a second and core", "append_keys_per_s_core", 0),
+]
+# name: (title, command, columns, keys that tell rows apart)
+PARTS = {
+    "recall": (
+        "Recall on a real model's keys, beside the paper's pipeline and FAISS",
+        f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --beta .02,.05,.10,.25 --compare PEERS",
+        RECALL,
+        ("method", "beta"),
+    ),
+    "million": (
+        "A million synthetic keys in the balanced code, one thread, cold",
+        f"{MILLION} --codec balanced --refine 300 --beta .005,.02",
+        RECALL,
+        ("method", "beta"),
+    ),
+    "millionrsq": (
+        "A million synthetic keys without a profile, beside exact search, one thread, cold",
+        f"{MILLION} --beta .01,.02,.05 --baseline faiss_flat PEERS",
+        RECALL,
+        ("method", "beta"),
+    ),
+    "subspace": (
+        "Low-rank bases that follow a real model's stream",
+        f"subspace {REAL} {PROFILE} --rank 38",
+        SUBSPACE,
+        ("stream", "method"),
+    ),
+    "drift": (
+        "Low-rank bases that follow a synthetic drift",
+        "subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76",
+        SUBSPACE,
+        ("stream", "method"),
+    ),
+    "evict": (
+        "What eviction keeps of a real model's attention",
+        f"evict {REAL} --budget 10%,25%",
+        EVICT,
+        ("scorer", "budget"),
+    ),
+    "steady": (
+        "What steady eviction costs",
+        f"{STEADY} --scorer keydiff,manifoldkv,windowed_manifoldkv,qfilters,knorm",
+        EVICT,
+        ("scorer", "budget"),
+    ),
+    "service": ("Decode steps over a Unix socket", SERVICE, STEP, ("transport", "polling")),
+    "polling": ("Decode steps over a Unix socket, a client that spins", f"{SERVICE} --polling", STEP, ("transport", "polling")),
+}
+
+
+def label_of(row, keys):
+    parts = [("polling" if row[key] else "blocking") if key == "polling" else row.get(key) for key in keys]
+    return ", ".join(f"beta {part:g}" if key == "beta" else str(part) for key, part in zip(keys, parts) if part is not None)
+
+
+def rounded(value, digits):
+    if value is None:
+        return None
+    return round(value, digits) if digits else round(value)
+
+
+def table_of(name, measured, command, about):
+    """The part's table. Its rows are named by their labels' letters and digits."""
+    title, _, columns, keys = PARTS[name]
+    rows = []
+    for row in measured.get("rows", [measured]):
+        label = label_of(row, keys)
+        cells = [rounded(row.get(source), digits) for _, _, source, digits in columns]
+        rows.append([re.sub(r"[^a-z0-9]", "", label.lower()), label, *cells])
+    return {
+        "id": f"run{name}",
+        "title": title,
+        "machine": about["machine"],
+        "commit": about["commit"],
+        "read_bandwidth_gb_s": about["read_bandwidth_gb_s"],
+        "command": command,
+        "columns": [[key, title] for key, title, _, _ in columns],
+        "rows": rows,
+    }
+
+
+def output_of(*command):
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def run(folder, command, peers):
+    """(what the command printed as JSON, the command as one would type it)."""
+    words = shlex.split(command.replace("PEERS", f"--peers {shlex.quote(peers)}" if peers else "").replace("BIN", str(folder)))
+    done = subprocess.run([folder / "seine-bench", *words, "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"bench: seine-bench {shlex.join(words)} ended with {done.returncode}")
+    return json.loads(done.stdout), f"seine-bench {shlex.join(words)}"
+
+
+def machine(folder, now):
+    """Where and on what it runs: name, description and commit."""
+    probe = run(folder, PROBE, "")[0]
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+    cpu, cores = model[1].strip() if model else os.uname().machine, len(os.sched_getaffinity(0))
+    bandwidth = round(probe["read_bandwidth_gb_s"], 1)
+    name = "-".join(re.findall(r"[a-z0-9]+", cpu.lower().partition(" @")[0].replace("(r)", "").replace("(tm)", "")))
+    commit = output_of("git", "rev-parse", "--short=10", "HEAD") or "unknown"
+    changed = output_of("git", "status", "--porcelain", "--untracked-files=no")
+    return {
+        "machine": f"{name}-{now:%Y-%m-%d}",
+        "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "commit": commit + (" with changes" if changed else ""),
+        "cpu": cpu,
+        "cores": cores,
+        "simd_target": probe["simd_target"],
+        "read_bandwidth_gb_s": bandwidth,
+        "text": f"{cpu}, {cores} cores, {probe['simd_target']}, {bandwidth} GB/s a core on {now:%Y-%m-%d}",
+    }
+
+
+def keep(path, about, table):
+    """Puts the table into the file, in place of the one that an earlier run of that day left."""
+    tables = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else []
+    tables = [old for old in tables if old["id"] != table["id"]] + [table]
+    measured = {key: value for key, value in about.items() if key not in ("machine", "text")}
+    data = {
+        "format": figures.FORMAT,
+        "about": "Written by ./dev bench.",
+        "measured": measured,
+        "machines": {about["machine"]: about["text"]},
+        "tables": tables,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".tmp")
+    new.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench", description="Measures, and writes bench/results/MACHINE-DATE.json.")
+    parser.add_argument("--only", metavar="NAME", action="append", choices=PARTS, help="one part; may be given again")
+    parser.add_argument("--list", action="store_true", help="name the parts and their commands")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench" / "results", help="folder that is written to")
+    parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/cpu/bin"), help="folder of the programs")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{name:12}seine-bench {command}" for name, (_, command, _, _) in PARTS.items()))
+        return
+    folder = ROOT / arguments.bin
+    about = machine(folder, datetime.datetime.now(datetime.timezone.utc))
+    path = arguments.results / f"{about['machine']}.json"
+    chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
+    for number, name in enumerate(chosen, 1):
+        print(f"bench: {number} of {len(chosen)}, {name}: {PARTS[name][0]}", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+        measured, command = run(folder, PARTS[name][1], os.environ.get("SEINE_PEERS", ""))
+        table = table_of(name, measured, command.replace(f"{ROOT}/", ""), about)
+        keep(path, about, table)
+        print(f"\n{table['title']}\n\n{figures.table_text(table)}", flush=True)
+        print(f"bench: {name} took {time.monotonic() - begin:.0f} s; it is in {path}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

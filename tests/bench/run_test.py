@@ -1,0 +1,101 @@
+"""bench/run.py with a seine-bench of the test's own: what it writes, and what stays where a part fails or runs again."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+
+import figures  # noqa: E402
+
+# Fails where a file "broken" lies beside it; else prints what the commands of that name do.
+PROGRAM = """#!/usr/bin/env python3
+import json, pathlib, sys
+if sys.argv[1] == "evict" and (pathlib.Path(__file__).parent / "broken").exists():
+    sys.exit(3)
+row = {"method": "ours", "beta": 0.05, "recall_at_k": 0.98765, "us_per_query": 12.345, "scan_ns_per_key": None}
+out = {"read_bandwidth_gb_s": 12.34, "simd_target": "PLAIN", "rows": [row, {**row, "beta": 0.1}]}
+if sys.argv[1] == "evict":
+    out["rows"] = [{"scorer": "knorm", "budget": "10%", "us_per_token": 0.5}]
+if sys.argv[1] == "service":
+    out = {"transport": "stream", "polling": "--polling" in sys.argv, "p50_us": 99.6}
+assert sys.argv[-2:] == ["-o", "json"]
+print(json.dumps(out))
+"""
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.results = self.root / "bench" / "results"
+        program = self.root / "seine-bench"
+        program.write_text(PROGRAM, encoding="utf-8")
+        program.chmod(0o755)
+
+    def run_parts(self, *parts):
+        command = [sys.executable, ROOT / "bench" / "run.py", "--bin", self.root, "--results", self.results]
+        only = [word for part in parts for word in ("--only", part)]
+        return subprocess.run([*command, *only], capture_output=True, text=True)
+
+    def data(self):
+        (path,) = self.results.iterdir()
+        return path, json.loads(path.read_text(encoding="utf-8"))
+
+    def test_every_figure_has_its_command_commit_and_machine(self):
+        done = self.run_parts("recall", "polling")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        path, data = self.data()
+        measured = data["measured"]
+        self.assertEqual((measured["read_bandwidth_gb_s"], measured["simd_target"]), (12.3, "PLAIN"))
+        self.assertTrue(measured["cpu"] and measured["commit"] and measured["cores"])
+        recall, polling = data["tables"]
+        self.assertEqual(list(data["machines"]), [path.stem])
+        self.assertEqual((recall["id"], recall["machine"]), ("runrecall", path.stem))
+        self.assertTrue(recall["command"].startswith("seine-bench recall --trace bench/data/"), recall["command"])
+        self.assertNotIn("PEERS", recall["command"])
+        self.assertEqual(recall["rows"][0], ["oursbeta005", "ours, beta 0.05", None, 0.9877, None, None, 12.3, None])
+        self.assertEqual(polling["rows"][0][:3], ["streampolling", "stream, polling", 100])
+        self.assertIn("bench: 1 of 2, recall: ", done.stderr)
+        self.assertIn("| ours, beta 0.1 |", done.stdout)
+        self.assertEqual(figures.Results(self.root).figure("runrecall-oursbeta005-recall"), "0.9877")
+
+    def test_a_part_that_fails_or_runs_again_leaves_the_others(self):
+        self.assertEqual(self.run_parts("recall").returncode, 0)
+        (self.root / "broken").touch()
+        done = self.run_parts("recall", "evict", "service")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("bench: seine-bench evict --trace", done.stderr)
+        self.assertIn("ended with 3", done.stderr)
+        self.assertEqual([table["id"] for table in self.data()[1]["tables"]], ["runrecall"])
+        (self.root / "broken").unlink()
+        self.assertEqual(self.run_parts("evict").returncode, 0)
+        self.assertEqual([table["id"] for table in self.data()[1]["tables"]], ["runrecall", "runevict"])
+
+    def test_the_latest_of_several_files_counts(self):
+        self.assertEqual(self.run_parts("recall").returncode, 0)
+        path, data = self.data()
+        for name, date, recall in (("a-old.json", "2020-01-01T00:00:00Z", 0.5), ("z-older.json", "2019-01-01T00:00:00Z", 0.4)):
+            data["measured"]["date"] = date
+            data["tables"][0]["rows"][0][3] = recall
+            path.with_name(name).write_text(json.dumps(data), encoding="utf-8")
+        self.assertEqual(figures.Results(self.root).figure("runrecall-oursbeta005-recall"), "0.9877")
+        path.unlink()
+        self.assertEqual(figures.Results(self.root).figure("runrecall-oursbeta005-recall"), "0.5")
+        path.with_name("b.json").write_text(path.with_name("a-old.json").read_text(encoding="utf-8"), encoding="utf-8")
+        with self.assertRaises(figures.Wrong):  # two of one moment
+            figures.Results(self.root)
+
+    def test_an_unknown_part_is_refused(self):
+        done = self.run_parts("everything")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("invalid choice: 'everything'", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
