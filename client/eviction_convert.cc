@@ -1,6 +1,7 @@
 #include "client/eviction_convert.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "client/convert.h"
 
@@ -36,20 +37,33 @@ void TakeIf(bool has, Field field, std::optional<Value>* out) {
   if (has) *out = static_cast<Value>(field);
 }
 
+// An option's value; a number where there is one.
+template <typename Has, typename Field, typename Value>
+void TakeOption(const v1::ScorerSettings& in, Has has, Field field, Value* out) {
+  if constexpr (std::is_enum_v<Value>) {
+    *out = static_cast<Value>(field);
+  } else {
+    if (has(in)) *out = field;
+  }
+}
+
+template <typename Set, typename Value>
+void PutOption(const Value& value, Set set) {
+  if constexpr (std::is_enum_v<Value>) {
+    set(value);
+  } else {
+    if (value) set(*value);
+  }
+}
+
 Scorer FromProto(const v1::ScorerSettings& in) {
   Scorer out;
   out.name = in.name();
-  out.anchor = static_cast<Anchor>(in.anchor());
-  out.similarity = static_cast<Similarity>(in.similarity());
-  out.metric = static_cast<Metric>(in.metric());
-  TakeIf(in.has_window(), in.window(), &out.window);
-  TakeIf(in.has_lambda(), in.lambda(), &out.lambda);
-  TakeIf(in.has_sink(), in.sink(), &out.sink);
-  TakeIf(in.has_query_window(), in.query_window(), &out.query_window);
-  TakeIf(in.has_kernel(), in.kernel(), &out.kernel);
-  TakeIf(in.has_future(), in.future(), &out.future);
-  TakeIf(in.has_epsilon(), in.epsilon(), &out.epsilon);
-  TakeIf(in.has_value_norms(), in.value_norms(), &out.value_norms);
+#define SEINE_OPTION_FROM(Type, name, ...) \
+  TakeOption(                              \
+      in, [](const auto& from) { return from.has_##name(); }, in.name(), &out.name);
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_FROM)
+#undef SEINE_OPTION_FROM
   return out;
 }
 
@@ -73,19 +87,11 @@ absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
 }  // namespace
 
 void ToProto(const Scorer& scorer, v1::ScorerSettings* out) {
-  using Wire = v1::ScorerSettings;
   out->set_name(scorer.name);
-  out->set_anchor(static_cast<v1::Anchor>(scorer.anchor));
-  out->set_similarity(static_cast<v1::Similarity>(scorer.similarity));
-  out->set_metric(static_cast<v1::Metric>(scorer.metric));
-  SetIf(scorer.window, out, &Wire::set_window);
-  SetIf(scorer.lambda, out, &Wire::set_lambda);
-  SetIf(scorer.sink, out, &Wire::set_sink);
-  SetIf(scorer.query_window, out, &Wire::set_query_window);
-  SetIf(scorer.kernel, out, &Wire::set_kernel);
-  SetIf(scorer.future, out, &Wire::set_future);
-  SetIf(scorer.epsilon, out, &Wire::set_epsilon);
-  SetIf(scorer.value_norms, out, &Wire::set_value_norms);
+#define SEINE_OPTION_TO(Type, name, ...) \
+  PutOption(scorer.name, [&](auto value) { out->set_##name(static_cast<decltype(out->name())>(value)); });
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_TO)
+#undef SEINE_OPTION_TO
 }
 
 void ToProto(const Budget& budget, v1::Budget* out) {

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
+
+#include "profile/scorer_list.h"
 
 namespace seine::client {
 
@@ -15,21 +18,17 @@ enum class Similarity : uint8_t { kDefault = 0, kCosine = 1, kDot = 2, kEuclid =
 enum class Metric : uint8_t { kDefault = 0, kL2 = 1, kL1 = 2, kLinf = 3 };
 enum class HeadBudget : uint8_t { kDefault = 0, kUniform = 1, kAdaptive = 2, kPyramid = 3 };
 
-// How much a token is worth keeping. An option that the named scorer has not is refused.
+template <typename Type>
+using ScorerField = std::conditional_t<std::is_enum_v<Type>, Type, std::optional<Type>>;
+
+// How much a token is worth keeping. profile/scorer_list.h lists the names ("" is keydiff), and which scorers have
+// which of the options that follow as fields: `anchor`, `similarity` and `metric` of the enums above, the others
+// optional numbers (`window`, `lambda`, `sink`, ...). An option that the named scorer has not is refused.
 struct Scorer {
-  // keydiff (default), manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, snapkv,
-  // tova, h2o, expected_attention, client
   std::string name;
-  Anchor anchor = Anchor::kDefault;              // keydiff
-  Similarity similarity = Similarity::kDefault;  // keydiff
-  Metric metric = Metric::kDefault;              // manifoldkv, windowed_manifoldkv
-  std::optional<int> window;                     // windowed_manifoldkv, positions
-  std::optional<double> lambda;                  // hybrid, ManifoldKV's share
-  std::optional<int> sink;                       // streaming_llm, expected_attention
-  std::optional<int> query_window, kernel;       // snapkv
-  std::optional<int> future;                     // expected_attention, positions ahead
-  std::optional<double> epsilon;                 // expected_attention
-  std::optional<bool> value_norms;               // expected_attention, needs stored values
+#define SEINE_SCORER_CLIENT_FIELD(Type, name, ...) ScorerField<Type> name = {};
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_CLIENT_FIELD)
+#undef SEINE_SCORER_CLIENT_FIELD
 };
 
 // Tokens a head, or the share that goes (0.75 keeps a quarter): one of them.

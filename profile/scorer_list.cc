@@ -51,6 +51,16 @@ std::vector<std::string> ScorerNames() {
   return names;
 }
 
+std::string ScorerChoice() {
+  std::vector<std::string> names;
+  for (const ScorerEntry& entry : AllScorers()) {
+    if (!entry.Needs("scores")) names.emplace_back(entry.name);
+  }
+  const std::string last = names.back();
+  names.pop_back();
+  return absl::StrCat(absl::StrJoin(names, ", "), " or ", last);
+}
+
 std::string UnknownScorer(absl::string_view name) {
   const std::vector<std::string> names = ScorerNames();
   const std::string nearest = name.size() <= kLongestTypo ? NearestWord(name, names) : "";

@@ -36,8 +36,8 @@ inline constexpr int kMaxScorerKernel = 255;      // every token of a layer is a
     "queries profile", "sink future epsilon value_norms")                                                              \
   X(ClientScores, "client", "scores that the caller gives", "scores", "")
 
-// X(Type, name, default, least, most, help). A field of ScorerConfig; the wire's ScorerSettings has
-// one of the same name. An enum's words are in spelling.h, and help may be empty.
+// X(Type, name, default, least, most, help). A field of ScorerConfig and of the C++ client's Scorer, and a flag of seine;
+// the wire's ScorerSettings has one of the same name. An enum's words are in spelling.h, and help may be empty.
 #define SEINE_FOR_EACH_SCORER_OPTION(X)                                                        \
   X(Anchor, anchor, Anchor::kUnitMean, Anchor::kUnitMean, Anchor::kPairwise, "")               \
   X(Similarity, similarity, Similarity::kCosine, Similarity::kCosine, Similarity::kEuclid, "") \
@@ -65,6 +65,8 @@ const std::vector<ScorerEntry>& AllScorers();
 // nullptr: there is none of this name.
 const ScorerEntry* FindScorer(absl::string_view name);
 std::vector<std::string> ScorerNames();
+// Those that need no scores of the caller, as help texts list them: "keydiff, manifoldkv or normalized".
+std::string ScorerChoice();
 // Scorers that have the option: "manifoldkv, windowed_manifoldkv".
 std::string ScorersWith(absl::string_view option);
 // The error of a name that no scorer has: "unknown scorer; did you mean keydiff? there are ...".

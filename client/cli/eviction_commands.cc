@@ -1,16 +1,20 @@
 // seine evict and diagnose.
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
 #include "profile/filters.h"
 #include "profile/io/tensor_file.h"
+#include "profile/scorer_list.h"
+#include "profile/spelling.h"
 
 namespace seine::cli {
 namespace {
@@ -206,24 +210,34 @@ absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
   return absl::OkStatus();
 }
 
+std::string Spelt(bool value) { return value ? "true" : "false"; }
+std::string Spelt(int value) { return absl::StrCat(value); }
+std::string Spelt(double value) { return absl::StrCat(value); }
+
+// A flag for an option of scorers: which have it, what it says, and its default.
+template <typename Field, typename Usual>
+void AddScorerOption(CLI::App* command, const char* type, absl::string_view name, const char* help, Usual usual,
+                     Field* field) {
+  const std::string flag = "--" + absl::StrReplaceAll(name, {{"_", "-"}});
+  const std::string owners = absl::StrCat(ScorersWith(name), ": ");
+  CLI::Option* option = nullptr;
+  if constexpr (std::is_enum_v<Usual>) {
+    const NameTable<Field> table{type};
+    option = command->add_option(flag, *field,
+                                 absl::StrCat(owners, ListValues(type), " (default: ", NameOf(table, usual), ")"));
+    option->transform(Names(table));
+  } else {
+    option = command->add_option(flag, *field, absl::StrCat(owners, help, " (default: ", Spelt(usual), ")"));
+  }
+  option->group("Options of scorers");
+}
+
 void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
-  const char* group = "Options of scorers";
-  command->add_option("--anchor", scorer->anchor, "keydiff: unit_mean, mean, median or pairwise (default: unit_mean)")
-      ->transform(Names(kAnchorNames))
-      ->group(group);
-  command->add_option("--similarity", scorer->similarity, "keydiff: cosine, dot or euclid (default: cosine)")
-      ->transform(Names(kSimilarityNames))
-      ->group(group);
-  command->add_option("--metric", scorer->metric, "manifoldkv, windowed_manifoldkv: l2, l1 or linf (default: l2)")
-      ->transform(Names(kMetricNames))
-      ->group(group);
-  command->add_option("--window", scorer->window, "windowed_manifoldkv: positions (default: 4096)")->group(group);
-  command->add_option("--lambda", scorer->lambda, "hybrid: ManifoldKV's share (default: 0.3)")->group(group);
-  command->add_option("--query-window", scorer->query_window, "snapkv: last queries (default: 64)")->group(group);
-  command->add_option("--kernel", scorer->kernel, "snapkv: tokens pooled (default: 5)")->group(group);
-  command
-      ->add_option("--value-norms", scorer->value_norms, "expected_attention: times the values' norms (default: true)")
-      ->group(group);
+  using client::Anchor, client::Similarity, client::Metric;
+#define SEINE_SCORER_FLAG(Type, name, usual, least, most, help) \
+  AddScorerOption(command, #Type, #name, help, usual, &scorer->name);
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_FLAG)
+#undef SEINE_SCORER_FLAG
 }
 
 void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
@@ -248,10 +262,7 @@ void AddEvictionCommands(CLI::App* app, Session* session) {
       "Example:\n  seine evict llama chat --layer 0 --scorer keydiff --budget 25% --sinks 4 --recent 64 --dry-run");
   AddSequenceArguments(evict, &request.sequence);
   evict->add_option("--layer", request.layer, "Layer")->required();
-  evict->add_option(
-      "--scorer", request.scorer.name,
-      "keydiff, manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, snapkv, "
-      "tova, h2o or expected_attention (default: keydiff)");
+  evict->add_option("--scorer", request.scorer.name, ScorerChoice() + " (default: keydiff)");
   AddGivenOptions(evict, arguments.get());
   evict->add_option("--heads", request.budget.heads, "uniform, adaptive or pyramid (default: uniform)")
       ->transform(Names(kHeadBudgetNames));

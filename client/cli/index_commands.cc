@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/names.h"
+#include "profile/scorer_list.h"
 
 namespace seine::cli {
 namespace {
@@ -151,9 +152,9 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
   create
       ->add_option_function<std::string>(
           "--evict-scorer", with([](client::Eviction* e, const std::string& v) { e->scorer.name = v; }),
-          "keydiff, manifoldkv, windowed_manifoldkv, hybrid, normalized, qfilters, knorm, streaming_llm, "
-          "snapkv, tova, h2o or expected_attention; the last four look at the queries that are asked and that appends "
-          "carry (expected_attention at those of a profile, if there is one) (default: keydiff)")
+          ScorerChoice() +
+              "; snapkv, tova, h2o and expected_attention look at the queries that are asked and that appends carry "
+              "(expected_attention at those of a profile, if there is one) (default: keydiff)")
       ->needs(budget)
       ->group(group);
   create

@@ -26,9 +26,6 @@ inline constexpr NameTable<client::Centre> kCentreNames{"Centre"};
 inline constexpr NameTable<client::RopeStyle> kRopeStyleNames{"RopeStyle"};
 inline constexpr NameTable<client::KvStore> kKvStoreNames{"KvStore"};
 inline constexpr NameTable<client::KeyFrame> kKeyFrameNames{"KeyFrame"};
-inline constexpr NameTable<client::Anchor> kAnchorNames{"Anchor"};
-inline constexpr NameTable<client::Similarity> kSimilarityNames{"Similarity"};
-inline constexpr NameTable<client::Metric> kMetricNames{"Metric"};
 inline constexpr NameTable<client::HeadBudget> kHeadBudgetNames{"HeadBudget"};
 inline constexpr NameTable<client::Path> kPathNames{"Path"};
 

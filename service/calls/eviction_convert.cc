@@ -1,6 +1,10 @@
 #include "service/calls/eviction_convert.h"
 
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/generated_enum_reflection.h"
+#include "profile/scorer_list.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 #include "service/calls/wire_enum.h"
@@ -32,24 +36,42 @@ void SetSquare(const std::vector<double>& values, int side, v1::Tensor* tensor) 
   tensor->add_shape(side);
 }
 
+// An option's value: an enum's, where 0 is none, or a number's where there is one.
+template <typename Get, typename Has, typename Value>
+absl::Status OptionFrom(const v1::ScorerSettings& wire, const std::string& field, Get get, Has has, Value* out) {
+  using Wire = decltype(get(wire));
+  if constexpr (std::is_enum_v<Value>) {
+    const auto is_valid = [](int value) {
+      return google::protobuf::GetEnumDescriptor<Wire>()->FindValueByNumber(value) != nullptr;
+    };
+    return FromWire(get(wire), is_valid, field, out);
+  } else {
+    if (has(wire)) *out = get(wire);
+    return absl::OkStatus();
+  }
+}
+
+template <typename Wire, typename Value>
+Wire OptionTo(Value value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return ToWire<Wire>(value);
+  } else {
+    return value;
+  }
+}
+
 }  // namespace
 
 absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field, ScorerConfig* scorer) {
   if (!wire.name().empty()) scorer->name = wire.name();
-  if (wire.has_window()) scorer->window = wire.window();
-  if (wire.has_lambda()) scorer->lambda = wire.lambda();
-  if (wire.has_sink()) scorer->sink = wire.sink();
-  if (wire.has_query_window()) scorer->query_window = wire.query_window();
-  if (wire.has_kernel()) scorer->kernel = wire.kernel();
-  if (wire.has_future()) scorer->future = wire.future();
-  if (wire.has_epsilon()) scorer->epsilon = wire.epsilon();
-  if (wire.has_value_norms()) scorer->value_norms = wire.value_norms();
-  if (auto s = FromWire(wire.anchor(), v1::Anchor_IsValid, field + ".anchor", &scorer->anchor); !s.ok()) return s;
-  if (auto s = FromWire(wire.similarity(), v1::Similarity_IsValid, field + ".similarity", &scorer->similarity);
-      !s.ok()) {
-    return s;
-  }
-  return FromWire(wire.metric(), v1::Metric_IsValid, field + ".metric", &scorer->metric);
+  absl::Status status;
+#define SEINE_OPTION_FROM(Type, name, ...)                                                                           \
+  status.Update(OptionFrom(                                                                                          \
+      wire, field + "." #name, [](const auto& w) { return w.name(); }, [](const auto& w) { return w.has_##name(); }, \
+      &scorer->name));
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_FROM)
+#undef SEINE_OPTION_FROM
+  return status;
 }
 
 absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget) {
@@ -96,25 +118,13 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   const ScorerConfig& scorer = eviction.scorer;
   v1::ScorerSettings* wire = out->mutable_scorer();
   wire->set_name(scorer.name);
-  if (scorer.name == "keydiff") {
-    wire->set_anchor(ToWire<v1::Anchor>(scorer.anchor));
-    wire->set_similarity(ToWire<v1::Similarity>(scorer.similarity));
+  const ScorerEntry* const entry = FindScorer(scorer.name);
+#define SEINE_OPTION_TO(Type, name, ...)                                           \
+  if (entry != nullptr && entry->Has(#name)) {                                     \
+    wire->set_##name(OptionTo<std::decay_t<decltype(wire->name())>>(scorer.name)); \
   }
-  const bool windowed = scorer.name == "windowed_manifoldkv";
-  if (windowed || scorer.name == "manifoldkv") wire->set_metric(ToWire<v1::Metric>(scorer.metric));
-  if (windowed) wire->set_window(scorer.window);
-  if (scorer.name == "hybrid") wire->set_lambda(scorer.lambda);
-  if (scorer.name == "snapkv") {
-    wire->set_query_window(scorer.query_window);
-    wire->set_kernel(scorer.kernel);
-  }
-  const bool expected = scorer.name == "expected_attention";
-  if (expected || scorer.name == "streaming_llm") wire->set_sink(scorer.sink);
-  if (expected) {
-    wire->set_future(scorer.future);
-    wire->set_epsilon(scorer.epsilon);
-    wire->set_value_norms(scorer.value_norms);
-  }
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_TO)
+#undef SEINE_OPTION_TO
   out->mutable_budget()->set_tokens(eviction.budget.tokens);
   out->mutable_budget()->set_heads(ToWire<v1::HeadBudget>(eviction.budget.heads));
   out->mutable_budget()->set_safeguard(eviction.budget.safeguard);

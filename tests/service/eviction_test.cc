@@ -1,7 +1,10 @@
 // Eviction over the wire: block prompt processing under a budget, the three calls, and bad input.
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "profile/scorer_list.h"
 #include "seine/v1/eviction_service.grpc.pb.h"
 #include "tests/service/fixture.h"
 
@@ -322,6 +325,18 @@ TEST_P(EvictionTest, BadInputNamesTheField) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Services, EvictionTest, ::testing::Bool());
+
+// The other way round does not compile: conversions and flags name every option of the list.
+TEST(ScorerSettings, HaveAFieldForEachOptionOfTheListAndNoOther) {
+  std::set<std::string> options = {"name"};
+#define SEINE_OPTION_NAME(Type, name, ...) options.insert(#name);
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_NAME)
+#undef SEINE_OPTION_NAME
+  std::set<std::string> fields;
+  const google::protobuf::Descriptor& wire = *v1::ScorerSettings::descriptor();
+  for (int i = 0; i < wire.field_count(); ++i) fields.insert(wire.field(i)->name());
+  EXPECT_EQ(fields, options);
+}
 
 }  // namespace
 }  // namespace seine::test
