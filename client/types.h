@@ -93,8 +93,9 @@ struct IndexSpec {
   std::optional<int> centre_window;  // tokens that share a centre
   // What a Retrieve without a Selector of its own does.
   std::optional<int> top_k;
-  std::optional<double> beta;  // share of the zone kept as candidates
-  std::optional<int> refine;   // survivors scored exactly
+  std::optional<double>
+      beta;  // share of the zone kept as candidates; 0: .05, of a balanced zone of n > 8192 keys .05 sqrt(8192 / n)
+  std::optional<int> refine;  // survivors scored exactly
   Coarse coarse = Coarse::kDefault;
   std::optional<double> rho;  // collision's covered share
   Scope scope = Scope::kDefault;

@@ -48,7 +48,7 @@ SEINE__SERVER__MEMORY_LIMIT in the environment and --memory-limit as a flag. An 
   indexes:
     - name: llama
       geometry: {num_layers: 32, num_q_heads: 32, num_kv_heads: 8, head_dim: 128, dtype: bfloat16}
-      retrieval: {top_k: 100, beta: 0.05}
+      retrieval: {top_k: 100}
       kv_store: keys
 
 Try it:

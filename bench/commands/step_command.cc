@@ -70,7 +70,7 @@ void AddFlags(CLI::App* app, StepFlags* f) {
   app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
   const char* group = "Search";
   app->add_option("--top-k", search.top_k, "keys wanted a query")->capture_default_str()->group(group);
-  app->add_option("--beta", search.beta, "share of the keys kept as candidates")->capture_default_str()->group(group);
+  app->add_option("--beta", search.beta, "share of the keys kept as candidates (default: the codec's)")->group(group);
   app->add_option("--recall-target", search.recall_target,
                   "balanced: in place of beta, the predicted share of the exact top-k that the candidates hold")
       ->group(group);

@@ -30,8 +30,8 @@ bool WantsJson(int argc, char** argv);
 // The flag of `command` that sets a request's field ("spec.retrieval.beta": --beta); empty where none does.
 std::string FlagOfField(const CLI::App& command, const std::string& field);
 
-// A server's error about a field in the words of the command line: "beta: 2 is not in (0, 1]" with the field
-// spec.retrieval.beta becomes "llama: --beta: 2 is not in (0, 1] (spec.retrieval.beta)". `object` is what the command
+// A server's error about a field in the words of the command line: "beta: 2 is not in [0, 1]" with the field
+// spec.retrieval.beta becomes "llama: --beta: 2 is not in [0, 1] (spec.retrieval.beta)". `object` is what the command
 // is about (index, or index/sequence), empty where it is about none.
 ErrorReport InWordsOfTheCommandLine(const CLI::App& command, const std::string& object, const absl::Status& status);
 

@@ -3,12 +3,16 @@
 #define SEINE_KERNELS_CODECS_CODEC_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "kernels/codecs/code.h"
 #include "kernels/types.h"
 
 namespace seine {
+
+// Of a zone kept as candidates, where nothing else is said: what ParisKV's rerank reads (its section 5.1).
+inline constexpr double kUsualShare = .05;
 
 struct CodecTables;  // kernels/codecs/registry.h
 
@@ -36,6 +40,9 @@ class Codec {
   // Asks for a part of what PrepareQueries reads, ahead of it: part `part` of `parts`.
   virtual void FetchAhead(int part, int parts) const {}
   void PrepareQuery(const float* query, PreparedQuery* out) const { PrepareQueries(query, 1, &out); }
+
+  // The share of a zone of `num_keys` that a search keeps as candidates where it is not told (SearchParams::beta).
+  virtual double UsualShare(int64_t num_keys) const { return kUsualShare; }
 
   // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
   // the codec does not predict it.

@@ -110,7 +110,7 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"mass_p", [](SearchParams* p) { p->mass_p = NAN; }},
       {"mass_floor", [](SearchParams* p) { p->mass_floor = 0; }},
       {"mass_floor", [](SearchParams* p) { p->mass_p = .5f, p->mass_floor = 101; }},
-      {"beta", [](SearchParams* p) { p->beta = 0; }},
+      {"beta", [](SearchParams* p) { p->beta = -.01; }},
       {"beta", [](SearchParams* p) { p->beta = 1.01; }},
       {"beta", [](SearchParams* p) { p->beta = NAN; }},
       {"recall_target", [](SearchParams* p) { p->recall_target = 1; }},

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/rsq/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
@@ -159,6 +160,31 @@ TEST(Search, LongZonesSampleAndStillChooseExactlyTheBest) {
 }
 
 // The good keys stand in the sampled windows alone, so the first threshold lets too few through.
+TEST(Search, TheUsualShareFallsWithTheLengthOfABalancedZoneAlone) {
+  const int dim = 64, n = 32768;
+  for (const bool balanced : {false, true}) {
+    BalancedOptions options;
+    options.head_dim = dim;
+    options.key_map.assign(static_cast<size_t>(dim) * dim, 0);
+    for (int i = 0; i < dim; ++i) options.key_map[i * dim + i] = 1;
+    options.query_map = options.key_map;
+    options.lambda.assign(dim, 1);
+    options.coarse_bits.assign(dim, 1);
+    options.total_bits.assign(dim, 2);
+    const std::shared_ptr<const Codec> codec = balanced ? MakeBalancedCodec(options) : MakeRsqCodec({.head_dim = dim});
+    EXPECT_EQ(codec->UsualShare(64), .05);
+    EXPECT_EQ(codec->UsualShare(8192), .05);
+    EXPECT_DOUBLE_EQ(codec->UsualShare(4 * 8192), balanced ? .025 : .05);
+    const Zone zone(Gaussian(static_cast<size_t>(n) * dim, 3), dim, codec);
+    const std::vector<float> query = Gaussian(dim, 5);
+    SearchOutput usual, told;
+    cpu::SearchOne(zone.Task(query), PerQuery(20, 0), &usual);
+    cpu::SearchOne(zone.Task(query), PerQuery(20, codec->UsualShare(n)), &told);
+    EXPECT_EQ(usual.positions, told.positions);
+    EXPECT_EQ(usual.stats.candidates, balanced ? 820 : 1639);
+  }
+}
+
 TEST(Search, ASampleThatMisleadsIsRepairedAndCounted) {
   RsqOptions options;
   options.head_dim = 64;

@@ -69,7 +69,7 @@ TEST_P(CallsTest, IndexLifecycle) {
   EXPECT_EQ(spec.codec().centre(), v1::CENTRE_WINDOW);
   EXPECT_EQ(spec.codec().centre_window(), 64);
   EXPECT_EQ(spec.retrieval().top_k(), 100);
-  EXPECT_EQ(spec.retrieval().beta(), .05);
+  EXPECT_EQ(spec.retrieval().beta(), 0);
   EXPECT_EQ(spec.retrieval().refine(), 200);
   EXPECT_EQ(spec.retrieval().coarse(), v1::COARSE_SIGN_IP);
   EXPECT_EQ(spec.retrieval().rho(), .2);

@@ -163,7 +163,7 @@ TEST_P(ErrorsTest, CreateIndex) {
   codec("centre_window", [](auto* c) { c->set_centre_window(65); });
   retrieval("top_k", [](auto* r) { r->set_top_k(0); });
   retrieval("top_k", [](auto* r) { r->set_top_k(std::numeric_limits<int>::max()); });
-  retrieval("beta", [](auto* r) { r->set_beta(0); });
+  retrieval("beta", [](auto* r) { r->set_beta(-.1); });
   retrieval("beta", [](auto* r) { r->set_beta(std::numeric_limits<double>::quiet_NaN()); });
   retrieval("refine", [](auto* r) { r->set_refine(-1); });
   retrieval("rho", [](auto* r) { r->set_rho(2); });

@@ -25,6 +25,8 @@
 namespace seine {
 namespace {
 
+constexpr double kUsualKeys = 8192;  // the longest zone that the full usual share is kept of
+
 constexpr float kLargestLevel8 = 127.0f;
 
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
@@ -183,6 +185,12 @@ class BalancedCodec final : public Codec {
 
   // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
   // factor stands for the key's own scale, of which it is a little more.
+  // The zone's best lie ever further out the longer it is: from kUsualKeys on, candidates grow with the root of its
+  // length, and recall still rises (docs/decisions/codecs/0032-share-falls-with-length.md).
+  double UsualShare(int64_t num_keys) const override {
+    return kUsualShare * std::sqrt(std::min(1.0, kUsualKeys / static_cast<double>(num_keys)));
+  }
+
   float CoarseNoise(const PreparedQuery& query) const override {
     if (!(query.coarse_step > 0)) return 0;
     float lanes[16] = {0};

@@ -26,7 +26,7 @@ struct SearchParams {
   // least mass_floor. In a joint set the mean of the group's masses.
   float mass_p = 0;
   int mass_floor = 1;
-  double beta = 0.05;  // share of the zone kept as candidates; at least max(4 top_k, 256)
+  double beta = 0;  // share of the zone kept as candidates, at least max(4 top_k, 256); 0: Codec::UsualShare
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
   // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
@@ -43,6 +43,12 @@ struct SearchParams {
 };
 
 inline constexpr double kMostCandidates = .5;
+
+// The share of a zone that is kept in any case, `usual` being its codec's Codec::UsualShare.
+inline double ShareKept(const SearchParams& params, double usual) {
+  if (params.recall_target > 0) return 0;
+  return params.beta > 0 ? params.beta : usual;
+}
 
 // Counts and times of one task. Times in nanoseconds.
 struct SearchStats {

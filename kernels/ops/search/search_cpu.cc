@@ -189,8 +189,8 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
                  SearchWorkspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
   const size_t floor = std::max<size_t>(4 * k, 256);
-  const double beta = params.recall_target > 0 ? 0.0 : params.beta;
-  const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(beta * static_cast<double>(n)))));
+  const double share = ShareKept(params, task.codec->UsualShare(task.num_keys));
+  const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(share * static_cast<double>(n)))));
   const size_t keep = std::max<size_t>(params.refine, k);
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;

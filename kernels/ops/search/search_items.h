@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/cuda/block.h"
 #include "kernels/ops/scan/recall_target.h"
@@ -52,6 +53,8 @@ struct SearchItem {
   SEINE_HD bool stored() const { return chunks != nullptr || low_rank.num_runs > 0; }
   const float* queries = nullptr;  // [group, head_dim]
   int32_t group = 1;
+
+  double usual_share = kUsualShare;  // Codec::UsualShare of num_keys
 
   // Set by the plan.
   int32_t wanted = 0;                   // candidates of each query; under a recall target the least,

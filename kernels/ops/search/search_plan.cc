@@ -42,14 +42,14 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
     : params_(params), items_(std::move(items)) {
   const bool joint = params_.scope == Scope::kPerKvHead;
   const bool by_target = params_.recall_target > 0;
-  const double beta = by_target ? 0.0 : params_.beta;
   for (size_t i = 0; i < items_.size(); ++i) {
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
     assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
     const int64_t n = item.num_keys, floor = std::max(4 * params_.top_k, 256);
+    const double share = ShareKept(params_, item.usual_share);
     item.wanted = static_cast<int32_t>(
-        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(beta * static_cast<double>(n))))));
+        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(share * static_cast<double>(n))))));
     item.most = item.wanted;
     if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
     item.keep = std::min(std::max(params_.refine, params_.top_k), item.most);

@@ -24,6 +24,7 @@ struct HostItem {
     item.segments = task.segments;
     item.segment_keys = task.segment_keys;
     item.num_keys = task.num_keys;
+    item.usual_share = task.codec->UsualShare(task.num_keys);
     item.zone_begin = task.zone_begin;
     if (task.shared_centre != nullptr) {
       item.shared_centre = task.shared_centre->values.data();
@@ -259,7 +260,7 @@ TEST(SearchKernels, LongZones) {
   const int dim = 64, n = 40960;
   const Zone zone(Keys(n, dim, 17), dim, Balanced(dim, 8), 2048);
   const std::vector<float> queries = Gaussian(2 * dim, 18);
-  for (const double beta : {.01, .05, .4, 1.0}) {
+  for (const double beta : {0.0, .01, .05, .4, 1.0}) {
     SCOPED_TRACE(beta);
     SearchParams params = Params(50, beta);
     params.mass_p = .5f;
