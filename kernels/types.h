@@ -35,15 +35,17 @@ struct ConstRows {
   const void* row(int64_t i) const { return static_cast<const uint8_t*>(data) + i * stride_bytes; }
 };
 
-// Stored rows of one head by position: chunk c holds positions [c * chunk_tokens, (c + 1) * chunk_tokens), row-major
-// [chunk_tokens, head_dim]. chunks == nullptr where nothing is stored.
+// Stored rows of one head by position: chunk c holds positions [c * chunk_tokens, (c + 1) * chunk_tokens), a row
+// [head_dim] each row_stride bytes; 0: one behind another, as devices need them. chunks == nullptr: nothing is stored.
 struct ChunkedRows {
   const uint8_t* const* chunks = nullptr;
   int chunk_tokens = 1;
   int head_dim = 0;
   DType dtype = DType::kFloat32;
+  size_t row_stride = 0;
+  size_t stride() const { return row_stride != 0 ? row_stride : head_dim * SizeOf(dtype); }
   const void* row(int64_t position) const {
-    return chunks[position / chunk_tokens] + (position % chunk_tokens) * head_dim * SizeOf(dtype);
+    return chunks[position / chunk_tokens] + (position % chunk_tokens) * stride();
   }
 };
 

@@ -83,7 +83,7 @@ void ForEachRun(const ChunkedRows& rows, int64_t begin, int64_t end,
                 const std::function<void(const ConstRows&, int64_t first, int64_t count)>& visit) {
   while (begin < end && !StopRequested()) {
     const int64_t stop = std::min<int64_t>(end, (begin / rows.chunk_tokens + 1) * rows.chunk_tokens);
-    visit({rows.row(begin), rows.head_dim * SizeOf(rows.dtype), rows.dtype}, begin, stop - begin);
+    visit({rows.row(begin), rows.stride(), rows.dtype}, begin, stop - begin);
     begin = stop;
   }
 }

@@ -40,7 +40,7 @@ Workspace& Local() {
 // offset); `offset` from the first run's begin.
 template <typename Use, typename UseLow>
 void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, Workspace* w, Use use, UseLow use_low) {
-  const size_t stride = rows.head_dim * SizeOf(rows.dtype);
+  const size_t stride = rows.stride();
   int64_t offset = 0, count = 0;
   for (const PlaceRun& run : task.dense) {
     for (int64_t place = run.begin; place < run.end && !StopRequested(); place += count, offset += count) {

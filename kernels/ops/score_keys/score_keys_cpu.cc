@@ -293,7 +293,7 @@ void ForEachRun(const Task& task, Visit visit) {
         look = i + kKeysBetweenLooks;
       }
       const int64_t run = std::min<int64_t>(end - i, keys.chunk_tokens - i % keys.chunk_tokens);
-      visit(w, i, ConstRows{keys.row(i), keys.head_dim * SizeOf(keys.dtype), keys.dtype}, run);
+      visit(w, i, ConstRows{keys.row(i), keys.stride(), keys.dtype}, run);
       i += run;
     }
   }

@@ -146,10 +146,10 @@ void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
   if (task.group == 1 || task.low_rank != nullptr || task.keys.chunks == nullptr) return;
   const ChunkedRows& rows = task.keys;
   const auto chunk_tokens = static_cast<uint32_t>(rows.chunk_tokens);
-  const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  const size_t bytes = rows.head_dim * SizeOf(rows.dtype), stride = rows.stride();
   for (const uint32_t s : q.survivors) {
     const uint32_t position = static_cast<uint32_t>(task.zone_begin) + q.found.index[q.chosen[s]];
-    const uint8_t* row = rows.chunks[position / chunk_tokens] + position % chunk_tokens * bytes;
+    const uint8_t* row = rows.chunks[position / chunk_tokens] + position % chunk_tokens * stride;
     for (size_t b = 0; b < bytes; b += 64) PrefetchFar(row + b);
   }
 }
@@ -257,7 +257,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
 void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   std::vector<float>* out = &w->logits;
   const ChunkedRows& keys = task.keys;
-  const size_t stride = keys.head_dim * SizeOf(keys.dtype);
+  const size_t stride = keys.stride();
   const int64_t end = task.zone_begin + task.num_keys;
   out->resize(static_cast<size_t>(task.num_keys) * task.group);
   if (task.low_rank != nullptr) DotLowRank(task, w);

@@ -1,0 +1,78 @@
+// Attention nodes and cache writes of one llama.cpp context.
+#ifndef SEINE_ENGINES_LLAMA_CPP_ATTENTION_H_
+#define SEINE_ENGINES_LLAMA_CPP_ATTENTION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/team.h"
+#include "ggml-backend.h"
+#include "index/cells/cell_layer.h"
+
+namespace seine::llama {
+
+// One thread at a time calls it.
+class Attention {
+ public:
+  ~Attention();
+
+  Team& team() { return team_; }
+  // Each computes its node, here or by llama.cpp's own kernel.
+  ggml_status Attend(ggml_tensor* node);
+  ggml_status SetRows(ggml_tensor* node);
+  ggml_status Shift(ggml_tensor* node);  // GGML_OP_ROPE in the cache itself
+
+ private:
+  // One layer of one stream.
+  struct Stream {
+    std::unique_ptr<CellLayer> cells;
+    CellRows rows;
+    int64_t end = 0;                                           // behind the last cell that was seen written
+    bool suspect = false;                                      // cells were written unseen, as loads of a state do
+    std::pair<int64_t, int64_t> keys_written, values_written;  // the last ranges
+  };
+  struct Item {  // what one task attends
+    Stream* stream;
+    int64_t index, token, cells;  // index: of the stream in the node
+    int kv_head, first, count;    // query heads of the group
+  };
+
+  struct Layer {
+    CacheFacts facts;
+    std::string unfit;  // why it cannot be answered; empty: it can
+    std::vector<Stream> streams;
+  };
+
+  // By the data of its key cache; made when it is first asked for. nullptr: nothing is known of it yet.
+  Layer* LayerOf(const void* keys);
+  std::string MakeStreams(Layer* layer);
+  std::string MakeContext(const CacheFacts& facts);
+  void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
+  // Encodes the stale windows in cells [0, end). False: a row is not finite.
+  bool Encode(Stream* stream, int64_t end);
+  void Verify(Stream* stream, int64_t end);
+  bool Prepare(Stream* stream, int64_t cells);
+  // Why the node cannot be answered; empty: it is.
+  std::string Answer(const AttentionNode& node);
+  void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream, const std::vector<int64_t>& seen);
+  bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
+  void Check(const AttentionNode& node);
+  ggml_status Decline(ggml_tensor* node, const std::string& why);
+
+  Team team_;
+  std::unique_ptr<CellContext> context_;
+  std::string no_context_;  // why there is none
+  std::map<const void*, Layer> layers_;
+  std::vector<Item> items_;
+  std::vector<CellLayer::Run> runs_;
+  int64_t answered_ = 0;
+};
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_ATTENTION_H_

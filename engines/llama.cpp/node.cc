@@ -1,0 +1,190 @@
+// Reads nodes of the llama.cpp that it is built with.
+#include "engines/llama.cpp/node.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace seine::llama {
+
+namespace {
+
+constexpr uint16_t kMinusInfinity = 0xFC00;
+
+bool IsCache(const ggml_tensor* root, const char* prefix, int* layer) {
+  const size_t length = std::strlen(prefix);
+  if (std::strncmp(root->name, prefix, length) != 0) return false;
+  if (layer != nullptr) *layer = std::atoi(root->name + length);
+  return true;
+}
+
+}  // namespace
+
+const ggml_tensor* RootOf(const ggml_tensor* tensor) {
+  while (tensor->view_src != nullptr) tensor = tensor->view_src;
+  return tensor;
+}
+
+bool IsKeyCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_k_l", layer); }
+bool IsValueCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_v_l", layer); }
+
+AttentionNode::AttentionNode(const ggml_tensor* n)
+    : node(n),
+      queries(n->src[0]),
+      keys(n->src[1]),
+      values(n->src[2]),
+      mask(n->src[3]),
+      head_dim(static_cast<int>(keys->ne[0])),
+      num_q_heads(static_cast<int>(queries->ne[2])),
+      num_kv_heads(static_cast<int>(keys->ne[2])),
+      num_tokens(queries->ne[1]),
+      num_cells(keys->ne[1]),
+      num_streams(keys->ne[3]) {
+  std::memcpy(&scale, &n->op_params[0], sizeof(float));
+  std::memcpy(&max_bias, &n->op_params[1], sizeof(float));
+  std::memcpy(&softcap, &n->op_params[2], sizeof(float));
+}
+
+const char* AttentionNode::Unfit() const {
+  if (keys->type != values->type) return "keys and values of two types";
+  if (keys->type != GGML_TYPE_F16 && keys->type != GGML_TYPE_BF16) return "a cache of another type than f16 or bf16";
+  if (queries->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) return "queries of another type than f32";
+  if (mask == nullptr || mask->type != GGML_TYPE_F16) return "no mask";
+  if (node->src[4] != nullptr) return "attention sinks";
+  if (max_bias != 0) return "ALiBi";
+  if (softcap != 0) return "a soft cap of logits";
+  if (values->ne[0] != head_dim) return "values of another head_dim than keys";
+  if (!IsKeyCache(RootOf(keys)) || !IsValueCache(RootOf(values))) return "keys that lie in no cache";
+  if (num_q_heads % num_kv_heads != 0 || group() > kMaxGroup) return "a group of more than 32 query heads";
+  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+    if (head_dim == dim) return nullptr;
+  }
+  return "a head_dim that is none of 64, 80, 96, 128, 192, 256";
+}
+
+int64_t AttentionNode::CellsSeen(int64_t token, int64_t stream) const {
+  const auto* row = reinterpret_cast<const uint16_t*>(static_cast<const char*>(mask->data) + token * mask->nb[1] +
+                                                      (mask->ne[3] > 1 ? stream : 0) * mask->nb[3]);
+  constexpr int64_t kBlock = 64;  // compared at once
+  const auto first_other = [&](int64_t begin, uint16_t wanted) {
+    int64_t i = begin;
+    for (; i + kBlock <= num_cells; i += kBlock) {
+      uint16_t other = 0;
+      for (int64_t j = 0; j < kBlock; ++j) other |= row[i + j] ^ wanted;
+      if (other != 0) break;
+    }
+    while (i < num_cells && row[i] == wanted) ++i;
+    return i;
+  };
+  const int64_t seen = first_other(0, 0);
+  return first_other(seen, kMinusInfinity) == num_cells ? seen : -1;
+}
+
+const float* AttentionNode::Query(int head, int64_t token, int64_t stream) const {
+  return reinterpret_cast<const float*>(static_cast<const char*>(queries->data) + token * queries->nb[1] +
+                                        head * queries->nb[2] + stream * queries->nb[3]);
+}
+
+float* AttentionNode::Output(int head, int64_t token, int64_t stream) const {
+  return reinterpret_cast<float*>(static_cast<char*>(node->data) + head * node->nb[1] + token * node->nb[2] +
+                                  stream * node->nb[3]);
+}
+
+namespace {
+
+struct Known {
+  std::mutex mutex;
+  std::map<const void*, CacheFacts> caches;  // by the keys' data
+  std::map<const void*, const void*> keys_of_values;
+};
+
+Known& Everything() {
+  static auto* const known = new Known();
+  return *known;
+}
+
+}  // namespace
+
+void Learn(const AttentionNode& node) {
+  const ggml_tensor *keys = RootOf(node.keys), *values = RootOf(node.values);
+  CacheFacts facts;
+  if (keys->data == nullptr || values->data == nullptr || !IsKeyCache(keys, &facts.layer)) return;
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto held = known.caches.find(keys->data);
+  if (held != known.caches.end() && held->second.capacity == keys->ne[1] && held->second.rope.stated()) return;
+  facts.head_dim = node.head_dim;
+  facts.num_q_heads = node.num_q_heads;
+  facts.num_kv_heads = node.num_kv_heads;
+  facts.dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
+  facts.scale = node.scale;
+  facts.rope = RopeOf(node.queries);
+  facts.capacity = keys->ne[1];
+  facts.num_streams = keys->ne[2];
+  facts.keys = static_cast<const uint8_t*>(keys->data);
+  facts.values = static_cast<const uint8_t*>(values->data);
+  facts.cell_bytes = keys->nb[1], facts.stream_bytes = keys->nb[2];
+  facts.value_cell_bytes = values->nb[1], facts.value_stream_bytes = values->nb[2];
+  known.caches[keys->data] = facts;
+  known.keys_of_values[values->data] = keys->data;
+}
+
+bool FindFacts(const void* keys, CacheFacts* facts) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto held = known.caches.find(keys);
+  if (held == known.caches.end()) return false;
+  *facts = held->second;
+  return true;
+}
+
+const void* KeysOfValues(const void* values) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto held = known.keys_of_values.find(values);
+  return held == known.keys_of_values.end() ? nullptr : held->second;
+}
+
+Rope RopeOf(const ggml_tensor* queries) {
+  const ggml_tensor* rope = queries;
+  for (int depth = 0; rope != nullptr && rope->op != GGML_OP_ROPE; ++depth) {
+    if (depth == 8) return {};
+    rope = rope->src[0];
+  }
+  if (rope == nullptr) return {};
+  const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
+  float base, scale, extrapolation, beta_fast, beta_slow;
+  std::memcpy(&base, &rope->op_params[5], sizeof(float));
+  std::memcpy(&scale, &rope->op_params[6], sizeof(float));
+  std::memcpy(&extrapolation, &rope->op_params[7], sizeof(float));
+  std::memcpy(&beta_fast, &rope->op_params[9], sizeof(float));
+  std::memcpy(&beta_slow, &rope->op_params[10], sizeof(float));
+  const bool neighbours = mode == GGML_ROPE_TYPE_NORMAL;
+  if (dims != rope->ne[0] || !(neighbours || mode == GGML_ROPE_TYPE_NEOX)) return {};
+  const ggml_tensor* factors = rope->src[2];
+  if (factors != nullptr && factors->data == nullptr) return {};
+  // YaRN's ramp between coordinates that turn as they did in training and those that are stretched (its section 3.2).
+  const auto corrected = [&](double turns) {
+    return dims * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(static_cast<double>(base)));
+  };
+  const double low = std::max(0.0, std::floor(corrected(beta_fast)));
+  const double high = std::min(dims - 1.0, std::ceil(corrected(beta_slow)));
+  Rope out;
+  out.style = neighbours ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
+  for (int i = 0; i < dims / 2; ++i) {
+    double own = std::pow(static_cast<double>(base), -2.0 * i / dims);
+    if (factors != nullptr) own /= static_cast<const float*>(factors->data)[i];
+    double turned = scale * own;
+    if (extrapolation != 0) {
+      const double ramp = 1 - std::clamp((i - low) / std::max(.001, high - low), 0.0, 1.0);
+      turned = turned * (1 - ramp * extrapolation) + own * ramp * extrapolation;
+    }
+    out.inv_freq.push_back(turned);
+  }
+  return out;
+}
+
+}  // namespace seine::llama

@@ -1,0 +1,62 @@
+// What ggml's nodes say: the caches that they read and write, their masks, how the model turns positions.
+#ifndef SEINE_ENGINES_LLAMA_CPP_NODE_H_
+#define SEINE_ENGINES_LLAMA_CPP_NODE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "ggml.h"
+#include "index/config.h"
+#include "profile/rope.h"
+
+namespace seine::llama {
+
+// The tensor that a view is of.
+const ggml_tensor* RootOf(const ggml_tensor* tensor);
+// Whether it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams], and of which layer.
+bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
+bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
+
+constexpr int kMostTokens = 16;  // query tokens of a stream that are answered at once: speculative decoding's
+
+// GGML_OP_FLASH_ATTN_EXT's arguments, as llama.cpp makes it.
+struct AttentionNode {
+  explicit AttentionNode(const ggml_tensor* node);
+
+  const ggml_tensor* node;
+  const ggml_tensor *queries, *keys, *values, *mask;
+  int head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
+  int64_t num_tokens = 0, num_cells = 0, num_streams = 0;  // num_tokens: a stream
+  float scale = 0, max_bias = 0, softcap = 0;
+  int group() const { return num_q_heads / num_kv_heads; }
+
+  // Why this plug-in cannot answer attention over such a cache; nullptr: it can, of kMostTokens tokens at once.
+  const char* Unfit() const;
+  // Cells [0, n) that a token sees, where it sees just these; -1: it sees others, or weighs them.
+  int64_t CellsSeen(int64_t token, int64_t stream) const;
+  const float* Query(int head, int64_t token, int64_t stream) const;  // [head_dim]
+  float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]
+};
+
+// What is known of a layer's caches from the nodes that were planned, by the data of the key cache. Thread-safe.
+struct CacheFacts {
+  int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
+  DType dtype = DType::kFloat16;
+  float scale = 0;
+  Rope rope;
+  int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
+  const uint8_t *keys = nullptr, *values = nullptr;
+  size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
+};
+void Learn(const AttentionNode& node);
+bool FindFacts(const void* keys, CacheFacts* facts);
+// The key cache whose values lie there; nullptr: not known.
+const void* KeysOfValues(const void* values);
+
+// Of the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind that
+// a profile's moments cannot be carried through. Frequency factors are read where the data is there.
+Rope RopeOf(const ggml_tensor* queries);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_NODE_H_

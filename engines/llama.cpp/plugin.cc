@@ -1,0 +1,141 @@
+// libggml-seine.so: a backend that ggml loads beside its CPU's. It takes attention over long caches and what writes
+// into them; the CPU backend keeps everything else. docs/engines.md says how programs load it.
+#include <cstring>
+
+#include "engines/llama.cpp/attention.h"
+#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/report.h"
+#include "engines/llama.cpp/settings.h"
+#include "ggml-backend-impl.h"
+
+namespace seine::llama {
+
+namespace {
+
+ggml_backend_dev_t CpuDevice() { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
+
+Attention* Of(ggml_backend_t backend) { return static_cast<Attention*>(backend->context); }
+
+ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
+  for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+    ggml_tensor* node = ggml_graph_node(graph, i);
+    if ((node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) continue;
+    ggml_status status = GGML_STATUS_SUCCESS;
+    if (node->op == GGML_OP_FLASH_ATTN_EXT) status = Of(backend)->Attend(node);
+    if (node->op == GGML_OP_SET_ROWS) status = Of(backend)->SetRows(node);
+    if (node->op == GGML_OP_ROPE) status = Of(backend)->Shift(node);
+    if (status != GGML_STATUS_SUCCESS) return status;
+  }
+  return GGML_STATUS_SUCCESS;
+}
+
+bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
+  switch (op->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_VIEW:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+      return true;
+    case GGML_OP_FLASH_ATTN_EXT: {
+      const AttentionNode node(op);
+      if (const char* why = node.Unfit()) {
+        Report::Get().Declined(why);
+        return false;
+      }
+      Learn(node);
+      return mode() != Mode::kPlain && node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
+    }
+    case GGML_OP_SET_ROWS: {
+      const ggml_tensor* root = RootOf(op);
+      return mode() != Mode::kPlain && root->ne[1] >= settings().min_kv && (IsKeyCache(root) || IsValueCache(root));
+    }
+    case GGML_OP_ROPE:
+      return mode() != Mode::kPlain && op->view_src != nullptr && IsKeyCache(RootOf(op));
+    default:
+      return false;
+  }
+}
+
+const char* Name(ggml_backend_t) { return "Seine"; }
+void Free(ggml_backend_t backend) {
+  delete Of(backend);
+  delete backend;
+}
+
+ggml_guid_t Guid() {
+  static ggml_guid guid = {0x53, 0x65, 0x69, 0x6e, 0x65, 0x20, 0x4b, 0x56,
+                           0x2d, 0x63, 0x61, 0x63, 0x68, 0x65, 0x20, 0x31};
+  return &guid;
+}
+
+ggml_backend_t Init(ggml_backend_dev_t device, const char*) {
+  ggml_backend_i calls = {};
+  calls.get_name = Name;
+  calls.free = Free;
+  calls.graph_compute = Compute;
+  return new ggml_backend{Guid(), calls, device, new Attention()};
+}
+
+const char* DeviceName(ggml_backend_dev_t) { return "Seine"; }
+const char* Description(ggml_backend_dev_t) { return "attention over long KV caches by an index"; }
+void Memory(ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; }
+enum ggml_backend_dev_type Type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
+void Properties(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
+  props->name = DeviceName(device);
+  props->description = Description(device);
+  props->type = Type(device);
+  props->memory_free = props->memory_total = 0;
+  props->caps = {};
+}
+ggml_backend_buffer_type_t BufferType(ggml_backend_dev_t) { return ggml_backend_dev_buffer_type(CpuDevice()); }
+bool SupportsBuffer(ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return ggml_backend_buft_is_host(type); }
+
+const char* RegistryName(ggml_backend_reg_t) { return "Seine"; }
+size_t DeviceCount(ggml_backend_reg_t) { return 1; }
+ggml_backend_dev_t Device(ggml_backend_reg_t registry, size_t) {
+  static ggml_backend_device device = [registry] {
+    ggml_backend_device made = {};
+    made.iface.get_name = DeviceName;
+    made.iface.get_description = Description;
+    made.iface.get_memory = Memory;
+    made.iface.get_type = Type;
+    made.iface.get_props = Properties;
+    made.iface.init_backend = Init;
+    made.iface.get_buffer_type = BufferType;
+    made.iface.supports_op = Supports;
+    made.iface.supports_buft = SupportsBuffer;
+    made.reg = registry;
+    return made;
+  }();
+  return &device;
+}
+
+void SetThreads(ggml_backend_t backend, int count) { Of(backend)->team().SetThreads(count); }
+void SetModeByNumber(int number) { SetMode(static_cast<Mode>(number)); }
+const char* ReportText() {
+  static thread_local std::string text;
+  text = Report::Get().Json();
+  return text.c_str();
+}
+
+void* Address(ggml_backend_reg_t, const char* name) {
+  if (std::strcmp(name, "ggml_backend_set_n_threads") == 0) return reinterpret_cast<void*>(&SetThreads);
+  if (std::strcmp(name, "seine_set_mode") == 0) return reinterpret_cast<void*>(&SetModeByNumber);
+  if (std::strcmp(name, "seine_report") == 0) return reinterpret_cast<void*>(&ReportText);
+  return nullptr;
+}
+
+ggml_backend_reg_t Registry() {
+  static ggml_backend_reg registry = {GGML_BACKEND_API_VERSION, {RegistryName, DeviceCount, Device, Address}, nullptr};
+  return &registry;
+}
+
+}  // namespace
+
+}  // namespace seine::llama
+
+extern "C" {
+__attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() { return seine::llama::Registry(); }
+__attribute__((visibility("default"))) int ggml_backend_score() { return 1; }
+}

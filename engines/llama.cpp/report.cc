@@ -1,0 +1,85 @@
+// Counts, as one JSON object.
+#include "engines/llama.cpp/report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "engines/llama.cpp/settings.h"
+
+namespace seine::llama {
+
+Report& Report::Get() {
+  static Report* const report = [] {
+    auto* made = new Report();
+    if (!settings().report.empty()) std::atexit([] { Get().Write(); });
+    return made;
+  }();
+  return *report;
+}
+
+void Report::Answered(int64_t ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++answered_;
+  answered_ns_ += ns;
+}
+
+void Report::Declined(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (declined_[reason]++ == 0 && settings().log) {
+    std::fprintf(stderr, "seine: attention is llama.cpp's own: %s\n", reason.c_str());
+  }
+}
+
+void Report::Encoded(int64_t keys, int64_t ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  encoded_keys_ += keys;
+  encode_ns_ += ns;
+}
+
+void Report::Checked(double error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++checked_;
+  sum_error_ += error;
+  worst_error_ = std::max(worst_error_, error);
+}
+
+void Report::Changed(int64_t windows) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  changed_windows_ += windows;
+}
+
+void Report::Bytes(int64_t codes, int64_t cache) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  code_bytes_ += codes;
+  cache_bytes_ += cache;
+}
+
+std::string Report::Json() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string json = absl::StrCat(
+      "{\"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
+      ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
+      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"worst_error\": ", worst_error_,
+      ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
+  const char* between = "";
+  for (const auto& [reason, count] : declined_) {
+    absl::StrAppend(&json, between, "\"", reason, "\": ", count);
+    between = ", ";
+  }
+  return json + "}}";
+}
+
+void Report::Write() {
+  const std::string json = Json() + "\n";
+  if (settings().report == "-") {
+    std::fputs(json.c_str(), stderr);
+    return;
+  }
+  std::ofstream file(settings().report);
+  if (!(file << json)) std::fprintf(stderr, "seine: %s: cannot be written\n", settings().report.c_str());
+}
+
+}  // namespace seine::llama

@@ -1,0 +1,41 @@
+// Counts of what was answered, and why not, for the whole process.
+#ifndef SEINE_ENGINES_LLAMA_CPP_REPORT_H_
+#define SEINE_ENGINES_LLAMA_CPP_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace seine::llama {
+
+// Thread-safe. Written at exit where SEINE_REPORT says so.
+class Report {
+ public:
+  static Report& Get();
+
+  void Answered(int64_t ns);
+  // An attention node left to llama.cpp's kernel; said once a reason with SEINE_LOG.
+  void Declined(const std::string& reason);
+  void Encoded(int64_t keys, int64_t ns);
+  void Checked(double error);
+  void Changed(int64_t windows);  // found out by hashes
+  void Bytes(int64_t codes, int64_t cache);
+
+  std::string Json();
+  // Written or printed now; at exit too.
+  void Write();
+
+ private:
+  Report() = default;
+
+  std::mutex mutex_;
+  int64_t answered_ = 0, answered_ns_ = 0, encoded_keys_ = 0, encode_ns_ = 0;
+  int64_t checked_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
+  double worst_error_ = 0, sum_error_ = 0;
+  std::map<std::string, int64_t> declined_;
+};
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_REPORT_H_

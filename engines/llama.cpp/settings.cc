@@ -1,0 +1,73 @@
+// Reads the environment, each variable with its range.
+#include "engines/llama.cpp/settings.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+
+namespace seine::llama {
+
+namespace {
+
+std::atomic<Mode> current_mode{Mode::kSeine};
+
+template <typename T, typename Parse>
+void Read(const char* name, T least, T most, Parse parse, T* out) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return;
+  T value;
+  if (parse(text, &value) && value >= least && value <= most) {
+    *out = value;
+  } else {
+    std::fprintf(stderr, "seine: %s=%s is no number in its range; the default is taken\n", name, text);
+  }
+}
+
+void Read(const char* name, int least, int most, int* out) {
+  Read(
+      name, least, most, [](const char* text, int* value) { return absl::SimpleAtoi(text, value); }, out);
+}
+
+void Read(const char* name, bool* out) {
+  int value = *out ? 1 : 0;
+  Read(name, 0, 1, &value);
+  *out = value != 0;
+}
+
+void Read(const char* name, std::string* out) {
+  if (const char* text = std::getenv(name)) *out = text;
+}
+
+}  // namespace
+
+Settings Settings::FromEnvironment() {
+  Settings s;
+  int min_kv = static_cast<int>(s.min_kv), check = 0;
+  Read("SEINE_MIN_KV", 256, 1 << 30, &min_kv);
+  Read("SEINE_TOP_K", 1, 1 << 20, &s.top_k);
+  Read(
+      "SEINE_BETA", 0.0, 1.0, [](const char* text, double* value) { return absl::SimpleAtod(text, value); }, &s.beta);
+  Read("SEINE_REFINE", 0, 1 << 20, &s.refine);
+  Read("SEINE_SINK", 0, 1 << 20, &s.sink);
+  Read("SEINE_LOCAL", 0, 1 << 20, &s.local);
+  Read("SEINE_TAIL", &s.tail);
+  Read("SEINE_PROFILE", &s.profile);
+  Read("SEINE_CHECK", 0, 1 << 30, &check);
+  Read("SEINE_LOG", &s.log);
+  Read("SEINE_REPORT", &s.report);
+  s.min_kv = min_kv;
+  s.check = check;
+  return s;
+}
+
+const Settings& settings() {
+  static const Settings* const of_process = new Settings(Settings::FromEnvironment());
+  return *of_process;
+}
+
+Mode mode() { return current_mode.load(std::memory_order_relaxed); }
+void SetMode(Mode mode) { current_mode.store(mode, std::memory_order_relaxed); }
+
+}  // namespace seine::llama

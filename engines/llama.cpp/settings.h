@@ -1,0 +1,37 @@
+// What the environment says: llama.cpp's programs have no flags for a backend.
+#ifndef SEINE_ENGINES_LLAMA_CPP_SETTINGS_H_
+#define SEINE_ENGINES_LLAMA_CPP_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace seine::llama {
+
+struct Settings {
+  int64_t min_kv = 2048;  // SEINE_MIN_KV: below so many cells llama.cpp's own kernel decodes
+  int top_k = 100;        // SEINE_TOP_K
+  double beta = 0;        // SEINE_BETA; 0: the codec's usual share
+  int refine = 300;       // SEINE_REFINE
+  int sink = 64;          // SEINE_SINK: first cells, always attended
+  int local = 256;        // SEINE_LOCAL: last cells, always attended
+  bool tail = true;       // SEINE_TAIL=0: tokens that are not chosen do not count at all
+  std::string profile;    // SEINE_PROFILE: file; empty: the rsq code, which needs none
+  int64_t check = 0;      // SEINE_CHECK=n: every n-th answer is compared with exact attention
+  bool log = false;       // SEINE_LOG=1: says on stderr what it does
+  std::string report;     // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
+
+  // A value that cannot be read is said on stderr, counted nowhere, and its default is taken.
+  static Settings FromEnvironment();
+};
+
+// The process's, read once.
+const Settings& settings();
+
+// For programs that compare: what the plug-in does from the next graph on.
+enum class Mode : int { kSeine = 0, kPlain = 1, kExact = 2 };  // kExact: our exact attention in place of llama.cpp's
+Mode mode();
+void SetMode(Mode mode);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_SETTINGS_H_

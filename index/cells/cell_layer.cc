@@ -1,0 +1,251 @@
+// Codes over an engine's cells: encoding windows, comparing rows with their hashes, attention of one KV head.
+#define XXH_INLINE_ALL
+#include "index/cells/cell_layer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/host.h"
+
+namespace seine {
+
+namespace {
+
+constexpr int kSegmentKeys = 2048;
+constexpr int64_t kWindowsOfSegment = kSegmentKeys / kWindowTokens;
+
+IndexConfig ToIndexConfig(const CellConfig& config) {
+  IndexConfig index;
+  index.geometry = config.geometry;
+  index.codec = config.codec;
+  index.search = config.search;
+  index.search.scope = Scope::kPerQHead;
+  index.kv_store = KvStore::kKeysValues;
+  return index;
+}
+
+}  // namespace
+
+CellContext::CellContext(const CellConfig& config, IndexConfig index)
+    : config_(config),
+      index_(std::move(index)),
+      backend_(MakeCpuBackend(/*threads=*/1)),
+      ledger_(backend_.get(), 0, 0, nullptr),
+      transforms_(&index_, &ledger_) {}
+
+absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfig& config) {
+  if (config.sink < 0 || config.local < 0) return absl::InvalidArgumentError("sink, local: must not be negative");
+  if (config.capacity < 1 || config.capacity > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("capacity: ", config.capacity, " is not in [1, 2^31)"));
+  }
+  if (config.geometry.dtype == DType::kFloat32) return absl::InvalidArgumentError("dtype: fp16 or bf16");
+  IndexConfig index = ToIndexConfig(config);
+  if (absl::Status s = Validate(index); !s.ok()) return s;
+  if (absl::Status s = Validate(index.search, index); !s.ok()) return s;
+  return std::unique_ptr<CellContext>(new CellContext(config, std::move(index)));
+}
+
+int64_t CellContext::Windows(int64_t num_cells) const {
+  return std::max<int64_t>(0, num_cells - config_.sink - config_.local) / kWindowTokens;
+}
+
+absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* context, int layer) {
+  std::unique_ptr<CellLayer> made(new CellLayer(context, layer));
+  absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context->transforms_.Of(layer, context->config_.capacity);
+  if (!codecs.ok()) return codecs.status();
+  made->codecs_ = *std::move(codecs);
+  made->heads_.resize(context->config_.geometry.num_kv_heads);
+  return made;
+}
+
+void CellLayer::Wrote(int64_t begin, int64_t end) {
+  const int64_t sink = context_->config_.sink;
+  const int64_t first = std::max<int64_t>(0, begin - sink) / kWindowTokens;
+  const int64_t last = std::min(windows_, (std::max(end - sink, int64_t{0}) + kWindowTokens - 1) / kWindowTokens);
+  for (Head& head : heads_) {
+    for (int64_t w = first; w < last; ++w) head.fresh[w] = 0;
+  }
+}
+
+absl::Status CellLayer::Reserve(int64_t num_cells) {
+  const int64_t wanted = (num_cells - context_->config_.sink) / kWindowTokens;
+  if (wanted <= windows_) return absl::OkStatus();
+  const CodeLayout& layout = context_->transforms_.layout();
+  const int64_t segments = (wanted + kWindowsOfSegment - 1) / kWindowsOfSegment;
+  const int64_t windows = segments * kWindowsOfSegment;
+  for (Head& head : heads_) {
+    while (static_cast<int64_t>(head.segments.size()) < segments) {
+      Buffer buffer = context_->backend_->Allocate(CodeBytes(layout, kSegmentKeys), MemorySpace::kCodes);
+      if (!buffer) return absl::ResourceExhaustedError("no memory for the codes of an engine's cells");
+      head.planes.push_back(PlanesAt(layout, kSegmentKeys, buffer.data()));
+      head.read.push_back(AsConst(head.planes.back()));
+      head.segments.push_back(std::move(buffer));
+    }
+    head.means.resize(windows * WindowMeansBytes(layout.head_dim));
+    head.hashes.resize(windows * kWindowTokens);
+    head.fresh.resize(windows, 0);
+  }
+  windows_ = windows;
+  return absl::OkStatus();
+}
+
+ConstRows CellLayer::Keys(int head, int64_t cell, const CellRows& rows) const {
+  return {rows.keys + cell * rows.key_cell + head * rows.key_head, rows.key_cell, context_->config_.geometry.dtype};
+}
+
+ConstRows CellLayer::Values(int head, int64_t cell, const CellRows& rows) const {
+  return {rows.values + cell * rows.value_cell + head * rows.value_head, rows.value_cell,
+          context_->config_.geometry.dtype};
+}
+
+uint32_t CellLayer::HashAt(int head, int64_t cell, const CellRows& rows) const {
+  const Geometry& g = context_->config_.geometry;
+  return static_cast<uint32_t>(XXH3_64bits(Keys(head, cell, rows).data, g.head_dim * SizeOf(g.dtype)));
+}
+
+void CellLayer::ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const {
+  runs->clear();
+  const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - context_->config_.sink) / kWindowTokens);
+  for (int h = 0; h < static_cast<int>(heads_.size()); ++h) {
+    const std::vector<uint8_t>& fresh = heads_[h].fresh;
+    for (int64_t w = 0; w < windows;) {
+      if (fresh[w] != 0) {
+        ++w;
+        continue;
+      }
+      // A run stays in its segment.
+      const int64_t stop = std::min({windows, w + most, (w / kWindowsOfSegment + 1) * kWindowsOfSegment});
+      int64_t next = w;
+      while (next < stop && fresh[next] == 0) ++next;
+      runs->push_back({h, w, next - w});
+      w = next;
+    }
+  }
+}
+
+bool CellLayer::Encode(const Run& run, const CellRows& rows) {
+  Head& head = heads_[run.head];
+  const int dim = context_->config_.geometry.head_dim;
+  const int64_t cell = context_->config_.sink + run.window * kWindowTokens;
+  const auto count = static_cast<int>(run.count * kWindowTokens);
+  const ConstRows keys = Keys(run.head, cell, rows), values = Values(run.head, cell, rows);
+  if (host::FirstNonFinite(keys, count, dim) >= 0 || host::FirstNonFinite(values, count, dim) >= 0) return false;
+  const Codec& codec = *codecs_->heads[run.head].codec;
+  const CodePlanes& segment = head.planes[run.window / kWindowsOfSegment];
+  codec.Encode(keys, count, nullptr,
+               PlanesFrom(codec.layout(), segment, run.window % kWindowsOfSegment * kWindowTokens));
+  std::vector<float> floats(2 * static_cast<size_t>(kWindowTokens) * dim);
+  float* of_values = floats.data() + static_cast<size_t>(kWindowTokens) * dim;
+  for (int64_t w = 0; w < run.count; ++w) {
+    host::ToFloat(Keys(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, floats.data());
+    host::ToFloat(Values(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, of_values);
+    EncodeWindowMeans(floats.data(), of_values, dim, head.means.data() + (run.window + w) * WindowMeansBytes(dim));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    head.hashes[run.window * kWindowTokens + i] = HashAt(run.head, cell + i, rows);
+  }
+  std::fill_n(head.fresh.begin() + run.window, run.count, uint8_t{1});
+  return true;
+}
+
+bool CellLayer::Unchanged(int head, int64_t window, const CellRows& rows) const {
+  const uint32_t* hashes = heads_[head].hashes.data() + window * kWindowTokens;
+  const int64_t cell = context_->config_.sink + window * kWindowTokens;
+  for (int i = 0; i < kWindowTokens; ++i) {
+    if (hashes[i] != HashAt(head, cell + i, rows)) return false;
+  }
+  return true;
+}
+
+int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
+  const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - context_->config_.sink) / kWindowTokens);
+  int64_t changed = 0;
+  for (int64_t w = 0; w < windows; ++w) {
+    if (heads_[head].fresh[w] == 0 || Unchanged(head, w, rows)) continue;
+    heads_[head].fresh[w] = 0;
+    ++changed;
+  }
+  return changed;
+}
+
+bool CellLayer::Attend(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows, float* out) {
+  const CellConfig& config = context_->config_;
+  const Geometry& g = config.geometry;
+  Head& of = heads_[head];
+  const int64_t windows = context_->Windows(num_cells);
+  if (windows == 0) {
+    AttendExactly(head, queries, count, num_cells, rows, out);
+    return true;
+  }
+  const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
+  const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
+  const uint8_t* means = of.means.data();
+  constexpr int kOneChunk = std::numeric_limits<int>::max();
+  SearchTask task;
+  task.codec = codecs_->heads[head].codec.get();
+  task.segments = of.read.data();
+  task.segment_keys = kSegmentKeys;
+  task.num_keys = windows * kWindowTokens;
+  task.zone_begin = config.sink;
+  task.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
+  task.queries = queries;
+  task.group = count;
+  static thread_local SearchOutput found;
+  (void)context_->backend_->Search(&task, 1, context_->index_.search, &found);  // on the CPU: it is done
+  for (const std::vector<int32_t>& set : found.positions) {
+    for (const int32_t cell : set) {
+      if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
+    }
+  }
+  if (of.next_check >= windows) of.next_check = 0;
+  if (!Unchanged(head, of.next_check++, rows)) return false;
+
+  host::AttentionTask attention;
+  attention.queries = queries;
+  attention.group = count;
+  attention.scale = context_->index_.search.softmax_scale;
+  attention.keys = task.keys;
+  attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
+  const int64_t zone_end = config.sink + task.num_keys;
+  attention.dense = {{0, config.sink}, {zone_end, num_cells}};
+  attention.sets = &found.positions;
+  attention.logits = &found.scores;
+  if (config.tail) attention.num_windows = windows;
+  attention.zone_begin = config.sink;
+  attention.windows = {&means, kOneChunk};
+  float log_sum_exp[kMaxGroup];
+  host::Attend(attention, out, log_sum_exp);
+  return true;
+}
+
+void CellLayer::AttendExactly(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows,
+                              float* out) const {
+  const Geometry& g = context_->config_.geometry;
+  const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
+  const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
+  constexpr int kOneChunk = std::numeric_limits<int>::max();
+  host::AttentionTask attention;
+  attention.queries = queries;
+  attention.group = count;
+  attention.scale = context_->index_.search.softmax_scale;
+  attention.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
+  attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
+  attention.dense = {{0, num_cells}};
+  float log_sum_exp[kMaxGroup];
+  host::Attend(attention, out, log_sum_exp);
+}
+
+int64_t CellLayer::bytes() const {
+  int64_t bytes = 0;
+  for (const Head& head : heads_) {
+    for (const Buffer& segment : head.segments) bytes += static_cast<int64_t>(segment.size());
+    bytes += static_cast<int64_t>(head.means.size() + head.hashes.size() * sizeof(uint32_t) + head.fresh.size());
+  }
+  return bytes;
+}
+
+}  // namespace seine

@@ -1,0 +1,125 @@
+// An index over rows that lie in an engine's own KV cache: one layer of one stream of it. The engine keeps keys and
+// values in cells; this holds their codes, the means of their windows and a hash a key, reads the rows where they lie,
+// and answers attention of one KV head into the engine's memory.
+//
+// Cells [0, n) are what a query sees: sink | zone | local. The zone is windows of 64 cells from the sink on, as many as
+// leave `local` cells behind it. A window whose cells were written is stale until it is encoded again; others stay, so
+// that cells may be used anew in any order.
+//
+// Who writes without telling is found out: the keys that an answer chose, and some more, are compared with their
+// hashes.
+#ifndef SEINE_INDEX_CELLS_CELL_LAYER_H_
+#define SEINE_INDEX_CELLS_CELL_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "index/config.h"
+#include "index/retrieval/transforms.h"
+#include "index/storage/memory.h"
+#include "kernels/backend.h"
+
+namespace seine {
+
+struct CellConfig {
+  Geometry geometry;  // dtype: of the rows, fp16 or bf16
+  CodecConfig codec;
+  SearchParams search;  // top_k, beta, refine, softmax_scale
+  int sink = 64;        // cells before the zone
+  int local = 256;      // cells behind it, at least
+  bool tail = true;     // AttentionParams::tail
+  // Cells of a stream. The codecs of a layer are made for so many positions, once.
+  int64_t capacity = 0;
+};
+
+// Where a layer's rows lie while a call lasts: [cells][KV heads][head_dim], strides in bytes.
+struct CellRows {
+  const uint8_t* keys = nullptr;
+  const uint8_t* values = nullptr;
+  size_t key_cell = 0, key_head = 0;
+  size_t value_cell = 0, value_head = 0;
+};
+
+// What the layers of one engine's cache share. Thread-safe.
+class CellContext {
+ public:
+  // INVALID_ARGUMENT naming the field.
+  static absl::StatusOr<std::unique_ptr<CellContext>> Create(const CellConfig& config);
+
+  const CellConfig& config() const { return config_; }
+  int64_t Windows(int64_t num_cells) const;  // in the zone of so many cells
+
+ private:
+  friend class CellLayer;
+  CellContext(const CellConfig& config, IndexConfig index);
+
+  const CellConfig config_;
+  const IndexConfig index_;
+  const std::unique_ptr<Backend> backend_;
+  MemoryLedger ledger_;
+  Transforms transforms_;
+};
+
+// Calls on one KV head come one at a time; different heads' may run at once. Reserve and Wrote come alone.
+class CellLayer {
+ public:
+  // `context` must outlive it. INVALID_ARGUMENT where the layer's moments cannot be balanced.
+  static absl::StatusOr<std::unique_ptr<CellLayer>> Create(CellContext* context, int layer);
+
+  // Cells [begin, end) were written, or may have been.
+  void Wrote(int64_t begin, int64_t end);
+  // Room for the codes of `num_cells`. RESOURCE_EXHAUSTED.
+  absl::Status Reserve(int64_t num_cells);
+
+  // Of the windows that lie in cells [0, end): runs of stale ones of a head, at most `most` long. Reserve was called.
+  struct Run {
+    int head = 0;
+    int64_t window = 0, count = 0;
+  };
+  void ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const;
+  // Encodes them. False: a key or value is not finite, and the windows stay stale.
+  bool Encode(const Run& run, const CellRows& rows);
+
+  // Compares all keys of a head's encoded windows in cells [0, end) with their hashes. Windows that differ become
+  // stale; returns how many.
+  int64_t Verify(int head, int64_t end, const CellRows& rows);
+
+  // Softmax attention of `count` queries [count, head_dim] of one KV head over cells [0, num_cells), into `out`, of the
+  // same shape. No window of the zone is stale. False: a row is not the one that was encoded, and `out` is of no use.
+  bool Attend(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows, float* out);
+  // The same without codes: every cell.
+  void AttendExactly(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows,
+                     float* out) const;
+
+  int64_t bytes() const;  // codes, means, hashes and flags
+
+ private:
+  struct Head {
+    std::vector<Buffer> segments;
+    std::vector<CodePlanes> planes;
+    std::vector<ConstCodePlanes> read;  // the same
+    std::vector<uint8_t> means;         // [windows][WindowMeansBytes]
+    std::vector<uint32_t> hashes;       // [windows][64]
+    std::vector<uint8_t> fresh;         // [windows]
+    int64_t next_check = 0;             // window whose keys are compared next
+  };
+
+  CellLayer(CellContext* context, int layer) : context_(context), layer_(layer) {}
+  ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
+  ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
+  uint32_t HashAt(int head, int64_t cell, const CellRows& rows) const;
+  bool Unchanged(int head, int64_t window, const CellRows& rows) const;
+
+  CellContext* const context_;
+  const int layer_;
+  std::shared_ptr<const LayerCodecs> codecs_;
+  std::vector<Head> heads_;
+  int64_t windows_ = 0;  // that there is room for
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_CELLS_CELL_LAYER_H_
