@@ -75,23 +75,21 @@ class Index {
   // Items answer each for themselves (ItemAnswer::status); a wrong `params` fails the whole call. `progress`:
   // backend.h.
   virtual absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
-                                                           const SearchParams& params,
+                                                           const Checked<SearchParams>& params,
                                                            const ProgressCallback& progress) const = 0;
-  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
-                                                   const SearchParams& params) const {
-    return Retrieve(items, params, {});
-  }
+  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items, const SearchParams& params,
+                                                   const ProgressCallback& progress = {}) const;
 
   // Retrieves, and attends what is found and what is dense, on the host's threads; low-rank rows as they read. Items
   // and `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION:
   // kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
-                                                           const SearchParams& params, const AttentionParams& attention,
+                                                           const Checked<SearchParams>& params,
+                                                           const Checked<AttentionParams>& attention,
                                                            const ProgressCallback& progress) const = 0;
   absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
-                                                   const AttentionParams& attention) const {
-    return Attend(items, params, attention, {});
-  }
+                                                   const AttentionParams& attention,
+                                                   const ProgressCallback& progress = {}) const;
 
   // Cuts a layer back to its budget: whole tokens go, head by head. Retrieval, Gather, Fork and Truncate go on with
   // what is retained, under its original positions. What is left is as if the retained tokens alone had been appended:
@@ -113,6 +111,14 @@ class Index {
 
   // Forks of it live on. NOT_FOUND.
   virtual absl::Status DeleteSequence(const SequenceHandle& handle) = 0;
+
+  // ---- Parameters, checked before anything else is done ----
+
+  // For whoever must know that they are right before other calls: a decode step appends first. Those that another
+  // index has checked are INVALID_ARGUMENT in a call. Errors name the field; FAILED_PRECONDITION where kv_store does
+  // not hold what they need.
+  virtual absl::StatusOr<Checked<SearchParams>> Check(const SearchParams& params) const = 0;
+  virtual absl::StatusOr<Checked<AttentionParams>> Check(const AttentionParams& attention) const = 0;
 
   // ---- Stored rows and bases ----
 

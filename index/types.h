@@ -27,6 +27,22 @@ struct SequenceHandle {
   uint64_t generation = 0;  // 0: any generation
 };
 
+class Index;
+
+// Parameters that an index has checked. That index takes them again and again while it lives, without another check.
+template <typename Params>
+class Checked {
+ public:
+  const Params& operator*() const { return params_; }
+  const Params* operator->() const { return &params_; }
+
+ private:
+  friend class IndexImpl;
+  Checked(const Index* index, const Params& params) : index_(index), params_(params) {}
+  const Index* index_;
+  Params params_;
+};
+
 // [num_tokens, num_kv_heads, head_dim] in the index's dtype, row-major, dense. `bytes` is checked against the shape.
 struct TensorView {
   const void* data = nullptr;
@@ -97,10 +113,10 @@ struct EvictParams {
   bool dry_run = false;  // answers alone; nothing changes
 };
 
-// The data that comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else from the
-// index's profile; expected_attention its moments from `queries`, else from the profile. Where an index keeps queries
-// (eviction.keep_queries), these stand in for those that scorers need and the call lacks: FAILED_PRECONDITION where
-// none of the last `interval` positions' was seen.
+// The data that comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else
+// from the index's profile; expected_attention its moments from `queries`, else from the profile. Where an index keeps
+// queries (eviction.keep_queries), these stand in for those that scorers need and the call lacks: FAILED_PRECONDITION
+// where none of the last `interval` positions' was seen.
 struct ScoreGiven {
   const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE, fp32, of the last positions
   int64_t num_queries = 0;
