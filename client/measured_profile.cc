@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "client/convert.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::client {

@@ -77,7 +77,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS adduser)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS seine-tools)
 # What a static library leaves to its user to link; the last four are what gRPC's own CMake package asks for.
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libabsl-dev, libhwy-dev, libeigen3-dev, nlohmann-json3-dev, zlib1g-dev, libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc, pkg-config")
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libabsl-dev, libhwy-dev, nlohmann-json3-dev, zlib1g-dev, libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc, pkg-config")
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/conffiles ${CMAKE_CURRENT_LIST_DIR}/debian/postinst
     ${CMAKE_CURRENT_LIST_DIR}/debian/prerm ${CMAKE_CURRENT_LIST_DIR}/debian/postrm)
 include(CPack)

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "index/config_check.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -70,7 +71,7 @@ absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
   }
   for (int l = 0; l < g.num_layers; ++l) {
     for (int h = 0; h < g.num_kv_heads; ++h) {
-      const double keys = profile.layers[l].k_residual[h].trace(), queries = profile.GroupQueryMoment(l, h).trace();
+      const double keys = profile.layers[l].k_residual[h].trace(), queries = GroupQueryMoment(profile, l, h).trace();
       if (keys > 0 && queries > 0 && std::isfinite(keys) && std::isfinite(queries)) continue;
       return WrongField("codec", "profile", "no moments of layer ", l, ", KV head ", h);
     }

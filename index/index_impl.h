@@ -42,11 +42,19 @@ class IndexImpl : public Index {
   absl::Status Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) override;
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
                                  const TensorView& values, const QueryView& queries) override;
-  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items, const SearchParams& params,
+  using Index::Attend;
+  using Index::Retrieve;
+  absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,
+                                                   const Checked<SearchParams>& params,
                                                    const ProgressCallback& progress) const override;
-  absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items, const SearchParams& params,
-                                                   const AttentionParams& attention,
+  absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
+                                                   const Checked<SearchParams>& params,
+                                                   const Checked<AttentionParams>& attention,
                                                    const ProgressCallback& progress) const override;
+  absl::StatusOr<Checked<SearchParams>> Check(const SearchParams& params) const override { return CheckedHere(params); }
+  absl::StatusOr<Checked<AttentionParams>> Check(const AttentionParams& attention) const override {
+    return CheckedHere(attention);
+  }
   absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
                                     const ScoreGiven& given) const override;
   absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
@@ -87,6 +95,16 @@ class IndexImpl : public Index {
   absl::Status CheckAppended(const QueryView& queries, int64_t num_tokens) const;
   absl::Status CheckFinite(const float* queries, int64_t num_queries) const;
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
+  template <typename Params>
+  absl::StatusOr<Checked<Params>> CheckedHere(const Params& params) const {
+    if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
+    return Checked<Params>(this, params);
+  }
+  // INVALID_ARGUMENT where another index has checked them.
+  template <typename Params>
+  absl::Status CheckOwn(const Checked<Params>& params) const {
+    return params.index_ == this ? absl::OkStatus() : absl::InvalidArgumentError("params: checked by another index");
+  }
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;
   void RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;

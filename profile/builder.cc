@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -97,10 +98,21 @@ std::vector<MatrixXd> Moments(const std::vector<MatrixXd>& sums, int64_t count) 
 
 }  // namespace
 
+struct ProfileBuilder::LayerSums {
+  struct Sums {
+    MatrixXd mean;                 // [heads, D]
+    std::vector<MatrixXd> moment;  // [heads]
+    int64_t count = 0;
+  };
+  Sums q, k, residual, v;
+};
+
+ProfileBuilder::~ProfileBuilder() = default;
+
 ProfileBuilder::ProfileBuilder(int num_layers, int num_q_heads, int num_kv_heads, int head_dim)
     : num_q_heads_(num_q_heads), num_kv_heads_(num_kv_heads), head_dim_(head_dim) {
   // Each member by itself: g++ 12 destroys what an aggregate has not made yet when one of its parts throws.
-  const auto clear = [&](Sums* sums, int heads, bool with_mean) {
+  const auto clear = [&](LayerSums::Sums* sums, int heads, bool with_mean) {
     if (with_mean) sums->mean.setZero(heads, head_dim);
     sums->moment = Zeros(heads, head_dim);
   };
@@ -136,7 +148,7 @@ void ProfileBuilder::AddKeys(int layer, const float* keys, int64_t count, int64_
 void ProfileBuilder::AddQueries(int layer, const float* queries, int64_t count, int64_t first_position,
                                 const Rope& rope) {
   assert(!rope.stated() || rope.head_dim() == head_dim_);
-  Sums& sums = layers_[layer].q;
+  LayerSums::Sums& sums = layers_[layer].q;
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t rows = std::min(kBlock, count - first);
     const Turns turns(rope, first_position + first, rows);
@@ -150,7 +162,7 @@ void ProfileBuilder::AddQueries(int layer, const float* queries, int64_t count, 
 }
 
 void ProfileBuilder::AddValues(int layer, const float* values, int64_t count) {
-  Sums& sums = layers_[layer].v;
+  LayerSums::Sums& sums = layers_[layer].v;
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t rows = std::min(kBlock, count - first);
     for (int head = 0; head < num_kv_heads_; ++head) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "profile/io/tensor_file.h"
 #include "profile/layout.h"
+#include "profile/moments.h"
 
 namespace seine {
 
@@ -27,9 +28,9 @@ void AddShare(const Eigen::VectorXd& direction, int kv_head, int group, Filters*
 
 absl::StatusOr<Filters> FiltersFromProfile(const Profile& profile, int layer, const Rope& rope, double begin,
                                            double end) {
-  if (layer < 0 || layer >= static_cast<int>(profile.layers.size())) {
+  if (layer < 0 || layer >= profile.num_layers()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("profile: has ", profile.layers.size(), " layers, layer ", layer, " is asked for"));
+        absl::StrCat("profile: has ", profile.num_layers(), " layers, layer ", layer, " is asked for"));
   }
   const LayerProfile& moments = profile.layers[layer];
   const int group = profile.num_q_heads / profile.num_kv_heads;

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "profile/moments.h"
+
 namespace seine {
 namespace {
 

@@ -15,6 +15,7 @@
 #include "profile/io/json.h"
 #include "profile/io/tensor_file.h"
 #include "profile/io/tensor_writer.h"
+#include "profile/moments.h"
 
 namespace seine {
 namespace {
@@ -238,48 +239,14 @@ class Reader {
 
 }  // namespace
 
-std::vector<double> Flatten(const std::vector<VectorXd>& heads) {
-  std::vector<double> out;
-  for (const VectorXd& head : heads) out.insert(out.end(), head.begin(), head.end());
-  return out;
-}
+Profile::Profile() = default;
+Profile::~Profile() = default;
+Profile::Profile(const Profile&) = default;
+Profile& Profile::operator=(const Profile&) = default;
+Profile::Profile(Profile&&) noexcept = default;
+Profile& Profile::operator=(Profile&&) noexcept = default;
 
-std::vector<double> Flatten(const std::vector<MatrixXd>& heads) {
-  std::vector<double> out;
-  for (const MatrixXd& head : heads) {
-    for (Eigen::Index i = 0; i < head.rows(); ++i) {
-      for (Eigen::Index j = i; j < head.cols(); ++j) out.push_back(head(i, j));
-    }
-  }
-  return out;
-}
-
-std::vector<VectorXd> MeansOf(const std::vector<float>& values, int heads, int head_dim) {
-  std::vector<VectorXd> out;
-  for (int head = 0; head < heads; ++head) {
-    out.emplace_back(Eigen::Map<const Eigen::VectorXf>(values.data() + head * head_dim, head_dim).cast<double>());
-  }
-  return out;
-}
-
-std::vector<MatrixXd> MomentsOf(const std::vector<float>& values, int heads, int head_dim) {
-  std::vector<MatrixXd> out;
-  const float* next = values.data();
-  for (int head = 0; head < heads; ++head) {
-    MatrixXd& moment = out.emplace_back(head_dim, head_dim);
-    for (int i = 0; i < head_dim; ++i) {
-      for (int j = i; j < head_dim; ++j) moment(i, j) = moment(j, i) = *next++;
-    }
-  }
-  return out;
-}
-
-MatrixXd Profile::GroupQueryMoment(int layer, int kv_head) const {
-  const int group = num_q_heads / num_kv_heads;
-  MatrixXd sum = MatrixXd::Zero(head_dim, head_dim);
-  for (int i = 0; i < group; ++i) sum += layers[layer].q_moment[kv_head * group + i];
-  return sum / group;
-}
+int Profile::num_layers() const { return static_cast<int>(layers.size()); }
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   absl::StatusOr<TensorFile> file = TensorFile::Read(path);
@@ -330,7 +297,7 @@ absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, co
                        {"texts", *texts},
                        {"rope", profile.rope_json},
                        {"rope_style", style->second},
-                       {"num_layers", absl::StrCat(profile.layers.size())},
+                       {"num_layers", absl::StrCat(profile.num_layers())},
                        {"num_q_heads", absl::StrCat(profile.num_q_heads)},
                        {"num_kv_heads", absl::StrCat(profile.num_kv_heads)},
                        {"head_dim", absl::StrCat(profile.head_dim)},
@@ -344,7 +311,7 @@ absl::Status CheckGeometry(const Profile& profile, int num_layers, int num_q_hea
   const struct {
     const char* name;
     int has, wants;
-  } fields[] = {{"num_layers", static_cast<int>(profile.layers.size()), num_layers},
+  } fields[] = {{"num_layers", profile.num_layers(), num_layers},
                 {"num_q_heads", profile.num_q_heads, num_q_heads},
                 {"num_kv_heads", profile.num_kv_heads, num_kv_heads},
                 {"head_dim", profile.head_dim, head_dim}};

@@ -1,6 +1,6 @@
 // The model profile: first and second moments of queries, keys and values of every head, measured once on any texts, in
 // the frame before RoPE. What calibrated methods need: the balanced code, Q-Filters, OjaKV's first bases, Expected
-// Attention. docs/profile.md says how one is made.
+// Attention. docs/profile.md says how one is made. The numbers themselves are in profile/moments.h.
 //
 // File: safetensors, fp16 or fp32. A symmetric matrix is stored as its upper triangle, row by row
 // ([heads, D (D + 1) / 2]: D + D - 1 + ... + 1 numbers), which halves the file.
@@ -16,7 +16,6 @@
 #ifndef SEINE_PROFILE_PROFILE_H_
 #define SEINE_PROFILE_PROFILE_H_
 
-#include <Eigen/Dense>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,14 +26,7 @@
 
 namespace seine {
 
-struct LayerProfile {
-  std::vector<Eigen::VectorXd> q_mean, k_mean, v_mean;  // [Hq], [Hkv], [Hkv], each [D]; v_*: empty if not measured
-  std::vector<Eigen::MatrixXd> q_moment;                // [Hq] uncentred, [D, D]
-  std::vector<Eigen::MatrixXd> k_moment;                // [Hkv] uncentred
-  std::vector<Eigen::MatrixXd> k_residual;  // [Hkv] about the means of windows of 64, subtracted after RoPE as the
-                                            // index does (stored as int8), then carried back
-  std::vector<Eigen::MatrixXd> v_moment;    // [Hkv] uncentred
-};
+struct LayerProfile;  // the moments of one layer: profile/moments.h
 
 struct Profile {
   std::string model, licence;
@@ -45,17 +37,15 @@ struct Profile {
   int64_t key_tokens = 0, query_tokens = 0;  // measured, a layer
   std::vector<LayerProfile> layers;
 
-  // Uncentred second moment of the queries of a KV head's group.
-  Eigen::MatrixXd GroupQueryMoment(int layer, int kv_head) const;
-};
+  Profile();
+  ~Profile();
+  Profile(const Profile& other);
+  Profile& operator=(const Profile& other);
+  Profile(Profile&& other) noexcept;
+  Profile& operator=(Profile&& other) noexcept;
 
-// Heads one after another, as files and messages hold them: means, and symmetric matrices as upper triangles row by
-// row. And back, of finite numbers of the right count.
-std::vector<double> Flatten(const std::vector<Eigen::VectorXd>& heads);
-std::vector<double> Flatten(const std::vector<Eigen::MatrixXd>& heads);
-std::vector<Eigen::VectorXd> MeansOf(const std::vector<float>& values, int heads, int head_dim);
-std::vector<Eigen::MatrixXd> MomentsOf(const std::vector<float>& values, int heads, int head_dim);
-inline int64_t TriangleSize(int64_t head_dim) { return head_dim * (head_dim + 1) / 2; }
+  int num_layers() const;
+};
 
 // Errors open with the path: NOT_FOUND, PERMISSION_DENIED, DATA_LOSS (cut short, or not what its checksum states),
 // INVALID_ARGUMENT (no regular file, no profile, another version, a tensor missing or of another shape, a value that is
@@ -79,6 +69,7 @@ class ProfileBuilder {
  public:
   // `rope`: as seen by the vectors that are added (a stretched run states its own); not stated: moments as observed.
   ProfileBuilder(int num_layers, int num_q_heads, int num_kv_heads, int head_dim);
+  ~ProfileBuilder();
 
   // fp32 [count, heads, D] after RoPE, positions first_position... Keys come in order within a text; those before
   // `sink` should be left out by the caller, for sinks are no zone keys. Windows of 64 begin at the first key of a
@@ -92,14 +83,7 @@ class ProfileBuilder {
   absl::StatusOr<Profile> Finish() const;
 
  private:
-  struct Sums {
-    Eigen::MatrixXd mean;                 // [heads, D]
-    std::vector<Eigen::MatrixXd> moment;  // [heads]
-    int64_t count = 0;
-  };
-  struct LayerSums {
-    Sums q, k, residual, v;
-  };
+  struct LayerSums;
   int num_q_heads_, num_kv_heads_, head_dim_;
   std::vector<LayerSums> layers_;
 };

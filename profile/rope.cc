@@ -1,10 +1,8 @@
-// RoPE's frequencies out of a model's config, and turning vectors and moments by them.
+// RoPE's frequencies out of a model's config, and turning vectors by them.
 #include "profile/rope.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
-#include <complex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,7 +14,6 @@ namespace seine {
 namespace {
 
 using Json = nlohmann::json;
-using Complex = std::complex<double>;
 
 constexpr double kPi = 3.14159265358979323846;
 
@@ -166,13 +163,6 @@ void Turn(const Rope& rope, double position, double* x) {
   }
 }
 
-// Mean of e^{j w n} over n uniform in [begin, end].
-Complex MeanTurn(double w, double begin, double end) {
-  const double half = w * (end - begin) / 2;
-  const double sinc = std::abs(half) < 1e-6 ? 1 - half * half / 6 : std::sin(half) / half;
-  return std::polar(1.0, w * (begin + end) / 2) * sinc;
-}
-
 }  // namespace
 
 absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style style, int64_t length) {
@@ -234,38 +224,5 @@ std::string RopeJson(const Rope& rope) {
 void UndoRope(const Rope& rope, int64_t position, double* x) { Turn(rope, -static_cast<double>(position), x); }
 
 void ApplyRope(const Rope& rope, int64_t position, double* x) { Turn(rope, static_cast<double>(position), x); }
-
-Eigen::MatrixXd CarryMoment(const Eigen::MatrixXd& moment, const Rope& rope, double begin, double end) {
-  if (!rope.stated()) return moment;
-  assert(moment.rows() == rope.head_dim() && moment.cols() == rope.head_dim());
-  Eigen::MatrixXd out(moment.rows(), moment.cols());
-  const int pairs = static_cast<int>(rope.inv_freq.size());
-  for (int i = 0; i < pairs; ++i) {
-    for (int l = 0; l <= i; ++l) {
-      const int ia = rope.first(i), ib = rope.second(i), la = rope.first(l), lb = rope.second(l);
-      const double aa = moment(ia, la), bb = moment(ib, lb), ab = moment(ia, lb), ba = moment(ib, la);
-      // z_i conj(z_l) and z_i z_l of z = a + j b, each turned by its own frequency.
-      const Complex c = Complex(aa + bb, ba - ab) * MeanTurn(rope.inv_freq[i] - rope.inv_freq[l], begin, end);
-      const Complex p = Complex(aa - bb, ba + ab) * MeanTurn(rope.inv_freq[i] + rope.inv_freq[l], begin, end);
-      out(ia, la) = out(la, ia) = (c.real() + p.real()) / 2;
-      out(ib, lb) = out(lb, ib) = (c.real() - p.real()) / 2;
-      out(ia, lb) = out(lb, ia) = (p.imag() - c.imag()) / 2;
-      out(ib, la) = out(la, ib) = (p.imag() + c.imag()) / 2;
-    }
-  }
-  return out;
-}
-
-Eigen::VectorXd CarryMean(const Eigen::VectorXd& mean, const Rope& rope, double begin, double end) {
-  if (!rope.stated()) return mean;
-  assert(mean.size() == rope.head_dim());
-  Eigen::VectorXd out(mean.size());
-  for (int i = 0; i < static_cast<int>(rope.inv_freq.size()); ++i) {
-    const Complex z = Complex(mean(rope.first(i)), mean(rope.second(i))) * MeanTurn(rope.inv_freq[i], begin, end);
-    out(rope.first(i)) = z.real();
-    out(rope.second(i)) = z.imag();
-  }
-  return out;
-}
 
 }  // namespace seine

@@ -1,4 +1,4 @@
-// Rotary position embedding as a model states it, and second moments carried through it.
+// Rotary position embedding as a model states it. Moments are carried through it in profile/moments.h.
 //
 // At position n, pair (a, b) of a vector turns by n * inv_freq[i]: z = x_a + j x_b becomes z e^{j n w_i}. Moments are
 // kept in the frame before RoPE ("position 0"), where those of queries and keys are stationary (docs/profile.md).
@@ -6,7 +6,6 @@
 #ifndef SEINE_PROFILE_ROPE_H_
 #define SEINE_PROFILE_ROPE_H_
 
-#include <Eigen/Dense>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,11 +42,6 @@ std::string RopeJson(const Rope& rope);
 // x[head_dim] seen at `position`, turned back to position 0 (undo) or forth (apply). In place.
 void UndoRope(const Rope& rope, int64_t position, double* x);
 void ApplyRope(const Rope& rope, int64_t position, double* x);
-
-// A second moment E[x x^T] (resp. a mean) in the frame before RoPE, as it is over positions uniform in [begin, end].
-// C_il * mean e^{j(w_i - w_l)n}, P_il * mean e^{j(w_i + w_l)n}. RoPE not stated: unchanged.
-Eigen::MatrixXd CarryMoment(const Eigen::MatrixXd& moment, const Rope& rope, double begin, double end);
-Eigen::VectorXd CarryMean(const Eigen::VectorXd& mean, const Rope& rope, double begin, double end);
 
 }  // namespace seine
 

@@ -44,10 +44,15 @@ absl::Status Catalog::CheckNew(const std::string& name) const {
 
 absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config) {
   std::optional<Claim> claim;
+  absl::Status refused;
   {
     const std::unique_lock<std::shared_mutex> lock(mutex_);
-    if (absl::Status s = CheckNew(config.name); !s.ok()) return s;
-    claim.emplace(this, config.name);
+    refused = CheckNew(config.name);
+    if (refused.ok()) claim.emplace(this, config.name);
+  }
+  if (!refused.ok()) {
+    const absl::Status wrong = Validate(config);  // is told before a name that is taken
+    return wrong.ok() ? refused : wrong;
   }
   auto index = Index::Create(config, backend_, budget_);
   if (!index.ok()) return index.status();

@@ -307,7 +307,7 @@ absl::Status Run(EvictFlags f) {
   if (!probe.ok()) return absl::ResourceExhaustedError("not enough memory to measure the read bandwidth");
   probe.Measure(8);
 
-  const int num_layers = model != nullptr ? static_cast<int>(model->layers.size()) : report.data.layers.back() + 1;
+  const int num_layers = model != nullptr ? model->num_layers() : report.data.layers.back() + 1;
   Progress progress(static_cast<int64_t>(settings->size()));
   for (const EvictSetting& setting : *settings) {
     auto row = MeasureEviction(*layers, num_layers, setting, *rope, model, backend.get(), &probe);

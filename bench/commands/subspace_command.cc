@@ -162,10 +162,10 @@ absl::Status Complete(const DatasetInfo& info, SubspaceFlags* f) {
     return absl::Status(profile.status().code(), absl::StrCat("--profile: ", profile.status().message()));
   }
   const int layers = info.layers.back() + 1;
-  if (static_cast<int>(profile->layers.size()) < layers || profile->num_kv_heads != info.num_kv_heads ||
+  if (profile->num_layers() < layers || profile->num_kv_heads != info.num_kv_heads ||
       profile->head_dim != info.head_dim) {
     return InvalidFlag(
-        "profile", absl::StrCat("of ", profile->layers.size(), " layers of ", profile->num_kv_heads,
+        "profile", absl::StrCat("of ", profile->num_layers(), " layers of ", profile->num_kv_heads,
                                 " KV heads, head_dim ", profile->head_dim, "; the trace has layer ", layers - 1, ", ",
                                 info.num_kv_heads, " KV heads, head_dim ", info.head_dim));
   }

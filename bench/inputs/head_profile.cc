@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 
@@ -24,7 +25,7 @@ absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, 
   cut.layers.assign(1, LayerProfile());
   LayerProfile& one = cut.layers[0];
   one.q_mean = {layer.q_mean[static_cast<size_t>(head.kv_head) * info.group]};
-  one.q_moment = {model.GroupQueryMoment(head.layer, head.kv_head)};
+  one.q_moment = {GroupQueryMoment(model, head.layer, head.kv_head)};
   one.k_mean = {layer.k_mean[head.kv_head]};
   one.k_moment = {layer.k_moment[head.kv_head]};
   one.k_residual = {layer.k_residual[head.kv_head]};

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "bench/inputs/head_profile.h"
 #include "bench/inputs/synthetic.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 namespace {

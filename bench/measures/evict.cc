@@ -68,8 +68,7 @@ absl::Status Finish(const DatasetInfo& info, const Profile* profile, EvictLayer*
   layer->filters =
       FiltersFromQueries(layer->observed_queries.data(), layer->observed, kv_heads, info.group, info.head_dim);
   if (profile == nullptr) return absl::OkStatus();
-  if (absl::Status s = CheckGeometry(*profile, static_cast<int>(profile->layers.size()), kv_heads * info.group,
-                                     kv_heads, info.head_dim);
+  if (absl::Status s = CheckGeometry(*profile, profile->num_layers(), kv_heads * info.group, kv_heads, info.head_dim);
       !s.ok()) {
     return s;
   }

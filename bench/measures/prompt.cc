@@ -15,6 +15,7 @@
 #include "bench/report/progress.h"
 #include "index/index.h"
 #include "kernels/codecs/codec_traits.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 namespace {

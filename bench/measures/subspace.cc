@@ -12,6 +12,7 @@
 #include "bench/measures/attention_probe.h"
 #include "bench/report/progress.h"
 #include "index/subspace/calibrate.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 namespace {

@@ -11,6 +11,7 @@
 #include "bench/report/progress.h"
 #include "index/index.h"
 #include "kernels/ops/rows/rows.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

@@ -12,6 +12,7 @@
 #include "index/index.h"
 #include "index/retrieval/transforms.h"
 #include "kernels/codecs/codec_traits.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 namespace {

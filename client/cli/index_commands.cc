@@ -315,7 +315,7 @@ void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("--top-k", spec->top_k, "Tokens of an answer (default: 100)")->group("Retrieval");
   create
       ->add_option("--beta", spec->beta,
-                   "Share of the zone kept as candidates (default: 0.05; of a long balanced zone less)")
+                   "Share of the zone kept as candidates; 0: .05, of long balanced zones less (default: 0)")
       ->group("Retrieval");
   create->add_option("--refine", spec->refine, "Survivors that are scored exactly (default: 200)")->group("Retrieval");
   create->add_option("--coarse", spec->coarse, "sign_ip or collision (default: sign_ip)")

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/calibration.h"
+#include "profile/moments.h"
 #include "profile/rope.h"
 
 namespace seine::cli {

@@ -14,6 +14,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "profile/balance.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::cli {
@@ -39,7 +40,7 @@ Json ToJson(const Profile& profile) {
           {"licence", profile.licence},
           {"rope", profile.rope_json.empty() ? Json() : Json(profile.rope_json)},
           {"rope_style", profile.rope_style == Rope::Style::kHalfSplit ? "half_split" : "interleaved"},
-          {"num_layers", profile.layers.size()},
+          {"num_layers", profile.num_layers()},
           {"num_q_heads", profile.num_q_heads},
           {"num_kv_heads", profile.num_kv_heads},
           {"head_dim", profile.head_dim},
@@ -55,7 +56,7 @@ std::string RopeText(const Profile& profile) {
 
 std::vector<std::pair<std::string, std::string>> ToFields(const Profile& profile) {
   return {{"model", profile.model},
-          {"layers", absl::StrCat(profile.layers.size(), ", of ", profile.num_q_heads, " query heads, ",
+          {"layers", absl::StrCat(profile.num_layers(), ", of ", profile.num_q_heads, " query heads, ",
                                   profile.num_kv_heads, " KV heads, head_dim ", profile.head_dim)},
           {"measured", absl::StrCat(profile.key_tokens, " keys and ", profile.query_tokens, " queries a layer")},
           {"texts", absl::StrJoin(profile.texts, "; ")},
@@ -142,9 +143,9 @@ absl::Status CheckBits(const Profile& profile, const ShowArguments& arguments) {
 absl::StatusOr<Balance> BalanceOf(const Profile& profile, const Rope& rope, int layer, int kv_head,
                                   const ShowArguments& arguments) {
   const double horizon = static_cast<double>(arguments.horizon);
-  absl::StatusOr<Balance> balance =
-      MakeBalance(CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, horizon),
-                  CarryMoment(profile.GroupQueryMoment(layer, kv_head), rope, horizon, 2 * horizon), arguments.balance);
+  absl::StatusOr<Balance> balance = MakeBalance(
+      CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, horizon),
+      CarryMoment(GroupQueryMoment(profile, layer, kv_head), rope, horizon, 2 * horizon), arguments.balance);
   if (balance.ok()) return balance;
   return FileError(absl::InvalidArgumentError(
       absl::StrCat(arguments.path, ": layer ", layer, ", KV head ", kv_head, ": ", balance.status().message())));
@@ -153,7 +154,7 @@ absl::StatusOr<Balance> BalanceOf(const Profile& profile, const Rope& rope, int 
 absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
   const absl::StatusOr<Profile> profile = ReadProfile(arguments.path);
   if (!profile.ok()) return FileError(profile.status());
-  const int num_layers = static_cast<int>(profile->layers.size());
+  const int num_layers = profile->num_layers();
   const int first = arguments.layer.value_or(0), last = arguments.layer.value_or(num_layers - 1);
   if (first < 0 || last >= num_layers) {
     return UsageError(absl::StrCat("--layer: ", first, " is not in [0, ", num_layers, ")"));

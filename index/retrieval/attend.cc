@@ -89,15 +89,25 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
 
 }  // namespace
 
+absl::StatusOr<std::vector<AttendAnswer>> Index::Attend(absl::Span<const RetrieveItem> items,
+                                                        const SearchParams& params, const AttentionParams& attention,
+                                                        const ProgressCallback& progress) const {
+  const auto checked_params = Check(params);
+  if (!checked_params.ok()) return checked_params.status();
+  const auto checked_attention = Check(attention);
+  if (!checked_attention.ok()) return checked_attention.status();
+  return Attend(items, *checked_params, *checked_attention, progress);
+}
+
 absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const RetrieveItem> items,
-                                                            const SearchParams& params,
-                                                            const AttentionParams& attention,
+                                                            const Checked<SearchParams>& params,
+                                                            const Checked<AttentionParams>& attention,
                                                             const ProgressCallback& progress) const {
-  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
-  if (absl::Status s = Validate(attention, context_.config); !s.ok()) return s;
+  if (absl::Status s = CheckOwn(params); !s.ok()) return s;
+  if (absl::Status s = CheckOwn(attention); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
-  const SearchParams scaled = WithScale(params, attention.scale, g.head_dim);
-  const bool tail = attention.tail.value_or(params.scope == Scope::kPerQHead && params.method == Method::kIndex);
+  const SearchParams scaled = WithScale(*params, attention->scale, g.head_dim);
+  const bool tail = attention->tail.value_or(params->scope == Scope::kPerQHead && params->method == Method::kIndex);
   std::vector<AttendAnswer> answers(items.size());
   SearchBatch batch(&context_);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -123,7 +133,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   }
   AttendAll(g, context_.backend, &tasks, progress);
   if (absl::Status s = StopStatus(); !s.ok()) return s;
-  for (size_t t = 0; t < batch.targets().size() && attention.with_positions; ++t) {
+  for (size_t t = 0; t < batch.targets().size() && attention->with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }
   batch.KeepQueries();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -72,7 +73,7 @@ QueryMoments LearnMoments(const SeenQueries& seen, const IndexConfig& config, in
       }
     }
     const Eigen::MatrixXd live = queries * queries.transpose();
-    const Eigen::MatrixXd before = config.codec.profile->GroupQueryMoment(layer, h);
+    const Eigen::MatrixXd before = GroupQueryMoment(*config.codec.profile, layer, h);
     const double count = live.trace() > 0 ? static_cast<double>(queries.cols()) : 0;
     Eigen::MatrixXd mixed = before * (g.head_dim / before.trace());
     if (count > 0) mixed += live * (count / live.trace());

@@ -27,10 +27,18 @@ void IndexImpl::RecordQueries(const SequenceRef& sequence, const RetrieveItem& i
   if (sequence->layers[item.layer]->RecordQueries(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
 }
 
+absl::StatusOr<std::vector<ItemAnswer>> Index::Retrieve(absl::Span<const RetrieveItem> items,
+                                                        const SearchParams& params,
+                                                        const ProgressCallback& progress) const {
+  const auto checked = Check(params);
+  if (!checked.ok()) return checked.status();
+  return Retrieve(items, *checked, progress);
+}
+
 absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
-                                                            const SearchParams& params,
+                                                            const Checked<SearchParams>& params,
                                                             const ProgressCallback& progress) const {
-  if (absl::Status s = Validate(params, context_.config); !s.ok()) return s;
+  if (absl::Status s = CheckOwn(params); !s.ok()) return s;
   std::vector<ItemAnswer> answers(items.size());
   SearchBatch batch(&context_);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -40,7 +48,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(params, progress); !s.ok()) return s;
+  if (absl::Status s = batch.Search(*params, progress); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
   batch.KeepQueries();
   batch.Unlock();

@@ -11,6 +11,7 @@
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "profile/balance.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -140,7 +141,7 @@ absl::StatusOr<HeadCodec> Transforms::OfHead(int layer, int kv_head, int64_t pos
   const auto begin = static_cast<double>(position), end = begin + static_cast<double>(config_.codec.horizon);
   const Eigen::MatrixXd keys = CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, begin);
   const Eigen::MatrixXd queries =
-      CarryMoment(learnt != nullptr ? (*learnt)[kv_head] : profile.GroupQueryMoment(layer, kv_head), rope, begin, end);
+      CarryMoment(learnt != nullptr ? (*learnt)[kv_head] : GroupQueryMoment(profile, layer, kv_head), rope, begin, end);
   const absl::StatusOr<Balance> balance =
       MakeBalance(keys, queries, {config_.codec.coarse_bits, config_.codec.total_bits});
   if (!balance.ok()) return balance.status();

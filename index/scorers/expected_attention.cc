@@ -15,6 +15,7 @@
 #include "index/scorers/scorers.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/moments.h"
 
 namespace seine::scorers {
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
+#include "profile/moments.h"
 
 namespace seine {
 
@@ -46,9 +47,9 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
 // Of keys as a basis of the layer's would hold them, a head each.
 absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const Rope& rope, int layer,
                                                  const CalibrationOptions& options) {
-  if (layer < 0 || layer >= static_cast<int>(profile.layers.size())) {
+  if (layer < 0 || layer >= profile.num_layers()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.layers.size()));
+        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.num_layers()));
   }
   if (options.frame == KeyFrame::kPreRope && !rope.stated()) {
     return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
@@ -57,7 +58,7 @@ absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const R
   for (int h = 0; h < profile.num_kv_heads; ++h) {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     MatrixXd moment = profile.layers[layer].k_moment[h];
-    if (options.stack_queries) moment += profile.GroupQueryMoment(layer, h);
+    if (options.stack_queries) moment += GroupQueryMoment(profile, layer, h);
     keys.push_back(options.frame == KeyFrame::kPreRope ? moment
                                                        : CarryMoment(moment, rope, options.begin, options.end));
   }
@@ -103,7 +104,7 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
 absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope& rope,
                                              const CalibrationOptions& options) {
   SubspaceRanks ranks;
-  for (int layer = 0; layer < static_cast<int>(profile.layers.size()); ++layer) {
+  for (int layer = 0; layer < profile.num_layers(); ++layer) {
     const auto moments = KeyMoments(profile, rope, layer, options);
     if (!moments.ok()) return moments.status();
     const absl::StatusOr<int> keys = LargestRank(*moments, options.energy);

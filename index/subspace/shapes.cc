@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -116,7 +117,7 @@ absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {
     auto bases = CalibrateLayer(*s.profile, g.rope, layer, calibration);
     if (!bases.ok()) return Wrong(absl::StrCat("profile: layer ", layer, ": ", bases.status().message()));
     for (int h = 0; h < g.num_kv_heads; ++h) {
-      const Eigen::MatrixXd queries = s.profile->GroupQueryMoment(layer, h);
+      const Eigen::MatrixXd queries = GroupQueryMoment(*s.profile, layer, h);
       heads[h].query_moment =
           s.frame == KeyFrame::kPreRope ? queries : CarryMoment(queries, g.rope, 0, static_cast<double>(s.carried_to));
       heads[h].key_start = std::move(bases->keys[h]);

@@ -198,7 +198,6 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
       if (auto s = TakeRope(*config.subspace->profile, field + ".profile", &config.geometry); !s.ok()) return s;
     }
   }
-  if (auto s = Validate(config); !s.ok()) return Explain(s, prefix, kSpecNames);
   return config;
 }
 
@@ -282,18 +281,19 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     }
     params.method = Method::kExact;
   }
-  const bool mass = selector.size_case() == v1::Selector::kMassP;
-  const FieldNames names = mass ? FieldNames(kMassNamePairs) : FieldNames(kSelectorNamePairs);
-  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "selector", names);
   return params;
 }
 
-absl::StatusOr<AttentionParams> AttentionFrom(const v1::Attention& attention, const IndexConfig& config) {
+FieldNames SelectorNames(const v1::Selector& selector) {
+  const bool mass = selector.size_case() == v1::Selector::kMassP;
+  return mass ? FieldNames(kMassNamePairs) : FieldNames(kSelectorNamePairs);
+}
+
+AttentionParams AttentionFrom(const v1::Attention& attention) {
   AttentionParams params;
   if (attention.has_tail()) params.tail = attention.tail();
   params.scale = attention.scale();
   params.with_positions = attention.with_positions();
-  if (auto s = Validate(params, config); !s.ok()) return Explain(s, "");
   return params;
 }
 

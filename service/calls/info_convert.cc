@@ -1,4 +1,5 @@
 // Descriptions of indexes, sequences, heads and profiles as wire messages: a part of convert.h.
+#include "profile/moments.h"
 #include "profile/profile.h"
 #include "service/calls/convert.h"
 #include "service/calls/subspace_convert.h"

@@ -12,7 +12,7 @@
 namespace seine {
 
 int Retriever::Group::sets() const {
-  return params.scope == Scope::kPerQHead ? geometry().num_q_heads : geometry().num_kv_heads;
+  return params->scope == Scope::kPerQHead ? geometry().num_q_heads : geometry().num_kv_heads;
 }
 
 absl::Status Retriever::Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention) {
@@ -63,12 +63,14 @@ absl::StatusOr<Retriever::Group*> Retriever::GroupOf(std::shared_ptr<Index> inde
   }
   auto params = ParamsFrom(selector, index->config());
   if (!params.ok()) return params.status();
-  Group group{std::move(index), *params, {}, {}, {}};
+  if (attention != nullptr && selector.scope() == v1::SCOPE_UNSPECIFIED) params->scope = Scope::kPerQHead;
+  auto checked = index->Check(*params);
+  if (!checked.ok()) return Explain(checked.status(), "selector", SelectorNames(selector));
+  Group group{std::move(index), *std::move(checked), std::nullopt, {}, {}};
   if (attention != nullptr) {
-    if (selector.scope() == v1::SCOPE_UNSPECIFIED) group.params.scope = Scope::kPerQHead;
-    auto attended = AttentionFrom(*attention, group.index->config());
-    if (!attended.ok()) return attended.status();
-    group.attention = *attended;
+    auto attended = group.index->Check(AttentionFrom(*attention));
+    if (!attended.ok()) return Explain(attended.status(), "");
+    group.attention = *std::move(attended);
   }
   groups_.push_back(std::move(group));
   return &groups_.back();
@@ -78,7 +80,7 @@ absl::Status Retriever::CheckAnswerSize(const v1::Attention* attention) const {
   int64_t bytes = 0;
   for (const Group& group : groups_) {
     const Geometry& g = group.geometry();
-    const int64_t row_bytes = int64_t{group.params.top_k} * (with_scores_ ? 8 : 4);
+    const int64_t row_bytes = int64_t{group.params->top_k} * (with_scores_ ? 8 : 4);
     int64_t item_bytes = 0;
     if (attention != nullptr) item_bytes += int64_t{g.num_q_heads} * (g.head_dim + 1) * 4;
     if (attention == nullptr || attention->with_positions()) item_bytes += row_bytes * group.sets();
@@ -123,7 +125,7 @@ absl::Status Retriever::Retrieve(google::protobuf::RepeatedPtrField<v1::Retrieve
   return AnswerAll(
       answers, [&](const Group& group) { return group.index->Retrieve(group.items, group.params, progress); },
       [this](const Group& group, const ItemAnswer& answer, v1::RetrieveAnswer* out) {
-        ToProto(answer, group.sets(), group.params.top_k, with_scores_, out);
+        ToProto(answer, group.sets(), group.params->top_k, with_scores_, out);
       });
 }
 
@@ -131,11 +133,11 @@ absl::Status Retriever::Attend(google::protobuf::RepeatedPtrField<v1::AttendAnsw
                                const ProgressCallback& progress) {
   return AnswerAll(
       answers,
-      [&](const Group& group) { return group.index->Attend(group.items, group.params, group.attention, progress); },
+      [&](const Group& group) { return group.index->Attend(group.items, group.params, *group.attention, progress); },
       [this](const Group& group, const AttendAnswer& answer, v1::AttendAnswer* out) {
         ToProto(answer, group.geometry(), out);
-        if (!answer.status.ok() || !group.attention.with_positions) return;
-        ToProto(answer.selected, group.sets(), group.params.top_k, with_scores_, out->mutable_selected());
+        if (!answer.status.ok() || !(*group.attention)->with_positions) return;
+        ToProto(answer.selected, group.sets(), group.params->top_k, with_scores_, out->mutable_selected());
       });
 }
 

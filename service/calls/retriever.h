@@ -37,8 +37,8 @@ class Retriever {
   // The items of one index and the settings for them.
   struct Group {
     std::shared_ptr<Index> index;
-    SearchParams params;
-    AttentionParams attention;
+    Checked<SearchParams> params;
+    std::optional<Checked<AttentionParams>> attention;  // where items are attended
     std::vector<RetrieveItem> items;
     std::vector<int> places;  // of the items in the request
     int sets() const;         // of an item's answer

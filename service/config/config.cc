@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "profile/spelling.h"
 #include "service/calls/convert.h"
+#include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
@@ -260,7 +261,9 @@ absl::Status Resolve(ServerConfig* config) {
   }
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());
-    if (!index.ok()) return Wrong(absl::StrCat(entry.file, ": ", index.status().message()));
+    absl::Status status = index.status();
+    if (status.ok()) status = Explain(Validate(*index), entry.path, kSpecNames);
+    if (!status.ok()) return Wrong(absl::StrCat(entry.file, ": ", status.message()));
     config->server.indexes.push_back(*std::move(index));
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "bench/inputs/dataset.h"
 #include "index/index.h"
 #include "index/subspace/calibrate.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

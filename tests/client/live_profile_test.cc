@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "profile/io/tensor_file.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"

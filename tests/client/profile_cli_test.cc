@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "profile/io/tensor_writer.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 #include "tests/client/process.h"
 

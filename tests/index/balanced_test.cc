@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "index/retrieval/transforms.h"
+#include "profile/moments.h"
 #include "tests/index/made_up_model.h"
 
 namespace seine {

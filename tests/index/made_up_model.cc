@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "profile/moments.h"
 #include "profile/rope.h"
 
 namespace seine::testing {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "index/retrieval/query_window.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 #include "tests/index/made_up_model.h"
 

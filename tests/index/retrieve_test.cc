@@ -242,6 +242,40 @@ TEST_F(RetrieveTest, ParametersThatDoNotFitTheIndexFailTheCall) {
   EXPECT_EQ(index->Retrieve(items, params).status().message().substr(0, 15), "recall_target: ");
 }
 
+TEST_F(RetrieveTest, CheckedParametersServeManyCallsOfTheirIndexAlone) {
+  IndexConfig config = Config();
+  config.kv_store = KvStore::kKeysValues;
+  auto index = MakeIndex(config, &backend_), other = MakeIndex(config, &backend_);
+  const std::vector<float> queries = Queries(config.geometry, 1);
+  const std::vector<RetrieveItem> items = {{*index->CreateSequence("s"), 0, queries.data()}};
+  const std::vector<RetrieveItem> others = {{*other->CreateSequence("s"), 0, queries.data()}};
+  const auto search = index->Check(SearchParams());
+  const auto attention = index->Check(AttentionParams());
+  ASSERT_TRUE(search.ok() && attention.ok());
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_TRUE(index->Retrieve(items, *search, {}).ok());
+    EXPECT_TRUE(index->Attend(items, *search, *attention, {}).ok());
+  }
+  EXPECT_EQ(other->Retrieve(others, *search, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(other->Attend(others, *other->Check(SearchParams()), *attention, {}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(RetrieveTest, ACheckHasTheErrorsOfTheCall) {
+  IndexConfig config = Config();
+  config.kv_store = KvStore::kKeysValues;
+  auto index = MakeIndex(config, &backend_);
+  for (const SearchParams& wrong : {SearchParams{.top_k = 0}, SearchParams{.beta = 2}, SearchParams{.refine = -1},
+                                    SearchParams{.coarse = Coarse::kCollision}, SearchParams{.recall_target = .9}}) {
+    const absl::Status status = index->Check(wrong).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(index->Retrieve({}, wrong).status(), status);
+    EXPECT_EQ(index->Attend({}, wrong, {}).status(), status);
+  }
+  const AttentionParams negative = {.scale = -1};
+  EXPECT_EQ(index->Attend({}, SearchParams(), negative).status(), index->Check(negative).status());
+}
+
 TEST_F(RetrieveTest, EveryHeadDimensionAndGroup) {
   for (const int dim : {64, 80, 96, 128, 192, 256}) {
     for (const auto& [kv_heads, group] : {std::pair{1, 1}, {3, 3}, {1, 32}}) {

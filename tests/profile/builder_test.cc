@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "profile/moments.h"
 #include "tests/profile/test_util.h"
 
 namespace seine {
@@ -109,9 +110,9 @@ TEST(Builder, TwoTextsAddUpByTheirCounts) {
         ExpectNear(residual[head], nullptr, layer.k_residual[head], "residual");
         ExpectNear(v[head], &layer.v_mean[head], layer.v_moment[head], "v");
         EXPECT_LT(layer.k_residual[head].trace(), .5 * layer.k_moment[head].trace());
-        EXPECT_LT(
-            (profile->GroupQueryMoment(1, head) - (layer.q_moment[2 * head] + layer.q_moment[2 * head + 1]) / 2).norm(),
-            1e-12);
+        EXPECT_LT((GroupQueryMoment(*profile, 1, head) - (layer.q_moment[2 * head] + layer.q_moment[2 * head + 1]) / 2)
+                      .norm(),
+                  1e-12);
       }
     }
   }

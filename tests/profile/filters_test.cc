@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "profile/io/tensor_writer.h"
+#include "profile/moments.h"
 #include "tests/temp_folder.h"
 
 namespace seine {

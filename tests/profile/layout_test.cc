@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "profile/filters.h"
+#include "profile/moments.h"
 
 namespace seine {
 namespace {

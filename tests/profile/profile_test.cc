@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "profile/moments.h"
 #include "tests/profile/test_util.h"
 #include "tests/temp_folder.h"
 

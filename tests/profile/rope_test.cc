@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "profile/moments.h"
 #include "tests/profile/test_util.h"
 
 namespace seine {

@@ -118,5 +118,15 @@ TEST(Catalog, ANameIsFreeAgainAfterACreationThatFailed) {
   EXPECT_TRUE(catalog.Create(Named("index")).ok());
 }
 
+TEST(Catalog, AWrongConfigurationIsToldBeforeANameThatIsTaken) {
+  testing::TestBackend backend;
+  Catalog catalog(&backend, nullptr);
+  ASSERT_TRUE(catalog.Create(Named("index")).ok());
+  IndexConfig wrong = Named("index");
+  wrong.zones.sink = -1;
+  EXPECT_EQ(catalog.Create(wrong).status(), Validate(wrong));
+  EXPECT_EQ(catalog.Create(Named("index")).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
 }  // namespace
 }  // namespace seine

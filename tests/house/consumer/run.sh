@@ -14,7 +14,11 @@ if grep -rIl -e "$source" "$prefix/lib" "$prefix/include" --include='*.cmake' --
   echo "the files above name the tree that they were built in" >&2
   exit 1
 fi
-"$CMAKE" -S "$here" -B "$consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug
+if grep -rIl '<Eigen/' "$prefix/include"; then
+  echo "the headers above are installed and need Eigen, which a user of the library need not have" >&2
+  exit 1
+fi
+"$CMAKE" -S "$here" -B "$consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
 "$CMAKE" --build "$consumer"
 "$consumer/embedded"
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "profile/moments.h"
 #include "tests/index/test_util.h"
 
 namespace seine {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "profile/moments.h"
 #include "tests/index/subspace/streams.h"
 #include "tests/temp_folder.h"
 

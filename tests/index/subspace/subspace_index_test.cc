@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "index/subspace/calibrate.h"
 #include "kernels/ops/attend/window_means.h"
+#include "profile/moments.h"
 #include "tests/index/subspace/low_rank_simulation.h"
 
 namespace seine {

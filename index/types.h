@@ -1,0 +1,136 @@
+// What an engine hands to an Index and gets back: handles, tensors, items of a step, answers.
+#ifndef SEINE_INDEX_TYPES_H_
+#define SEINE_INDEX_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "index/config.h"
+#include "index/eviction/budget.h"
+#include "index/scorers/scorer.h"
+#include "kernels/ops/search/search.h"
+
+namespace seine {
+
+// Ids of sequences: 1 to kMaxIdLength printable ASCII characters without spaces.
+inline constexpr size_t kMaxIdLength = 128;
+bool IsSequenceId(absl::string_view id);
+
+// Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.
+struct SequenceHandle {
+  std::string id;
+  uint64_t generation = 0;  // 0: any generation
+};
+
+class Index;
+
+// Parameters that an index has checked. That index takes them again and again while it lives, without another check.
+template <typename Params>
+class Checked {
+ public:
+  const Params& operator*() const { return params_; }
+  const Params* operator->() const { return &params_; }
+
+ private:
+  friend class IndexImpl;
+  Checked(const Index* index, const Params& params) : index_(index), params_(params) {}
+  const Index* index_;
+  Params params_;
+};
+
+// [num_tokens, num_kv_heads, head_dim] in the index's dtype, row-major, dense. `bytes` is checked against the shape.
+struct TensorView {
+  const void* data = nullptr;
+  int64_t num_tokens = 0;
+  size_t bytes = 0;
+};
+
+// [num_tokens, num_q_heads, head_dim] after RoPE, fp32, of the last num_tokens positions of an append.
+struct QueryView {
+  const float* data = nullptr;
+  int64_t num_tokens = 0;
+};
+
+struct RetrieveItem {
+  SequenceHandle sequence;
+  int layer = 0;
+  const float* queries = nullptr;  // [num_q_heads, head_dim], post-RoPE, fp32
+};
+
+enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
+
+// Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
+// [0, dense_begin) and [dense_end, num_tokens) are visible besides; under kDense everything is, and sets are empty
+// (dense_begin = dense_end = num_tokens). Once tokens of the layer were evicted, heads hold different ones: what is
+// visible besides is listed for each in dense_positions, and both ranges are empty (0 and num_tokens). A head may then
+// be dense, its set empty, while others are searched; the path is kDense where all of them are.
+struct ItemAnswer {
+  absl::Status status;
+  Path path = Path::kIndex;
+  int64_t num_tokens = 0;
+  int64_t dense_begin = 0;    // = zone begin
+  int64_t dense_end = 0;      // = zone end
+  bool all_returned = false;  // top_k >= tokens in the zone
+  // The codes that were searched are made for other positions than the layer has reached: recall may be lower. So it is
+  // while a decoding layer's are made anew, where memory is short for that, or where kv_store keeps no keys.
+  bool codes_outgrown = false;
+  bool capped = false;                                // under mass_p: top_k ended some set before its mass reached that
+  std::vector<float> masses;                          // [sets] under mass_p: estimated mass of the zone in each; 1 of a
+                                                      // head that was not searched. Error: kernels/ops/mass/zone_mass.h
+  std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
+  std::vector<std::vector<float>> scores;             // beside positions
+  std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates
+  std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
+  SearchStats stats;
+};
+
+// Softmax attention of every query head over what is dense and what was selected for it.
+// Answers over disjoint sets of tokens merge by their log-sum-exps: with L = log(e^l1 + e^l2) a head's output over both
+// sets is e^(l1 - L) o1 + e^(l2 - L) o2, and its log-sum-exp L. Over no token at all the output is 0 and the
+// log-sum-exp -infinity, which merges like any other.
+struct AttendAnswer {
+  absl::Status status;
+  Path path = Path::kIndex;  // kDense: everything held was attended
+  int64_t num_tokens = 0;
+  std::vector<float> output;       // [num_q_heads, head_dim]
+  std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits
+  int64_t attended_tokens = 0;     // of all query heads together, without what the tail counts in
+  bool tail = false;               // whether it was counted in; with nothing to search there is none
+  bool codes_outgrown = false;     // as ItemAnswer's
+  ItemAnswer selected;             // if attention.with_positions
+};
+
+// The parameters of Evict.
+struct EvictParams {
+  ScorerConfig scorer;
+  BudgetConfig budget;
+  KeepConfig keep;
+  bool dry_run = false;  // answers alone; nothing changes
+};
+
+// The data that comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else
+// from the index's profile; expected_attention its moments from `queries`, else from the profile. Where an index keeps
+// queries (eviction.keep_queries), these stand in for those that scorers need and the call lacks: FAILED_PRECONDITION
+// where none of the last `interval` positions' was seen.
+struct ScoreGiven {
+  const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE, fp32, of the last positions
+  int64_t num_queries = 0;
+  const float* filters = nullptr;                    // [num_kv_heads, head_dim]
+  std::vector<absl::Span<const float>> scores = {};  // client: [num_kv_heads][tokens held]
+  float softmax_scale = 0;  // of the attention that scorers compute; 0: the index's, SearchParams::softmax_scale
+};
+
+struct EvictAnswer {
+  std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending
+  int64_t tokens_evicted = 0;              // of all heads together
+  int64_t bytes_freed = 0;                 // codes and stores of this sequence's layer; 0 in a dry run
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_TYPES_H_
