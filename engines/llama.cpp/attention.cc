@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
+#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::llama {

@@ -1,0 +1,228 @@
+// The plug-in in an unmodified llama.cpp, beside llama.cpp alone: the same logits wherever every cell is chosen,
+// through everything that a program does to its cache.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engines/llama.cpp/random_model.h"
+#include "ggml-backend.h"
+#include "llama.h"
+
+namespace seine::llama {
+namespace {
+
+enum Mode { kSeine = 0, kPlain = 1 };  // settings.h
+
+struct Plugin {
+  void (*set_mode)(int);
+  const char* (*report)();
+  // A count of the report's.
+  int64_t Count(const std::string& name) const {
+    const std::string json = report();
+    const size_t at = json.find("\"" + name + "\": ");
+    return at == std::string::npos ? 0 : std::atoll(json.c_str() + at + name.size() + 4);
+  }
+};
+
+// Loaded once a process, before the first model. Everything is chosen, from 256 cells on.
+const Plugin& ThePlugin() {
+  static const Plugin* const plugin = [] {
+    setenv("SEINE_MIN_KV", "256", 1);
+    setenv("SEINE_TOP_K", "100000", 1);
+    setenv("SEINE_REFINE", "100000", 1);
+    setenv("SEINE_BETA", "1", 1);
+    ggml_backend_load_all();
+    ggml_backend_reg_t registry = ggml_backend_load(SEINE_PLUGIN);
+    EXPECT_NE(registry, nullptr);
+    llama_backend_init();
+    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+    return new Plugin{reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode")),
+                      reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"))};
+  }();
+  return *plugin;
+}
+
+using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
+using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
+
+Model MakeModel(const ModelShape& shape) {
+  const std::string path = ::testing::TempDir() + "seine-plugin-test.gguf";
+  EXPECT_TRUE(WriteRandomModel(shape, 3, path));
+  return {llama_model_load_from_file(path.c_str(), llama_model_default_params()), &llama_model_free};
+}
+
+// The same calls to a context with the plug-in and one without.
+class Pair {
+ public:
+  Pair(llama_model* model, int cells, int sequences, bool unified, ggml_type type = GGML_TYPE_F16)
+      : vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model))) {
+    for (const Mode mode : {kPlain, kSeine}) {
+      llama_context_params params = llama_context_default_params();
+      params.n_ctx = cells * (unified ? 1 : sequences);
+      params.n_batch = params.n_ubatch = 256;
+      params.n_seq_max = sequences;
+      params.n_threads = params.n_threads_batch = 2;
+      params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+      params.kv_unified = unified;
+      params.type_k = params.type_v = type;
+      ThePlugin().set_mode(mode);
+      both_.emplace_back(llama_init_from_model(model, params), &llama_free);
+      EXPECT_NE(both_.back(), nullptr);
+    }
+  }
+
+  llama_context* plain() const { return both_[0].get(); }
+  llama_context* seine() const { return both_[1].get(); }
+  llama_pos End(llama_seq_id sequence) const {
+    return llama_memory_seq_pos_max(llama_get_memory(plain()), sequence) + 1;
+  }
+
+  // Decodes random tokens of each sequence, one behind another, and compares the logits of all of them. Returns the
+  // largest difference.
+  double Decode(const std::vector<llama_seq_id>& sequences, int tokens) {
+    llama_batch batch = llama_batch_init(static_cast<int32_t>(sequences.size()) * tokens, 0, 1);
+    for (const llama_seq_id sequence : sequences) {
+      for (int i = 0; i < tokens; ++i) {
+        const int n = batch.n_tokens++;
+        batch.token[n] = static_cast<llama_token>(rng_() % vocabulary_);
+        batch.pos[n] = End(sequence) + i;
+        batch.n_seq_id[n] = 1;
+        batch.seq_id[n][0] = sequence;
+        batch.logits[n] = 1;
+      }
+    }
+    ThePlugin().set_mode(kPlain);
+    EXPECT_EQ(llama_decode(plain(), batch), 0);
+    ThePlugin().set_mode(kSeine);
+    EXPECT_EQ(llama_decode(seine(), batch), 0);
+    double worst = 0;
+    for (int n = 0; n < batch.n_tokens; ++n) {
+      const float *a = llama_get_logits_ith(plain(), n), *b = llama_get_logits_ith(seine(), n);
+      for (int v = 0; v < vocabulary_; ++v) worst = std::max(worst, std::abs(static_cast<double>(a[v]) - b[v]));
+    }
+    llama_batch_free(batch);
+    return worst;
+  }
+
+  template <typename Fn>
+  void Each(Fn fn) {
+    ThePlugin().set_mode(kPlain);
+    fn(plain());
+    ThePlugin().set_mode(kSeine);
+    fn(seine());
+  }
+
+ private:
+  const int vocabulary_;
+  std::mt19937 rng_{11};
+  std::vector<Context> both_;
+};
+
+// Logits are near 10; llama.cpp accumulates attention in fp16 and fp32, we in fp32.
+constexpr double kSame = .05;
+
+TEST(Plugin, ALongDecodeIsLlamaCppsOwn) {
+  for (const char* architecture : {"llama", "qwen2"}) {
+    for (const int dim : {64, 128}) {
+      SCOPED_TRACE(std::string(architecture) + " " + std::to_string(dim));
+      const Model model = MakeModel({.architecture = architecture, .q_heads = 4, .kv_heads = 2, .head_dim = dim});
+      Pair pair(model.get(), 1024, 1, true);
+      const int64_t before = ThePlugin().Count("answered");
+      for (int i = 0; i < 3; ++i) EXPECT_LT(pair.Decode({0}, 256), kSame);
+      for (int i = 0; i < 150; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+      EXPECT_EQ(ThePlugin().Count("answered") - before, 150 * 2);
+    }
+  }
+}
+
+// Several query tokens, each with cells of its own, as speculative decoding asks them.
+TEST(Plugin, SmallBatches) {
+  const Model model = MakeModel({.q_heads = 6, .kv_heads = 2});
+  Pair pair(model.get(), 2048, 1, true);
+  pair.Decode({0}, 256);
+  pair.Decode({0}, 256);
+  for (int i = 1; i <= 16; ++i) {
+    EXPECT_LT(pair.Decode({0}, i), kSame) << i;
+    const llama_pos end = pair.End(0);
+    pair.Each([&](llama_context* c) { llama_memory_seq_rm(llama_get_memory(c), 0, end - i / 2, -1); });  // not accepted
+  }
+}
+
+TEST(Plugin, EachStreamHasItsOwnCells) {
+  const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
+  Pair pair(model.get(), 1024, 3, false);
+  const int64_t before = ThePlugin().Count("answered");
+  for (const llama_seq_id s : {0, 1, 2}) pair.Decode({s}, 200 + 40 * s);
+  for (const llama_seq_id s : {2, 0, 1}) pair.Decode({s}, 200);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_LT(pair.Decode({0, 1, 2}, 1), kSame) << i;
+    EXPECT_LT(pair.Decode({i % 3}, 2), kSame) << i;
+  }
+  EXPECT_GT(ThePlugin().Count("answered"), before);
+}
+
+// What the mask does not show as one run of cells is left to llama.cpp, and counted.
+TEST(Plugin, SequencesThatShareCellsAreLeftAlone) {
+  const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
+  Pair pair(model.get(), 2048, 2, true);
+  pair.Decode({0}, 256);
+  pair.Decode({1}, 256);
+  const std::string reason = "a mask with holes: several sequences in one stream, a gap or a sliding window";
+  const int64_t before = ThePlugin().Count(reason);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(pair.Decode({0, 1}, 1), kSame);
+  EXPECT_EQ(ThePlugin().Count(reason) - before, 5 * 2);
+}
+
+TEST(Plugin, OtherCacheTypesAreLeftAlone) {
+  const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
+  Pair pair(model.get(), 1024, 1, true, GGML_TYPE_Q8_0);
+  const int64_t before = ThePlugin().Count("a cache of another type than f16 or bf16");
+  for (int i = 0; i < 2; ++i) pair.Decode({0}, 256);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(pair.Decode({0}, 1), .5);  // both are llama.cpp's
+  EXPECT_GT(ThePlugin().Count("a cache of another type than f16 or bf16"), before);
+}
+
+// Roll-backs, gaps, shifts, copies, states saved and loaded, in any order.
+TEST(Plugin, RandomOperationsOnTheCache) {
+  const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
+  Pair pair(model.get(), 2048, 2, false);
+  std::mt19937 rng(17);
+  std::vector<uint8_t> saved;
+  pair.Decode({0}, 250);
+  pair.Decode({0}, 250);
+  for (int step = 0; step < 200; ++step) {
+    const llama_pos end = pair.End(0);
+    const int what = static_cast<int>(rng() % 6);
+    const auto some = static_cast<llama_pos>(rng() % 200);
+    if (what == 0 && end > 400) {  // a reply is begun again
+      pair.Each([&](llama_context* c) { llama_memory_seq_rm(llama_get_memory(c), 0, end - some, -1); });
+    } else if (what == 1 && end > 500) {  // context shift: a gap, and the rest moves up
+      pair.Each([&](llama_context* c) {
+        llama_memory_seq_rm(llama_get_memory(c), 0, 20, 20 + some);
+        llama_memory_seq_add(llama_get_memory(c), 0, 20 + some, -1, -some);
+      });
+    } else if (what == 2) {  // to another stream and back
+      pair.Each([&](llama_context* c) { llama_memory_seq_cp(llama_get_memory(c), 0, 1, -1, -1); });
+      EXPECT_LT(pair.Decode({1}, 1), kSame) << step;
+    } else if (what == 3) {
+      saved.resize(llama_state_seq_get_size(pair.plain(), 0));
+      llama_state_seq_get_data(pair.plain(), saved.data(), saved.size(), 0);
+    } else if (what == 4 && !saved.empty()) {
+      pair.Each([&](llama_context* c) { EXPECT_GT(llama_state_seq_set_data(c, saved.data(), saved.size(), 0), 0u); });
+    } else if (pair.End(0) < 1500) {
+      EXPECT_LT(pair.Decode({0}, 1 + static_cast<int>(rng() % 100)), kSame) << step;
+    } else {
+      pair.Each([&](llama_context* c) { llama_memory_seq_rm(llama_get_memory(c), 0, 600, -1); });
+    }
+    for (int i = 0; i < 2; ++i) EXPECT_LT(pair.Decode({0}, 1), kSame) << step << " after " << what;
+  }
+}
+
+}  // namespace
+}  // namespace seine::llama

@@ -1,0 +1,106 @@
+// Writes a GGUF by ggml's own writer.
+#include "engines/llama.cpp/random_model.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "ggml.h"
+#include "gguf.h"
+
+namespace seine::llama {
+
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(uint32_t seed) : rng_(seed) {}
+  ~Writer() {
+    gguf_free(file_);
+    for (ggml_context* context : contexts_) ggml_free(context);
+  }
+  Writer(const Writer&) = delete;
+
+  gguf_context* file() { return file_; }
+
+  void Add(const std::string& name, int64_t columns, int64_t rows, float mean, float deviation) {
+    const bool matrix = rows > 1 && columns % ggml_blck_size(GGML_TYPE_Q8_0) == 0;
+    const ggml_type type = matrix ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+    const size_t bytes = ggml_row_size(type, columns) * rows;
+    ggml_context* context = ggml_init({bytes + 2 * ggml_tensor_overhead(), nullptr, false});
+    contexts_.push_back(context);
+    ggml_tensor* tensor =
+        rows > 1 ? ggml_new_tensor_2d(context, type, columns, rows) : ggml_new_tensor_1d(context, type, columns);
+    ggml_set_name(tensor, name.c_str());
+    std::normal_distribution<float> normal(mean, deviation);
+    std::vector<float> some(columns * std::min<int64_t>(rows, 64));  // rows repeat: nobody reads them but for time
+    for (float& x : some) x = normal(rng_);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = some.data() + r % 64 * columns;
+      char* to = static_cast<char*>(tensor->data) + r * tensor->nb[1];
+      if (matrix) {
+        ggml_quantize_chunk(type, row, to, 0, 1, columns, nullptr);
+      } else {
+        std::copy(row, row + columns, reinterpret_cast<float*>(to));
+      }
+    }
+    gguf_add_tensor(file_, tensor);
+  }
+
+ private:
+  std::mt19937 rng_;
+  gguf_context* file_ = gguf_init_empty();
+  std::vector<ggml_context*> contexts_;
+};
+
+void AddLayer(const ModelShape& s, int layer, Writer* out) {
+  const std::string block = "blk." + std::to_string(layer) + ".";
+  const int of_queries = s.q_heads * s.head_dim, of_keys = s.kv_heads * s.head_dim;
+  const float from_embedding = 1 / std::sqrt(static_cast<float>(s.embedding));
+  out->Add(block + "attn_norm.weight", s.embedding, 1, 1, 0);
+  out->Add(block + "attn_q.weight", s.embedding, of_queries, 0, 1.5f * from_embedding);
+  out->Add(block + "attn_k.weight", s.embedding, of_keys, 0, 1.5f * from_embedding);
+  out->Add(block + "attn_v.weight", s.embedding, of_keys, 0, from_embedding);
+  if (s.architecture == "qwen2") {
+    out->Add(block + "attn_q.bias", of_queries, 1, 0, .5f);
+    out->Add(block + "attn_k.bias", of_keys, 1, 0, .5f);
+    out->Add(block + "attn_v.bias", of_keys, 1, 0, .1f);
+  }
+  out->Add(block + "attn_output.weight", of_queries, s.embedding, 0, 1 / std::sqrt(static_cast<float>(of_queries)));
+  out->Add(block + "ffn_norm.weight", s.embedding, 1, 1, 0);
+  out->Add(block + "ffn_gate.weight", s.embedding, s.feed_forward, 0, from_embedding);
+  out->Add(block + "ffn_up.weight", s.embedding, s.feed_forward, 0, from_embedding);
+  out->Add(block + "ffn_down.weight", s.feed_forward, s.embedding, 0,
+           1 / std::sqrt(static_cast<float>(s.feed_forward)));
+}
+
+}  // namespace
+
+bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& path) {
+  Writer out(seed);
+  gguf_context* file = out.file();
+  gguf_set_val_str(file, "general.architecture", s.architecture.c_str());
+  gguf_set_val_str(file, "tokenizer.ggml.model", "no_vocab");
+  const auto set = [&](const char* key, int value) {
+    gguf_set_val_u32(file, (s.architecture + "." + key).c_str(), static_cast<uint32_t>(value));
+  };
+  set("vocab_size", s.vocabulary);
+  set("context_length", s.context);
+  set("embedding_length", s.embedding);
+  set("block_count", s.layers);
+  set("feed_forward_length", s.feed_forward);
+  set("attention.head_count", s.q_heads);
+  set("attention.head_count_kv", s.kv_heads);
+  set("attention.key_length", s.head_dim);
+  set("attention.value_length", s.head_dim);
+  set("rope.dimension_count", s.head_dim);
+  gguf_set_val_f32(file, (s.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
+  gguf_set_val_f32(file, (s.architecture + ".rope.freq_base").c_str(), s.rope_base);
+  out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, 1);
+  for (int layer = 0; layer < s.layers; ++layer) AddLayer(s, layer, &out);
+  out.Add("output_norm.weight", s.embedding, 1, 1, 0);
+  out.Add("output.weight", s.embedding, s.vocabulary, 0, 2 / std::sqrt(static_cast<float>(s.embedding)));
+  return gguf_write_to_file(file, path.c_str(), /*only_meta=*/false);
+}
+
+}  // namespace seine::llama

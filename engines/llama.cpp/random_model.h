@@ -1,0 +1,24 @@
+// GGUFs with random weights: of any geometry, for tests and for timing models that nobody can download here.
+#ifndef SEINE_ENGINES_LLAMA_CPP_RANDOM_MODEL_H_
+#define SEINE_ENGINES_LLAMA_CPP_RANDOM_MODEL_H_
+
+#include <cstdint>
+#include <string>
+
+namespace seine::llama {
+
+struct ModelShape {
+  std::string architecture = "llama";  // or "qwen2", whose keys turn in halves and have biases
+  int layers = 2, embedding = 128, feed_forward = 256;
+  int q_heads = 2, kv_heads = 1, head_dim = 64;
+  int vocabulary = 64, context = 8192;
+  float rope_base = 10000;
+};
+
+// Weights are normal, of a deviation that keeps activations near 1, stored as Q8_0 where rows allow it. False: the file
+// cannot be written.
+bool WriteRandomModel(const ModelShape& shape, uint32_t seed, const std::string& path);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_RANDOM_MODEL_H_
