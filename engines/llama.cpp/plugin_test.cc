@@ -34,14 +34,16 @@ struct Plugin {
 const Plugin& ThePlugin() {
   static const Plugin* const plugin = [] {
     setenv("SEINE_MIN_KV", "256", 1);
-    setenv("SEINE_TOP_K", "100000", 1);
-    setenv("SEINE_REFINE", "100000", 1);
+    setenv("SEINE_TOP_K", "4096", 1);
+    setenv("SEINE_REFINE", "4096", 1);
     setenv("SEINE_BETA", "1", 1);
+    llama_log_set([](ggml_log_level level, const char* text, void*) {
+      if (level >= GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
+    }, nullptr);
     ggml_backend_load_all();
     ggml_backend_reg_t registry = ggml_backend_load(SEINE_PLUGIN);
     EXPECT_NE(registry, nullptr);
     llama_backend_init();
-    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
     return new Plugin{reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode")),
                       reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"))};
   }();
@@ -52,6 +54,7 @@ using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
 using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
 Model MakeModel(const ModelShape& shape) {
+  (void)ThePlugin();
   const std::string path = ::testing::TempDir() + "seine-plugin-test.gguf";
   EXPECT_TRUE(WriteRandomModel(shape, 3, path));
   return {llama_model_load_from_file(path.c_str(), llama_model_default_params()), &llama_model_free};
@@ -65,7 +68,7 @@ class Pair {
     for (const Mode mode : {kPlain, kSeine}) {
       llama_context_params params = llama_context_default_params();
       params.n_ctx = cells * (unified ? 1 : sequences);
-      params.n_batch = params.n_ubatch = 256;
+      params.n_batch = params.n_ubatch = 512;
       params.n_seq_max = sequences;
       params.n_threads = params.n_threads_batch = 2;
       params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -124,19 +127,19 @@ class Pair {
   std::vector<Context> both_;
 };
 
-// Logits are near 10; llama.cpp accumulates attention in fp16 and fp32, we in fp32.
-constexpr double kSame = .05;
+// Logits deviate by 2; llama.cpp adds values up in fp16, we in fp32.
+constexpr double kSame = .02;
 
 TEST(Plugin, ALongDecodeIsLlamaCppsOwn) {
   for (const char* architecture : {"llama", "qwen2"}) {
     for (const int dim : {64, 128}) {
       SCOPED_TRACE(std::string(architecture) + " " + std::to_string(dim));
-      const Model model = MakeModel({.architecture = architecture, .q_heads = 4, .kv_heads = 2, .head_dim = dim});
+      const Model model = MakeModel({.architecture = architecture, .embedding = 4 * dim, .q_heads = 4, .kv_heads = 2, .head_dim = dim});
       Pair pair(model.get(), 1024, 1, true);
       const int64_t before = ThePlugin().Count("answered");
       for (int i = 0; i < 3; ++i) EXPECT_LT(pair.Decode({0}, 256), kSame);
       for (int i = 0; i < 150; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
-      EXPECT_EQ(ThePlugin().Count("answered") - before, 150 * 2);
+      EXPECT_EQ(ThePlugin().Count("answered") - before, 150 * 2) << ThePlugin().report();
     }
   }
 }

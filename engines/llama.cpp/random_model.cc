@@ -14,7 +14,7 @@ namespace {
 
 class Writer {
  public:
-  explicit Writer(uint32_t seed) : rng_(seed) {}
+  Writer(uint32_t seed, bool quantised) : quantised_(quantised), rng_(seed) {}
   ~Writer() {
     gguf_free(file_);
     for (ggml_context* context : contexts_) ggml_free(context);
@@ -24,7 +24,7 @@ class Writer {
   gguf_context* file() { return file_; }
 
   void Add(const std::string& name, int64_t columns, int64_t rows, float mean, float deviation) {
-    const bool matrix = rows > 1 && columns % ggml_blck_size(GGML_TYPE_Q8_0) == 0;
+    const bool matrix = quantised_ && rows > 1 && columns % ggml_blck_size(GGML_TYPE_Q8_0) == 0;
     const ggml_type type = matrix ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
     const size_t bytes = ggml_row_size(type, columns) * rows;
     ggml_context* context = ggml_init({bytes + 2 * ggml_tensor_overhead(), nullptr, false});
@@ -48,6 +48,7 @@ class Writer {
   }
 
  private:
+  const bool quantised_;
   std::mt19937 rng_;
   gguf_context* file_ = gguf_init_empty();
   std::vector<ggml_context*> contexts_;
@@ -77,7 +78,7 @@ void AddLayer(const ModelShape& s, int layer, Writer* out) {
 }  // namespace
 
 bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& path) {
-  Writer out(seed);
+  Writer out(seed, s.quantised);
   gguf_context* file = out.file();
   gguf_set_val_str(file, "general.architecture", s.architecture.c_str());
   gguf_set_val_str(file, "tokenizer.ggml.model", "no_vocab");

@@ -13,10 +13,10 @@ struct ModelShape {
   int q_heads = 2, kv_heads = 1, head_dim = 64;
   int vocabulary = 64, context = 8192;
   float rope_base = 10000;
+  bool quantised = false;  // matrices as Q8_0, else fp32
 };
 
-// Weights are normal, of a deviation that keeps activations near 1, stored as Q8_0 where rows allow it. False: the file
-// cannot be written.
+// Weights are normal, of a deviation that keeps activations near 1. False: the file cannot be written.
 bool WriteRandomModel(const ModelShape& shape, uint32_t seed, const std::string& path);
 
 }  // namespace seine::llama

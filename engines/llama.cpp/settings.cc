@@ -46,10 +46,10 @@ Settings Settings::FromEnvironment() {
   Settings s;
   int min_kv = static_cast<int>(s.min_kv), check = 0;
   Read("SEINE_MIN_KV", 256, 1 << 30, &min_kv);
-  Read("SEINE_TOP_K", 1, 1 << 20, &s.top_k);
+  Read("SEINE_TOP_K", 1, 1 << 16, &s.top_k);
   Read(
       "SEINE_BETA", 0.0, 1.0, [](const char* text, double* value) { return absl::SimpleAtod(text, value); }, &s.beta);
-  Read("SEINE_REFINE", 0, 1 << 20, &s.refine);
+  Read("SEINE_REFINE", 0, 1 << 16, &s.refine);
   Read("SEINE_SINK", 0, 1 << 20, &s.sink);
   Read("SEINE_LOCAL", 0, 1 << 20, &s.local);
   Read("SEINE_TAIL", &s.tail);
