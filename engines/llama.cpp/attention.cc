@@ -231,7 +231,13 @@ void Attention::Check(const AttentionNode& node) {
     norm += out[i] * out[i];
   }
   std::copy(answer.begin(), answer.end(), out);
-  Report::Get().Checked(std::sqrt(difference / std::max(norm, 1e-30)));
+  std::atomic<int64_t> stale{0};
+  team_.Run(static_cast<int>(items_.size()), [&](int i) {
+    const Item& item = items_[i];
+    const int64_t end = context_->config().sink + context_->Windows(item.cells) * kWindowTokens;
+    if (item.token == 0 && item.first == 0) stale += item.stream->cells->Verify(item.kv_head, end, item.stream->rows);
+  });
+  Report::Get().Checked(std::sqrt(difference / std::max(norm, 1e-30)), stale);
 }
 
 std::string Attention::Answer(const AttentionNode& node) {

@@ -39,9 +39,10 @@ void Report::Encoded(int64_t keys, int64_t ns) {
   encode_ns_ += ns;
 }
 
-void Report::Checked(double error) {
+void Report::Checked(double error, int64_t stale_windows) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++checked_;
+  stale_windows_ += stale_windows;
   sum_error_ += error;
   worst_error_ = std::max(worst_error_, error);
 }
@@ -62,7 +63,8 @@ std::string Report::Json() {
   std::string json = absl::StrCat(
       "{\"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
       ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
-      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"worst_error\": ", worst_error_,
+      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
+      ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {

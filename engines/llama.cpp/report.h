@@ -18,7 +18,8 @@ class Report {
   // An attention node left to llama.cpp's kernel; said once a reason with SEINE_LOG.
   void Declined(const std::string& reason);
   void Encoded(int64_t keys, int64_t ns);
-  void Checked(double error);
+  // An answer's distance from exact attention, as a share of its norm; and windows whose codes were not of its cells.
+  void Checked(double error, int64_t stale_windows);
   void Changed(int64_t windows);  // found out by hashes
   void Bytes(int64_t codes, int64_t cache);
 
@@ -31,7 +32,7 @@ class Report {
 
   std::mutex mutex_;
   int64_t answered_ = 0, answered_ns_ = 0, encoded_keys_ = 0, encode_ns_ = 0;
-  int64_t checked_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
+  int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
   double worst_error_ = 0, sum_error_ = 0;
   std::map<std::string, int64_t> declined_;
 };

@@ -85,7 +85,7 @@ absl::Status CellLayer::Reserve(int64_t num_cells) {
       head.read.push_back(AsConst(head.planes.back()));
       head.segments.push_back(std::move(buffer));
     }
-    head.means.resize(windows * WindowMeansBytes(layout.head_dim));
+    head.means.resize(windows * host::WindowMeansBytes(layout.head_dim));
     head.hashes.resize(windows * kWindowTokens);
     head.fresh.resize(windows, 0);
   }
@@ -143,7 +143,7 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
   for (int64_t w = 0; w < run.count; ++w) {
     host::ToFloat(Keys(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, floats.data());
     host::ToFloat(Values(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, of_values);
-    EncodeWindowMeans(floats.data(), of_values, dim, head.means.data() + (run.window + w) * WindowMeansBytes(dim));
+    host::EncodeWindowMeans(floats.data(), of_values, dim, head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
   }
   for (int64_t i = 0; i < count; ++i) {
     head.hashes[run.window * kWindowTokens + i] = HashAt(run.head, cell + i, rows);
