@@ -59,6 +59,12 @@ STEP = [
     ("rpc", "p50 of the RPC, µs", "rpc_overhead_p50_us", 0),
     ("append", "appended keys a second and core", "append_keys_per_s_core", 0),
 ]
+LAYER = [
+    ("retrieve", "Retrieve, µs", "us_retrieve", 0),
+    ("attend", "Attend, µs", "us_attend", 0),
+    ("exact", "exact attention, µs", "us_exact", 0),
+    ("recall", "recall@k", "recall_at_k", 3),
+]
 # name: (title, command, columns, keys that tell rows apart)
 PARTS = {
     "recall": (
@@ -78,6 +84,12 @@ PARTS = {
         f"{MILLION} --beta .01,.02,.05 --baseline faiss_flat PEERS",
         RECALL,
         ("method", "beta"),
+    ),
+    "step": (
+        "A layer's decode step of 8 KV heads of 4 query heads beside exact attention, one thread, cold",
+        "step --layers 1 --kv-heads 8 --group 4 --scope q_head --num-keys 2048,8192,32768,131072",
+        LAYER,
+        ("num_keys",),
     ),
     "subspace": (
         "Low-rank bases that follow a real model's stream",

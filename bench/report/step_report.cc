@@ -40,7 +40,7 @@ std::string DescribeStep(const StepReport& r) {
   if (s.recall_target > 0) {
     absl::StrAppend(&text, ", recall target ", s.recall_target);
   } else {
-    absl::StrAppend(&text, ", beta ", s.beta);
+    absl::StrAppend(&text, s.beta > 0 ? absl::StrCat(", beta ", s.beta) : ", the usual beta");
   }
   absl::StrAppend(&text, ", refine ", s.refine, ", scope ", ScopeName(s.scope), " (attend: q_head, with the tail)\n");
   if (!r.machine.empty()) absl::StrAppend(&text, r.machine, "; ");

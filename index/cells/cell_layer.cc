@@ -54,7 +54,7 @@ int64_t CellContext::Windows(int64_t num_cells) const {
 }
 
 absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* context, int layer) {
-  std::unique_ptr<CellLayer> made(new CellLayer(context, layer));
+  std::unique_ptr<CellLayer> made(new CellLayer(context));
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context->transforms_.Of(layer, context->config_.capacity);
   if (!codecs.ok()) return codecs.status();
   made->codecs_ = *std::move(codecs);

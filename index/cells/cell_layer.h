@@ -107,14 +107,13 @@ class CellLayer {
     int64_t next_check = 0;             // window whose keys are compared next
   };
 
-  CellLayer(CellContext* context, int layer) : context_(context), layer_(layer) {}
+  explicit CellLayer(CellContext* context) : context_(context) {}
   ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
   ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
   uint32_t HashAt(int head, int64_t cell, const CellRows& rows) const;
   bool Unchanged(int head, int64_t window, const CellRows& rows) const;
 
   CellContext* const context_;
-  const int layer_;
   std::shared_ptr<const LayerCodecs> codecs_;
   std::vector<Head> heads_;
   int64_t windows_ = 0;  // that there is room for
