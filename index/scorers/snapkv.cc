@@ -6,9 +6,9 @@
 // what came after the last query.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -73,7 +73,7 @@ class SnapKv : public Scorer {
 
 absl::StatusOr<ScorerRef> MakeSnapKv(const ScorerConfig& config) {
   if (config.kernel % 2 == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("scorer.kernel: ", config.kernel, " is not odd"));
+    return BadField("scorer.kernel", config.kernel, " is not odd");
   }
   return std::make_shared<SnapKv>(config);
 }
