@@ -119,7 +119,7 @@ class IndexImpl : public Index {
   mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
 
-// Of a head's low-rank store; nullopt where that is nullptr.
+// Describes a head's low-rank store; nullopt where that is nullptr.
 std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const LowRankStore* low);
 
 }  // namespace seine

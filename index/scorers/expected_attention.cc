@@ -26,7 +26,7 @@ struct Moments {
   Eigen::MatrixXd covariance;  // [D, D]
 };
 
-// Of one query head's given queries that come after the sinks, before RoPE.
+// Returns the moments, before RoPE, of one query head's given queries that come after the sinks.
 Moments ObservedMoments(const ScoreInput& input, int q_head, int sink) {
   const int dim = input.head_dim;
   Moments m{Eigen::VectorXd::Zero(dim), Eigen::MatrixXd::Zero(dim, dim)};

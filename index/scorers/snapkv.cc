@@ -1,9 +1,9 @@
 // SnapKV: mean attention of the last `query_window` queries to the tokens before them, average-pooled over neighbours
 // (zeros beyond the edges count, as in kvpress), mean over the group; the window's own tokens are above all others.
 //
-// Of queries that the index kept there may be fewer, further apart or not of the very last tokens: the mean is over
-// those that see a token, and above all others are the last `query_window` positions, from the first query's on, and
-// what came after the last query.
+// The queries that the index kept may be fewer, further apart or not of the very last tokens. The mean is over those
+// that see a token. Above all others are the last `query_window` positions, from the first query's on, and what came
+// after the last query.
 #include <algorithm>
 
 #include "index/scorers/attention.h"

@@ -30,7 +30,7 @@ std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t toke
 
 const uint8_t* Bytes(const std::vector<uint64_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
 
-// Of the keys and values of tokens of the whole layer: heads that part keep the same.
+// Checksums cover the keys and values of tokens of the whole layer: heads that part keep the same.
 std::vector<uint32_t> RowChecksums(const uint8_t* keys, const uint8_t* values, int64_t count, int64_t token_bytes) {
   std::vector<uint32_t> sums(count);
   for (int64_t i = 0; i < count; ++i) {

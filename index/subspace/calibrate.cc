@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
   return bases;
 }
 
-// Of keys as a basis of the layer's would hold them, a head each.
+// Returns a moment a head, of keys as a basis of the layer would hold them.
 absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const Rope& rope, int layer,
                                                  const CalibrationOptions& options) {
   if (layer < 0 || layer >= profile.num_layers()) {

@@ -136,7 +136,7 @@ struct LowRankStore::Appending {
   Planned planned;
   std::shared_ptr<TrackerSet> trackers;
   std::shared_ptr<const Version> version;
-  // Of the block at hand: rows in their frames, the version's bases, what the keys' leaves out.
+  // The block at hand: rows in their frames, the version's bases, and what the keys' basis leaves out.
   std::vector<float> keys, values, residuals;
   Basis key_basis, value_basis;
 };
