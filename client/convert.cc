@@ -11,11 +11,11 @@
 #include "client/client.h"
 #include "client/eviction_convert.h"
 #include "client/subspace_convert.h"
+#include "profile/field_error.h"
 
 namespace seine::client {
 namespace {
 
-constexpr char kFieldPayload[] = "seine/field";
 constexpr char kReasonPayload[] = "seine/reason";
 
 static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT &&
@@ -84,7 +84,7 @@ absl::Status CheckCounts(const Answer& answer) {
 
 }  // namespace
 
-std::string FieldOf(const absl::Status& status) { return PayloadOf(status, kFieldPayload); }
+std::string FieldOf(const absl::Status& status) { return seine::FieldOf(status); }
 std::string ReasonOf(const absl::Status& status) { return PayloadOf(status, kReasonPayload); }
 
 absl::Status MakeError(int code, absl::string_view message, const v1::Status& details) {

@@ -5,6 +5,7 @@
 #include "index/index_impl.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 namespace {
@@ -17,47 +18,46 @@ constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's toke
 absl::Status IndexImpl::CheckLayer(int layer) const {
   const int num_layers = context_.config.geometry.num_layers;
   if (layer >= 0 && layer < num_layers) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("layer: ", layer, " is not in [0, ", num_layers, ")"));
+  return BadField("layer", layer, " is not in [0, ", num_layers, ")");
 }
 
 absl::Status IndexImpl::CheckHead(int kv_head) const {
   const int num_heads = context_.config.geometry.num_kv_heads;
   if (kv_head >= 0 && kv_head < num_heads) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("kv_head: ", kv_head, " is not in [0, ", num_heads, ")"));
+  return BadField("kv_head", kv_head, " is not in [0, ", num_heads, ")");
 }
 
 absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) const {
   if (tensor.num_tokens < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.num_tokens, " tokens"));
+    return BadField(field, tensor.num_tokens, " tokens");
   }
   const int64_t token_bytes = context_.token_bytes();
   size_t expected = 0;
   if (__builtin_mul_overflow(tensor.num_tokens, token_bytes, &expected) || tensor.bytes != expected) {
     const Geometry& g = context_.config.geometry;
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", tensor.bytes, " bytes given where ", tensor.num_tokens,
-                                                   " tokens of ", g.num_kv_heads, " KV heads x ", g.head_dim, " x ",
-                                                   SizeOf(g.dtype), " bytes were announced"));
+    return BadField(field, tensor.bytes, " bytes given where ", tensor.num_tokens, " tokens of ", g.num_kv_heads,
+                    " KV heads x ", g.head_dim, " x ", SizeOf(g.dtype), " bytes were announced");
   }
-  if (tensor.bytes > 0 && tensor.data == nullptr) return absl::InvalidArgumentError(absl::StrCat(field, ": no data"));
+  if (tensor.bytes > 0 && tensor.data == nullptr) return BadField(field, "no data");
   return absl::OkStatus();
 }
 
 absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
                                     const TensorView& values) const {
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (position < 0) return absl::InvalidArgumentError(absl::StrCat("position: ", position, " is negative"));
+  if (position < 0) return BadField("position", position, " is negative");
   if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
   if (context_.config.kv_store == KvStore::kKeysValues) {
     if (absl::Status s = CheckShape("values", values); !s.ok()) return s;
     if (values.num_tokens != keys.num_tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("values: ", values.num_tokens, " tokens beside ", keys.num_tokens, " of keys"));
+      return BadField("values", values.num_tokens, " tokens beside ", keys.num_tokens, " of keys");
     }
   } else if (values.num_tokens != 0 || values.bytes != 0) {
-    return absl::InvalidArgumentError("values: given, but kv_store does not keep values");
+    return BadField("values", "given, but kv_store does not keep values");
   }
   if (position > kMaxTokens || keys.num_tokens > kMaxTokens - position) {
-    return absl::OutOfRangeError(absl::StrCat("position: a layer holds at most ", kMaxTokens, " tokens"));
+    return FieldError(absl::StatusCode::kOutOfRange, "position",
+                      absl::StrCat("a layer holds at most ", kMaxTokens, " tokens"));
   }
   absl::Status status = CheckFinite("keys", position, keys);
   status.Update(CheckFinite("values", position, values));
@@ -66,24 +66,22 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
 
 absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_tokens) const {
   if (queries.num_tokens < 0 || queries.num_tokens > num_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: of ", queries.num_tokens, " positions beside ", num_tokens, " tokens"));
+    return BadField("queries", "of ", queries.num_tokens, " positions beside ", num_tokens, " tokens");
   }
-  if ((queries.data == nullptr) != (queries.num_tokens == 0)) return absl::InvalidArgumentError("queries: no data");
+  if ((queries.data == nullptr) != (queries.num_tokens == 0)) return BadField("queries", "no data");
   if (queries.data == nullptr) return absl::OkStatus();
   if (QueriesKept(context_.config) == 0) {
-    return absl::InvalidArgumentError("queries: given, but the index keeps none (eviction.keep_queries)");
+    return BadField("queries", "given, but the index keeps none (eviction.keep_queries)");
   }
-  return CheckFinite(queries.data, queries.num_tokens);
+  return CheckFinite("queries", queries.data, queries.num_tokens);
 }
 
-absl::Status IndexImpl::CheckFinite(const float* queries, int64_t num_queries) const {
+absl::Status IndexImpl::CheckFinite(const char* field, const float* queries, int64_t num_queries) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{queries, g.head_dim * sizeof(float), DType::kFloat32};
   const int64_t bad = host::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
   if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("queries: row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity"));
+  return BadField(field, "row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity");
 }
 
 absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
@@ -96,9 +94,8 @@ absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const T
     int64_t bad = host::FirstNonFinite(part, std::min(kRowsChecked, count - first), g.head_dim);
     if (bad < 0) continue;
     bad += first;
-    return absl::InvalidArgumentError(absl::StrCat(field, ": position ", position + bad / g.num_kv_heads, ", KV head ",
-                                                   bad % g.num_kv_heads,
-                                                   " holds NaN or infinity, or its norm overflows"));
+    return BadField(field, "position ", position + bad / g.num_kv_heads, ", KV head ", bad % g.num_kv_heads,
+                    " holds NaN or infinity, or its norm overflows");
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// Checks of settings: one clear line with the field's name in front.
+// Checks of settings: one clear line with the field's name in front, in the wire's words.
 #include "index/config.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "index/config_check.h"
+#include "profile/field_error.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 
@@ -64,7 +64,7 @@ absl::Status CheckGeometry(const Geometry& g) {
 absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
   if (absl::Status s = seine::CheckGeometry(profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
       !s.ok()) {
-    return WrongField("codec", "profile", absl::StripPrefix(s.message(), "profile: "));
+    return WithField(s, "codec.profile");
   }
   if (!profile.rope_json.empty() && !g.rope.stated()) {
     return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
@@ -92,7 +92,7 @@ std::string NamesOf(bool with_profile) {
 absl::Status CheckCapabilities(const IndexConfig& config) {
   const CodecTraits& traits = TraitsOf(config.codec.name);
   if (!traits.Supports(config.search.coarse)) {
-    return WrongField("search", "coarse", traits.name, " needs ", Name(*traits.coarse_modes.begin()));
+    return WrongField("retrieval", "coarse", traits.name, " needs ", Name(*traits.coarse_modes.begin()));
   }
   if (!traits.Supports(config.codec.centre)) {
     return WrongField("codec", "centre", traits.name, " needs ", Name(*traits.centres.begin()));
@@ -143,10 +143,10 @@ absl::Status CheckCodec(const CodecConfig& codec) {
   }
   if (absl::Status s = CheckFieldEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
   if (codec.centre != Centre::kWindow) return absl::OkStatus();
-  if (absl::Status s = CheckFieldRange("codec", "centre_tokens", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
+  if (absl::Status s = CheckFieldRange("codec", "centre_window", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
     return s;
   if (codec.centre_tokens % kWindowTokens == 0) return absl::OkStatus();
-  return WrongField("codec", "centre_tokens", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
+  return WrongField("codec", "centre_window", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
 }
 
 absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
@@ -159,25 +159,26 @@ absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
     return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of ", kWindowTokens);
   }
   if (codec.centre == Centre::kWindow && zones.update_buffer % codec.centre_tokens != 0) {
-    return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_tokens ",
+    return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_window ",
                       codec.centre_tokens);
   }
   return absl::OkStatus();
 }
 
+// The wire has mass_p, its floor and, as its cap, top_k in one message.
 absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
-  absl::Status status = FirstError(CheckFieldRange(group, "top_k", p.top_k, 1, kMaxTopK),
-                                   CheckFieldRange(group, "mass_floor", p.mass_floor, 1, kMaxTopK),
+  absl::Status status = FirstError(CheckFieldRange(group, p.mass_p > 0 ? "mass_p.cap" : "top_k", p.top_k, 1, kMaxTopK),
+                                   CheckFieldRange(group, "mass_p.floor", p.mass_floor, 1, kMaxTopK),
                                    CheckFieldRange(group, "refine", p.refine, 0, kMaxRefine),
                                    CheckFieldEnum(group, "coarse", p.coarse, Coarse::kCollision),
                                    CheckFieldEnum(group, "scope", p.scope, Scope::kPerQHead),
-                                   CheckFieldEnum(group, "reduce", p.reduce, GqaReduce::kMean),
-                                   CheckFieldEnum(group, "method", p.method, Method::kExact));
+                                   CheckFieldEnum(group, "gqa_reduce", p.reduce, GqaReduce::kMean),
+                                   CheckFieldEnum(group, "exact", p.method, Method::kExact));
   if (!status.ok()) return status;
   // Written so that NaN fails too.
-  if (!(p.mass_p >= 0 && p.mass_p <= 1)) return WrongField(group, "mass_p", p.mass_p, " is not in [0, 1]");
+  if (!(p.mass_p >= 0 && p.mass_p <= 1)) return WrongField(group, "mass_p.p", p.mass_p, " is not in [0, 1]");
   if (p.mass_p > 0 && p.mass_floor > p.top_k) {
-    return WrongField(group, "mass_floor", p.mass_floor, " is above top_k ", p.top_k);
+    return WrongField(group, "mass_p.floor", p.mass_floor, " is above mass_p.cap ", p.top_k);
   }
   if (!(p.recall_target >= 0 && p.recall_target < 1)) {
     return WrongField(group, "recall_target", p.recall_target, " is not in [0, 1)");
@@ -239,14 +240,15 @@ absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
     return WrongField("", "recall_target", config.codec.name, " does not predict its noise; give beta");
   }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("method: exact search needs kv_store keys or keys_values");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "exact", "needs kv_store keys or keys_values");
   }
   return absl::OkStatus();
 }
 
 absl::Status Validate(const AttentionParams& params, const IndexConfig& config) {
   if (config.kv_store != KvStore::kKeysValues) {
-    return absl::FailedPreconditionError("attention: kv_store keeps no values; it needs keys_values");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "attention",
+                      "kv_store keeps no values; it needs keys_values");
   }
   return CheckSoftmaxScale("attention.scale", params.scale);
 }
@@ -263,11 +265,11 @@ absl::Status Validate(const IndexConfig& config) {
   }
   absl::Status status = FirstError(CheckGeometry(config.geometry), CheckCodec(config.codec));
   if (!status.ok()) return status;
-  status = FirstError(CheckZones(config.zones, config.codec), CheckSearch("search", config.search),
+  status = FirstError(CheckZones(config.zones, config.codec), CheckSearch("retrieval", config.search),
                       CheckFieldEnum("", "kv_store", config.kv_store, KvStore::kKeysValues));
   if (!status.ok()) return status;
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
-    return WrongField("search", "method", "exact search needs kv_store keys or keys_values");
+    return WrongField("retrieval", "exact", "needs kv_store keys or keys_values");
   }
   status = FirstError(CheckEviction(config), CheckSubspace(config));
   if (!status.ok()) return status;

@@ -133,7 +133,7 @@ absl::Status Validate(const SearchParams& params);
 // The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
 // life. Also FAILED_PRECONDITION, where keys would have to be stored.
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
-// Of config.subspace, the rest being valid.
+// Checks config.subspace, the rest being valid.
 absl::Status CheckSubspace(const IndexConfig& config);
 // A logit's scale is at most so much: larger ones would make finite products infinite.
 inline constexpr float kMaxSoftmaxScale = 1e4f;

@@ -1,4 +1,4 @@
-// Helpers of checks of settings: one clear line with the field's name in front. Not public.
+// Helpers of checks of settings: one clear line with the field's name, in the wire's words. Not public.
 #ifndef SEINE_INDEX_CONFIG_CHECK_H_
 #define SEINE_INDEX_CONFIG_CHECK_H_
 
@@ -8,15 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "index/config.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
 constexpr int64_t kMinHorizon = 512, kMaxHorizon = INT32_MAX;  // positions
 
-// "field: what is wrong", for a field inside `group`, which may be empty.
+// BadField() of a field inside `group`, which may be empty.
 template <typename... Parts>
 absl::Status WrongField(absl::string_view group, absl::string_view field, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(group, group.empty() ? "" : ".", field, ": ", parts...));
+  return BadField(absl::StrCat(group, group.empty() ? "" : ".", field), parts...);
 }
 
 inline absl::Status CheckFieldRange(absl::string_view group, absl::string_view field, int64_t value, int64_t low,

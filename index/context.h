@@ -53,7 +53,7 @@ class Context {
   const PieceList::Shape window_shape;
   const CodeShape codes;
 
-  // Of one head alone, once tokens were evicted.
+  // Shapes of one head alone, once tokens were evicted.
   const RowFormat head_rows, head_checksums, head_positions, head_windows;
   mutable SlabPool head_row_pool;  // thread-safe
   const PieceList::Shape head_row_shape, head_checksum_shape, head_position_shape, head_window_shape;

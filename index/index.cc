@@ -10,6 +10,7 @@
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 #include "profile/layout.h"
 
 namespace seine {
@@ -39,8 +40,8 @@ int64_t LongestLayer(const Sequence& sequence) {
 }
 
 absl::Status BeyondLongest(int64_t position, int64_t longest) {
-  return absl::OutOfRangeError(
-      absl::StrCat("position: ", position, " is not in [0, ", longest, "], the longest layer"));
+  return FieldError(absl::StatusCode::kOutOfRange, "position",
+                    absl::StrCat(position, " is not in [0, ", longest, "], the longest layer"));
 }
 
 // Adds a layer's part, its lock held, to what is said of a sequence.
@@ -61,12 +62,12 @@ absl::Status CheckRoom(int64_t bytes, int64_t limit, MemoryBudget* shared) {
   return absl::OkStatus();
 }
 
-absl::Status NoSequence(absl::string_view id) {
-  return absl::NotFoundError(absl::StrCat("sequence: not found: '", id, "'"));
+absl::Status NoSequence(absl::string_view field, absl::string_view id) {
+  return FieldError(absl::StatusCode::kNotFound, field, absl::StrCat("not found: '", id, "'"));
 }
 
-absl::Status AlreadyInUse(absl::string_view id) {
-  return absl::AlreadyExistsError(absl::StrCat("sequence id: '", id, "' is already in use"));
+absl::Status AlreadyInUse(absl::string_view field, absl::string_view id) {
+  return FieldError(absl::StatusCode::kAlreadyExists, field, absl::StrCat("'", id, "' is already in use"));
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ bool IsSequenceId(absl::string_view id) {
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget) {
-  if (backend == nullptr) return absl::InvalidArgumentError("backend: must be given");
+  if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
   const auto bring = [&](std::shared_ptr<const Profile>* profile) {
@@ -122,24 +123,23 @@ IndexStats IndexImpl::stats() const {
   return stats;
 }
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle) const {
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end()) return NoSequence(handle.id);
+  if (found == sequences_.end()) return NoSequence(field, handle.id);
   if (handle.generation != 0 && handle.generation != found->second->generation) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("sequence: stale generation; '", handle.id, "' was deleted and made again"));
+    return FieldError(absl::StatusCode::kFailedPrecondition, field,
+                      absl::StrCat("stale generation; '", handle.id, "' was deleted and made again"));
   }
   return found->second;
 }
 
-absl::Status IndexImpl::CheckNewId(absl::string_view id) const {
+absl::Status IndexImpl::CheckNewId(absl::string_view id, absl::string_view field) const {
   if (!id.empty() && !IsSequenceId(id)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence id: expected 1 to ", kMaxIdLength, " printable characters without spaces"));
+    return BadField(field, "expected 1 to ", kMaxIdLength, " printable characters without spaces");
   }
   ReaderLock lock(mutex_);
-  if (sequences_.contains(id)) return AlreadyInUse(id);
+  if (sequences_.contains(id)) return AlreadyInUse(field, id);
   return absl::OkStatus();
 }
 
@@ -154,7 +154,8 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
   return sequence;
 }
 
-absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, absl::string_view id) {
+absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, absl::string_view id,
+                                                 absl::string_view field) {
   WriterLock lock(mutex_);
   std::string name(id);
   do {
@@ -165,16 +166,16 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, ab
   sequence->generation = last_generation_;
   SequenceHandle handle{name, sequence->generation};
   if (!sequences_.emplace(std::move(name), sequence).second) {
-    return AlreadyInUse(id);
+    return AlreadyInUse(field, id);
   }
   return handle;
 }
 
 absl::StatusOr<SequenceHandle> IndexImpl::CreateSequence(absl::string_view id) {
-  if (absl::Status s = CheckNewId(id); !s.ok()) return s;
+  if (absl::Status s = CheckNewId(id, "id"); !s.ok()) return s;
   absl::StatusOr<SequenceRef> sequence = NewSequence();
   if (!sequence.ok()) return sequence.status();
-  return Insert(*std::move(sequence), id);
+  return Insert(*std::move(sequence), id, "id");
 }
 
 absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle) const {
@@ -218,16 +219,16 @@ absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
   if (!sequence.ok()) return sequence.status();
   WriterLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end() || found->second != *sequence) return NoSequence(handle.id);
+  if (found == sequences_.end() || found->second != *sequence) return NoSequence("handle", handle.id);
   sequences_.erase(found);
   return absl::OkStatus();
 }
 
 absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, absl::string_view new_id,
                                                int64_t position) {
-  absl::StatusOr<SequenceRef> source = Find(handle);
+  absl::StatusOr<SequenceRef> source = Find(handle, "source");
   if (!source.ok()) return source.status();
-  if (absl::Status s = CheckNewId(new_id); !s.ok()) return s;
+  if (absl::Status s = CheckNewId(new_id, "new_id"); !s.ok()) return s;
   absl::StatusOr<SequenceRef> copy = NewSequence();
   if (!copy.ok()) return copy.status();
   {
@@ -249,7 +250,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
       layer->Publish();
     }
   }
-  return Insert(*std::move(copy), new_id);
+  return Insert(*std::move(copy), new_id, "new_id");
 }
 
 absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) {
@@ -296,10 +297,10 @@ absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_h
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
   if (keys != nullptr && context_.config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("keys: kv_store does not keep them");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "keys", "kv_store does not keep them");
   }
   if (values != nullptr && context_.config.kv_store != KvStore::kKeysValues) {
-    return absl::FailedPreconditionError("values: kv_store does not keep them");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "values", "kv_store does not keep them");
   }
   const Layer& target = *(*sequence)->layers[layer];
   const auto lock = ReadLock::Of(target);

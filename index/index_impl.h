@@ -80,10 +80,10 @@ class IndexImpl : public Index {
     }
   };
 
-  absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle) const;
-  absl::Status CheckNewId(absl::string_view id) const;
+  absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle, absl::string_view field = "handle") const;
+  absl::Status CheckNewId(absl::string_view id, absl::string_view field) const;
   absl::StatusOr<SequenceRef> NewSequence() const;
-  absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id);
+  absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id, absl::string_view field);
 
   absl::Status CheckLayer(int layer) const;
   // The sequence, where it has that layer and keeps it low-rank.
@@ -93,7 +93,7 @@ class IndexImpl : public Index {
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;
   absl::Status CheckFinite(const char* field, int64_t position, const TensorView& tensor) const;
   absl::Status CheckAppended(const QueryView& queries, int64_t num_tokens) const;
-  absl::Status CheckFinite(const float* queries, int64_t num_queries) const;
+  absl::Status CheckFinite(const char* field, const float* queries, int64_t num_queries) const;
   absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;
   template <typename Params>
   absl::StatusOr<Checked<Params>> CheckedHere(const Params& params) const {
@@ -119,7 +119,7 @@ class IndexImpl : public Index {
   mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
 
-// Of a head's low-rank store; nullopt where that is nullptr.
+// Describes a head's low-rank store; nullopt where that is nullptr.
 std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const LowRankStore* low);
 
 }  // namespace seine

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Of functions that run on host and device.
+// Marks functions that run on host and device.
 #ifdef __CUDACC__
 #define SEINE_HD __host__ __device__
 #else

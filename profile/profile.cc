@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "profile/field_error.h"
 #include "profile/io/json.h"
 #include "profile/io/tensor_file.h"
 #include "profile/io/tensor_writer.h"
@@ -51,7 +52,7 @@ absl::StatusOr<std::string> Pack(const std::vector<double>& values, ProfilePreci
       std::memcpy(bytes.data() + 4 * i, &single, 4);
     } else {
       const char* why = !std::isfinite(values[i]) ? "is not finite" : half ? "fp16 cannot; write fp32" : "fp32 cannot";
-      return absl::InvalidArgumentError(absl::StrCat("profile: ", name, " holds ", values[i], ", which ", why));
+      return BadField("profile", name, " holds ", values[i], ", which ", why);
     }
   }
   return bytes;
@@ -77,7 +78,7 @@ absl::StatusOr<std::string> ToJson(const std::vector<std::string>& texts) {
   try {
     return Json(texts).dump();
   } catch (const Json::type_error&) {
-    return absl::InvalidArgumentError("profile: texts must be UTF-8");
+    return BadField("profile", "texts must be UTF-8");
   }
 }
 
@@ -270,21 +271,21 @@ absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, co
     return !layer.v_mean.empty() || !layer.v_moment.empty();
   });
   for (size_t layer = 0; layer < profile.layers.size(); ++layer) {
-    absl::Status status = ForEachTensor(
-        profile, static_cast<int>(layer), with_values, &profile.layers[layer],
-        [&](const std::string& name, const auto* heads, int count) -> absl::Status {
-          const std::vector<double> values = Flatten(*heads);
-          const int64_t width = std::is_same_v<decltype(heads), const std::vector<VectorXd>*>
-                                    ? profile.head_dim
-                                    : TriangleSize(profile.head_dim);
-          if (static_cast<int64_t>(values.size()) != count * width) {
-            return absl::InvalidArgumentError(absl::StrCat("profile: ", name, " is not of the profile's geometry"));
-          }
-          absl::StatusOr<std::string> bytes = Pack(values, precision, name);
-          if (!bytes.ok()) return bytes.status();
-          tensors.push_back({name, type, {count, width}, *std::move(bytes)});
-          return absl::OkStatus();
-        });
+    absl::Status status = ForEachTensor(profile, static_cast<int>(layer), with_values, &profile.layers[layer],
+                                        [&](const std::string& name, const auto* heads, int count) -> absl::Status {
+                                          const std::vector<double> values = Flatten(*heads);
+                                          const int64_t width =
+                                              std::is_same_v<decltype(heads), const std::vector<VectorXd>*>
+                                                  ? profile.head_dim
+                                                  : TriangleSize(profile.head_dim);
+                                          if (static_cast<int64_t>(values.size()) != count * width) {
+                                            return BadField("profile", name, " is not of the profile's geometry");
+                                          }
+                                          absl::StatusOr<std::string> bytes = Pack(values, precision, name);
+                                          if (!bytes.ok()) return bytes.status();
+                                          tensors.push_back({name, type, {count, width}, *std::move(bytes)});
+                                          return absl::OkStatus();
+                                        });
     if (!status.ok()) return status;
   }
   const absl::StatusOr<std::string> texts = ToJson(profile.texts);
@@ -317,8 +318,8 @@ absl::Status CheckGeometry(const Profile& profile, int num_layers, int num_q_hea
                 {"head_dim", profile.head_dim, head_dim}};
   for (const auto& field : fields) {
     if (field.has == field.wants) continue;
-    return absl::InvalidArgumentError(absl::StrCat("profile: is of another model (", profile.model, "): its ",
-                                                   field.name, " is ", field.has, ", not ", field.wants));
+    return BadField("profile", "is of another model (", profile.model, "): its ", field.name, " is ", field.has,
+                    ", not ", field.wants);
   }
   return absl::OkStatus();
 }

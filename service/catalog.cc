@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -34,10 +35,10 @@ class Catalog::Claim {
 
 absl::Status Catalog::CheckNew(const std::string& name) const {
   if (indexes_.contains(name)) {
-    return absl::AlreadyExistsError(absl::StrCat("name: there is an index '", name, "' already"));
+    return FieldError(absl::StatusCode::kAlreadyExists, "name", absl::StrCat("there is an index '", name, "' already"));
   }
   if (claimed_.contains(name))
-    return absl::AlreadyExistsError(absl::StrCat("name: an index '", name, "' is being made"));
+    return FieldError(absl::StatusCode::kAlreadyExists, "name", absl::StrCat("an index '", name, "' is being made"));
   if (indexes_.size() + claimed_.size() < kMaxIndexes) return absl::OkStatus();
   return absl::ResourceExhaustedError("the server holds as many indexes as it may");
 }

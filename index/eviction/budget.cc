@@ -10,15 +10,11 @@
 #include "index/storage/memory.h"
 #include "kernels/host.h"
 #include "kernels/math.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
 namespace {
-
-template <typename... Parts>
-absl::Status Wrong(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // Positions are int32, so that whoever asks for more of them asks for all, and what is computed of it does not
 // overflow.
@@ -59,7 +55,7 @@ absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int
     ++forced;
   }
   if (forced <= kept) return absl::OkStatus();
-  return Wrong("keep: ", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
+  return BadField("keep", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
 }
 
 // AdaKV: each head's safeguard is raised above all, then one selection runs over the heads' scores laid end to end.
@@ -90,25 +86,26 @@ std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& ke
 }  // namespace
 
 absl::Status Validate(const BudgetConfig& b) {
-  if (b.tokens < 0) return Wrong("budget.tokens: ", b.tokens, " is negative");
-  if (!(b.ratio >= 0 && b.ratio < 1)) return Wrong("budget.ratio: ", b.ratio, " is not in [0, 1)");
-  if (b.tokens > 0 && b.ratio > 0) return Wrong("budget.ratio: given beside budget.tokens; one of them");
-  if (b.tokens == 0 && b.ratio == 0) return Wrong("budget.tokens: neither tokens nor a ratio is given");
-  if (b.heads > HeadBudget::kPyramid) return Wrong("budget.heads: unknown value ", static_cast<int>(b.heads));
-  if (!(b.safeguard >= 0 && b.safeguard <= 1)) return Wrong("budget.safeguard: ", b.safeguard, " is not in [0, 1]");
-  if (!(b.beta >= 1 && std::isfinite(b.beta))) return Wrong("budget.beta: ", b.beta, " is no number of at least 1");
+  if (b.tokens < 0) return BadField("budget.tokens", b.tokens, " is negative");
+  if (!(b.ratio >= 0 && b.ratio < 1)) return BadField("budget.ratio", b.ratio, " is not in [0, 1)");
+  if (b.tokens > 0 && b.ratio > 0) return BadField("budget.ratio", "given beside budget.tokens; one of them");
+  if (b.tokens == 0 && b.ratio == 0) return BadField("budget.tokens", "neither tokens nor a ratio is given");
+  if (b.heads > HeadBudget::kPyramid) return BadField("budget.heads", "unknown value ", static_cast<int>(b.heads));
+  if (!(b.safeguard >= 0 && b.safeguard <= 1)) return BadField("budget.safeguard", b.safeguard, " is not in [0, 1]");
+  if (!(b.beta >= 1 && std::isfinite(b.beta))) return BadField("budget.beta", b.beta, " is no number of at least 1");
   return absl::OkStatus();
 }
 
 absl::Status Validate(const KeepConfig& k) {
-  if (k.sinks < 0) return Wrong("keep.sinks: ", k.sinks, " is negative");
-  if (k.recent < 0) return Wrong("keep.recent: ", k.recent, " is negative");
+  if (k.sinks < 0) return BadField("keep.sinks", k.sinks, " is negative");
+  if (k.recent < 0) return BadField("keep.recent", k.recent, " is negative");
   if (!(k.recent_share >= 0 && k.recent_share < 1)) {
-    return Wrong("keep.recent_share: ", k.recent_share, " is not in [0, 1)");
+    return BadField("keep.recent_share", k.recent_share, " is not in [0, 1)");
   }
   for (size_t i = 0; i < k.positions.size(); ++i) {
-    if (k.positions[i] < 0) return Wrong("keep.positions[", i, "]: ", k.positions[i], " is negative");
-    if (i > 0 && k.positions[i] <= k.positions[i - 1]) return Wrong("keep.positions[", i, "]: not ascending");
+    if (k.positions[i] < 0) return BadField(absl::StrCat("keep.positions[", i, "]"), k.positions[i], " is negative");
+    if (i > 0 && k.positions[i] <= k.positions[i - 1])
+      return BadField(absl::StrCat("keep.positions[", i, "]"), "not ascending");
   }
   return absl::OkStatus();
 }

@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "index/config_check.h"
+#include "profile/field_error.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -12,11 +11,6 @@ namespace seine {
 namespace {
 
 constexpr int kMaxKeptQueries = 1 << 16;
-
-// Messages of scorers and budgets name their own field.
-absl::Status InEviction(const absl::Status& status) {
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("eviction.", status.message()));
-}
 
 // A pyramid's last layer has the least. Budgets of layers round so that the total is exact: it may be one less of some
 // lengths than of others.
@@ -72,7 +66,7 @@ absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& score
   }
   if (e.profile != nullptr) {
     absl::Status s = seine::CheckGeometry(*e.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
-    if (!s.ok()) return WrongField("eviction", "profile", absl::StripPrefix(s.message(), "profile: "));
+    if (!s.ok()) return WithField(s, "eviction.profile");
     if (!e.profile->rope_json.empty() && !g.rope.stated()) {
       return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
     }
@@ -124,7 +118,7 @@ absl::Status CheckEviction(const IndexConfig& config) {
   const EvictionConfig& e = *config.eviction;
   if (config.kv_store == KvStore::kNone) return WrongField("", "kv_store", "eviction needs keys or keys_values");
   auto scorer = MakeScorer(e.scorer);
-  if (!scorer.ok()) return InEviction(scorer.status());
+  if (!scorer.ok()) return InGroup(scorer.status(), "eviction");
   if ((*scorer)->needs_scores()) {
     return WrongField("eviction", "scorer.name", e.scorer.name,
                       " needs what comes with an Evict call; an index has it not");
@@ -132,8 +126,8 @@ absl::Status CheckEviction(const IndexConfig& config) {
   if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
     return WrongField("eviction", "scorer.value_norms", "needs kv_store keys_values");
   }
-  if (absl::Status s = InEviction(Validate(e.budget)); !s.ok()) return s;
-  if (absl::Status s = InEviction(Validate(e.keep)); !s.ok()) return s;
+  if (absl::Status s = InGroup(Validate(e.budget), "eviction"); !s.ok()) return s;
+  if (absl::Status s = InGroup(Validate(e.keep), "eviction"); !s.ok()) return s;
   if (e.budget.tokens == 0)
     return WrongField("eviction", "budget.tokens", "an index that evicts by itself needs a number");
   if (!e.keep.positions.empty()) return WrongField("eviction", "keep.positions", "come with an Evict call");

@@ -12,6 +12,7 @@
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -176,20 +177,19 @@ absl::Status MeasureGeometry(const DiagnoseParams& params, const ScoreInput& inp
 }  // namespace
 
 absl::Status OfScorers(size_t place, const absl::Status& status) {
-  absl::string_view what = status.message();
-  if (!absl::ConsumePrefix(&what, "scorer.")) return status;
-  return absl::Status(status.code(), absl::StrCat("scorers[", place, "].", what));
+  const std::string field = FieldOf(status);
+  absl::string_view option = field;
+  if (!absl::ConsumePrefix(&option, "scorer.")) return status;
+  return WithField(status, absl::StrCat("scorers[", place, "].", option));
 }
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params, int num_layers,
                                                     const ScoreInput& input) {
   if (params.scorers.size() > kMaxDiagnosedScorers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("scorers: ", params.scorers.size(), " given, at most ", kMaxDiagnosedScorers));
+    return BadField("scorers", params.scorers.size(), " given, at most ", kMaxDiagnosedScorers);
   }
   if (params.window < 1 || params.window > kMaxDiagnosedWindow) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window: ", params.window, " is not in [1, ", kMaxDiagnosedWindow, "]"));
+    return BadField("window", params.window, " is not in [1, ", kMaxDiagnosedWindow, "]");
   }
   if (absl::Status s = Validate(params.budget); !s.ok()) return s;
   std::vector<HeadDiagnosis> heads(input.heads.size());

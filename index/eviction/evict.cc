@@ -4,10 +4,10 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -27,13 +27,14 @@ std::vector<std::vector<int32_t>> PositionsOf(const Layer& layer, const std::vec
 
 absl::StatusOr<std::shared_ptr<const Scorer>> IndexImpl::CheckScorer(const ScorerConfig& config) const {
   if (context_.config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("kv_store: the index keeps no keys, and scorers read them");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "handle",
+                      "the index keeps no keys, and scorers read them");
   }
   auto scorer = MakeScorer(config);
   if (!scorer.ok()) return scorer.status();
   if ((*scorer)->needs_values() && context_.config.kv_store != KvStore::kKeysValues) {
-    return absl::FailedPreconditionError(
-        "scorer.value_norms: kv_store keeps no values; keep them (keys_values) or set it to false");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "scorer.value_norms",
+                      "kv_store keeps no values; keep them (keys_values) or set it to false");
   }
   return scorer;
 }
@@ -42,18 +43,18 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
   const Geometry& g = context_.config.geometry;
   const auto row_bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
   if (given.num_queries < 0 || given.num_queries > layer.length()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: of ", given.num_queries, " positions; the layer holds ", layer.length(), " tokens"));
+    return BadField("given.queries", "of ", given.num_queries, " positions; the layer holds ", layer.length(),
+                    " tokens");
   }
-  if ((given.queries == nullptr) != (given.num_queries == 0)) return absl::InvalidArgumentError("queries: no data");
+  if ((given.queries == nullptr) != (given.num_queries == 0)) return BadField("given.queries", "no data");
   if (given.queries != nullptr) {
-    if (absl::Status s = CheckFinite(given.queries, given.num_queries); !s.ok()) return s;
+    if (absl::Status s = CheckFinite("given.queries", given.queries, given.num_queries); !s.ok()) return s;
   }
-  if (absl::Status s = CheckSoftmaxScale("softmax_scale", given.softmax_scale); !s.ok()) return s;
+  if (absl::Status s = CheckSoftmaxScale("given.softmax_scale", given.softmax_scale); !s.ok()) return s;
   if (given.filters == nullptr) return absl::OkStatus();
   const int64_t head = host::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
   if (head < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("filters: KV head ", head, " holds NaN or infinity"));
+  return BadField("given.filters", "KV head ", head, " holds NaN or infinity");
 }
 
 absl::StatusOr<LayerScores> IndexImpl::Score(const SequenceHandle& handle, int layer, const ScorerConfig& config,

@@ -55,8 +55,8 @@ class EvictionPolicy {
 
   // The profile that scorers see: the eviction's own, else the codec's; nullptr: none.
   const Profile* profile() const;
-  // Of the settings' files, or of the profile, carried to queries at positions [0, FilterHorizon(config)]; computed
-  // once a layer. nullptr: there is neither.
+  // The filters of the settings' files, or those of the profile, carried to queries at positions
+  // [0, FilterHorizon(config)] and computed once a layer. nullptr: there is neither.
   absl::StatusOr<const Filters*> FiltersOf(int layer) const;
 
  private:

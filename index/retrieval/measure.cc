@@ -7,6 +7,7 @@
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -63,17 +64,18 @@ size_t AddSeen(const Layer& layer, const Geometry& g, ProfileBuilder* builder) {
 absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> handles, int layer) const {
   const IndexConfig& config = context_.config;
   if (config.kv_store == KvStore::kNone) {
-    return absl::FailedPreconditionError("kv_store: the index keeps no keys that could be measured");
+    return FieldError(absl::StatusCode::kFailedPrecondition, "sequences",
+                      "the index keeps no keys that could be measured");
   }
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (handles.empty()) return absl::InvalidArgumentError("sequences: none given");
+  if (handles.empty()) return BadField("sequences", "none given");
   std::vector<SequenceRef> sequences;
   std::unordered_set<const Sequence*> seen;
   for (size_t i = 0; i < handles.size(); ++i) {
-    absl::StatusOr<SequenceRef> sequence = Find(handles[i]);
+    absl::StatusOr<SequenceRef> sequence = Find(handles[i], absl::StrCat("sequences[", i, "]"));
     if (!sequence.ok()) return sequence.status();
     if (!seen.insert(sequence->get()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("sequences[", i, "]: given twice"));
+      return BadField(absl::StrCat("sequences[", i, "]"), "given twice");
     }
     sequences.push_back(*std::move(sequence));
   }
@@ -89,12 +91,13 @@ absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> hand
   }
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   if (windows == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("sequences: layer ", layer, " holds no ", kWindowTokens, " tokens beyond the sink"));
+    return FieldError(absl::StatusCode::kFailedPrecondition, "sequences",
+                      absl::StrCat("layer ", layer, " holds no ", kWindowTokens, " tokens beyond the sink"));
   }
   if (steps == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("sequences: no query of layer ", layer,
-                                                      " was seen; none is kept where all that it could find is dense"));
+    return FieldError(
+        absl::StatusCode::kFailedPrecondition, "sequences",
+        absl::StrCat("no query of layer ", layer, " was seen; none is kept where all that it could find is dense"));
   }
   return builder.Finish();
 }

@@ -1,10 +1,10 @@
 // Retrieval of a batch: checks, the search, and what is learnt from having been asked.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/retrieval/search_batch.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -13,12 +13,11 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
   if (!sequence.ok()) return sequence;
   const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
-  if (item.queries == nullptr) return absl::InvalidArgumentError("queries: no data");
+  if (item.queries == nullptr) return BadField("queries", "no data");
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
   const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
   if (bad < 0) return sequence;
-  return absl::InvalidArgumentError(
-      absl::StrCat("queries: head ", bad, " holds NaN or infinity, or its norm overflows"));
+  return BadField("queries", "head ", bad, " holds NaN or infinity, or its norm overflows");
 }
 
 // A decode step asks at the position of the token that it has just appended. One that asks first is a token early,

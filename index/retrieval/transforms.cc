@@ -127,7 +127,7 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
   for (int h = 0; h < num_heads; ++h) {
     if (!heads[h].ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("codec.profile: layer ", layer, ", KV head ", h, ": ", heads[h].status().message()));
+          absl::StrCat("the codec's profile, layer ", layer, ", KV head ", h, ": ", heads[h].status().message()));
     }
     codecs.heads.push_back(*std::move(heads[h]));
   }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -13,9 +13,8 @@ absl::Status CheckQueries(const ScoreInput& input, const char* scorer, int64_t w
   const int64_t least = std::min(window, input.length);
   if (input.length == 0) return absl::OkStatus();
   if (input.queries != nullptr && input.num_queries >= (input.queries_kept() ? 1 : least)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("queries: ", scorer, " needs those of the last ", least,
-                                                 " positions, ", input.queries == nullptr ? 0 : input.num_queries,
-                                                 " given"));
+  return BadField("given.queries", scorer, " needs those of the last ", least, " positions, ",
+                  input.queries == nullptr ? 0 : input.num_queries, " given");
 }
 
 HeadAttention::HeadAttention(const ScoreInput& input, int kv_head)

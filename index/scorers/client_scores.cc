@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -15,14 +16,14 @@ class ClientScores : public Scorer {
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (input.given.size() != input.heads.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("scores: ", input.given.size(), " heads given, the layer has ",
-                                                     input.heads.size(), " KV heads"));
+      return BadField("given.scores", input.given.size(), " heads given, the layer has ", input.heads.size(),
+                      " KV heads");
     }
     return ForEachHead(input, scores, [&](int h, float* out) {
       for (int64_t i = 0; i < input.heads[h].count; ++i) {
         out[i] = input.given[h][i];
         if (!std::isfinite(out[i])) {
-          return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: token ", i, " is not finite"));
+          return BadField(absl::StrCat("given.scores[", h, "]"), "token ", i, " is not finite");
         }
       }
       return absl::OkStatus();

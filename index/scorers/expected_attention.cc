@@ -10,11 +10,11 @@
 #include <cmath>
 #include <numbers>
 
-#include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 #include "profile/moments.h"
 
 namespace seine::scorers {
@@ -26,7 +26,7 @@ struct Moments {
   Eigen::MatrixXd covariance;  // [D, D]
 };
 
-// Of one query head's given queries that come after the sinks, before RoPE.
+// Returns the moments, before RoPE, of one query head's given queries that come after the sinks.
 Moments ObservedMoments(const ScoreInput& input, int q_head, int sink) {
   const int dim = input.head_dim;
   Moments m{Eigen::VectorXd::Zero(dim), Eigen::MatrixXd::Zero(dim, dim)};
@@ -103,12 +103,12 @@ class ExpectedAttention : public Scorer {
 
   absl::Status Check(const ScoreInput& input) const {
     if (input.profile == nullptr && !Observed(input) && input.length > config_.sink) {
-      return absl::InvalidArgumentError("queries: expected_attention needs some past the sinks, or a model profile");
+      return BadField("given.queries", "expected_attention needs some past the sinks, or a model profile");
     }
     for (size_t h = 0; config_.value_norms && h < input.heads.size(); ++h) {
       if (input.heads[h].values.chunks == nullptr && input.heads[h].count > 0) {
-        return absl::FailedPreconditionError(
-            "scorer.value_norms: values are not held; keep them (kv_store keys_values) or set it to false");
+        return FieldError(absl::StatusCode::kFailedPrecondition, "scorer.value_norms",
+                          "values are not held; keep them (kv_store keys_values) or set it to false");
       }
     }
     return absl::OkStatus();

@@ -37,8 +37,8 @@ struct SumKind {
 };
 std::vector<SumKind> KindsOf(const SumsWanted& wanted);
 
-// Of tokens at ascending `positions` [count], or 0, 1, ... where these are nullptr: the first place of each window of
-// `window` positions that has any.
+// Returns the first place of each window of `window` positions that has tokens. These are at ascending `positions`
+// [count], or at 0, 1, ... where that is nullptr.
 std::vector<int32_t> WindowBegins(const int32_t* positions, int64_t count, int64_t window);
 
 // What sums of `count` keys, [windows.count, head_dim], are as means.

@@ -1,10 +1,10 @@
 // KeyDiff (section 3.2): a key that points where the others do is the less worth keeping.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -62,8 +62,8 @@ class KeyDiff : public Scorer {
     return ForEachHead(input, scores, [&](int h, float* out) {
       const HeadTokens& head = input.heads[h];
       if (head.count > kMaxPairwise) {
-        return absl::InvalidArgumentError(absl::StrCat("scorer.anchor: pairwise compares at most ", kMaxPairwise,
-                                                       " tokens, KV head ", h, " holds ", head.count));
+        return BadField("scorer.anchor", "pairwise compares at most ", kMaxPairwise, " tokens, KV head ", h, " holds ",
+                        head.count);
       }
       ScorePairwise(head, input.head_dim, out);
       return absl::OkStatus();
@@ -101,7 +101,7 @@ class KeyDiff : public Scorer {
 
 absl::StatusOr<ScorerRef> MakeKeyDiff(const ScorerConfig& config) {
   if (config.anchor == Anchor::kPairwise && config.similarity != Similarity::kCosine) {
-    return absl::InvalidArgumentError("scorer.similarity: the pairwise form is defined for cosine");
+    return BadField("scorer.similarity", "the pairwise form is defined for cosine");
   }
   return std::make_shared<KeyDiff>(config);
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "index/scorers/scorers.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -14,9 +15,9 @@ class QFilters : public Scorer {
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (input.filters == nullptr) {
-      return absl::InvalidArgumentError(
-          "filters: qfilters needs a direction a KV head, from a profile, from queries or "
-          "from a file");
+      return BadField("given.filters",
+                      "qfilters needs a direction a KV head, from a profile, from queries or "
+                      "from a file");
     }
     const auto filter = [&](int h) {
       const float* first = input.filters + int64_t{h} * input.head_dim;

@@ -11,6 +11,7 @@
 #include "index/storage/memory.h"
 #include "kernels/math.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -25,7 +26,7 @@ constexpr absl::StatusOr<scorers::ScorerRef> (*kMakers[])(const ScorerConfig&) =
 
 template <typename... Parts>
 absl::Status Wrong(absl::string_view field, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat("scorer.", field, ": ", parts...));
+  return BadField(absl::StrCat("scorer.", field), parts...);
 }
 
 template <typename Type>

@@ -47,7 +47,7 @@ KeyScore KindOf(Metric metric);
 // `v` over its norm, in fp64; zeros stay.
 std::vector<float> UnitVector(std::vector<float> v);
 
-// Of tokens sorted by position: how many are at or before `position`.
+// Returns how many of the tokens, which are sorted by position, are at or before `position`.
 int64_t CountUpTo(const HeadTokens& head, int64_t position);
 
 // Largest of all scores plus one: what tokens get that are always kept (kvpress).

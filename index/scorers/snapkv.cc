@@ -1,14 +1,14 @@
 // SnapKV: mean attention of the last `query_window` queries to the tokens before them, average-pooled over neighbours
 // (zeros beyond the edges count, as in kvpress), mean over the group; the window's own tokens are above all others.
 //
-// Of queries that the index kept there may be fewer, further apart or not of the very last tokens: the mean is over
-// those that see a token, and above all others are the last `query_window` positions, from the first query's on, and
-// what came after the last query.
+// The queries that the index kept may be fewer, further apart or not of the very last tokens. The mean is over those
+// that see a token. Above all others are the last `query_window` positions, from the first query's on, and what came
+// after the last query.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -73,7 +73,7 @@ class SnapKv : public Scorer {
 
 absl::StatusOr<ScorerRef> MakeSnapKv(const ScorerConfig& config) {
   if (config.kernel % 2 == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("scorer.kernel: ", config.kernel, " is not odd"));
+    return BadField("scorer.kernel", config.kernel, " is not odd");
   }
   return std::make_shared<SnapKv>(config);
 }

@@ -8,6 +8,7 @@
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -29,7 +30,7 @@ std::vector<uint64_t> Checksums(const uint8_t* rows, int64_t count, int64_t toke
 
 const uint8_t* Bytes(const std::vector<uint64_t>& sums) { return reinterpret_cast<const uint8_t*>(sums.data()); }
 
-// Of the keys and values of tokens of the whole layer: heads that part keep the same.
+// Checksums cover the keys and values of tokens of the whole layer: heads that part keep the same.
 std::vector<uint32_t> RowChecksums(const uint8_t* keys, const uint8_t* values, int64_t count, int64_t token_bytes) {
   std::vector<uint32_t> sums(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -112,11 +113,12 @@ absl::Status HeadGroupCache::CheckReplay(int64_t first, int64_t count, const uin
 
 absl::Status HeadGroupCache::CheckReplayAt(int64_t place, int64_t count, const uint8_t* keys,
                                            const uint8_t* values) const {
-  const char* what = "keys";
+  const char* field = "keys";
+  const char* bytes = "bytes";
   int64_t different;
   const int64_t token_bytes = context_->token_bytes();
   if (!low_.empty()) {
-    what = "keys or values";
+    bytes = "bytes, of keys or of values";
     const auto sums = RowChecksums(keys - head_offset(), values - head_offset(), count, token_bytes);
     different = checksums_.FirstDifference(place, Bytes(sums), count, sizeof(uint32_t));
   } else if (keeps_all_keys()) {
@@ -125,12 +127,13 @@ absl::Status HeadGroupCache::CheckReplayAt(int64_t place, int64_t count, const u
     different = checksums_.FirstDifference(place, Bytes(Checksums(keys, count, token_bytes)), count, sizeof(uint64_t));
   }
   if (different < 0 && keeps_values() && low_.empty()) {
-    what = "values";
+    field = "values";
     different = values_.FirstDifference(place, values, count, token_bytes);
   }
   if (different < 0) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(what, ": position ", position(place + different),
-                                               " already holds other bytes; truncate before rewriting it"));
+  return FieldError(absl::StatusCode::kAlreadyExists, field,
+                    absl::StrCat("position ", position(place + different), " already holds other ", bytes,
+                                 "; truncate before rewriting it"));
 }
 
 bool HeadGroupCache::WantsCodecs(int64_t count) const {
@@ -296,9 +299,9 @@ absl::Status HeadGroupCache::PlanTruncate(int64_t position, Staging* staging) {
     int64_t below = place, above = place;
     while (!CutWorks(below)) --below;
     while (!CutWorks(above)) ++above;
-    return absl::FailedPreconditionError(
-        absl::StrCat("position: ", position, " lies inside an encoded window whose keys are gone (kv_store none); ",
-                     below, " and ", above, " are the nearest that work"));
+    return FieldError(absl::StatusCode::kFailedPrecondition, "position",
+                      absl::StrCat(position, " lies inside an encoded window whose keys are gone (kv_store none); ",
+                                   below, " and ", above, " are the nearest that work"));
   }
   codes_.PlanShrink(context_->ZoneKeys(place), staging);
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -17,6 +18,11 @@ namespace {
 
 // Tokens that are read one after another before the caller's token is looked at again.
 constexpr int64_t kTokensBetweenLooks = 4096;
+
+// An append has its own queries, not those given to a call.
+absl::Status OfAppend(const absl::Status& status) {
+  return FieldOf(status) == "given.queries" ? WithField(status, "queries") : status;
+}
 
 }  // namespace
 
@@ -33,8 +39,8 @@ Layer::Layer(const Context* context, int layer)
 absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values,
                                       const QueryView& queries) {
   if (position > length_) {
-    return absl::OutOfRangeError(
-        absl::StrCat("position: ", position, " leaves a gap; the layer holds ", length_, " tokens"));
+    return FieldError(absl::StatusCode::kOutOfRange, "position",
+                      absl::StrCat(position, " leaves a gap; the layer holds ", length_, " tokens"));
   }
   const auto* key_rows = static_cast<const uint8_t*>(keys.data);
   const auto* value_rows = static_cast<const uint8_t*>(values.data);
@@ -257,7 +263,7 @@ absl::Status Layer::EvictByItself(Cuts* cuts) {
   params.budget = settings.budget;
   params.keep = settings.keep;
   auto places = Select(params, context_->eviction.scorer(), {});
-  if (!places.ok()) return places.status();
+  if (!places.ok()) return OfAppend(places.status());
   absl::StatusOr<int64_t> gone = Keep(*places);
   if (!gone.ok()) return gone.status();
   cuts->layers += *gone > 0 ? 1 : 0;
@@ -285,13 +291,13 @@ absl::Status Layer::Gather(int kv_head, absl::Span<const int32_t> positions, std
   for (size_t i = 0; i < positions.size(); ++i) {
     if (i % kTokensBetweenLooks == 0 && StopRequested()) return StopStatus();
     if (positions[i] < 0 || positions[i] >= length_) {
-      return absl::OutOfRangeError(
-          absl::StrCat("positions[", i, "]: ", positions[i], " is not in the layer, which holds ", length_, " tokens"));
+      return FieldError(absl::StatusCode::kOutOfRange, absl::StrCat("positions[", i, "]"),
+                        absl::StrCat(positions[i], " is not in the layer, which holds ", length_, " tokens"));
     }
     places[i] = held.PlaceOf(positions[i]);
     if (places[i] >= held.size() || held.position(places[i]) != positions[i]) {
-      return absl::NotFoundError(
-          absl::StrCat("positions[", i, "]: ", positions[i], " was evicted from KV head ", kv_head));
+      return FieldError(absl::StatusCode::kNotFound, absl::StrCat("positions[", i, "]"),
+                        absl::StrCat(positions[i], " was evicted from KV head ", kv_head));
     }
   }
   held.Gather(kv_head - held.first_head(), places, keys, values);

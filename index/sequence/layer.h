@@ -85,7 +85,7 @@ class Layer {
   // Held by whoever encodes the layer anew, before mutex(). Needs no mutex.
   const std::shared_ptr<FairMutex>& reencoding() const { return reencoding_; }
   int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
-  // Of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
+  // The codecs of the first head that has any; heads of an evicted layer may differ in p. nullptr: nothing is encoded.
   std::shared_ptr<const LayerCodecs> codecs() const;
   // New codes for every cache, with these codecs; then brings them up to `most` keys each nearer to the layer's zones
   // (RESOURCE_EXHAUSTED: no memory for all of these; UNAVAILABLE: the device is lost) until they are ready to be

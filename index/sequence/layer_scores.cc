@@ -6,14 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/sequence/layer.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
 absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
   for (int h = 0; h < std::min(num_heads(), static_cast<int>(given.scores.size())); ++h) {
     if (static_cast<int64_t>(given.scores[h].size()) == cache(h).size()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("scores[", h, "]: ", given.scores[h].size(),
-                                                   " for a KV head that holds ", cache(h).size(), " tokens"));
+    return BadField(absl::StrCat("given.scores[", h, "]"), given.scores[h].size(), " for a KV head that holds ",
+                    cache(h).size(), " tokens");
   }
   return absl::OkStatus();
 }
@@ -66,10 +67,11 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
 absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
   if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
   if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "queries: eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
-      " positions, and none was seen: append tokens with theirs (this append made again, or "
-      "the one before it, may bring them), or retrieve or attend at the last token"));
+  return FieldError(
+      absl::StatusCode::kFailedPrecondition, "given.queries",
+      absl::StrCat("eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
+                   " positions, and none was seen: append tokens with theirs (this append made again, or "
+                   "the one before it, may bring them), or retrieve or attend at the last token"));
 }
 
 absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {

@@ -78,7 +78,7 @@ class KeySource {
 // Not thread-safe; the owning layer's lock guards it.
 class CodeStore {
  public:
-  // Of KV heads [first_head, first_head + shape->heads) of a layer; everywhere else heads count from 0.
+  // The store holds KV heads [first_head, first_head + shape->heads) of a layer; everywhere else heads count from 0.
   explicit CodeStore(const CodeShape* shape, int first_head = 0)
       : shape_(shape), first_head_(first_head), counts_(&shape->counts) {}
 

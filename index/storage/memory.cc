@@ -23,7 +23,7 @@ absl::Status StatusOf(const Backend& backend, Outcome outcome) {
     return absl::ResourceExhaustedError(
         absl::StrCat("out of memory: the ", backend.name(), " backend has no room to work in"));
   }
-  return absl::UnavailableError(absl::StrCat("backend: the ", backend.name(), " device is lost (", backend.loss(),
+  return absl::UnavailableError(absl::StrCat("the ", backend.name(), " device is lost (", backend.loss(),
                                              "), and the codes on it; stored keys and values can still be fetched"));
 }
 

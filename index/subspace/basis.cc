@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -18,14 +18,13 @@ constexpr int64_t kBlock = 256;  // rows at a time: they and their codes stay in
 absl::Status CheckMoment(const MatrixXd& moment) {
   const Eigen::Index dim = moment.rows();
   if (moment.cols() != dim || dim < 16 || dim > kMaxHeadDim || dim % 16 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("moment: ", dim, " x ", moment.cols(), " is not square of a multiple of 16 up to ", kMaxHeadDim));
+    return BadField("moment", dim, " x ", moment.cols(), " is not square of a multiple of 16 up to ", kMaxHeadDim);
   }
-  if (!moment.allFinite()) return absl::InvalidArgumentError("moment: holds NaN or infinity");
+  if (!moment.allFinite()) return BadField("moment", "holds NaN or infinity");
   const double largest = moment.cwiseAbs().maxCoeff();
-  if (largest == 0) return absl::InvalidArgumentError("moment: is all zeros");
+  if (largest == 0) return BadField("moment", "is all zeros");
   if ((moment - moment.transpose()).cwiseAbs().maxCoeff() > 1e-6 * largest) {
-    return absl::InvalidArgumentError("moment: is not symmetric");
+    return BadField("moment", "is not symmetric");
   }
   return absl::OkStatus();
 }
@@ -41,7 +40,7 @@ absl::StatusOr<Basis> BasisOfMoment(const MatrixXd& moment, int rank) {
   if (absl::Status s = CheckMoment(moment); !s.ok()) return s;
   const Eigen::Index dim = moment.rows();
   if (rank < 1 || rank > dim) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: ", rank, " is not in [1, ", dim, "]"));
+    return BadField("rank", rank, " is not in [1, ", dim, "]");
   }
   MatrixXd u = Solve(moment, true).eigenvectors().rowwise().reverse().leftCols(rank);
   for (Eigen::Index i = 0; i < rank; ++i) {
@@ -55,7 +54,7 @@ absl::StatusOr<Basis> BasisOfMoment(const MatrixXd& moment, int rank) {
 absl::StatusOr<int> RankForEnergy(const MatrixXd& moment, double energy) {
   if (absl::Status s = CheckMoment(moment); !s.ok()) return s;
   if (!(energy > 0 && energy <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("energy: ", energy, " is not in (0, 1]"));
+    return BadField("energy", energy, " is not in (0, 1]");
   }
   const Eigen::VectorXd values = Solve(moment, false).eigenvalues().cwiseMax(0);
   const double wanted = energy * values.sum();

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
+#include "profile/field_error.h"
 #include "profile/moments.h"
 
 namespace seine {
@@ -12,23 +12,28 @@ namespace {
 
 using Eigen::MatrixXd;
 
+// An error of one moment of `side`, keys or values, as the profile's that holds it.
+absl::Status OfProfile(const absl::Status& status, absl::string_view side) {
+  return FieldOf(status) == "moment" ? BadField("profile", "a moment of ", side, " ", WhatOf(status)) : status;
+}
+
 // The smallest that holds `energy` of each moment.
-absl::StatusOr<int> LargestRank(const std::vector<MatrixXd>& moments, double energy) {
+absl::StatusOr<int> LargestRank(const std::vector<MatrixXd>& moments, double energy, absl::string_view side) {
   int rank = 0;
   for (const MatrixXd& moment : moments) {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     const absl::StatusOr<int> needed = RankForEnergy(moment, energy);
-    if (!needed.ok()) return needed.status();
+    if (!needed.ok()) return OfProfile(needed.status(), side);
     rank = std::max(rank, *needed);
   }
   return rank;
 }
 
-// Bases of equal rank, one a moment.
+// Bases of equal rank, one a moment. `rank_field` is the rank's name.
 absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments, int rank, double energy,
-                                           const char* field) {
+                                           absl::string_view side, absl::string_view rank_field) {
   if (rank == 0) {
-    const absl::StatusOr<int> needed = LargestRank(moments, energy);
+    const absl::StatusOr<int> needed = LargestRank(moments, energy, side);
     if (!needed.ok()) return needed.status();
     rank = *needed;
   }
@@ -36,23 +41,21 @@ absl::StatusOr<std::vector<Basis>> BasesOf(const std::vector<MatrixXd>& moments,
   for (const MatrixXd& moment : moments) {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     absl::StatusOr<Basis> basis = BasisOfMoment(moment, rank);
-    if (!basis.ok()) {
-      return absl::Status(basis.status().code(), absl::StrCat(field, ": ", basis.status().message()));
-    }
+    if (FieldOf(basis.status()) == "rank") return WithField(basis.status(), rank_field);
+    if (!basis.ok()) return OfProfile(basis.status(), side);
     bases.push_back(*std::move(basis));
   }
   return bases;
 }
 
-// Of keys as a basis of the layer's would hold them, a head each.
+// Returns a moment a head, of keys as a basis of the layer would hold them.
 absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const Rope& rope, int layer,
                                                  const CalibrationOptions& options) {
   if (layer < 0 || layer >= profile.num_layers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer: ", layer, " is not among the profile's ", profile.num_layers()));
+    return BadField("layer", layer, " is not among the profile's ", profile.num_layers());
   }
   if (options.frame == KeyFrame::kPreRope && !rope.stated()) {
-    return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
+    return BadField("frame", "pre_rope needs the model's RoPE stated");
   }
   std::vector<MatrixXd> keys;
   for (int h = 0; h < profile.num_kv_heads; ++h) {
@@ -85,18 +88,18 @@ absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name) {
   for (const KeyFrame frame : {KeyFrame::kPostRope, KeyFrame::kPreRope}) {
     if (name == Name(frame)) return frame;
   }
-  return absl::InvalidArgumentError(absl::StrCat("frame: \"", name, "\" is neither post_rope nor pre_rope"));
+  return BadField("frame", "\"", name, "\" is neither post_rope nor pre_rope");
 }
 
 absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& rope, int layer,
                                           const CalibrationOptions& options) {
   const auto keys = KeyMoments(profile, rope, layer, options);
   if (!keys.ok()) return keys.status();
-  absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(*keys, options.key_rank, options.energy, "keys");
+  absl::StatusOr<std::vector<Basis>> key_bases = BasesOf(*keys, options.key_rank, options.energy, "keys", "key_rank");
   if (!key_bases.ok()) return key_bases.status();
-  if (profile.layers[layer].v_moment.empty()) return absl::InvalidArgumentError("profile: has no moments of values");
+  if (profile.layers[layer].v_moment.empty()) return BadField("profile", "has no moments of values");
   absl::StatusOr<std::vector<Basis>> value_bases =
-      BasesOf(profile.layers[layer].v_moment, options.value_rank, options.energy, "values");
+      BasesOf(profile.layers[layer].v_moment, options.value_rank, options.energy, "values", "value_rank");
   if (!value_bases.ok()) return value_bases.status();
   return LayerBases{*std::move(key_bases), *std::move(value_bases)};
 }
@@ -107,9 +110,9 @@ absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope&
   for (int layer = 0; layer < profile.num_layers(); ++layer) {
     const auto moments = KeyMoments(profile, rope, layer, options);
     if (!moments.ok()) return moments.status();
-    const absl::StatusOr<int> keys = LargestRank(*moments, options.energy);
+    const absl::StatusOr<int> keys = LargestRank(*moments, options.energy, "keys");
     if (!keys.ok()) return keys.status();
-    const absl::StatusOr<int> values = LargestRank(profile.layers[layer].v_moment, options.energy);
+    const absl::StatusOr<int> values = LargestRank(profile.layers[layer].v_moment, options.energy, "values");
     if (!values.ok()) return values.status();
     ranks = {std::max(ranks.keys, *keys), std::max(ranks.values, *values)};
   }

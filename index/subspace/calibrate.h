@@ -23,7 +23,7 @@ struct CalibrationOptions {
   double energy = 0;  // in (0, 1], for ranks of 0: the smallest with that share, the largest of the layer's heads
 };
 
-// Of one layer: [num_kv_heads] each, equal ranks.
+// The bases of one layer: [num_kv_heads] each, with equal ranks.
 struct LayerBases {
   std::vector<Basis> keys, values;
 };

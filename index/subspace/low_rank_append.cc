@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "index/subspace/low_rank.h"
 #include "index/subspace/low_rank_store.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -136,7 +136,7 @@ struct LowRankStore::Appending {
   Planned planned;
   std::shared_ptr<TrackerSet> trackers;
   std::shared_ptr<const Version> version;
-  // Of the block at hand: rows in their frames, the version's bases, what the keys' leaves out.
+  // The block at hand: rows in their frames, the version's bases, and what the keys' basis leaves out.
   std::vector<float> keys, values, residuals;
   Basis key_basis, value_basis;
 };
@@ -249,7 +249,7 @@ absl::Status LowRankStore::TakeRows(const HeadRows& rows, const int32_t* positio
   for (const auto& [name, x] : {std::pair{"keys", &head->keys}, std::pair{"values", &head->values}}) {
     const ConstRows view = {x->data(), dim * sizeof(float), DType::kFloat32};
     if (const int64_t bad = host::FirstNonFinite(view, count, dim); bad >= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": row ", bad, " holds NaN or infinity"));
+      return BadField(name, "row ", bad, " holds NaN or infinity");
     }
   }
   return absl::OkStatus();

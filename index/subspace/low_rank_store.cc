@@ -6,14 +6,14 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
 namespace {
 
 absl::Status OutOf(const char* field, int64_t value, int64_t low, int64_t high) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in [", low, ", ", high, "]"));
+  return BadField(field, value, " is not in [", low, ", ", high, "]");
 }
 
 }  // namespace
@@ -24,13 +24,13 @@ absl::Status Validate(const LowRankOptions& o) {
   if (o.block_tokens < 1 || o.block_tokens > kMaxBlockTokens)
     return OutOf("block_tokens", o.block_tokens, 1, kMaxBlockTokens);
   if (o.version_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("version_tokens: ", o.version_tokens, " is not positive"));
+    return BadField("version_tokens", o.version_tokens, " is not positive");
   }
   if (!(o.full_rank >= 0 && o.full_rank < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("full_rank: ", o.full_rank, " is not in [0, 1)"));
+    return BadField("full_rank", o.full_rank, " is not in [0, 1)");
   }
   if (o.frame == KeyFrame::kPreRope && !o.rope.stated()) {
-    return absl::InvalidArgumentError("frame: pre_rope needs the model's RoPE stated");
+    return BadField("frame", "pre_rope needs the model's RoPE stated");
   }
   return Validate(o.oja);
 }

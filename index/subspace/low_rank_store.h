@@ -72,7 +72,7 @@ struct LowRankBytes {
 
 struct LowRankMetrics {
   OjaStats keys, values;
-  // Of what the keys' tracker holds now, to the first version: the principal angle in radians, and the overlap.
+  // The principal angle in radians, and the overlap, of what the keys' tracker holds now to the first version.
   double angle = 0, overlap = 1;
   int64_t num_versions = 0;  // that the tokens held are stored in
   int64_t num_full_rank = 0;

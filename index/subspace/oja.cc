@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -27,20 +27,19 @@ Basis Orthonormalised(const Eigen::MatrixXd& columns, int64_t version) {
 
 absl::Status Validate(const OjaOptions& o) {
   if (o.interval < 1 || o.interval > kMaxInterval) {
-    return absl::InvalidArgumentError(absl::StrCat("interval: ", o.interval, " is not in [1, ", kMaxInterval, "]"));
+    return BadField("interval", o.interval, " is not in [1, ", kMaxInterval, "]");
   }
   if (!(o.learning_rate > 0 && o.learning_rate <= kMaxStep)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("learning_rate: ", o.learning_rate, " is not in (0, ", kMaxStep, "]"));
+    return BadField("learning_rate", o.learning_rate, " is not in (0, ", kMaxStep, "]");
   }
   if (!(o.max_gain > 0 && o.max_gain <= kMaxStep)) {
-    return absl::InvalidArgumentError(absl::StrCat("max_gain: ", o.max_gain, " is not in (0, ", kMaxStep, "]"));
+    return BadField("max_gain", o.max_gain, " is not in (0, ", kMaxStep, "]");
   }
   if (!(o.error_threshold >= 0 && o.error_threshold <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("error_threshold: ", o.error_threshold, " is not in [0, 1]"));
+    return BadField("error_threshold", o.error_threshold, " is not in [0, 1]");
   }
   if (o.min_spacing < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("min_spacing: ", o.min_spacing, " is negative"));
+    return BadField("min_spacing", o.min_spacing, " is negative");
   }
   return absl::OkStatus();
 }
@@ -53,7 +52,7 @@ OjaTracker::OjaTracker(Basis basis, const OjaOptions& options, const OjaStats& s
 absl::Status OjaTracker::Add(const ConstRows& rows, int64_t count) {
   const int dim = basis_.head_dim;
   if (const int64_t bad = host::FirstNonFinite(rows, count, dim); bad >= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rows: row ", bad, " holds NaN or infinity, or its norm overflows"));
+    return BadField("rows", "row ", bad, " holds NaN or infinity, or its norm overflows");
   }
   std::vector<float> floats(count * dim);
   host::ToFloat(rows, static_cast<int>(count), dim, floats.data());
@@ -79,9 +78,9 @@ void OjaTracker::End() {
 
 absl::Status OjaTracker::AddBatch(const ConstRows& rows, int64_t count, int pool) {
   const int dim = basis_.head_dim;
-  if (pool < 1) return absl::InvalidArgumentError(absl::StrCat("pool: ", pool, " is not positive"));
+  if (pool < 1) return BadField("pool", pool, " is not positive");
   if (const int64_t bad = host::FirstNonFinite(rows, count, dim); bad >= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rows: row ", bad, " holds NaN or infinity, or its norm overflows"));
+    return BadField("rows", "row ", bad, " holds NaN or infinity, or its norm overflows");
   }
   const int64_t pooled = count / pool;
   if (pooled == 0) return absl::OkStatus();

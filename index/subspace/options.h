@@ -24,8 +24,8 @@ absl::StatusOr<KeyFrame> KeyFrameOf(absl::string_view name);
 
 absl::Status Validate(const OjaOptions& options);  // INVALID_ARGUMENT naming the field
 
-// Of an index that keeps its zone low-rank (low_rank_store.h): tokens are stored so once the zone's end has passed
-// them, an update buffer at a time; the sink and what is newer stay as they came. Needs KvStore::kKeysValues.
+// Settings of an index that keeps its zone low-rank (low_rank_store.h). Tokens are stored so once the zone's end has
+// passed them, an update buffer at a time; the sink and what is newer stay as they came. Needs KvStore::kKeysValues.
 struct SubspaceConfig {
   int key_rank = 0, value_rank = 0;  // of every head, 1 to head_dim
   // In (0, 1], in place of both ranks: each becomes the smallest that holds this share of the energy of the profile's

@@ -3,8 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "profile/field_error.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 
@@ -13,8 +12,6 @@ namespace seine {
 namespace {
 
 constexpr size_t kMaxProfileNameLength = 128;
-
-absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("subspace.", what)); }
 
 LowRankOptions OptionsOf(const IndexConfig& config) {
   const SubspaceConfig& s = *config.subspace;
@@ -43,8 +40,8 @@ CalibrationOptions CalibrationOf(const SubspaceConfig& s) {
 }
 
 absl::Status CheckEnergy(const SubspaceConfig& s) {
-  if (!(*s.energy > 0 && *s.energy <= 1)) return Wrong(absl::StrCat("energy: ", *s.energy, " is not in (0, 1]"));
-  if (s.profile == nullptr) return Wrong("energy: needs a profile, whose moments the ranks follow from");
+  if (!(*s.energy > 0 && *s.energy <= 1)) return BadField("subspace.energy", *s.energy, " is not in (0, 1]");
+  if (s.profile == nullptr) return BadField("subspace.energy", "needs a profile, whose moments the ranks follow from");
   return absl::OkStatus();
 }
 
@@ -55,46 +52,45 @@ absl::Status CheckSubspace(const IndexConfig& config) {
   const SubspaceConfig& s = *config.subspace;
   const Geometry& g = config.geometry;
   if (config.kv_store != KvStore::kKeysValues) {
-    return absl::InvalidArgumentError("kv_store: subspaces need keys_values");
+    return BadField("kv_store", "subspaces need keys_values");
   }
   if (config.zones.update_buffer > kMaxBlockTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("zones.update_buffer: ", config.zones.update_buffer,
-                                                   ", with subspaces at most ", kMaxBlockTokens));
+    return BadField("zones.update_buffer", config.zones.update_buffer, ", with subspaces at most ", kMaxBlockTokens);
   }
   LowRankOptions options = OptionsOf(config);
   if (s.energy) {
     if (absl::Status bad = CheckEnergy(s); !bad.ok()) return bad;
     options.key_rank = options.value_rank = g.head_dim;  // at most; found from a valid profile
   }
-  if (absl::Status bad = Validate(options); !bad.ok()) return Wrong(bad.message());
+  if (absl::Status bad = Validate(options); !bad.ok()) return InGroup(bad, "subspace");
   if (s.profile_name.size() > kMaxProfileNameLength) {
-    return Wrong(absl::StrCat("profile: ", s.profile_name.size(), " characters, at most ", kMaxProfileNameLength));
+    return BadField("subspace.profile", s.profile_name.size(), " characters, at most ", kMaxProfileNameLength);
   }
-  if (s.carried_to < 0) return Wrong(absl::StrCat("carried_to: ", s.carried_to, " is negative"));
+  if (s.carried_to < 0) return BadField("subspace.carried_to", s.carried_to, " is negative");
   if (s.profile == nullptr) return absl::OkStatus();
   absl::Status bad = CheckGeometry(*s.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
-  if (!bad.ok()) return Wrong(absl::StrCat("profile: ", absl::StripPrefix(bad.message(), "profile: ")));
+  if (!bad.ok()) return WithField(bad, "subspace.profile");
   for (int layer = 0; layer < g.num_layers; ++layer) {
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const LayerProfile& moments = s.profile->layers[layer];
       if (moments.k_moment[h].trace() > 0 && !moments.v_moment.empty() && moments.v_moment[h].trace() > 0) continue;
-      return Wrong(absl::StrCat("profile: no moments of keys or of values in layer ", layer, ", KV head ", h));
+      return BadField("subspace.profile", "no moments of keys or of values in layer ", layer, ", KV head ", h);
     }
   }
   if (s.profile->rope_json.empty() || g.rope.stated()) return absl::OkStatus();
-  return absl::InvalidArgumentError("geometry.rope: not stated, but the profile's moments are of before RoPE");
+  return BadField("geometry.rope", "not stated, but the profile's moments are of before RoPE");
 }
 
 absl::Status FindRanks(IndexConfig* config) {
   if (!config->subspace || !config->subspace->energy) return absl::OkStatus();
   SubspaceConfig& s = *config->subspace;
   const auto ranks = RanksForEnergy(*s.profile, config->geometry.rope, CalibrationOf(s));
-  if (!ranks.ok()) return Wrong(absl::StrCat("profile: ", ranks.status().message()));
+  if (!ranks.ok()) return WithField(ranks.status(), "subspace.profile");
   // A description has both, and what it describes can be created anew.
   const auto take = [&](const char* name, int found, int* rank) {
     if (*rank != 0 && *rank != found) {
-      return Wrong(
-          absl::StrCat("energy: ", *s.energy, " finds ", name, " ", found, ", not ", *rank, "; give one or the other"));
+      return BadField("subspace.energy", *s.energy, " finds ", name, " ", found, ", not ", *rank,
+                      "; give one or the other");
     }
     *rank = found;
     return absl::OkStatus();
@@ -115,7 +111,7 @@ absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {
     for (LowRankShape& head : heads) head.options = OptionsOf(config);
     if (s.profile == nullptr) continue;
     auto bases = CalibrateLayer(*s.profile, g.rope, layer, calibration);
-    if (!bases.ok()) return Wrong(absl::StrCat("profile: layer ", layer, ": ", bases.status().message()));
+    if (!bases.ok()) return BadField("subspace.profile", "layer ", layer, ": ", WhatOf(bases.status()));
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const Eigen::MatrixXd queries = GroupQueryMoment(*s.profile, layer, h);
       heads[h].query_moment =

@@ -7,6 +7,7 @@
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "index/subspace/basis.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -16,20 +17,19 @@ constexpr double kOrthonormal = 1e-3;
 
 absl::Status CheckBases(const char* field, const std::vector<Basis>& bases, const Geometry& g, int rank) {
   if (static_cast<int>(bases.size()) != g.num_kv_heads) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": of ", bases.size(), " heads where the index has ", g.num_kv_heads));
+    return BadField(field, "of ", bases.size(), " heads where the index has ", g.num_kv_heads);
   }
   for (size_t h = 0; h < bases.size(); ++h) {
     const Basis& basis = bases[h];
     if (basis.head_dim != g.head_dim || basis.rank != rank) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": KV head ", h, " is [", basis.head_dim, ", ", basis.rank,
-                                                     "] where the index has [", g.head_dim, ", ", rank, "]"));
+      return BadField(field, "KV head ", h, " is [", basis.head_dim, ", ", basis.rank, "] where the index has [",
+                      g.head_dim, ", ", rank, "]");
     }
     if (!std::all_of(basis.u.begin(), basis.u.end(), [](float x) { return std::isfinite(x); })) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": KV head ", h, " holds NaN or infinity"));
+      return BadField(field, "KV head ", h, " holds NaN or infinity");
     }
     if (OrthonormalityError(basis) > kOrthonormal) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": columns of KV head ", h, " are not orthonormal"));
+      return BadField(field, "columns of KV head ", h, " are not orthonormal");
     }
   }
   return absl::OkStatus();
@@ -47,8 +47,9 @@ absl::StatusOr<LayerBases> Layer::Bases() const {
     const LowRankStore& low = *cache(h).low_rank(h - cache(h).first_head());
     std::optional<Basis> keys = low.key_basis(), values = low.value_basis();
     if (!keys || !values) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("layer: ", layer_, " has no basis yet; it begins with the first tokens that become low-rank"));
+      return FieldError(
+          absl::StatusCode::kFailedPrecondition, "layer",
+          absl::StrCat(layer_, " has no basis yet; it begins with the first tokens that become low-rank"));
     }
     bases.keys.push_back(*std::move(keys));
     bases.values.push_back(*std::move(values));
@@ -97,10 +98,11 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
   const Layer& held = *(*target)->layers[layer];
   const auto lock = ReadLock::Of(held);
   if (!lock.ok()) return lock.status();
-  if (begin < 0 || begin > end) return absl::OutOfRangeError(absl::StrCat("begin: ", begin, " is not in [0, end]"));
+  if (begin < 0 || begin > end)
+    return FieldError(absl::StatusCode::kOutOfRange, "begin", absl::StrCat(begin, " is not in [0, end]"));
   if (end > held.length()) {
-    return absl::OutOfRangeError(
-        absl::StrCat("end: ", end, " is beyond the layer, which holds ", held.length(), " tokens"));
+    return FieldError(absl::StatusCode::kOutOfRange, "end",
+                      absl::StrCat(end, " is beyond the layer, which holds ", held.length(), " tokens"));
   }
   const HeadGroupCache& cache = held.cache(kv_head);
   std::vector<int64_t> places;
@@ -126,8 +128,8 @@ absl::Status IndexImpl::SetBases(const SequenceHandle& handle, int layer, const 
   auto target = SubspaceLayer(handle, layer);
   if (!target.ok()) return target.status();
   const SubspaceConfig& s = *context_.config.subspace;
-  absl::Status status = CheckBases("keys", bases.keys, context_.config.geometry, s.key_rank);
-  status.Update(CheckBases("values", bases.values, context_.config.geometry, s.value_rank));
+  absl::Status status = CheckBases("bases.keys", bases.keys, context_.config.geometry, s.key_rank);
+  status.Update(CheckBases("bases.values", bases.values, context_.config.geometry, s.value_rank));
   if (!status.ok()) return status;
   Layer& held = *(*target)->layers[layer];
   const auto lock = WriteLock::Of(&held);
@@ -139,7 +141,8 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::SubspaceLayer(const SequenceHa
   absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (!context_.config.subspace) return absl::FailedPreconditionError("subspace: the index keeps nothing low-rank");
+  if (!context_.config.subspace)
+    return FieldError(absl::StatusCode::kFailedPrecondition, "handle", "the index keeps nothing low-rank");
   return sequence;
 }
 

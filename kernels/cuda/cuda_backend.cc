@@ -138,7 +138,7 @@ class CudaBackend final : public Backend {
     lost_ = true;
     return Outcome::kLost;
   }
-  // Of operations that need no memory: that it is short there, too, is a loss.
+  // The outcome of an operation that needs no memory: to be short of it there is a loss, too.
   Outcome Must(Device::Error error, const char* what) {
     const Outcome outcome = OutcomeOf(error, what);
     if (outcome != Outcome::kNoMemory) return outcome;

@@ -77,7 +77,8 @@ std::vector<StepTraffic> CountTraffic(const LayerWork& w) {
   StepTraffic learn = {"learn"}, project = {"project"}, rebuild = {"rebuild"}, sum = {"sum"}, score = {"score"},
               select = {"select"};
   learn.device_bytes = heads * (2 * basis + rows * row);
-  // Of an update: X to Y, Y to P, U's step; R^T R, R H, the root's product; Y^T Y. A multiplication and an addition.
+  // An update's products: X to Y, Y to P, U's step; R^T R, R H, the root's product; Y^T Y. Each term is a
+  // multiplication and an addition.
   learn.block_operations = rows / w.interval * 2 * (3 * dim * rank * n + 3 * dim * n * n + rank * n * n);
   project.device_bytes = heads * (basis + rows * (row + rank * size));
   rebuild.device_bytes = heads * (rank * dim * sizeof(uint16_t) + rows * row);

@@ -17,8 +17,8 @@ struct StepTraffic {
   double block_operations = 0;  // fp32, of one block one after another, where they and not bytes bound it
 };
 
-// Of every launch of the plan's search by the index, in their order. Scattered reads count in sectors of 32 bytes; what
-// all queries of a group read counts once. Sets are taken to be as large as they may become.
+// Counts the traffic of every launch of the plan's search by the index, in their order. Scattered reads count in
+// sectors of 32 bytes; what all queries of a group read counts once. Sets are taken to be as large as they may become.
 std::vector<StepTraffic> CountTraffic(const SearchPlan& plan);
 
 // A layer's work beside searches, on heads of equal shapes.

@@ -27,8 +27,6 @@ absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& 
 absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
                                                      absl::string_view field, SequenceHandle* out);
 
-// How the errors about a handle begin in the index, and in a request.
-inline constexpr std::pair<absl::string_view, absl::string_view> kSequenceAsHandle[] = {{"sequence: ", "handle: "}};
 // INVALID_ARGUMENT where a request has more entries than a batch may.
 absl::Status CheckBatch(int size, absl::string_view field);
 // INVALID_ARGUMENT naming `field` where an answer of `count` parts of so many bytes would pass the message limit. Asked

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "profile/field_error.h"
 #include "profile/profile.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert.h"
@@ -12,15 +13,6 @@
 
 namespace seine {
 namespace {
-
-// A call has its sequence in `handle` or `source`, and the id of one to be made in `id` or `new_id`.
-constexpr std::pair<absl::string_view, absl::string_view> kHandleNames[] = {{"sequence: ", "handle: "},
-                                                                            {"sequence id: ", "id: "}};
-constexpr std::pair<absl::string_view, absl::string_view> kForkNames[] = {{"sequence: ", "source: "},
-                                                                          {"sequence id: ", "new_id: "}};
-// Where there are several sequences, the place in the list says which.
-constexpr std::pair<absl::string_view, absl::string_view> kListedNames[] = {{"sequence: ", ""}};
-constexpr std::pair<absl::string_view, absl::string_view> kMeasuredNames[] = {{"kv_store: ", "sequences: "}};
 
 constexpr int kMaxPage = 1000;  // sequences
 
@@ -57,7 +49,7 @@ absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::
   auto config = ConfigFrom(request.spec(), "spec", core.options.profiles.get());
   if (!config.ok()) return config.status();
   auto index = core.catalog.Create(*config);
-  if (!index.ok()) return Explain(index.status(), "spec", kSpecNames);
+  if (!index.ok()) return Explain(index.status(), "spec");
   core.log.Created(**index);
   ToProto(**index, response->mutable_index());
   return absl::OkStatus();
@@ -100,7 +92,7 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
   auto handle = (*index)->CreateSequence(request.id());
-  if (!handle.ok()) return Explain(handle.status(), "", kHandleNames);
+  if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.index());
   response->mutable_handle()->set_id(handle->id);
   response->mutable_handle()->set_generation(handle->generation);
@@ -112,7 +104,7 @@ absl::Status GetSequence(Core& core, const v1::GetSequenceRequest& request, v1::
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
   auto sequence = (*index)->GetSequence(handle);
-  if (!sequence.ok()) return Explain(sequence.status(), "", kHandleNames);
+  if (!sequence.ok()) return Explain(sequence.status(), "");
   ToProto(*sequence, request.handle().index(), response->mutable_sequence());
   return absl::OkStatus();
 }
@@ -154,7 +146,7 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
-  return Explain((*index)->DeleteSequence(handle), "", kHandleNames);
+  return Explain((*index)->DeleteSequence(handle), "");
 }
 
 absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response) {
@@ -167,7 +159,7 @@ absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1
   // The index takes a negative position for "all"; the wire says so by leaving it out.
   if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
   auto handle = (*index)->Fork(source, request.new_id(), request.has_position() ? request.position() : -1);
-  if (!handle.ok()) return Explain(handle.status(), "", kForkNames);
+  if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.source().index());
   response->mutable_handle()->set_id(handle->id);
   response->mutable_handle()->set_generation(handle->generation);
@@ -180,7 +172,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
   SequenceInfo left;
-  if (auto s = (*index)->Truncate(handle, request.position(), &left); !s.ok()) return Explain(s, "", kHandleNames);
+  if (auto s = (*index)->Truncate(handle, request.position(), &left); !s.ok()) return Explain(s, "");
   ToProto(left, request.handle().index(), response->mutable_sequence());
   return absl::OkStatus();
 }
@@ -211,7 +203,7 @@ absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
   auto head = (*index)->DescribeHead(handle, request.layer(), request.kv_head());
-  if (!head.ok()) return Explain(head.status(), "", kHandleNames);
+  if (!head.ok()) return Explain(head.status(), "");
   ToProto(*head, response);
   return absl::OkStatus();
 }
@@ -234,16 +226,14 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
       return FieldError("CONFLICT", field + ".index", "is another than the first one's");
     }
     index = *std::move(found);
-    if (auto s = index->GetSequence(handles.back()).status(); !s.ok()) {
-      return Explain(s, field, kListedNames);
-    }
+    if (auto s = index->GetSequence(handles.back()).status(); !s.ok()) return Explain(WithField(s, field), "");
   }
   const Geometry& g = index->config().geometry;
   const int64_t row_bytes = int64_t{g.head_dim} * (g.head_dim + 3) / 2 * static_cast<int64_t>(sizeof(float));
   const int heads = g.num_q_heads + 3 * g.num_kv_heads;  // of queries, keys, their residuals and values
   if (auto s = CheckAnswer(core, heads, row_bytes, "sequences"); !s.ok()) return s;
   auto profile = index->Measure(handles, request.layer());
-  if (!profile.ok()) return Explain(profile.status(), "", kMeasuredNames);
+  if (!profile.ok()) return Explain(profile.status(), "");
   ToProto(*profile, response);
   return absl::OkStatus();
 }

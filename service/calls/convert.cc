@@ -34,21 +34,6 @@ static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE
 static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
               Shifted(v1::PATH_EXACT, Path::kExact));
 
-// Fields whose names differ between IndexConfig and IndexSpec, and between SearchParams and Selector.
-constexpr std::pair<absl::string_view, absl::string_view> kSpecNamePairs[] = {
-    {"codec.centre_tokens: ", "codec.centre_window: "},
-    {"search.reduce: ", "retrieval.gqa_reduce: "},
-    {"search.", "retrieval."},
-};
-constexpr std::pair<absl::string_view, absl::string_view> kSelectorNamePairs[] = {{"reduce: ", "gqa_reduce: "}};
-
-constexpr std::pair<absl::string_view, absl::string_view> kMassNamePairs[] = {
-    {"top_k: ", "mass_p.cap: "},
-    {"mass_p: ", "mass_p.p: "},
-    {"mass_floor: ", "mass_p.floor: "},
-    {"reduce: ", "gqa_reduce: "},
-};
-
 absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view prefix, SearchParams* search) {
   if (settings.has_top_k()) search->top_k = settings.top_k();
   if (settings.has_beta()) search->beta = settings.beta();
@@ -156,8 +141,6 @@ void SetTensor(v1::DType dtype, std::initializer_list<int64_t> shape, v1::Tensor
   tensor->set_dtype(dtype);
   tensor->mutable_shape()->Assign(shape.begin(), shape.end());
 }
-
-const FieldNames kSpecNames = kSpecNamePairs;
 
 v1::DType ToProto(DType dtype) { return ToWire<v1::DType>(dtype); }
 
@@ -282,11 +265,6 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     params.method = Method::kExact;
   }
   return params;
-}
-
-FieldNames SelectorNames(const v1::Selector& selector) {
-  const bool mass = selector.size_case() == v1::Selector::kMassP;
-  return mass ? FieldNames(kMassNamePairs) : FieldNames(kSelectorNamePairs);
 }
 
 AttentionParams AttentionFrom(const v1::Attention& attention) {

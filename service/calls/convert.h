@@ -24,19 +24,14 @@ v1::DType ToProto(DType dtype);
 
 // `prefix` stands before every field's path in errors, e.g. "spec". Reads the profile that the spec names; besides
 // INVALID_ARGUMENT, NOT_FOUND and FAILED_PRECONDITION naming codec.profile. Whoever makes the index checks the rest:
-// Explain(error, prefix, kSpecNames).
+// Explain(error, prefix).
 absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_view prefix, Profiles* profiles);
 void ToProto(const IndexConfig& config, v1::IndexSpec* spec);  // every field given
-
-// Names of IndexSpec's fields where IndexConfig has others.
-extern const FieldNames kSpecNames;
 
 // The index's defaults with the selector's settings over them. Errors are of what the wire alone refuses: the index
 // checks the rest.
 absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const IndexConfig& config);
 AttentionParams AttentionFrom(const v1::Attention& attention);
-// Names of the selector's fields where SearchParams has others.
-FieldNames SelectorNames(const v1::Selector& selector);
 
 // The message has every field overwritten; buffers that it holds are used again.
 // Type and shape; the bytes are set by the caller.

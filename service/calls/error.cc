@@ -5,8 +5,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "profile/field_error.h"
 
 namespace seine {
 namespace {
@@ -68,16 +68,6 @@ std::string Shown(absl::string_view text, size_t most) {
   return out;
 }
 
-// Length of the field path that `message` opens with ("zones.sink: ..."), 0 if it opens with words.
-size_t FieldLength(absl::string_view message) {
-  const size_t colon = message.find(": ");
-  if (colon == absl::string_view::npos) return 0;
-  for (const char c : message.substr(0, colon)) {
-    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && !absl::StrContains("_.[]", c)) return 0;
-  }
-  return colon;
-}
-
 }  // namespace
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("'", Shown(text, kMostQuoted), "'"); }
@@ -100,24 +90,15 @@ absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::
 
 absl::Status NoMemory() { return Overloaded("NO_MEMORY", "the server has no memory for this", kMemoryRetry); }
 
-absl::Status Explain(const absl::Status& status, absl::string_view prefix, FieldNames names) {
+absl::Status Explain(const absl::Status& status, absl::string_view prefix) {
   if (status.ok() || status.GetPayload(absl::StrCat(kTypeUrl, "ErrorInfo"))) return status;
   if (absl::IsResourceExhausted(status)) return Overloaded("MEMORY_LIMIT", status.message(), kMemoryRetry);
-  std::string message(status.message());
-  for (const auto& [ours, theirs] : names) {
-    if (!absl::StartsWith(message, ours)) continue;
-    message.replace(0, ours.size(), theirs.data(), theirs.size());
-    break;
-  }
   const std::string reason = absl::StatusCodeToString(status.code());
-  const size_t length = FieldLength(message);
-  if (length > 0) {
-    const std::string field = message.substr(0, length);
-    return FieldError(reason, prefix.empty() ? field : absl::StrCat(prefix, ".", field), message.substr(length + 2),
-                      status.code());
+  const absl::Status named = prefix.empty() ? status : InGroup(status, prefix);
+  if (const std::string field = FieldOf(named); !field.empty()) {
+    return FieldError(reason, field, WhatOf(named), status.code());
   }
-  if (!prefix.empty()) return FieldError(reason, prefix, message, status.code());
-  absl::Status explained(status.code(), Shown(message, kMostTold));
+  absl::Status explained(status.code(), Shown(status.message(), kMostTold));
   AttachReason(reason, &explained);
   return explained;
 }

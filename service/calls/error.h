@@ -5,12 +5,10 @@
 #define SEINE_SERVICE_CALLS_ERROR_H_
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "seine/v1/status.pb.h"
 
 namespace seine {
@@ -29,12 +27,9 @@ absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::
 
 absl::Status NoMemory();  // an allocation failed
 
-// How the index's errors begin, and how the request's should: {"sequence: ", "handle: "}. The first that fits is used.
-using FieldNames = absl::Span<const std::pair<absl::string_view, absl::string_view>>;
-
-// Gives an error of the index the request's view: a message "field: what" becomes "<prefix>.<name of field>: what", and
-// details are added. OK and errors that have details already pass unchanged.
-absl::Status Explain(const absl::Status& status, absl::string_view prefix, FieldNames names = {});
+// Gives an error of the index the request's view: the field that its payload names (profile/field_error.h) stands
+// inside `prefix`, which may be empty, and details are added. OK and errors that have details already pass unchanged.
+absl::Status Explain(const absl::Status& status, absl::string_view prefix);
 
 // As it travels: code, message and every payload as an Any.
 void ToProto(const absl::Status& status, v1::Status* out);

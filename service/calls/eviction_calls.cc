@@ -9,16 +9,6 @@
 namespace seine {
 namespace {
 
-constexpr std::pair<absl::string_view, absl::string_view> kEvictionNames[] = {
-    {"sequence: ", "handle: "},
-    {"queries: ", "given.queries: "},
-    {"filters: ", "given.filters: "},
-    {"scores: ", "given.scores: "},
-    {"scores[", "given.scores["},
-    {"kv_store: ", "handle: "},
-    {"softmax_scale: ", "given.softmax_scale: "},
-};
-
 // What every call here begins with.
 struct Target {
   std::shared_ptr<Index> index;
@@ -40,7 +30,7 @@ absl::Status CheckTokens(const Core& core, const Target& target, int layer, int6
   int64_t tokens = 0;
   for (int h = 0; h < target.index->config().geometry.num_kv_heads; ++h) {
     auto head = target.index->DescribeHead(target.handle, layer, h);
-    if (!head.ok()) return Explain(head.status(), "", kEvictionNames);
+    if (!head.ok()) return Explain(head.status(), "");
     tokens += head->num_retained;
   }
   return CheckAnswer(core, tokens, bytes, "handle");
@@ -55,7 +45,7 @@ absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreRespons
   if (auto s = ScorerFrom(request.scorer(), "scorer", &scorer); !s.ok()) return s;
   if (auto s = CheckTokens(core, target, request.layer(), sizeof(int32_t) + sizeof(float)); !s.ok()) return s;
   auto scores = target.index->Score(target.handle, request.layer(), scorer, target.given);
-  if (!scores.ok()) return Explain(scores.status(), "", kEvictionNames);
+  if (!scores.ok()) return Explain(scores.status(), "");
   for (size_t h = 0; h < scores->scores.size(); ++h) {
     v1::HeadScores* head = response->add_heads();
     SetVector(scores->positions[h], head->mutable_positions());
@@ -76,7 +66,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   EventLog::ByCall by_call(core.log, request.handle().index());
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
   if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);
-  if (!answer.ok()) return Explain(answer.status(), "", kEvictionNames);
+  if (!answer.ok()) return Explain(answer.status(), "");
   for (const std::vector<int32_t>& head : answer->kept) SetVector(head, response->add_kept());
   response->set_tokens_evicted(answer->tokens_evicted);
   response->set_bytes_freed(answer->bytes_freed);
@@ -94,7 +84,7 @@ absl::Status Diagnose(Core& core, const v1::DiagnoseRequest& request, v1::Diagno
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;
   if (request.has_window()) params.window = request.window();
   auto heads = target.index->Diagnose(target.handle, request.layer(), params, target.given);
-  if (!heads.ok()) return Explain(heads.status(), "", kEvictionNames);
+  if (!heads.ok()) return Explain(heads.status(), "");
   for (const HeadDiagnosis& head : *heads) ToProto(head, request.scorers_size(), response->add_heads());
   return absl::OkStatus();
 }

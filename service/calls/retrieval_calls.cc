@@ -58,7 +58,7 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
   auto queries = AppendedQueries(item, config.geometry, field + ".queries", &scratch);
   if (!queries.ok()) return queries.status();
   auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values, *queries);
-  if (!length.ok()) return Explain(length.status(), field, kSequenceAsHandle);
+  if (!length.ok()) return Explain(length.status(), field);
   return *length;
 }
 
@@ -134,8 +134,7 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
   }
   auto raw = [](v1::Tensor* tensor) { return tensor == nullptr ? nullptr : tensor->mutable_raw(); };
   return Explain(
-      (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "",
-      kSequenceAsHandle);
+      (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "");
 }
 
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,

@@ -65,7 +65,7 @@ absl::StatusOr<Retriever::Group*> Retriever::GroupOf(std::shared_ptr<Index> inde
   if (!params.ok()) return params.status();
   if (attention != nullptr && selector.scope() == v1::SCOPE_UNSPECIFIED) params->scope = Scope::kPerQHead;
   auto checked = index->Check(*params);
-  if (!checked.ok()) return Explain(checked.status(), "selector", SelectorNames(selector));
+  if (!checked.ok()) return Explain(checked.status(), "selector");
   Group group{std::move(index), *std::move(checked), std::nullopt, {}, {}};
   if (attention != nullptr) {
     auto attended = group.index->Check(AttentionFrom(*attention));
@@ -111,8 +111,7 @@ absl::Status Retriever::AnswerAll(google::protobuf::RepeatedPtrField<Answer>* an
     }
     for (size_t i = 0; i < results->size(); ++i) {
       auto& result = (*results)[i];
-      if (!result.status.ok())
-        result.status = Explain(result.status, absl::StrCat("items[", group.places[i], "]"), kSequenceAsHandle);
+      if (!result.status.ok()) result.status = Explain(result.status, absl::StrCat("items[", group.places[i], "]"));
       convert(group, result, answers->Mutable(group.places[i]));
     }
   }

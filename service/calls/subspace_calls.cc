@@ -12,18 +12,6 @@
 namespace seine {
 namespace {
 
-constexpr std::pair<absl::string_view, absl::string_view> kSubspaceNames[] = {
-    {"sequence: ", "handle: "},
-    {"keys: ", "bases.keys: "},
-    {"values: ", "bases.values: "},
-    {"subspace: ", "handle: "},
-};
-// What a calibration is made of stands elsewhere in its request.
-constexpr std::pair<absl::string_view, absl::string_view> kCalibrationNames[] = {
-    {"keys: rank: ", "key_rank: "}, {"values: rank: ", "value_rank: "}, {"keys: ", "profile: "},
-    {"values: ", "profile: "},      {"moment: ", "profile: "},          {"frame: ", "index: "},
-};
-
 // Checks the size of an answer that holds the bases of a layer's heads, of such ranks.
 absl::Status CheckBases(const Core& core, const Geometry& g, int ranks, absl::string_view field) {
   return CheckAnswer(core, g.num_kv_heads, int64_t{g.head_dim} * ranks * static_cast<int64_t>(sizeof(float)), field);
@@ -41,12 +29,12 @@ absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBas
     if (auto s = CheckBases(core, config.geometry, ranks, "handle"); !s.ok()) return s;
   }
   auto bases = (*index)->GetBases(handle, request.layer());
-  if (!bases.ok()) return Explain(bases.status(), "", kSubspaceNames);
+  if (!bases.ok()) return Explain(bases.status(), "");
   ToProto(*bases, response->mutable_bases());
   response->set_frame(ToProto(config.subspace->frame));
   for (int h = 0; h < config.geometry.num_kv_heads; ++h) {
     auto head = (*index)->DescribeHead(handle, request.layer(), h);
-    if (!head.ok()) return Explain(head.status(), "", kSubspaceNames);  // somebody deleted the sequence in between
+    if (!head.ok()) return Explain(head.status(), "");  // somebody deleted the sequence in between
     ToProto(*head->subspace, response->add_heads());
   }
   return absl::OkStatus();
@@ -63,7 +51,7 @@ absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::Load
   }
   auto bases = BasesFrom(request.bases(), config.geometry, "bases");
   if (!bases.ok()) return bases.status();
-  return Explain((*index)->SetBases(handle, request.layer(), *bases), "", kSubspaceNames);
+  return Explain((*index)->SetBases(handle, request.layer(), *bases), "");
 }
 
 absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request,
@@ -91,7 +79,7 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   options.value_rank = request.value_rank();
   options.energy = request.energy();
   auto bases = CalibrateLayer(*InLayout(*profile, g.rope), g.rope, request.layer(), options);
-  if (!bases.ok()) return Explain(bases.status(), "", kCalibrationNames);
+  if (!bases.ok()) return Explain(bases.status(), "");
   const int ranks = bases->keys[0].rank + bases->values[0].rank;
   if (auto s = CheckBases(core, g, ranks, "energy"); !s.ok()) return s;
   ToProto(*bases, response->mutable_bases());
@@ -112,7 +100,7 @@ absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::
   absl::Status s =
       (*index)->Reconstruct(handle, request.layer(), request.kv_head(), request.begin(), request.end(), &positions,
                             response->mutable_keys()->mutable_raw(), response->mutable_values()->mutable_raw());
-  if (!s.ok()) return Explain(s, "", kSubspaceNames);
+  if (!s.ok()) return Explain(s, "");
   for (v1::Tensor* tensor : {response->mutable_keys(), response->mutable_values()}) {
     tensor->set_dtype(ToProto(g.dtype));
     tensor->add_shape(static_cast<int64_t>(positions.size()));

@@ -262,7 +262,7 @@ absl::Status Resolve(ServerConfig* config) {
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());
     absl::Status status = index.status();
-    if (status.ok()) status = Explain(Validate(*index), entry.path, kSpecNames);
+    if (status.ok()) status = Explain(Validate(*index), entry.path);
     if (!status.ok()) return Wrong(absl::StrCat(entry.file, ": ", status.message()));
     config->server.indexes.push_back(*std::move(index));
   }

@@ -163,8 +163,8 @@ TEST(AppendErrorTest, EveryArgumentWrongOnce) {
   const size_t bytes = good.bytes;
   const int64_t huge = int64_t{1} << 62, max = INT32_MAX;
   const std::vector<WrongAppend> cases = {
-      {StatusCode::kNotFound, "sequence", {"t", 0}, 0, 200, good, {}},
-      {StatusCode::kFailedPrecondition, "sequence", {"s", seq.generation + 1}, 0, 200, good, {}},
+      {StatusCode::kNotFound, "handle: ", {"t", 0}, 0, 200, good, {}},
+      {StatusCode::kFailedPrecondition, "handle: ", {"s", seq.generation + 1}, 0, 200, good, {}},
       {StatusCode::kInvalidArgument, "layer: ", seq, -1, 200, good, {}},
       {StatusCode::kInvalidArgument, "layer: ", seq, 2, 200, good, {}},
       {StatusCode::kInvalidArgument, "position: ", seq, 0, -1, good, {}},

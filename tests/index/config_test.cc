@@ -1,4 +1,4 @@
-// Every setting wrong once: the error names the field.
+// Every setting wrong once: the error names the field, in its text and as its payload.
 #include "index/config.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "profile/field_error.h"
 #include "tests/index/test_util.h"
 
 namespace seine {
@@ -57,12 +58,12 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
       {"codec.name", [](IndexConfig* c) { c->codec.name = "pq"; }},
       {"codec.centre", [](IndexConfig* c) { c->codec.centre = static_cast<Centre>(9); }},
       {"codec.centre", [](IndexConfig* c) { c->search.coarse = Coarse::kCollision; }},  // SmallConfig has windows
-      {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 0; }},
-      {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 65; }},
-      {"codec.centre_tokens", [](IndexConfig* c) { c->codec.centre_tokens = 4096; }},
-      {"search.top_k", [](IndexConfig* c) { c->search.top_k = 0; }},
-      {"search.coarse", [](IndexConfig* c) { c->search.coarse = static_cast<Coarse>(2); }},
-      {"search.method", [](IndexConfig* c) { c->kv_store = KvStore::kNone, c->search.method = Method::kExact; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 0; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 65; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 4096; }},
+      {"retrieval.top_k", [](IndexConfig* c) { c->search.top_k = 0; }},
+      {"retrieval.coarse", [](IndexConfig* c) { c->search.coarse = static_cast<Coarse>(2); }},
+      {"retrieval.exact", [](IndexConfig* c) { c->kv_store = KvStore::kNone, c->search.method = Method::kExact; }},
       {"kv_store", [](IndexConfig* c) { c->kv_store = static_cast<KvStore>(3); }},
       {"memory_limit_bytes", [](IndexConfig* c) { c->memory_limit_bytes = -1; }},
   };
@@ -73,6 +74,7 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
     const absl::Status status = Validate(config);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.field;
     EXPECT_EQ(std::string(status.message()).substr(0, test.field.size() + 2), test.field + ": ") << status;
+    EXPECT_EQ(FieldOf(status), test.field) << status;
     EXPECT_EQ(Index::Create(config, backend.get()).status(), status);
   }
   EXPECT_EQ(Index::Create(SmallConfig(), nullptr).status().code(), absl::StatusCode::kInvalidArgument);
@@ -105,11 +107,12 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"top_k", [](SearchParams* p) { p->top_k = 0; }},
       {"top_k", [](SearchParams* p) { p->top_k = -5; }},
       {"top_k", [](SearchParams* p) { p->top_k = 65537; }},
-      {"mass_p", [](SearchParams* p) { p->mass_p = -0.1f; }},
-      {"mass_p", [](SearchParams* p) { p->mass_p = 1.1f; }},
-      {"mass_p", [](SearchParams* p) { p->mass_p = NAN; }},
-      {"mass_floor", [](SearchParams* p) { p->mass_floor = 0; }},
-      {"mass_floor", [](SearchParams* p) { p->mass_p = .5f, p->mass_floor = 101; }},
+      {"mass_p.cap", [](SearchParams* p) { p->mass_p = .5f, p->top_k = 65537; }},
+      {"mass_p.p", [](SearchParams* p) { p->mass_p = -0.1f; }},
+      {"mass_p.p", [](SearchParams* p) { p->mass_p = 1.1f; }},
+      {"mass_p.p", [](SearchParams* p) { p->mass_p = NAN; }},
+      {"mass_p.floor", [](SearchParams* p) { p->mass_floor = 0; }},
+      {"mass_p.floor", [](SearchParams* p) { p->mass_p = .5f, p->mass_floor = 101; }},
       {"beta", [](SearchParams* p) { p->beta = -.01; }},
       {"beta", [](SearchParams* p) { p->beta = 1.01; }},
       {"beta", [](SearchParams* p) { p->beta = NAN; }},
@@ -120,8 +123,8 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"refine", [](SearchParams* p) { p->refine = -1; }},
       {"coarse", [](SearchParams* p) { p->coarse = static_cast<Coarse>(7); }},
       {"scope", [](SearchParams* p) { p->scope = static_cast<Scope>(2); }},
-      {"reduce", [](SearchParams* p) { p->reduce = static_cast<GqaReduce>(3); }},
-      {"method", [](SearchParams* p) { p->method = static_cast<Method>(2); }},
+      {"gqa_reduce", [](SearchParams* p) { p->reduce = static_cast<GqaReduce>(3); }},
+      {"exact", [](SearchParams* p) { p->method = static_cast<Method>(2); }},
       {"softmax_scale", [](SearchParams* p) { p->softmax_scale = -1; }},
       {"softmax_scale", [](SearchParams* p) { p->softmax_scale = INFINITY; }},
       {"softmax_scale", [](SearchParams* p) { p->softmax_scale = NAN; }},
@@ -134,10 +137,11 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
     const absl::Status status = Validate(params);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.field;
     EXPECT_EQ(std::string(status.message()).substr(0, test.field.size() + 2), test.field + ": ") << status;
+    EXPECT_EQ(FieldOf(status), test.field) << status;
     EXPECT_EQ(index->Retrieve({}, params).status(), status);  // the whole call fails
     IndexConfig config = SmallConfig();
     config.search = params;
-    EXPECT_EQ(std::string(Validate(config).message()), "search." + std::string(status.message()));
+    EXPECT_EQ(std::string(Validate(config).message()), "retrieval." + std::string(status.message()));
   }
 }
 

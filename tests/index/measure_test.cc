@@ -113,7 +113,8 @@ TEST_F(MeasureTest, SaysWhatCannotBeMeasured) {
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_EQ(status.message().substr(0, starts.size()), starts);
   };
-  expect(none->Measure({&blind, 1}, 0).status(), absl::StatusCode::kFailedPrecondition, "kv_store: ");
+  expect(none->Measure({&blind, 1}, 0).status(), absl::StatusCode::kFailedPrecondition,
+         "sequences: the index keeps no keys");
   expect(index->Measure({&seq, 1}, 0).status(), absl::StatusCode::kFailedPrecondition,
          "sequences: layer 0 holds no 64 tokens beyond the sink");
   Append(index.get(), seq, 79, 1);
@@ -123,8 +124,8 @@ TEST_F(MeasureTest, SaysWhatCannotBeMeasured) {
   expect(index->Measure({}, 0).status(), absl::StatusCode::kInvalidArgument, "sequences: none");
   expect(index->Measure({&seq, 1}, 2).status(), absl::StatusCode::kInvalidArgument, "layer: ");
   const SequenceHandle missing{"t", 0}, stale{"s", 99};
-  expect(index->Measure({&missing, 1}, 0).status(), absl::StatusCode::kNotFound, "sequence: ");
-  expect(index->Measure({&stale, 1}, 0).status(), absl::StatusCode::kFailedPrecondition, "sequence: ");
+  expect(index->Measure({&missing, 1}, 0).status(), absl::StatusCode::kNotFound, "sequences[0]: ");
+  expect(index->Measure({&stale, 1}, 0).status(), absl::StatusCode::kFailedPrecondition, "sequences[0]: ");
 }
 
 TEST_F(MeasureTest, RunsBesideAppendsCutsAndQueries) {

@@ -113,6 +113,8 @@ Details DetailsOf(const v1::Status& status) {
       details.field = bad.field_violations(0).field();
     } else if (any.type_url() == "type.googleapis.com/google.rpc.RetryInfo") {
       details.retry = true;
+    } else {
+      ADD_FAILURE() << "no detail of the wire: " << any.type_url();
     }
   }
   return details;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "profile/field_error.h"
 #include "profile/spelling.h"
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
@@ -124,15 +125,15 @@ TEST(QueriesView, FloatsAreUsedInPlace) {
   EXPECT_TRUE(scratch.empty());
 }
 
-TEST(Errors, IndexErrorsTakeTheRequestsNames) {
-  const std::pair<absl::string_view, absl::string_view> names[] = {{"sequence: ", "handle: "}};
-  const auto text = [&](const absl::Status& s) { return std::string(Explain(s, "item", names).message()); };
-  EXPECT_EQ(text(absl::InvalidArgumentError("keys: NaN")), "item.keys: NaN");
-  EXPECT_EQ(text(absl::NotFoundError("sequence: not found")), "item.handle: not found");
+TEST(Errors, TheFieldOfAnIndexErrorStandsInsideTheRequests) {
+  const auto text = [&](const absl::Status& s) { return std::string(Explain(s, "item").message()); };
+  EXPECT_EQ(text(BadField("keys", "NaN")), "item.keys: NaN");
+  EXPECT_EQ(text(FieldError(absl::StatusCode::kNotFound, "handle", "not found")), "item.handle: not found");
+  EXPECT_EQ(text(absl::InvalidArgumentError("keys: NaN")), "item: keys: NaN");  // text is not searched for a field
   EXPECT_EQ(text(absl::InternalError("two words: here")), "item: two words: here");
   EXPECT_EQ(text(absl::ResourceExhaustedError("memory limit: 5")), "memory limit: 5");
   EXPECT_TRUE(Explain(absl::OkStatus(), "item").ok());
-  const absl::Status once = Explain(absl::InvalidArgumentError("keys: NaN"), "item");
+  const absl::Status once = Explain(BadField("keys", "NaN"), "item");
   EXPECT_EQ(Explain(once, "batch").message(), once.message());
   v1::Status wire;
   ToProto(once, &wire);

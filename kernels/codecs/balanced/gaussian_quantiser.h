@@ -10,7 +10,8 @@ namespace seine {
 
 inline constexpr int kMaxGaussianBits = 6;
 
-// Of |z|; the index of z is offset binary: for bits b and magnitude bin m, 2^(b-1) + m if z >= 0, else 2^(b-1) - 1 - m.
+// A quantiser of |z|. The index of z is offset binary: for bits b and magnitude bin m it is 2^(b-1) + m if z >= 0, else
+// 2^(b-1) - 1 - m.
 struct GaussianQuantiser {
   int bits = 0;
   std::array<float, 31> thresholds{};  // [2^(bits-1) - 1] ascending; bin m = how many lie strictly below |z|

@@ -33,8 +33,9 @@ struct BitPlace {
 // and fill num_bytes; what they leave is 0.
 void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);
 
-// Of 64 bytes those at indices that are the same for every key: by quarter of the bytes and by lane where a shuffle
-// finds the byte, or the highest bit where another quarter has it. Quarters [first, end) hold all that are wanted.
+// Picks those of 64 bytes whose indices are the same for every key. `at` says by quarter of the bytes and by lane where
+// a shuffle finds the byte; its highest bit is set where another quarter has it. Quarters [first, end) hold all that
+// are wanted.
 struct BalancedPicks {
   int first = 4, end = 0;
   std::vector<uint8_t> at[4];  // [groups * 64]

@@ -149,7 +149,7 @@ HWY_INLINE VB Pick(const uint8_t* bytes, const BalancedPicks& picks, size_t lane
   return picked;
 }
 
-// Of 64 levels those at indices below 16 * quarters.
+// Looks up levels at indices below 16 * quarters, of 64 in all.
 HWY_INLINE VB LevelsAt(const uint8_t* levels, int quarters, VB index) {
   const DB d;
   const VB quarter = hn::Set(d, uint8_t{16}), out_of_reach = hn::Set(d, uint8_t{112});

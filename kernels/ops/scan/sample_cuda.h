@@ -37,7 +37,7 @@ struct SampleShared {
   TargetShared target;
 };
 
-// Of the sampled scores and factors: what a recall target is predicted from.
+// Finds the spread of the sampled scores and factors, which a recall target is predicted from.
 template <typename Block>
 SEINE_BODY void FindSpread(Block& block, SampleShared& s, uint32_t windows, const QueryPlan& q) {
   block.Lanes([&](int lane) {

@@ -13,7 +13,8 @@ namespace {
 
 using Error = Device::Error;
 
-// Of a batch, unless one task has more: scores, and groups of keys that are summed apart (8 bytes a coordinate).
+// A batch has at most so many scores, and groups of keys that are summed apart (8 bytes a coordinate), unless one task
+// has more.
 constexpr int64_t kMostKeys = int64_t{4} << 20, kMostGroups = int64_t{32} << 10;
 constexpr int kMostTasks = 4096;
 static_assert(kMostTasks <= kMostGridRows);

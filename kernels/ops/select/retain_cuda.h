@@ -57,8 +57,8 @@ struct CutBody {
   }
 
  private:
-  // Of the scores' bits less their lowest, shifted up to fill all 32: a radix search's first bins then tell apart
-  // scores that lie close together, and lanes rarely meet in one.
+  // The cut works on the scores' bits less their lowest, shifted up to fill all 32. A radix search's first bins then
+  // tell apart scores that lie close together, and lanes rarely meet in one.
   template <typename Block>
   SEINE_BODY static FirstCut FindCut(Block& block, CutShared& s, const SelectItem& item) {
     block.Lanes([&](int lane) {

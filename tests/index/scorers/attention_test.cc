@@ -278,10 +278,10 @@ TEST_F(AttentionScorers, MissingQueriesAndValuesAreNamed) {
   EXPECT_NE(error("expected_attention", input).find("scorer.value_norms"), std::string::npos);
   input.queries = nullptr;
   for (const char* name : {"snapkv", "tova", "h2o", "expected_attention"}) {
-    EXPECT_EQ(error(name, input).rfind("queries: ", 0), 0u) << name;
+    EXPECT_EQ(error(name, input).rfind("given.queries: ", 0), 0u) << name;
   }
-  EXPECT_EQ(error("qfilters", input).rfind("filters: ", 0), 0u);
-  EXPECT_EQ(error("client", input).rfind("scores: ", 0), 0u);
+  EXPECT_EQ(error("qfilters", input).rfind("given.filters: ", 0), 0u);
+  EXPECT_EQ(error("client", input).rfind("given.scores: ", 0), 0u);
 }
 
 }  // namespace

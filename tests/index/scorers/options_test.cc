@@ -120,7 +120,7 @@ TEST(ScorerOptions, ScoresOfTheCallerAreTakenAsTheyAre) {
   config.name = "client";
   Scores scores;
   const absl::Status status = (*MakeScorer(config))->Score(input, &scores);
-  EXPECT_EQ(status.message(), "scores[0]: token 1 is not finite");
+  EXPECT_EQ(status.message(), "given.scores[0]: token 1 is not finite");
 }
 
 }  // namespace

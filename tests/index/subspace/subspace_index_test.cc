@@ -267,10 +267,12 @@ TEST(SubspaceBasesTest, AreReadAndReplaced) {
     EXPECT_EQ(s.code(), absl::StatusCode::kInvalidArgument);
     return std::string(s.message());
   };
-  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->keys.pop_back(); }), "keys: of 1 heads"));
-  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->values[1] = b->keys[1]; }), "values: KV head 1"));
-  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->keys[1].u[0] += 1; }), "keys: columns of KV head 1"));
-  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->values[0].u[3] = NAN; }), "values: KV head 0 holds NaN"));
+  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->keys.pop_back(); }), "bases.keys: of 1 heads"));
+  EXPECT_TRUE(absl::StartsWith(refused([](LayerBases* b) { b->values[1] = b->keys[1]; }), "bases.values: KV head 1"));
+  EXPECT_TRUE(
+      absl::StartsWith(refused([](LayerBases* b) { b->keys[1].u[0] += 1; }), "bases.keys: columns of KV head 1"));
+  EXPECT_TRUE(
+      absl::StartsWith(refused([](LayerBases* b) { b->values[0].u[3] = NAN; }), "bases.values: KV head 0 holds NaN"));
   EXPECT_EQ(index->SetBases(sequence, 2, bases).code(), absl::StatusCode::kInvalidArgument);
   const auto plain = MakeIndex(SmallConfig(), &backend);
   const SequenceHandle other = *plain->CreateSequence("");
