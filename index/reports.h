@@ -43,8 +43,8 @@ struct LayerScores {
   std::vector<std::vector<float>> scores;  // beside them, higher is kept
 };
 
-// State of a head whose zone is kept low-rank. Bytes are of this sequence; rows, positions and checksums are in store_bytes
-// besides.
+// State of a head whose zone is kept low-rank. Bytes are of this sequence; rows, positions and checksums are in
+// store_bytes besides.
 struct SubspaceInfo {
   int key_rank = 0, value_rank = 0;
   std::string frame, profile;                                    // profile: "" where bases begin with the first tokens

@@ -36,8 +36,8 @@ inline constexpr int kMaxScorerKernel = 255;      // every token of a layer is a
     "queries profile", "sink future epsilon value_norms")                                                              \
   X(ClientScores, "client", "scores that the caller gives", "scores", "")
 
-// X(Type, name, default, least, most, help). A field of ScorerConfig and of the C++ client's Scorer, and a flag of seine;
-// the wire's ScorerSettings has one of the same name. An enum's words are in spelling.h, and help may be empty.
+// X(Type, name, default, least, most, help). A field of ScorerConfig and of the C++ client's Scorer, and a flag of
+// seine; the wire's ScorerSettings has one of the same name. An enum's words are in spelling.h, and help may be empty.
 #define SEINE_FOR_EACH_SCORER_OPTION(X)                                                        \
   X(Anchor, anchor, Anchor::kUnitMean, Anchor::kUnitMean, Anchor::kPairwise, "")               \
   X(Similarity, similarity, Similarity::kCosine, Similarity::kCosine, Similarity::kEuclid, "") \

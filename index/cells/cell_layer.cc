@@ -143,7 +143,8 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
   for (int64_t w = 0; w < run.count; ++w) {
     host::ToFloat(Keys(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, floats.data());
     host::ToFloat(Values(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, of_values);
-    host::EncodeWindowMeans(floats.data(), of_values, dim, head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
+    host::EncodeWindowMeans(floats.data(), of_values, dim,
+                            head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
   }
   for (int64_t i = 0; i < count; ++i) {
     head.hashes[run.window * kWindowTokens + i] = HashAt(run.head, cell + i, rows);

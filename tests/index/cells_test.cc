@@ -117,7 +117,8 @@ TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
     ASSERT_TRUE(want[0].status.ok());
     for (int h = 0; h < kHeads; ++h) {
       const std::vector<float> got = Attend(layer.get(), cache, h, cells, RandomQueries(kHeads * seed + h));
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[0].output[h * kGroup * kDim + i], 1e-6);  // rows of a chunk are added up together
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_NEAR(got[i], want[0].output[h * kGroup * kDim + i], 1e-6);  // rows of a chunk are added up together
     }
   }
 }
