@@ -58,7 +58,7 @@ struct SubspaceInfo {
     int64_t rows = 0, updates = 0;
     double residual = 0, last_residual = 0;
   } keys, values;
-  // Of the keys' newest basis to the first version: principal angle in radians, overlap in [0, 1].
+  // From the keys' newest basis to the first version: principal angle in radians, overlap in [0, 1].
   double angle = 0, overlap = 1;
 };
 

@@ -74,11 +74,12 @@ class CellLayer {
   // Room for the codes of `num_cells`. RESOURCE_EXHAUSTED.
   absl::Status Reserve(int64_t num_cells);
 
-  // Of the windows that lie in cells [0, end): runs of stale ones of a head, at most `most` long. Reserve was called.
+  // A run of a head's stale windows.
   struct Run {
     int head = 0;
     int64_t window = 0, count = 0;
   };
+  // Lists runs of a head's stale windows that lie in cells [0, end), each at most `most` long. Reserve was called.
   void ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const;
   // Encodes them. False: a key or value is not finite, and the windows stay stale.
   bool Encode(const Run& run, const CellRows& rows);

@@ -11,7 +11,7 @@
 
 namespace seine {
 
-// Of a zone kept as candidates, where nothing else is said: what ParisKV's rerank reads (its section 5.1).
+// The share of a zone kept as candidates where nothing else is said: the lower of ParisKV's usual ones (appendix B.2.1).
 inline constexpr double kUsualShare = .05;
 
 struct CodecTables;  // kernels/codecs/registry.h
