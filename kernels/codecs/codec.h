@@ -11,7 +11,8 @@
 
 namespace seine {
 
-// The share of a zone kept as candidates where nothing else is said: the lower of ParisKV's usual ones (appendix B.2.1).
+// The share of a zone kept as candidates where nothing else is said: the lower of those that ParisKV names (appendix
+// B.2.1).
 inline constexpr double kUsualShare = .05;
 
 struct CodecTables;  // kernels/codecs/registry.h
