@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "tests/index/test_util.h"
 
-namespace seine {
+namespace seine::cells {  // of its own: the names are short
 namespace {
 
 constexpr int kHeads = 2, kGroup = 3, kDim = 64;
@@ -226,4 +226,4 @@ TEST(CellLayer, WrongSettingsAreNamed) {
 }
 
 }  // namespace
-}  // namespace seine
+}  // namespace seine::cells

@@ -18,7 +18,7 @@ using testing::SmallConfig;
 using testing::TestBackend;
 using testing::TokenRow;
 
-constexpr int kFilterDim = 64, kHalf = kFilterDim / 2, kTokens = 40;
+constexpr int kFilterDim = 64, kHalf = kFilterDim / 2, kFilterTokens = 40;
 
 class FiltersHorizon : public ::testing::Test {
  protected:
@@ -83,14 +83,14 @@ class FiltersHorizon : public ::testing::Test {
   void Expect(const IndexConfig& config, int64_t horizon) {
     const auto index = MakeIndex(config, &backend_);
     const SequenceHandle sequence = *index->CreateSequence("");
-    ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kTokens)).ok());
+    ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kFilterTokens)).ok());
     ScorerConfig scorer;
     scorer.name = "qfilters";
     const auto scores = index->Score(sequence, 0, scorer, {});
     ASSERT_TRUE(scores.ok()) << scores.status();
     for (int h = 0; h < 2; ++h) {
       const Eigen::VectorXd filter = Want(h, horizon);
-      for (int i = 0; i < kTokens; ++i) {
+      for (int i = 0; i < kFilterTokens; ++i) {
         const std::string row = TokenRow(config.geometry, i);
         const auto* key = reinterpret_cast<const _Float16*>(row.data()) + h * kFilterDim;
         double want = 0;

@@ -16,14 +16,14 @@ using testing::SmallConfig;
 using testing::TestBackend;
 using testing::TokenRow;
 
-constexpr int64_t kTokens = 90, kQueries = 20;
+constexpr int64_t kScaleTokens = 90, kQueries = 20;
 constexpr int kScaledDim = 64, kKvHeads = 2, kGroup = 2;
 
 class SoftmaxScale : public ::testing::Test {
  protected:
   SoftmaxScale() {
     const Geometry g = SmallConfig().geometry;
-    for (int64_t p = 0; p < kTokens; ++p) {
+    for (int64_t p = 0; p < kScaleTokens; ++p) {
       const std::string row = TokenRow(g, p);
       const auto* halves = reinterpret_cast<const _Float16*>(row.data());
       keys_.insert(keys_.end(), halves, halves + kKvHeads * kScaledDim);
@@ -49,19 +49,19 @@ class SoftmaxScale : public ::testing::Test {
   }
   std::vector<double> Attention(int64_t query, int q_head, double scale) const {
     std::vector<double> logits;
-    for (int64_t i = 0; i <= kTokens - kQueries + query; ++i) logits.push_back(scale * Dot(query, q_head, i));
+    for (int64_t i = 0; i <= kScaleTokens - kQueries + query; ++i) logits.push_back(scale * Dot(query, q_head, i));
     logits = Softmax(logits);
-    logits.resize(kTokens);
+    logits.resize(kScaleTokens);
     return logits;
   }
 
   // Definitions of scorers.cc's head comments, of one KV head; what they put above all else is left out.
   std::vector<double> Want(const std::string& scorer, int head, double scale) const {
-    std::vector<double> want(kTokens);
+    std::vector<double> want(kScaleTokens);
     if (scorer == "tova") {
       for (int q = 0; q < kKvHeads * kGroup; ++q) {
         const auto weights = Attention(kQueries - 1, q, scale);
-        for (int64_t i = 0; i < kTokens; ++i) want[i] += weights[i] / (kKvHeads * kGroup);
+        for (int64_t i = 0; i < kScaleTokens; ++i) want[i] += weights[i] / (kKvHeads * kGroup);
       }
       return {want.begin(), want.end() - 1};
     }
@@ -69,17 +69,17 @@ class SoftmaxScale : public ::testing::Test {
       const int64_t first = scorer == "snapkv" ? kQueries - 8 : 0;
       for (int64_t n = first; n < kQueries; ++n) {
         const auto weights = Attention(n, q, scale);
-        for (int64_t i = 0; i < kTokens; ++i) {
-          const int64_t see = kQueries - std::max<int64_t>(0, i - (kTokens - kQueries));
+        for (int64_t i = 0; i < kScaleTokens; ++i) {
+          const int64_t see = kQueries - std::max<int64_t>(0, i - (kScaleTokens - kQueries));
           want[i] += weights[i] / kGroup / static_cast<double>(scorer == "snapkv" ? 8 : see);
         }
       }
     }
-    if (scorer == "snapkv") want.resize(kTokens - 8);
+    if (scorer == "snapkv") want.resize(kScaleTokens - 8);
     if (scorer != "expected_attention") return want;
     for (int q = head * kGroup; q < (head + 1) * kGroup; ++q) {
       std::vector<double> logits;
-      for (int64_t i = 4; i < kTokens; ++i) {  // <k, mu> s + s^2 / 2 times the variance of <k, q>
+      for (int64_t i = 4; i < kScaleTokens; ++i) {  // <k, mu> s + s^2 / 2 times the variance of <k, q>
         double mean = 0, square = 0;
         for (int64_t n = 0; n < kQueries; ++n) {
           mean += Dot(n, q, i) / kQueries;
@@ -88,7 +88,7 @@ class SoftmaxScale : public ::testing::Test {
         logits.push_back(scale * mean + scale * scale / 2 * (square - mean * mean));
       }
       logits = Softmax(logits);
-      for (int64_t i = 4; i < kTokens; ++i) want[i] += logits[i - 4] / kGroup;
+      for (int64_t i = 4; i < kScaleTokens; ++i) want[i] += logits[i - 4] / kGroup;
     }
     return want;
   }
@@ -124,7 +124,7 @@ TEST_F(SoftmaxScale, IsTheIndexs) {
     config.search.softmax_scale = scale;
     const auto index = MakeIndex(config, &backend_);
     const SequenceHandle sequence = *index->CreateSequence("");
-    ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kTokens)).ok());
+    ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kScaleTokens)).ok());
     Expect(*index, sequence, Given(), scale == 0 ? .125 : scale);
   }
 }
@@ -134,7 +134,7 @@ TEST_F(SoftmaxScale, IsTheCallsWhereItStatesOne) {
   config.search.softmax_scale = .4f;
   const auto index = MakeIndex(config, &backend_);
   const SequenceHandle sequence = *index->CreateSequence("");
-  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kTokens)).ok());
+  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kScaleTokens)).ok());
   ScoreGiven given = Given();
   given.softmax_scale = .05f;
   Expect(*index, sequence, given, .05f);
@@ -149,7 +149,7 @@ TEST_F(SoftmaxScale, IsTheCallsWhereItStatesOne) {
 TEST_F(SoftmaxScale, IsDiagnosedWith) {
   const auto index = MakeIndex(SmallConfig(), &backend_);
   const SequenceHandle sequence = *index->CreateSequence("");
-  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kTokens)).ok());
+  ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kScaleTokens)).ok());
   DiagnoseParams params;
   params.scorers.resize(1);
   params.scorers[0].name = "client";
