@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/convert.h"
+#include "client/convert/convert.h"
 
 namespace seine::client {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
-#include "client/convert.h"
-#include "client/eviction_convert.h"
+#include "client/convert/convert.h"
+#include "client/convert/eviction.h"
+#include "client/convert/subspace.h"
 #include "client/grpc_client.h"
-#include "client/subspace_convert.h"
 #include "google/protobuf/arena.h"
 #include "profile/profile.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "client/channel.h"
-#include "client/convert.h"
+#include "client/convert/convert.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 
 namespace seine::client {

@@ -13,7 +13,7 @@
 
 #include "client/channel.h"
 #include "client/client.h"
-#include "client/convert.h"
+#include "client/convert/convert.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/eviction_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"

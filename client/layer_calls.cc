@@ -1,10 +1,10 @@
 // Calls on what a layer keeps: eviction and subspaces.
 #include <utility>
 
-#include "client/convert.h"
-#include "client/eviction_convert.h"
+#include "client/convert/convert.h"
+#include "client/convert/eviction.h"
+#include "client/convert/subspace.h"
 #include "client/grpc_client.h"
-#include "client/subspace_convert.h"
 
 namespace seine::client {
 

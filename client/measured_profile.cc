@@ -2,7 +2,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "client/convert.h"
+#include "client/convert/convert.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 

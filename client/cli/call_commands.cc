@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
-#include "client/cli/line_source.h"
+#include "client/cli/input/line_source.h"
 #include "client/methods.h"
 
 namespace seine::cli {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/input/vector_file.h"
 #include "client/cli/names.h"
-#include "client/cli/vector_file.h"
 #include "profile/io/tensor_file.h"
 
 namespace seine::cli {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <limits>
 
-#include "tests/service/fields.h"
+#include "tests/service/contract/fields.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

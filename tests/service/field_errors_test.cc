@@ -4,7 +4,7 @@
 #include <regex>
 
 #include "service/calls/error.h"
-#include "tests/service/contract.h"
+#include "tests/service/contract/contract.h"
 
 namespace seine::test {
 namespace {
@@ -24,7 +24,7 @@ const std::vector<Row>& Rows() {
       {"CreateIndex keydiff", "spec { codec { centre_window: 128 } }", "spec.zones.update_buffer",
        "64 is not a multiple of codec.centre_window 128"},
       {"CreateIndex keydiff", "spec { retrieval { top_k: 0 } }", "spec.retrieval.top_k", "0 is not in [1, 65536]"},
-      {"CreateIndex keydiff", "spec { retrieval { beta: 2 } }", "spec.retrieval.beta", "2 is not in (0, 1]"},
+      {"CreateIndex keydiff", "spec { retrieval { beta: 2 } }", "spec.retrieval.beta", "2 is not in [0, 1]"},
       {"CreateIndex keydiff", "spec { retrieval { softmax_scale: -1 } }", "spec.retrieval.softmax_scale",
        "-1 is not in [0, 10000]"},
       {"CreateIndex keydiff", "spec { geometry { head_dim: 65 } }", "spec.geometry.head_dim",

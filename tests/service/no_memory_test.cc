@@ -6,7 +6,7 @@
 #include <new>
 
 #include "absl/strings/match.h"
-#include "tests/service/contract.h"
+#include "tests/service/contract/contract.h"
 
 namespace {
 

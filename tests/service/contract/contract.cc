@@ -1,4 +1,4 @@
-#include "tests/service/contract.h"
+#include "tests/service/contract/contract.h"
 
 #include <cmath>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "tests/service/fields.h"
+#include "tests/service/contract/fields.h"
 
 #include <cmath>
 #include <cstring>

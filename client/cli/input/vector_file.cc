@@ -1,5 +1,5 @@
 // Reading queries.
-#include "client/cli/vector_file.h"
+#include "client/cli/input/vector_file.h"
 
 #include <algorithm>
 

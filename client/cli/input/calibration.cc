@@ -1,5 +1,5 @@
 // Reading traces layer by layer into a ProfileBuilder.
-#include "client/cli/calibration.h"
+#include "client/cli/input/calibration.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/calibration.h"
+#include "client/cli/input/calibration.h"
 #include "profile/moments.h"
 #include "profile/rope.h"
 

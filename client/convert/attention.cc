@@ -1,5 +1,5 @@
 // Attention and its answers between values and wire messages.
-#include "client/convert.h"
+#include "client/convert/convert.h"
 
 namespace seine::client {
 

@@ -1,5 +1,5 @@
 // Standard input by poll, beside an event that stops the wait.
-#include "client/cli/line_source.h"
+#include "client/cli/input/line_source.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

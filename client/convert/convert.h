@@ -1,8 +1,8 @@
 // Between the client's values (types.h) and wire messages. Internal to client/; knows protobuf but not gRPC.
 // Messages on the hot path are reused: writers set every field and resize repeated ones, and never Clear, which would
 // give back the strings that hold the tensors.
-#ifndef SEINE_CLIENT_CONVERT_H_
-#define SEINE_CLIENT_CONVERT_H_
+#ifndef SEINE_CLIENT_CONVERT_CONVERT_H_
+#define SEINE_CLIENT_CONVERT_CONVERT_H_
 
 #include <cstdint>
 #include <vector>
@@ -58,4 +58,4 @@ absl::Status FromProto(const v1::GatherResponse& response, int64_t count, Gather
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_CONVERT_H_
+#endif  // SEINE_CLIENT_CONVERT_CONVERT_H_

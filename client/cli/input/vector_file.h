@@ -1,6 +1,6 @@
 // Queries for `seine query` out of a .npy or safetensors file, brought to [num_q_heads, head_dim].
-#ifndef SEINE_CLIENT_CLI_VECTOR_FILE_H_
-#define SEINE_CLIENT_CLI_VECTOR_FILE_H_
+#ifndef SEINE_CLIENT_CLI_INPUT_VECTOR_FILE_H_
+#define SEINE_CLIENT_CLI_INPUT_VECTOR_FILE_H_
 
 #include <cstdint>
 #include <optional>
@@ -30,4 +30,4 @@ absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const client::Ge
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_VECTOR_FILE_H_
+#endif  // SEINE_CLIENT_CLI_INPUT_VECTOR_FILE_H_

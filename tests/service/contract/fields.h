@@ -1,6 +1,6 @@
 // Fields of messages by reflection: every one that a request has, set by its path, and whether a path exists.
-#ifndef SEINE_TESTS_SERVICE_FIELDS_H_
-#define SEINE_TESTS_SERVICE_FIELDS_H_
+#ifndef SEINE_TESTS_SERVICE_CONTRACT_FIELDS_H_
+#define SEINE_TESTS_SERVICE_CONTRACT_FIELDS_H_
 
 #include <google/protobuf/message.h>
 
@@ -52,4 +52,4 @@ bool IsFinite(const google::protobuf::Message& answer);
 
 }  // namespace seine::test
 
-#endif  // SEINE_TESTS_SERVICE_FIELDS_H_
+#endif  // SEINE_TESTS_SERVICE_CONTRACT_FIELDS_H_

@@ -1,6 +1,6 @@
 // Three indexes in process, a right request for every call with a model of what it answers, and what calls can see.
-#ifndef SEINE_TESTS_SERVICE_CONTRACT_H_
-#define SEINE_TESTS_SERVICE_CONTRACT_H_
+#ifndef SEINE_TESTS_SERVICE_CONTRACT_CONTRACT_H_
+#define SEINE_TESTS_SERVICE_CONTRACT_CONTRACT_H_
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "service/calls/calls.h"
-#include "tests/service/fields.h"
+#include "tests/service/contract/fields.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {
@@ -92,4 +92,4 @@ class Contract : public ::testing::Test {
 
 }  // namespace seine::test
 
-#endif  // SEINE_TESTS_SERVICE_CONTRACT_H_
+#endif  // SEINE_TESTS_SERVICE_CONTRACT_CONTRACT_H_

@@ -1,6 +1,6 @@
 // Subspaces' values between the client and the wire. Internal to client/, as convert.h.
-#ifndef SEINE_CLIENT_SUBSPACE_CONVERT_H_
-#define SEINE_CLIENT_SUBSPACE_CONVERT_H_
+#ifndef SEINE_CLIENT_CONVERT_SUBSPACE_H_
+#define SEINE_CLIENT_CONVERT_SUBSPACE_H_
 
 #include "absl/status/status.h"
 #include "client/types.h"
@@ -20,4 +20,4 @@ absl::Status FromProto(const v1::LayerBases& in, v1::KeyFrame frame, LayerBases*
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_SUBSPACE_CONVERT_H_
+#endif  // SEINE_CLIENT_CONVERT_SUBSPACE_H_

@@ -1,7 +1,7 @@
 // A model profile out of recorded traces, or of what a server holds: what `seine calibrate` computes, apart from the
 // command line.
-#ifndef SEINE_CLIENT_CLI_CALIBRATION_H_
-#define SEINE_CLIENT_CLI_CALIBRATION_H_
+#ifndef SEINE_CLIENT_CLI_INPUT_CALIBRATION_H_
+#define SEINE_CLIENT_CLI_INPUT_CALIBRATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -39,4 +39,4 @@ absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_CALIBRATION_H_
+#endif  // SEINE_CLIENT_CLI_INPUT_CALIBRATION_H_

@@ -1,9 +1,9 @@
 // Descriptions of servers, indexes and heads, from wire messages: a part of convert.h.
 #include <utility>
 
-#include "client/convert.h"
-#include "client/eviction_convert.h"
-#include "client/subspace_convert.h"
+#include "client/convert/convert.h"
+#include "client/convert/eviction.h"
+#include "client/convert/subspace.h"
 
 namespace seine::client {
 namespace {

@@ -1,9 +1,9 @@
-#include "client/eviction_convert.h"
+#include "client/convert/eviction.h"
 
 #include <cstring>
 #include <type_traits>
 
-#include "client/convert.h"
+#include "client/convert/convert.h"
 
 namespace seine::client {
 namespace {

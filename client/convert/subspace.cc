@@ -1,7 +1,7 @@
-#include "client/subspace_convert.h"
+#include "client/convert/subspace.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/eviction_convert.h"
+#include "client/convert/eviction.h"
 
 namespace seine::client {
 namespace {

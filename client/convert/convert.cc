@@ -1,5 +1,5 @@
 // Conversion between values and wire messages.
-#include "client/convert.h"
+#include "client/convert/convert.h"
 
 #include <cstring>
 #include <utility>
@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "client/eviction_convert.h"
-#include "client/subspace_convert.h"
+#include "client/convert/eviction.h"
+#include "client/convert/subspace.h"
 #include "profile/field_error.h"
 
 namespace seine::client {

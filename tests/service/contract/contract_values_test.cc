@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/calls/error.h"
 #include "tests/index/test_util.h"
-#include "tests/service/contract.h"
+#include "tests/service/contract/contract.h"
 
 namespace seine::test {
 namespace {

@@ -1,6 +1,6 @@
 // Eviction's values between the client and the wire. Internal to client/, as convert.h.
-#ifndef SEINE_CLIENT_EVICTION_CONVERT_H_
-#define SEINE_CLIENT_EVICTION_CONVERT_H_
+#ifndef SEINE_CLIENT_CONVERT_EVICTION_H_
+#define SEINE_CLIENT_CONVERT_EVICTION_H_
 
 #include <vector>
 
@@ -27,4 +27,4 @@ absl::Status FromProto(const v1::DiagnoseResponse& response, std::vector<HeadDia
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_EVICTION_CONVERT_H_
+#endif  // SEINE_CLIENT_CONVERT_EVICTION_H_

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "tests/service/contract.h"
+#include "tests/service/contract/contract.h"
 
 namespace seine::test {
 namespace {

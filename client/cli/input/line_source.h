@@ -1,6 +1,6 @@
 // The lines of standard input, for a thread that another thread can stop while it waits.
-#ifndef SEINE_CLIENT_CLI_LINE_SOURCE_H_
-#define SEINE_CLIENT_CLI_LINE_SOURCE_H_
+#ifndef SEINE_CLIENT_CLI_INPUT_LINE_SOURCE_H_
+#define SEINE_CLIENT_CLI_INPUT_LINE_SOURCE_H_
 
 #include <string>
 
@@ -35,4 +35,4 @@ class LineSource {
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_LINE_SOURCE_H_
+#endif  // SEINE_CLIENT_CLI_INPUT_LINE_SOURCE_H_
