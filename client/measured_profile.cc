@@ -9,14 +9,14 @@
 namespace seine::client {
 namespace {
 
-constexpr int64_t kMost = 65536;  // heads, head_dim: more is no model
+constexpr int64_t kMostInShape = 65536;  // heads, head_dim: more is no model
 
 }  // namespace
 
 // Heads are counted by the means; every other tensor has to agree.
 absl::StatusOr<Profile> FromProto(const v1::MeasureProfileResponse& measured) {
   const auto size = [](const v1::Tensor& tensor, int axis) {
-    return tensor.shape_size() == 2 && tensor.shape(axis) <= kMost ? static_cast<int>(tensor.shape(axis)) : 0;
+    return tensor.shape_size() == 2 && tensor.shape(axis) <= kMostInShape ? static_cast<int>(tensor.shape(axis)) : 0;
   };
   Profile profile;
   profile.num_q_heads = size(measured.q_mean(), 0);
