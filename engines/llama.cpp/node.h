@@ -53,7 +53,7 @@ bool FindFacts(const void* keys, CacheFacts* facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
 
-// Of the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind that
+// Read off the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind that
 // a profile's moments cannot be carried through. Frequency factors are read where the data is there.
 Rope RopeOf(const ggml_tensor* queries);
 

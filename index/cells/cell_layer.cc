@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -38,11 +39,12 @@ CellContext::CellContext(const CellConfig& config, IndexConfig index)
       transforms_(&index_, &ledger_) {}
 
 absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfig& config) {
-  if (config.sink < 0 || config.local < 0) return absl::InvalidArgumentError("sink, local: must not be negative");
+  if (config.sink < 0) return BadField("sink", "must not be negative");
+  if (config.local < 0) return BadField("local", "must not be negative");
   if (config.capacity < 1 || config.capacity > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("capacity: ", config.capacity, " is not in [1, 2^31)"));
+    return BadField("capacity", config.capacity, " is not in [1, 2^31)");
   }
-  if (config.geometry.dtype == DType::kFloat32) return absl::InvalidArgumentError("dtype: fp16 or bf16");
+  if (config.geometry.dtype == DType::kFloat32) return BadField("dtype", "fp16 or bf16");
   IndexConfig index = ToIndexConfig(config);
   if (absl::Status s = Validate(index); !s.ok()) return s;
   if (absl::Status s = Validate(index.search, index); !s.ok()) return s;

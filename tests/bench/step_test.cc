@@ -8,6 +8,7 @@
 
 #include "bench/inputs/head_profile.h"
 #include "bench/measures/step.h"
+#include "profile/moments.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {
