@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "profile/spectrum.h"
 
 namespace seine {
 namespace {
@@ -19,20 +20,12 @@ using Eigen::VectorXd;
 // 2^-11 of the trace.
 constexpr double kRounding = 0x1p-10;
 
-// A symmetric positive definite matrix by its eigenvectors.
-struct Spectrum {
-  MatrixXd vectors;  // columns
-  VectorXd values;   // ascending
-  MatrixXd Power(double exponent) const {
-    return vectors * values.array().pow(exponent).matrix().asDiagonal() * vectors.transpose();
-  }
-};
-
-Spectrum Decompose(const MatrixXd& symmetric) {
-  // The mean of both triangles: products of symmetric matrices are symmetric to rounding only.
-  const Eigen::SelfAdjointEigenSolver<MatrixXd> solver((symmetric + symmetric.transpose()) / 2);
-  return {solver.eigenvectors(), solver.eigenvalues()};
+MatrixXd Power(const Spectrum& positive, double exponent) {
+  return positive.vectors * positive.values.array().pow(exponent).matrix().asDiagonal() * positive.vectors.transpose();
 }
+
+// The mean of both triangles: products of symmetric matrices are symmetric to rounding only.
+Spectrum DecomposeMean(const MatrixXd& symmetric) { return Decompose((symmetric + symmetric.transpose()) / 2); }
 
 // The moment with trace D, nothing negative that rounding left, and `share` of it moved to the identity.
 absl::StatusOr<Spectrum> Normalise(const char* name, const MatrixXd& moment, double share) {
@@ -44,7 +37,7 @@ absl::StatusOr<Spectrum> Normalise(const char* name, const MatrixXd& moment, dou
   const MatrixXd unit = moment * to_unit;
   const double rounding = kRounding * static_cast<double>(moment.rows());
   if (!unit.allFinite() || !unit.isApprox(unit.transpose(), 1e-6)) return bad("is not symmetric");
-  Spectrum spectrum = Decompose(unit);
+  Spectrum spectrum = DecomposeMean(unit);
   if (spectrum.values(0) < -rounding) {
     return bad("is not positive semi-definite: an eigenvalue is ", spectrum.values(0) / to_unit, ", of a trace of ",
                moment.trace());
@@ -178,18 +171,18 @@ absl::StatusOr<Balance> MakeBalance(const MatrixXd& key_moment, const MatrixXd& 
   if (!query.ok()) return query.status();
 
   // A^2 is the geometric mean of the keys' inverse and the queries' moment: A Sk A = A^-1 Sq A^-1.
-  const MatrixXd root = key->Power(.5), inverse_root = key->Power(-.5);
-  const MatrixXd middle = Decompose(root * query->Power(1) * root).Power(.5);
-  const Spectrum squared = Decompose(inverse_root * middle * inverse_root);
-  const MatrixXd a = squared.Power(.5);
-  Spectrum shared = Decompose(a * key->Power(1) * a);
+  const MatrixXd root = Power(*key, .5), inverse_root = Power(*key, -.5);
+  const MatrixXd middle = Power(DecomposeMean(root * Power(*query, 1) * root), .5);
+  const Spectrum squared = DecomposeMean(inverse_root * middle * inverse_root);
+  const MatrixXd a = Power(squared, .5);
+  Spectrum shared = DecomposeMean(a * Power(*key, 1) * a);
   FixSigns(&shared.vectors);
 
   Balance balance;
   balance.lambda = shared.values.reverse();
   const MatrixXd turn = shared.vectors.rowwise().reverse();
   balance.key_map = a * turn;
-  balance.query_map = squared.Power(-.5) * turn;
+  balance.query_map = Power(squared, -.5) * turn;
   const double dim = static_cast<double>(key_moment.rows());
   balance.coarse_bits = Allocate(balance.lambda, static_cast<int>(options.coarse_bits * dim), kMaxCoarseBits);
   MakePack(balance.lambda, &balance.coarse_bits);

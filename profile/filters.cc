@@ -1,19 +1,19 @@
 #include "profile/filters.h"
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 
 #include "absl/strings/str_cat.h"
 #include "profile/io/tensor_file.h"
 #include "profile/layout.h"
 #include "profile/moments.h"
+#include "profile/spectrum.h"
 
 namespace seine {
 
 namespace {
 
 Eigen::VectorXd LeadingEigenvector(const Eigen::MatrixXd& moment) {
-  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(moment);  // eigenvalues ascending
-  return solver.eigenvectors().col(moment.cols() - 1);
+  return Decompose(moment).vectors.col(moment.cols() - 1);
 }
 
 // filters[kv_head] += direction / group.

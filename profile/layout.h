@@ -3,7 +3,7 @@
 #ifndef SEINE_PROFILE_LAYOUT_H_
 #define SEINE_PROFILE_LAYOUT_H_
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <memory>
 
 #include "profile/profile.h"

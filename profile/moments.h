@@ -3,7 +3,7 @@
 #ifndef SEINE_PROFILE_MOMENTS_H_
 #define SEINE_PROFILE_MOMENTS_H_
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <cstdint>
 #include <vector>
 

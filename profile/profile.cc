@@ -1,6 +1,7 @@
 // The profile's file, and checks of what it holds.
 #include "profile/profile.h"
 
+#include <Eigen/Cholesky>
 #include <algorithm>
 #include <cmath>
 #include <cstring>

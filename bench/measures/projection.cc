@@ -1,5 +1,6 @@
 #include "bench/measures/projection.h"
 
+#include <Eigen/QR>
 #include <algorithm>
 #include <chrono>
 #include <random>

@@ -1,6 +1,6 @@
 #include "index/eviction/diagnose.h"
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -13,6 +13,7 @@
 #include "kernels/host.h"
 #include "kernels/stop.h"
 #include "profile/field_error.h"
+#include "profile/spectrum.h"
 
 namespace seine {
 
@@ -77,8 +78,7 @@ double MaximumLikelihood(const std::vector<std::vector<double>>& nearest) {
 int Pca95(const Rows& rows) {
   Eigen::MatrixXd x = rows.cast<double>();
   x.rowwise() -= x.colwise().mean().eval();
-  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(x.transpose() * x, Eigen::EigenvaluesOnly);
-  const Eigen::VectorXd values = solver.eigenvalues().cwiseMax(0).reverse();
+  const Eigen::VectorXd values = EigenvaluesOf(x.transpose() * x).cwiseMax(0).reverse();
   double left = .95 * values.sum();
   int components = 0;
   while (components < values.size() && left > 0) left -= values[components++];

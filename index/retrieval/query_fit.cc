@@ -1,7 +1,7 @@
 // Holding codes against queries.
 #include "index/retrieval/query_fit.h"
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 

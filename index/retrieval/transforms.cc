@@ -1,7 +1,7 @@
 // Carries the profile's moments to where they are used and balances them.
 #include "index/retrieval/transforms.h"
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>

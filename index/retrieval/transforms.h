@@ -4,7 +4,7 @@
 #ifndef SEINE_INDEX_RETRIEVAL_TRANSFORMS_H_
 #define SEINE_INDEX_RETRIEVAL_TRANSFORMS_H_
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <cstdint>
 #include <map>
 #include <memory>

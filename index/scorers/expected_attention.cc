@@ -5,7 +5,7 @@
 // Softmax over a head's tokens but the sinks, mean over the group, (s + epsilon) |v|; sinks are above all others. mu
 // and S come from the observed queries (those past the sinks, RoPE undone) or from the model's profile. Definition:
 // kvpress.
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -16,6 +16,7 @@
 #include "kernels/stop.h"
 #include "profile/field_error.h"
 #include "profile/moments.h"
+#include "profile/spectrum.h"
 
 namespace seine::scorers {
 
@@ -141,8 +142,8 @@ class ExpectedAttention : public Scorer {
   void Logits(const ScoreInput& input, const HeadTokens& head, int64_t begin, const Moments& moments,
               const Eigen::MatrixXd& rotation, float* out) const {
     const int dim = input.head_dim;
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(rotation * moments.covariance * rotation.transpose());
-    const Eigen::MatrixXd factor = solver.eigenvectors() * solver.eigenvalues().cwiseMax(0).cwiseSqrt().asDiagonal();
+    const Spectrum spectrum = Decompose(rotation * moments.covariance * rotation.transpose());
+    const Eigen::MatrixXd factor = spectrum.vectors * spectrum.values.cwiseMax(0).cwiseSqrt().asDiagonal();
     // Row-major rows are the directions: the mean first.
     Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> directions(dim + 1, dim);
     const double scale = input.softmax_scale;

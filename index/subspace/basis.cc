@@ -6,6 +6,7 @@
 
 #include "kernels/host.h"
 #include "profile/field_error.h"
+#include "profile/spectrum.h"
 
 namespace seine {
 
@@ -29,11 +30,6 @@ absl::Status CheckMoment(const MatrixXd& moment) {
   return absl::OkStatus();
 }
 
-Eigen::SelfAdjointEigenSolver<MatrixXd> Solve(const MatrixXd& moment, bool vectors) {
-  return Eigen::SelfAdjointEigenSolver<MatrixXd>(.5 * (moment + moment.transpose()),
-                                                 vectors ? Eigen::ComputeEigenvectors : Eigen::EigenvaluesOnly);
-}
-
 }  // namespace
 
 absl::StatusOr<Basis> BasisOfMoment(const MatrixXd& moment, int rank) {
@@ -42,7 +38,7 @@ absl::StatusOr<Basis> BasisOfMoment(const MatrixXd& moment, int rank) {
   if (rank < 1 || rank > dim) {
     return BadField("rank", rank, " is not in [1, ", dim, "]");
   }
-  MatrixXd u = Solve(moment, true).eigenvectors().rowwise().reverse().leftCols(rank);
+  MatrixXd u = Decompose(.5 * (moment + moment.transpose())).vectors.rowwise().reverse().leftCols(rank);
   for (Eigen::Index i = 0; i < rank; ++i) {
     Eigen::Index largest;
     u.col(i).cwiseAbs().maxCoeff(&largest);
@@ -56,7 +52,7 @@ absl::StatusOr<int> RankForEnergy(const MatrixXd& moment, double energy) {
   if (!(energy > 0 && energy <= 1)) {
     return BadField("energy", energy, " is not in (0, 1]");
   }
-  const Eigen::VectorXd values = Solve(moment, false).eigenvalues().cwiseMax(0);
+  const Eigen::VectorXd values = EigenvaluesOf(.5 * (moment + moment.transpose())).cwiseMax(0);
   const double wanted = energy * values.sum();
   double sum = 0;
   int rank = 0;
@@ -133,8 +129,9 @@ double PrincipalAngle(const Basis& a, const Basis& b) {
   // By the sine, |(I - U1 U1^T) U2|: the cosine says nothing about small angles in fp32.
   const MatrixXd u = ToEigen(a), v = ToEigen(b);
   const MatrixXd outside = v - u * (u.transpose() * v);
-  const double sine = outside.jacobiSvd().singularValues()(0);
-  return std::asin(std::clamp(sine, 0.0, 1.0));
+  // Its largest singular value by the eigenvalues of its square: 1e-8 off at most, a tenth of what fp32 bases are off.
+  const double squared = EigenvaluesOf(outside.transpose() * outside).maxCoeff();
+  return std::asin(std::sqrt(std::clamp(squared, 0.0, 1.0)));
 }
 
 double CapturedEnergy(const Basis& basis, const MatrixXd& moment) {

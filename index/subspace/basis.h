@@ -4,7 +4,7 @@
 #ifndef SEINE_INDEX_SUBSPACE_BASIS_H_
 #define SEINE_INDEX_SUBSPACE_BASIS_H_
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 #include <cstdint>
 #include <vector>
 

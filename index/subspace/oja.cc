@@ -1,5 +1,6 @@
 #include "index/subspace/oja.h"
 
+#include <Eigen/QR>
 #include <cmath>
 #include <utility>
 
