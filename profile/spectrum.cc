@@ -1,7 +1,8 @@
-// Eigenvectors of a symmetric matrix.
+// Factors of matrices.
 #include "profile/spectrum.h"
 
 #include <Eigen/Eigenvalues>
+#include <Eigen/QR>
 
 namespace seine {
 
@@ -12,6 +13,10 @@ Spectrum Decompose(const Eigen::MatrixXd& symmetric) {
 
 Eigen::VectorXd EigenvaluesOf(const Eigen::MatrixXd& symmetric) {
   return Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd>(symmetric, Eigen::EigenvaluesOnly).eigenvalues();
+}
+
+Eigen::MatrixXd OrthogonalOf(const Eigen::MatrixXd& square) {
+  return Eigen::HouseholderQR<Eigen::MatrixXd>(square).householderQ();
 }
 
 }  // namespace seine

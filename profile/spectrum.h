@@ -1,4 +1,4 @@
-// Eigenvectors of a symmetric matrix, compiled once: Eigen's solver takes a compiler longer than most files here.
+// Factors of matrices, compiled once: Eigen's solvers take a compiler longer than most files here.
 #ifndef SEINE_PROFILE_SPECTRUM_H_
 #define SEINE_PROFILE_SPECTRUM_H_
 
@@ -16,6 +16,9 @@ struct Spectrum {
 Spectrum Decompose(const Eigen::MatrixXd& symmetric);
 // The values alone, ascending: a third of the time.
 Eigen::VectorXd EigenvaluesOf(const Eigen::MatrixXd& symmetric);
+
+// Q of `square` = Q R, by Householder's reflections.
+Eigen::MatrixXd OrthogonalOf(const Eigen::MatrixXd& square);
 
 }  // namespace seine
 

@@ -53,8 +53,8 @@ bool FindFacts(const void* keys, CacheFacts* facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
 
-// Read off the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind that
-// a profile's moments cannot be carried through. Frequency factors are read where the data is there.
+// Read off the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind
+// that a profile's moments cannot be carried through. Frequency factors are read where the data is there.
 Rope RopeOf(const ggml_tensor* queries);
 
 }  // namespace seine::llama
