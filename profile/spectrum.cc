@@ -15,8 +15,9 @@ Eigen::VectorXd EigenvaluesOf(const Eigen::MatrixXd& symmetric) {
   return Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd>(symmetric, Eigen::EigenvaluesOnly).eigenvalues();
 }
 
-Eigen::MatrixXd OrthogonalOf(const Eigen::MatrixXd& square) {
-  return Eigen::HouseholderQR<Eigen::MatrixXd>(square).householderQ();
+Eigen::MatrixXd OrthonormalOf(const Eigen::MatrixXd& columns) {
+  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(columns);
+  return qr.householderQ() * Eigen::MatrixXd::Identity(columns.rows(), columns.cols());
 }
 
 }  // namespace seine

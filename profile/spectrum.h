@@ -17,8 +17,9 @@ Spectrum Decompose(const Eigen::MatrixXd& symmetric);
 // The values alone, ascending: a third of the time.
 Eigen::VectorXd EigenvaluesOf(const Eigen::MatrixXd& symmetric);
 
-// Q of `square` = Q R, by Householder's reflections.
-Eigen::MatrixXd OrthogonalOf(const Eigen::MatrixXd& square);
+// The first columns of Q in `columns` = Q R, by Householder's reflections: as many, orthonormal; each one's sign is
+// free.
+Eigen::MatrixXd OrthonormalOf(const Eigen::MatrixXd& columns);
 
 }  // namespace seine
 

@@ -34,7 +34,7 @@ ProjectionRate MeasureProjection(int head_dim, int rank) {
   for (Eigen::Index i = 0; i < rows.size(); ++i) rows.data()[i] = normal(random);
   Eigen::MatrixXd square(head_dim, head_dim);
   for (Eigen::Index i = 0; i < square.size(); ++i) square.data()[i] = normal(random);
-  const Eigen::MatrixXd q = OrthogonalOf(square);
+  const Eigen::MatrixXd q = OrthonormalOf(square);
   const Basis basis = FromEigen(q.leftCols(rank), 0);
   const RowMatrix u = q.leftCols(rank).cast<float>();
   std::vector<float> codes(static_cast<size_t>(kRows) * basis.stride());

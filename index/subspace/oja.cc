@@ -1,11 +1,11 @@
 #include "index/subspace/oja.h"
 
-#include <Eigen/QR>
 #include <cmath>
 #include <utility>
 
 #include "kernels/host.h"
 #include "profile/field_error.h"
+#include "profile/spectrum.h"
 
 namespace seine {
 
@@ -16,10 +16,9 @@ constexpr double kMaxStep = 1e3;  // far above what learns, and far below what o
 
 // An orthonormal basis of the columns, each turned as little as may be.
 Basis Orthonormalised(const Eigen::MatrixXd& columns, int64_t version) {
-  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(columns);
-  Eigen::MatrixXd q = qr.householderQ() * Eigen::MatrixXd::Identity(columns.rows(), columns.cols());
+  Eigen::MatrixXd q = OrthonormalOf(columns);
   for (Eigen::Index i = 0; i < q.cols(); ++i) {
-    if (qr.matrixQR()(i, i) < 0) q.col(i) = -q.col(i);
+    if (q.col(i).dot(columns.col(i)) < 0) q.col(i) = -q.col(i);
   }
   return FromEigen(q, version);
 }
