@@ -18,6 +18,7 @@ namespace seine::host {
 
 // Rows: conversion, checks, means, dot products, exponentials (ops/rows/rows.h).
 using cpu::AddExp;
+using cpu::DotGather;
 using cpu::DotRows;
 using cpu::FirstNonFinite;
 using cpu::MeanRow;

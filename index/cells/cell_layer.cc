@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/cells/outliers.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
 
@@ -90,6 +91,7 @@ absl::Status CellLayer::Reserve(int64_t num_cells) {
     head.means.resize(windows * host::WindowMeansBytes(layout.head_dim));
     head.hashes.resize(windows * kWindowTokens);
     head.fresh.resize(windows, 0);
+    head.outliers.resize(windows);
   }
   windows_ = windows;
   return absl::OkStatus();
@@ -147,6 +149,7 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
     host::ToFloat(Values(run.head, cell + w * kWindowTokens, rows), kWindowTokens, dim, of_values);
     host::EncodeWindowMeans(floats.data(), of_values, dim,
                             head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
+    head.outliers[run.window + w] = FindOutliers(floats.data(), dim);
   }
   for (int64_t i = 0; i < count; ++i) {
     head.hashes[run.window * kWindowTokens + i] = HashAt(run.head, cell + i, rows);
@@ -199,14 +202,6 @@ bool CellLayer::Attend(int head, const float* queries, int count, int64_t num_ce
   task.group = count;
   static thread_local SearchOutput found;
   (void)context_->backend_->Search(&task, 1, context_->index_.search, &found);  // on the CPU: it is done
-  for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t cell : set) {
-      if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
-    }
-  }
-  if (of.next_check >= windows) of.next_check = 0;
-  if (!Unchanged(head, of.next_check++, rows)) return false;
-
   host::AttentionTask attention;
   attention.queries = queries;
   attention.group = count;
@@ -217,8 +212,16 @@ bool CellLayer::Attend(int head, const float* queries, int count, int64_t num_ce
   attention.dense = {{0, config.sink}, {zone_end, num_cells}};
   attention.sets = &found.positions;
   attention.logits = &found.scores;
-  if (config.tail) attention.num_windows = windows;
   attention.zone_begin = config.sink;
+  AddOutliers(of.outliers.data(), windows, attention, &found);
+  for (const std::vector<int32_t>& set : found.positions) {
+    for (const int32_t cell : set) {
+      if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
+    }
+  }
+  if (of.next_check >= windows) of.next_check = 0;
+  if (!Unchanged(head, of.next_check++, rows)) return false;
+  if (config.tail) attention.num_windows = windows;
   attention.windows = {&means, kOneChunk};
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
@@ -246,7 +249,8 @@ int64_t CellLayer::bytes() const {
   int64_t bytes = 0;
   for (const Head& head : heads_) {
     for (const Buffer& segment : head.segments) bytes += static_cast<int64_t>(segment.size());
-    bytes += static_cast<int64_t>(head.means.size() + head.hashes.size() * sizeof(uint32_t) + head.fresh.size());
+    bytes += static_cast<int64_t>(head.means.size() + head.hashes.size() * sizeof(uint32_t) + head.fresh.size() +
+                                  head.outliers.size() * sizeof(uint64_t));
   }
   return bytes;
 }

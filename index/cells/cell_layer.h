@@ -95,7 +95,7 @@ class CellLayer {
   void AttendExactly(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows,
                      float* out) const;
 
-  int64_t bytes() const;  // codes, means, hashes and flags
+  int64_t bytes() const;  // codes, means, hashes, outliers and flags
 
  private:
   struct Head {
@@ -105,6 +105,7 @@ class CellLayer {
     std::vector<uint8_t> means;         // [windows][WindowMeansBytes]
     std::vector<uint32_t> hashes;       // [windows][64]
     std::vector<uint8_t> fresh;         // [windows]
+    std::vector<uint64_t> outliers;     // [windows], outliers.h
     int64_t next_check = 0;             // window whose keys are compared next
   };
 
