@@ -163,8 +163,8 @@ void Attention::Verify(Stream* stream, int64_t end) {
   if (changed > 0) Report::Get().Changed(changed);
 }
 
-bool Attention::Prepare(Stream* stream, int64_t cells) {
-  const int64_t end = context_->config().sink + context_->Windows(cells) * kWindowTokens;
+bool Attention::Prepare(Stream* stream, int64_t end_window, int64_t cells) {
+  const int64_t end = context_->config().sink + end_window * kWindowTokens;
   if (!stream->cells->Reserve(end).ok()) return false;
   if (stream->suspect || cells > stream->end) Verify(stream, end);
   stream->suspect = false;
@@ -172,13 +172,29 @@ bool Attention::Prepare(Stream* stream, int64_t cells) {
   return Encode(stream, end);
 }
 
-void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream,
-                          const std::vector<int64_t>& seen) {
+void Attention::LookForLoads(const Layer& layer, int64_t first_stream, int64_t num_streams) {
+  Layer* deepest = nullptr;
+  for (auto& [keys, other] : layers_) {
+    if (!other.unfit.empty()) continue;
+    if (other.facts.layer < layer.facts.layer) return;
+    if (deepest == nullptr || other.facts.layer > deepest->facts.layer) deepest = &other;
+  }
+  for (int64_t s = first_stream; s < first_stream + num_streams; ++s) {
+    Stream& stream = deepest->streams[s];
+    if (!stream.cells->Suspect(0, stream.end, stream.rows)) continue;
+    for (auto& [keys, other] : layers_) {
+      if (other.unfit.empty()) other.streams[s].suspect = true;
+    }
+  }
+}
+
+void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream) {
   items_.clear();
   for (int64_t s = 0; s < node.num_streams; ++s) {
     for (int64_t t = 0; t < node.num_tokens; ++t) {
       for (int h = 0; h < node.num_kv_heads; ++h) {
-        items_.push_back({&layer->streams[first_stream + s], s, t, seen[s * node.num_tokens + t], h, 0, node.group()});
+        items_.push_back(
+            {&layer->streams[first_stream + s], s, t, &seen_[s * node.num_tokens + t], h, 0, node.group()});
       }
     }
   }
@@ -201,7 +217,7 @@ void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first
 
 bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
   std::atomic<bool> unchanged{true};
-  const int dim = node.head_dim;
+  const int dim = node.head_dim, k = top_k();
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
     const Item& item = items_[i];
     const int first = item.kv_head * node.group() + item.first;
@@ -212,8 +228,8 @@ bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
     float* out = node.Output(first, item.token, item.index);
     CellLayer& cells = *item.stream->cells;
     if (exactly) {
-      cells.AttendExactly(item.kv_head, queries, item.count, item.cells, item.stream->rows, out);
-    } else if (!cells.Attend(item.kv_head, queries, item.count, item.cells, item.stream->rows, out)) {
+      cells.AttendExactly(item.kv_head, queries, item.count, *item.seen, item.stream->rows, out);
+    } else if (!cells.Attend(item.kv_head, queries, item.count, *item.seen, item.stream->rows, k, out)) {
       unchanged = false;
     }
   });
@@ -234,7 +250,7 @@ void Attention::Check(const AttentionNode& node) {
   std::atomic<int64_t> stale{0};
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
     const Item& item = items_[i];
-    const int64_t end = context_->config().sink + context_->Windows(item.cells) * kWindowTokens;
+    const int64_t end = context_->config().sink + item.seen->end_window() * kWindowTokens;
     if (item.token == 0 && item.first == 0) stale += item.stream->cells->Verify(item.kv_head, end, item.stream->rows);
   });
   Report::Get().Checked(std::sqrt(difference / std::max(norm, 1e-30)), stale);
@@ -249,14 +265,16 @@ std::string Attention::Answer(const AttentionNode& node) {
   const size_t stream_bytes = layer->facts.stream_bytes;
   if (offset % stream_bytes != 0) return "cells that do not begin with a stream's first";
   const auto first_stream = static_cast<int64_t>(offset / stream_bytes);
-  std::vector<int64_t> seen;
+  seen_.clear();
+  std::vector<CellRun> runs;
   for (int64_t s = 0; s < node.num_streams; ++s) {
     for (int64_t t = 0; t < node.num_tokens; ++t) {
-      seen.push_back(node.CellsSeen(t, s));
-      if (seen.back() < 0) return "a mask with holes: several sequences in one stream, a gap or a sliding window";
+      if (!node.CellsSeen(t, s, &runs)) return "a mask that weighs cells";
+      seen_.push_back(context_->Divide(runs));
     }
   }
-  ListItems(node, layer, first_stream, seen);
+  LookForLoads(*layer, first_stream, node.num_streams);
+  ListItems(node, layer, first_stream);
   if (mode() == Mode::kExact) {
     AttendItems(node, /*exactly=*/true);
     return {};
@@ -264,11 +282,14 @@ std::string Attention::Answer(const AttentionNode& node) {
   constexpr int kTries = 2;
   for (int i = 0; i < kTries; ++i) {
     for (int64_t s = 0; s < node.num_streams; ++s) {
-      const int64_t cells =
-          *std::max_element(seen.begin() + s * node.num_tokens, seen.begin() + (s + 1) * node.num_tokens);
+      int64_t end_window = 0, cells = 0;
+      for (int64_t t = s * node.num_tokens; t < (s + 1) * node.num_tokens; ++t) {
+        end_window = std::max(end_window, seen_[t].end_window());
+        if (!seen_[t].all.empty()) cells = std::max(cells, seen_[t].all.back().end);
+      }
       Stream* stream = &layer->streams[first_stream + s];
       if (i > 0) stream->suspect = true;
-      if (!Prepare(stream, cells)) return "a key or value that is not finite, or no memory for codes";
+      if (!Prepare(stream, end_window, cells)) return "a key or value that is not finite, or no memory for codes";
     }
     if (AttendItems(node, /*exactly=*/false)) return {};
   }

@@ -38,8 +38,9 @@ class Attention {
   };
   struct Item {  // what one task attends
     Stream* stream;
-    int64_t index, token, cells;  // index: of the stream in the node
-    int kv_head, first, count;    // query heads of the group
+    int64_t index, token;  // index: of the stream in the node
+    const SeenCells* seen;
+    int kv_head, first, count;  // query heads of the group
   };
 
   struct Layer {
@@ -56,10 +57,15 @@ class Attention {
   // Encodes the stale windows in cells [0, end). False: a row is not finite.
   bool Encode(Stream* stream, int64_t end);
   void Verify(Stream* stream, int64_t end);
-  bool Prepare(Stream* stream, int64_t cells);
+  // Codes of the windows before this one, of a stream whose cells before `cells` are seen.
+  bool Prepare(Stream* stream, int64_t end_window, int64_t cells);
   // Why the node cannot be answered; empty: it is.
   std::string Answer(const AttentionNode& node);
-  void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream, const std::vector<int64_t>& seen);
+  // At a step's first layer. What writes without telling, as loads of a state do, changes all layers, and in the
+  // deepest all keys behind the first that differs: a look at a few of its keys a window finds it, and all layers are
+  // verified.
+  void LookForLoads(const Layer& layer, int64_t first_stream, int64_t num_streams);
+  void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream);
   bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
   void Check(const AttentionNode& node);
   ggml_status Decline(ggml_tensor* node, const std::string& why);
@@ -68,6 +74,7 @@ class Attention {
   std::unique_ptr<CellContext> context_;
   std::string no_context_;  // why there is none
   std::map<const void*, Layer> layers_;
+  std::vector<SeenCells> seen_;  // [streams][tokens] of the node that is answered
   std::vector<Item> items_;
   std::vector<CellLayer::Run> runs_;
   int64_t answered_ = 0;

@@ -23,10 +23,11 @@ constexpr const char* kHelp =
 Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
 
   --model FILE      a GGUF
-  --text FILE       read as the context, and decoded on from it (teacher-forced)
+  --text FILE,...   read as the context, and decoded on from it (teacher-forced); each in its turn
   --plugin FILE     libggml-seine.so (default: beside this program)
   --cells N,N,...   lengths of the context (default: 2048,4096,8192)
-  --steps N         tokens decoded at each length (default: 64)
+  --steps N         tokens decoded of each text at each length (default: 64)
+  --top-k N,N,...   tokens chosen a query head (default: SEINE_TOP_K)
   --threads N       (default: 2)
   --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
@@ -36,8 +37,10 @@ Settings of the plug-in are environment variables: SEINE_TOP_K, SEINE_PROFILE, .
 )";
 
 struct Options {
-  std::string model, text, plugin;
+  std::string model, plugin;
+  std::vector<std::string> texts;
   std::vector<int> cells = {2048, 4096, 8192};
+  std::vector<int> top_k;  // empty: the plug-in's setting
   int steps = 64, threads = 2, repeat = 0;
   float yarn = 1;
   bool json = false;
@@ -46,6 +49,12 @@ struct Options {
 [[noreturn]] void Fail(const std::string& why) {
   std::fprintf(stderr, "seine-llama-bench: %s\n", why.c_str());
   std::exit(1);
+}
+
+template <typename Use>
+void ForEachOf(const std::string& list, Use use) {
+  std::stringstream stream(list);
+  for (std::string one; std::getline(stream, one, ',');) use(one);
 }
 
 Options Parse(int argc, char** argv) {
@@ -61,7 +70,7 @@ Options Parse(int argc, char** argv) {
     if (flag == "--model") {
       o.model = value;
     } else if (flag == "--text") {
-      o.text = value;
+      ForEachOf(value, [&](const std::string& one) { o.texts.push_back(one); });
     } else if (flag == "--plugin") {
       o.plugin = value;
     } else if (flag == "--steps") {
@@ -76,19 +85,22 @@ Options Parse(int argc, char** argv) {
       o.json = value == "json";
     } else if (flag == "--cells") {
       o.cells.clear();
-      std::stringstream list(value);
-      for (std::string one; std::getline(list, one, ',');) o.cells.push_back(std::atoi(one.c_str()));
+      ForEachOf(value, [&](const std::string& one) { o.cells.push_back(std::atoi(one.c_str())); });
+    } else if (flag == "--top-k") {
+      ForEachOf(value, [&](const std::string& one) { o.top_k.push_back(std::atoi(one.c_str())); });
     } else {
       Fail(flag + ": no such flag (--help)");
     }
   }
-  if (o.model.empty() || o.text.empty()) Fail("--model and --text must be given (--help)");
+  if (o.model.empty() || o.texts.empty()) Fail("--model and --text must be given (--help)");
   if (o.plugin.empty()) {
     const std::string program = argv[0];
     const size_t slash = program.rfind('/');
     o.plugin = (slash == std::string::npos ? "." : program.substr(0, slash)) + "/libggml-seine.so";
   }
   if (o.steps < 1 || o.threads < 1 || o.cells.empty()) Fail("--steps, --threads and --cells must be positive");
+  if (std::any_of(o.top_k.begin(), o.top_k.end(), [](int k) { return k < 1; })) Fail("--top-k must be positive");
+  if (o.top_k.empty()) o.top_k = {0};
   return o;
 }
 
@@ -105,7 +117,14 @@ enum Mode { kSeine = 0, kPlain = 1, kExact = 2 };  // settings.h
 
 struct Plugin {
   void (*set_mode)(int) = nullptr;
+  void (*set_top_k)(int) = nullptr;
   const char* (*report)() = nullptr;
+  // A number of the report's.
+  double Number(const std::string& name) const {
+    const std::string json = report();
+    const size_t at = json.find("\"" + name + "\": ");
+    return at == std::string::npos ? 0 : std::atof(json.c_str() + at + name.size() + 4);
+  }
 };
 
 Plugin Load(const std::string& path) {
@@ -113,8 +132,10 @@ Plugin Load(const std::string& path) {
   if (registry == nullptr) Fail(path + ": llama.cpp does not take it (another version of its interface?)");
   Plugin plugin;
   plugin.set_mode = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode"));
+  plugin.set_top_k = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_top_k"));
   plugin.report = reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"));
-  if (plugin.set_mode == nullptr || plugin.report == nullptr) Fail(path + ": not Seine's plug-in");
+  if (plugin.set_mode == nullptr || plugin.set_top_k == nullptr || plugin.report == nullptr)
+    Fail(path + ": not Seine's plug-in");
   return plugin;
 }
 
@@ -175,34 +196,50 @@ std::vector<double> LogProbabilities(llama_context* context, int vocabulary) {
   return out;
 }
 
-struct Row {
-  int cells = 0;
-  double plain_ms = 0, seine_ms = 0, exact_ms = 0, first_ms = 0;  // a token; first_ms: Seine's first
-  double plain_prompt_ms = 0, seine_prompt_ms = 0;
-  double kl = 0, worst_kl = 0, plain_perplexity = 0, seine_perplexity = 0, agreement = 0;
+// What the steps of all texts gave, at one length of the context.
+struct Samples {
+  std::vector<double> plain_ms, exact_ms;  // a token
+  std::vector<double> prompt_ratios;       // of a text's prompt: Seine's milliseconds beside llama.cpp's
+  std::vector<double> first_ms;            // Seine's first token of a text
+  double plain_loss = 0, code_bytes = 0, cache_bytes = 0;
 };
 
-Row Measure(llama_model* model, const Plugin& plugin, const Options& o, std::vector<llama_token>* tokens, int cells) {
-  Row row;
-  row.cells = cells;
+// The same of one top_k.
+struct Chosen {
+  int top_k = 0;
+  std::vector<double> ms, attention_ms;
+  double loss = 0, worst_kl = 0;
+  std::vector<double> kl;  // a text, over its steps
+  int agreed = 0;
+};
+
+struct Row {
+  int cells = 0;
+  Samples all;
+  std::vector<Chosen> chosen;
+};
+
+void Measure(llama_model* model, const Plugin& plugin, const Options& o, std::vector<llama_token>* tokens, Row* row) {
+  const int cells = row->cells;
+  Samples& all = row->all;
   const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  const double codes_before = plugin.Number("code_bytes"), cache_before = plugin.Number("cache_bytes");
   plugin.set_mode(kPlain);
   const Context plain = MakeContext(model, o, cells);
   plugin.set_mode(kSeine);
-  const Context seine = MakeContext(model, o, cells);
+  Context seine = MakeContext(model, o, cells);
   const int read = o.repeat > 0 ? std::min(cells, o.repeat) : cells;
   plugin.set_mode(kPlain);
-  row.plain_prompt_ms = Read(plain.get(), tokens, read);
+  const double plain_prompt_ms = Read(plain.get(), tokens, read);
   plugin.set_mode(kSeine);
-  row.seine_prompt_ms = Read(seine.get(), tokens, read);
+  all.prompt_ratios.push_back(Read(seine.get(), tokens, read) / plain_prompt_ms);
   if (read < cells) {
     plugin.set_mode(kPlain);
     Repeat(plain.get(), read, cells);
     plugin.set_mode(kSeine);
     Repeat(seine.get(), read, cells);
   }
-  std::vector<double> plain_ms, seine_ms, exact_ms;
-  double plain_loss = 0, seine_loss = 0;
+  for (Chosen& chosen : row->chosen) chosen.kl.push_back(0);
   for (int i = 0; i < o.steps; ++i) {
     llama_token* token = tokens->data() + cells + i;
     const auto decode = [&](llama_context* context, Mode mode) {
@@ -211,53 +248,93 @@ Row Measure(llama_model* model, const Plugin& plugin, const Options& o, std::vec
       Decode(context, token, 1);
       return Now() - begin;
     };
-    plain_ms.push_back(decode(plain.get(), kPlain));
-    exact_ms.push_back(decode(seine.get(), kExact));
-    llama_memory_seq_rm(llama_get_memory(seine.get()), 0, cells + i, -1);
-    seine_ms.push_back(decode(seine.get(), kSeine));
-    if (i == 0) row.first_ms = seine_ms.back();
-    const std::vector<double> p = LogProbabilities(plain.get(), vocabulary),
-                              q = LogProbabilities(seine.get(), vocabulary);
-    double kl = 0;
-    for (int t = 0; t < vocabulary; ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
-    row.kl += kl / o.steps;
-    row.worst_kl = std::max(row.worst_kl, kl);
-    plain_loss -= p[token[1]] / o.steps;
-    seine_loss -= q[token[1]] / o.steps;
+    const auto again = [&] { llama_memory_seq_rm(llama_get_memory(seine.get()), 0, cells + i, -1); };
     const auto best = [](const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
-    row.agreement += best(p) == best(q) ? 1.0 / o.steps : 0;
+    all.plain_ms.push_back(decode(plain.get(), kPlain));
+    const std::vector<double> p = LogProbabilities(plain.get(), vocabulary);
+    all.plain_loss -= p[token[1]];
+    all.exact_ms.push_back(decode(seine.get(), kExact));
+    for (size_t c = 0; c < row->chosen.size(); ++c) {
+      Chosen& chosen = row->chosen[c];
+      again();
+      plugin.set_top_k(chosen.top_k);
+      const double before = plugin.Number("ms_answering");
+      chosen.ms.push_back(decode(seine.get(), kSeine));
+      chosen.attention_ms.push_back(plugin.Number("ms_answering") - before);
+      if (i == 0 && c == 0) all.first_ms.push_back(chosen.ms.back());
+      const std::vector<double> q = LogProbabilities(seine.get(), vocabulary);
+      double kl = 0;
+      for (int t = 0; t < vocabulary; ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
+      chosen.kl.back() += kl / o.steps;
+      chosen.worst_kl = std::max(chosen.worst_kl, kl);
+      chosen.loss -= q[token[1]];
+      chosen.agreed += best(p) == best(q) ? 1 : 0;
+    }
   }
-  row.plain_ms = Median(plain_ms);
-  row.seine_ms = Median(seine_ms);
-  row.exact_ms = Median(exact_ms);
-  row.plain_perplexity = std::exp(plain_loss);
-  row.seine_perplexity = std::exp(seine_loss);
-  return row;
+  seine.reset();  // it then says how large its codes were
+  all.code_bytes = plugin.Number("code_bytes") - codes_before;
+  all.cache_bytes = plugin.Number("cache_bytes") - cache_before;
+}
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
 }
 
 void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
-  if (!o.json) {
-    std::printf("%8s %10s %10s %10s %7s %7s %9s %9s %9s %9s %9s\n", "cells", "plain ms", "exact ms", "seine ms",
-                "ratio", "/exact", "prompt", "kl", "ppl", "ppl seine", "agree");
-    for (const Row& r : rows) {
-      std::printf("%8d %10.2f %10.2f %10.2f %7.2f %7.2f %9.3f %9.4f %9.3f %9.3f %9.3f\n", r.cells, r.plain_ms,
-                  r.exact_ms, r.seine_ms, r.plain_ms / r.seine_ms, r.exact_ms / r.seine_ms,
-                  r.seine_prompt_ms / r.plain_prompt_ms, r.kl, r.plain_perplexity, r.seine_perplexity, r.agreement);
+  if (o.json) {
+    std::printf("{\"texts\": %zu, \"steps\": %d, \"yarn\": %g, \"rows\": [", o.texts.size(), o.steps, o.yarn);
+  } else {
+    std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %8s %8s %9s %6s %7s\n", "cells", "top k", "plain ms", "exact ms",
+                "seine ms", "ratio", "/exact", "attention", "prompt", "kl", "ppl", "ppl seine", "agree", "memory");
+  }
+  const char* between = "";
+  for (const Row& row : rows) {
+    const Samples& all = row.all;
+    const auto positions = static_cast<double>(all.plain_ms.size());
+    const double plain = Median(all.plain_ms), exact = Median(all.exact_ms), prompt = Mean(all.prompt_ratios);
+    const double perplexity = std::exp(all.plain_loss / positions);
+    const double memory = all.cache_bytes > 0 ? all.code_bytes / all.cache_bytes : 0;
+    for (const Chosen& c : row.chosen) {
+      const double ms = Median(c.ms), kl = Mean(c.kl), of_seine = std::exp(c.loss / positions);
+      if (!o.json) {
+        std::printf("%8d %6d %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %8.4f %8.3f %9.3f %6.3f %7.3f\n", row.cells,
+                    c.top_k, plain, exact, ms, plain / ms, exact / ms, Median(c.attention_ms), prompt, kl, perplexity,
+                    of_seine, c.agreed / positions, memory);
+        continue;
+      }
+      std::printf(
+          "%s{\"cells\": %d, \"threads\": %d, \"top_k\": %d, \"positions\": %.0f, \"plain_ms\": %.3f, "
+          "\"exact_ms\": %.3f, \"seine_ms\": %.3f, \"attention_ms\": %.3f, \"first_ms\": %.3f, "
+          "\"prompt_ratio\": %.4f, \"kl\": %.5f, \"worst_kl\": %.5f, \"ppl_plain\": %.4f, \"ppl_seine\": %.4f, "
+          "\"agreement\": %.4f, \"extra_bytes\": %.0f, \"cache_bytes\": %.0f, \"kl_of_texts\": [",
+          between, row.cells, o.threads, c.top_k, positions, plain, exact, ms, Median(c.attention_ms),
+          Mean(all.first_ms), prompt, kl, c.worst_kl, perplexity, of_seine, c.agreed / positions, all.code_bytes,
+          all.cache_bytes);
+      for (size_t t = 0; t < c.kl.size(); ++t) std::printf("%s%.5f", t == 0 ? "" : ", ", c.kl[t]);
+      std::printf("]}");
+      between = ", ";
     }
+  }
+  if (o.json) {
+    std::printf("], \"plugin\": %s}\n", report);
+  } else {
     std::printf("%s\n", report);
-    return;
   }
-  std::printf("{\"threads\": %d, \"steps\": %d, \"yarn\": %g, \"rows\": [", o.threads, o.steps, o.yarn);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& r = rows[i];
-    std::printf(
-        "%s{\"cells\": %d, \"threads\": %d, \"plain_ms\": %.3f, \"exact_ms\": %.3f, \"seine_ms\": %.3f, "
-        "\"first_ms\": %.3f, \"plain_prompt_ms\": %.1f, \"seine_prompt_ms\": %.1f, \"kl\": %.5f, "
-        "\"worst_kl\": %.5f, \"ppl_plain\": %.4f, \"ppl_seine\": %.4f, \"agreement\": %.4f}",
-        i == 0 ? "" : ", ", r.cells, o.threads, r.plain_ms, r.exact_ms, r.seine_ms, r.first_ms, r.plain_prompt_ms,
-        r.seine_prompt_ms, r.kl, r.worst_kl, r.plain_perplexity, r.seine_perplexity, r.agreement);
+}
+
+std::vector<llama_token> ReadText(const llama_model* model, const std::string& path, int wanted) {
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (text.empty()) Fail(path + ": no text");
+  std::vector<llama_token> tokens(text.size() + 16);
+  const int count = llama_tokenize(llama_model_get_vocab(model), text.data(), static_cast<int32_t>(text.size()),
+                                   tokens.data(), static_cast<int32_t>(tokens.size()), true, false);
+  if (count < wanted) {
+    Fail(path + ": " + std::to_string(count) + " tokens, where " + std::to_string(wanted) + " are needed");
   }
-  std::printf("], \"plugin\": %s}\n", report);
+  return tokens;
 }
 
 }  // namespace
@@ -273,19 +350,20 @@ int main(int argc, char** argv) {
   llama_backend_init();
   llama_model* model = llama_model_load_from_file(o.model.c_str(), llama_model_default_params());
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
-  std::ifstream file(o.text);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (text.empty()) Fail(o.text + ": no text");
-  const int most = *std::max_element(o.cells.begin(), o.cells.end()) + o.steps + 1;
-  std::vector<llama_token> tokens(text.size() + 16);
-  const int count = llama_tokenize(llama_model_get_vocab(model), text.data(), static_cast<int32_t>(text.size()),
-                                   tokens.data(), static_cast<int32_t>(tokens.size()), true, false);
-  if (count < most)
-    Fail(o.text + ": " + std::to_string(count) + " tokens, where " + std::to_string(most) + " are needed");
+  std::vector<std::vector<llama_token>> texts;
+  const int most = *std::max_element(o.cells.begin(), o.cells.end());
+  for (const std::string& path : o.texts) {
+    texts.push_back(ReadText(model, path, most + o.steps + 1));
+  }
   std::vector<Row> rows;
   for (const int cells : o.cells) {
-    std::fprintf(stderr, "seine-llama-bench: %d cells\n", cells);
-    rows.push_back(Measure(model, plugin, o, &tokens, cells));
+    Row& row = rows.emplace_back();
+    row.cells = cells;
+    for (const int k : o.top_k) row.chosen.emplace_back().top_k = k > 0 ? k : static_cast<int>(plugin.Number("top_k"));
+    for (size_t t = 0; t < texts.size(); ++t) {
+      std::fprintf(stderr, "seine-llama-bench: %d cells, %s\n", cells, o.texts[t].c_str());
+      Measure(model, plugin, o, &texts[t], &row);
+    }
   }
   Print(o, rows, plugin.report());
   llama_model_free(model);

@@ -65,7 +65,7 @@ const char* AttentionNode::Unfit() const {
   return "a head_dim that is none of 64, 80, 96, 128, 192, 256";
 }
 
-int64_t AttentionNode::CellsSeen(int64_t token, int64_t stream) const {
+bool AttentionNode::CellsSeen(int64_t token, int64_t stream, std::vector<CellRun>* runs) const {
   const auto* row = reinterpret_cast<const uint16_t*>(static_cast<const char*>(mask->data) + token * mask->nb[1] +
                                                       (mask->ne[3] > 1 ? stream : 0) * mask->nb[3]);
   constexpr int64_t kBlock = 64;  // compared at once
@@ -79,8 +79,14 @@ int64_t AttentionNode::CellsSeen(int64_t token, int64_t stream) const {
     while (i < num_cells && row[i] == wanted) ++i;
     return i;
   };
-  const int64_t seen = first_other(0, 0);
-  return first_other(seen, kMinusInfinity) == num_cells ? seen : -1;
+  runs->clear();
+  for (int64_t i = 0; i < num_cells;) {
+    const int64_t end = first_other(i, 0), next = first_other(end, kMinusInfinity);
+    if (next == i) return false;
+    if (end > i) runs->push_back({i, end});
+    i = next;
+  }
+  return true;
 }
 
 const float* AttentionNode::Query(int head, int64_t token, int64_t stream) const {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ggml.h"
+#include "index/cells/seen_cells.h"
 #include "index/config.h"
 #include "profile/rope.h"
 
@@ -32,8 +34,8 @@ struct AttentionNode {
 
   // Why this plug-in cannot answer attention over such a cache; nullptr: it can, of kMostTokens tokens at once.
   const char* Unfit() const;
-  // Cells [0, n) that a token sees, where it sees just these; -1: it sees others, or weighs them.
-  int64_t CellsSeen(int64_t token, int64_t stream) const;
+  // Runs of cells that a token sees. False: the mask weighs cells.
+  bool CellsSeen(int64_t token, int64_t stream, std::vector<CellRun>* runs) const;
   const float* Query(int head, int64_t token, int64_t stream) const;  // [head_dim]
   float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]
 };

@@ -61,10 +61,10 @@ void Report::Bytes(int64_t codes, int64_t cache) {
 std::string Report::Json() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string json = absl::StrCat(
-      "{\"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
-      ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
-      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
-      ", \"worst_error\": ", worst_error_,
+      "{\"top_k\": ", top_k(), ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6,
+      ", \"encoded_keys\": ", encoded_keys_, ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_,
+      ", \"cache_bytes\": ", cache_bytes_, ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_,
+      ", \"stale_windows\": ", stale_windows_, ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {

@@ -12,6 +12,7 @@ namespace seine::llama {
 namespace {
 
 std::atomic<Mode> current_mode{Mode::kSeine};
+std::atomic<int> current_top_k{0};  // 0: the settings'
 
 template <typename T, typename Parse>
 void Read(const char* name, T least, T most, Parse parse, T* out) {
@@ -69,5 +70,11 @@ const Settings& settings() {
 
 Mode mode() { return current_mode.load(std::memory_order_relaxed); }
 void SetMode(Mode mode) { current_mode.store(mode, std::memory_order_relaxed); }
+
+int top_k() {
+  const int set = current_top_k.load(std::memory_order_relaxed);
+  return set > 0 ? set : settings().top_k;
+}
+void SetTopK(int top_k) { current_top_k.store(top_k, std::memory_order_relaxed); }
 
 }  // namespace seine::llama

@@ -31,6 +31,9 @@ const Settings& settings();
 enum class Mode : int { kSeine = 0, kPlain = 1, kExact = 2 };  // kExact: our exact attention in place of llama.cpp's
 Mode mode();
 void SetMode(Mode mode);
+// settings().top_k until another is set, from the next graph on.
+int top_k();
+void SetTopK(int top_k);
 
 }  // namespace seine::llama
 

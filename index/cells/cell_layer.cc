@@ -52,10 +52,6 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
   return std::unique_ptr<CellContext>(new CellContext(config, std::move(index)));
 }
 
-int64_t CellContext::Windows(int64_t num_cells) const {
-  return std::max<int64_t>(0, num_cells - config_.sink - config_.local) / kWindowTokens;
-}
-
 absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* context, int layer) {
   std::unique_ptr<CellLayer> made(new CellLayer(context));
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context->transforms_.Of(layer, context->config_.capacity);
@@ -178,15 +174,45 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
   return changed;
 }
 
-bool CellLayer::Attend(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows, float* out) {
+bool CellLayer::Suspect(int head, int64_t end, const CellRows& rows) {
+  Head& of = heads_[head];
+  const int64_t sink = context_->config_.sink;
+  const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - sink) / kWindowTokens);
+  const int64_t other = of.next_look++ % kWindowTokens;
+  for (int64_t w = 0; w < windows; ++w) {
+    if (of.fresh[w] == 0) continue;
+    for (const int64_t i : {int64_t{kWindowTokens} - 1, other}) {
+      const int64_t of_zone = w * kWindowTokens + i;
+      if (of.hashes[of_zone] != HashAt(head, sink + of_zone, rows)) return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+// A head's windows as the search and attention read them: in one run, or one by one, numbered as the zone has them. A
+// place is 64 i + j for cell j of window i of the zone, and behind those for the dense cells.
+struct Places {
+  std::vector<ConstCodePlanes> planes;
+  std::vector<const uint8_t*> keys, values, means;
+  std::vector<uint64_t> outliers;
+  std::vector<int64_t> cells;  // of places 64 i
+  int64_t Cell(int64_t place) const { return cells[place / kWindowTokens] + place % kWindowTokens; }
+};
+
+}  // namespace
+
+bool CellLayer::Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
+                       int top_k, float* out) {
+  if (seen.windows.empty()) {
+    AttendExactly(head, queries, count, seen, rows, out);
+    return true;
+  }
   const CellConfig& config = context_->config_;
   const Geometry& g = config.geometry;
   Head& of = heads_[head];
-  const int64_t windows = context_->Windows(num_cells);
-  if (windows == 0) {
-    AttendExactly(head, queries, count, num_cells, rows, out);
-    return true;
-  }
+  const auto windows = static_cast<int64_t>(seen.windows.size());
   const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
   const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
   const uint8_t* means = of.means.data();
@@ -200,35 +226,72 @@ bool CellLayer::Attend(int head, const float* queries, int count, int64_t num_ce
   task.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
   task.queries = queries;
   task.group = count;
-  static thread_local SearchOutput found;
-  (void)context_->backend_->Search(&task, 1, context_->index_.search, &found);  // on the CPU: it is done
   host::AttentionTask attention;
   attention.queries = queries;
   attention.group = count;
   attention.scale = context_->index_.search.softmax_scale;
-  attention.keys = task.keys;
   attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
-  const int64_t zone_end = config.sink + task.num_keys;
-  attention.dense = {{0, config.sink}, {zone_end, num_cells}};
+  attention.dense = seen.dense;
+  attention.windows = {&means, kOneChunk};
+  const uint64_t* outliers = of.outliers.data();
+  static thread_local Places places;
+  const bool one_run = seen.one_run();
+  if (!one_run) {
+    const CodeLayout& layout = task.codec->layout();
+    places = {};
+    const auto add_cells = [&](int64_t cell) {
+      places.cells.push_back(cell);
+      places.keys.push_back(first_key + cell * rows.key_cell);
+      places.values.push_back(first_value + cell * rows.value_cell);
+    };
+    for (const int64_t w : seen.windows) {
+      add_cells(config.sink + w * kWindowTokens);
+      places.planes.push_back(
+          AsConst(PlanesFrom(layout, of.planes[w / kWindowsOfSegment], w % kWindowsOfSegment * kWindowTokens)));
+      places.means.push_back(means + w * host::WindowMeansBytes(g.head_dim));
+      places.outliers.push_back(outliers[w]);
+    }
+    attention.dense.clear();
+    for (const CellRun& run : seen.dense) {
+      for (int64_t cell = run.begin; cell < run.end; cell += kWindowTokens) {
+        const auto place = static_cast<int64_t>(places.cells.size()) * kWindowTokens;
+        attention.dense.push_back({place, place + std::min<int64_t>(kWindowTokens, run.end - cell)});
+        add_cells(cell);
+      }
+    }
+    task.segments = places.planes.data();
+    task.segment_keys = kWindowTokens;
+    task.zone_begin = 0;
+    task.keys.chunks = places.keys.data();
+    task.keys.chunk_tokens = attention.values.chunk_tokens = kWindowTokens;
+    attention.values.chunks = places.values.data();
+    attention.windows = {places.means.data(), 1};
+    outliers = places.outliers.data();
+  }
+  SearchParams search = context_->index_.search;
+  search.top_k = top_k;
+  static thread_local SearchOutput found;
+  (void)context_->backend_->Search(&task, 1, search, &found);  // on the CPU: it is done
+  attention.keys = task.keys;
   attention.sets = &found.positions;
   attention.logits = &found.scores;
-  attention.zone_begin = config.sink;
-  AddOutliers(of.outliers.data(), windows, attention, &found);
+  attention.zone_begin = task.zone_begin;
+  AddOutliers(outliers, windows, attention, &found);
   for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t cell : set) {
+    for (const int32_t place : set) {
+      const int64_t cell = one_run ? place : places.Cell(place);
       if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
     }
   }
   if (of.next_check >= windows) of.next_check = 0;
-  if (!Unchanged(head, of.next_check++, rows)) return false;
+  if (!Unchanged(head, seen.windows[of.next_check++], rows)) return false;
   if (config.tail) attention.num_windows = windows;
-  attention.windows = {&means, kOneChunk};
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
   return true;
 }
 
-void CellLayer::AttendExactly(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows,
+void CellLayer::AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                               float* out) const {
   const Geometry& g = context_->config_.geometry;
   const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
@@ -240,7 +303,7 @@ void CellLayer::AttendExactly(int head, const float* queries, int count, int64_t
   attention.scale = context_->index_.search.softmax_scale;
   attention.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
   attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
-  attention.dense = {{0, num_cells}};
+  attention.dense = seen.all;
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
 }

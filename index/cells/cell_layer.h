@@ -2,9 +2,8 @@
 // values in cells; this holds their codes, the means of their windows and a hash a key, reads the rows where they lie,
 // and answers attention of one KV head into the engine's memory.
 //
-// Cells [0, n) are what a query sees: sink | zone | local. The zone is windows of 64 cells from the sink on, as many as
-// leave `local` cells behind it. A window whose cells were written is stale until it is encoded again; others stay, so
-// that cells may be used anew in any order.
+// A query says which cells it sees, and these are divided into the zone and dense cells (seen_cells.h). A window whose
+// cells were written is stale until it is encoded again; others stay, so that cells may be used anew in any order.
 //
 // Who writes without telling is found out: the keys that an answer chose, and some more, are compared with their
 // hashes.
@@ -13,10 +12,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "index/cells/seen_cells.h"
 #include "index/config.h"
 #include "index/retrieval/transforms.h"
 #include "index/storage/memory.h"
@@ -50,7 +51,9 @@ class CellContext {
   static absl::StatusOr<std::unique_ptr<CellContext>> Create(const CellConfig& config);
 
   const CellConfig& config() const { return config_; }
-  int64_t Windows(int64_t num_cells) const;  // in the zone of so many cells
+  SeenCells Divide(std::vector<CellRun> runs) const {
+    return seine::Divide(std::move(runs), config_.sink, config_.local);
+  }
 
  private:
   friend class CellLayer;
@@ -88,11 +91,17 @@ class CellLayer {
   // stale; returns how many.
   int64_t Verify(int head, int64_t end, const CellRows& rows);
 
-  // Softmax attention of `count` queries [count, head_dim] of one KV head over cells [0, num_cells), into `out`, of the
-  // same shape. No window of the zone is stale. False: a row is not the one that was encoded, and `out` is of no use.
-  bool Attend(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows, float* out);
-  // The same without codes: every cell.
-  void AttendExactly(int head, const float* queries, int count, int64_t num_cells, const CellRows& rows,
+  // A quick look for the same in all of a head's encoded windows in cells [0, end): whether the last key of one, or
+  // another that is a different one each time, differs from its hash.
+  bool Suspect(int head, int64_t end, const CellRows& rows);
+
+  // Softmax attention of `count` queries [count, head_dim] of one KV head over the cells that they see, into `out`, of
+  // the same shape. None of the zone's windows is stale. False: a row is not the one that was encoded, and `out` is of
+  // no use. `top_k`: in place of the configured one.
+  bool Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows, int top_k,
+              float* out);
+  // The same without codes: every cell that is seen.
+  void AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                      float* out) const;
 
   int64_t bytes() const;  // codes, means, hashes, outliers and flags
@@ -107,6 +116,7 @@ class CellLayer {
     std::vector<uint8_t> fresh;         // [windows]
     std::vector<uint64_t> outliers;     // [windows], outliers.h
     int64_t next_check = 0;             // window whose keys are compared next
+    int64_t next_look = 0;              // key of each window that Suspect compares next
   };
 
   explicit CellLayer(CellContext* context) : context_(context) {}

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -75,9 +76,10 @@ bool EncodeAll(CellLayer* layer, const Cache& cache, int64_t end, int64_t most =
 }
 
 std::vector<float> Attend(CellLayer* layer, const Cache& cache, int head, int64_t cells,
-                          const std::vector<float>& queries, bool* unchanged = nullptr) {
+                          const std::vector<float>& queries, bool* unchanged = nullptr, int top_k = 40) {
   std::vector<float> out(queries.size());
-  const bool done = layer->Attend(head, queries.data(), kGroup, cells, cache.Rows(), out.data());
+  const bool done =
+      layer->Attend(head, queries.data(), kGroup, Divide({{0, cells}}, 16, 32), cache.Rows(), top_k, out.data());
   if (unchanged != nullptr) {
     *unchanged = done;
   } else {
@@ -126,12 +128,13 @@ TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
 TEST(CellLayer, AllChosenIsExactAttention) {
   const Cache cache(700);
   CellConfig config = Config();
-  config.search.top_k = config.search.refine = 1000;
+  config.search.refine = 1000;
   auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 0);
   ASSERT_TRUE(EncodeAll(layer.get(), cache, 700));
   for (const int64_t cells : {1, 47, 48, 111, 112, 300, 700}) {
-    const std::vector<float> queries = RandomQueries(3), got = Attend(layer.get(), cache, 1, cells, queries);
+    const std::vector<float> queries = RandomQueries(3),
+                             got = Attend(layer.get(), cache, 1, cells, queries, nullptr, 1000);
     for (int q = 0; q < kGroup; ++q) {
       std::vector<double> want(kDim);
       double sum = 0;
@@ -148,6 +151,102 @@ TEST(CellLayer, AllChosenIsExactAttention) {
   }
 }
 
+// Cells of other sequences between: the same as a cache that holds the seen cells alone, where windows stay whole.
+TEST(CellLayer, WithHolesAsWithout) {
+  const Cache cache(3000);
+  Cache dense(0);
+  const std::vector<CellRun> runs = {
+      {0, 16 + 10 * 64}, {16 + 13 * 64, 16 + 30 * 64}, {16 + 31 * 64, 16 + 45 * 64 + 20}};
+  for (const CellRun& run : runs) {
+    const int64_t row = kHeads * kDim;
+    dense.keys.insert(dense.keys.end(), &cache.keys[run.begin * row], &cache.keys[run.end * row]);
+    dense.values.insert(dense.values.end(), &cache.values[run.begin * row], &cache.values[run.end * row]);
+  }
+  const auto cells = static_cast<int64_t>(dense.keys.size()) / (kHeads * kDim);
+  auto context = *CellContext::Create(Config());
+  auto layer = *CellLayer::Create(context.get(), 0), without = *CellLayer::Create(context.get(), 0);
+  ASSERT_TRUE(EncodeAll(layer.get(), cache, 3000));
+  ASSERT_TRUE(EncodeAll(without.get(), dense, cells));
+  for (int seed = 0; seed < 8; ++seed) {
+    const std::vector<float> queries = RandomQueries(seed), want = Attend(without.get(), dense, 1, cells, queries);
+    std::vector<float> got(queries.size());
+    ASSERT_TRUE(layer->Attend(1, queries.data(), kGroup, context->Divide(runs), cache.Rows(), 40, got.data()));
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+  }
+}
+
+TEST(CellLayer, HolesAreNotSeen) {
+  const int64_t cells = 3000;
+  Cache cache(cells);
+  auto context = *CellContext::Create(Config());
+  auto layer = *CellLayer::Create(context.get(), 0);
+  ASSERT_TRUE(EncodeAll(layer.get(), cache, cells));
+  const SeenCells seen = context->Divide({{5, 900}, {1000, 1001}, {1040, 2200}, {2600, 2990}});
+  ASSERT_FALSE(seen.one_run());
+  const std::vector<float> queries = RandomQueries(2);
+  const auto attend = [&](int head, int top_k) {
+    std::vector<float> out(queries.size());
+    EXPECT_TRUE(layer->Attend(head, queries.data(), kGroup, seen, cache.Rows(), top_k, out.data()));
+    return out;
+  };
+  for (int h = 0; h < kHeads; ++h) {
+    std::vector<float> want(queries.size());
+    layer->AttendExactly(h, queries.data(), kGroup, seen, cache.Rows(), want.data());
+    const std::vector<float> all = attend(h, 3000), few = attend(h, 40);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(all[i], want[i], 2e-5);
+    }
+    EXPECT_NE(few, all);  // it chose
+    // What is not seen does not count.
+    Cache other = cache;
+    for (const int64_t cell : {0L, 950L, 1001L, 1039L, 2200L, 2599L, 2990L}) other.Write(cell);
+    std::vector<float> got(queries.size());
+    EXPECT_TRUE(layer->Attend(h, queries.data(), kGroup, seen, other.Rows(), 40, got.data()));
+    EXPECT_EQ(got, few);
+  }
+}
+
+TEST(SeenCells, DividesEachCellOnce) {
+  std::mt19937 rng(9);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<CellRun> runs;
+    for (int64_t at = rng() % 100; at < 2000;) {
+      const auto length = static_cast<int64_t>(1 + rng() % (round % 2 == 0 ? 900 : 100));
+      runs.push_back({at, at + length});
+      at += length + 1 + static_cast<int64_t>(rng() % 150);
+    }
+    const auto sink = static_cast<int64_t>(rng() % 3 * 20), local = static_cast<int64_t>(rng() % 3 * 70);
+    const SeenCells seen = Divide(runs, sink, local);
+    std::vector<int> want(4000), got(4000);
+    for (const CellRun& run : runs) {
+      for (int64_t i = run.begin; i < run.end; ++i) ++want[i];
+    }
+    for (const CellRun& run : seen.dense) {
+      for (int64_t i = run.begin; i < run.end; ++i) ++got[i];
+    }
+    for (const int64_t w : seen.windows) {
+      for (int64_t i = 0; i < kWindowTokens; ++i) ++got[sink + w * kWindowTokens + i];
+    }
+    EXPECT_EQ(got, want);
+    EXPECT_TRUE(std::is_sorted(seen.windows.begin(), seen.windows.end()));
+    int64_t before = 0, behind = 0;  // seen cells around the zone
+    for (const CellRun& run : seen.dense) {
+      const int64_t first = seen.windows.empty() ? 4000 : sink + seen.windows.front() * kWindowTokens;
+      const int64_t end = seen.windows.empty() ? 0 : sink + seen.windows.back() * kWindowTokens;
+      before += std::max<int64_t>(0, std::min(run.end, first) - run.begin);
+      behind += std::max<int64_t>(0, run.end - std::max(run.begin, end));
+    }
+    if (!seen.windows.empty()) {
+      EXPECT_GE(before, sink);
+      EXPECT_GE(behind, local);
+    }
+  }
+  EXPECT_TRUE(Divide({}, 16, 32).windows.empty());
+  const SeenCells prefix = Divide({{0, 3000}}, 16, 32);
+  EXPECT_TRUE(prefix.one_run());
+  EXPECT_EQ(prefix.end_window(), (3000 - 16 - 32) / kWindowTokens);
+}
+
 // Cells written in any order, and told: the same as a layer that has seen the last state alone.
 TEST(CellLayer, CellsThatAreUsedAnewAreEncodedAnew) {
   Cache cache(2500);
@@ -160,7 +259,7 @@ TEST(CellLayer, CellsThatAreUsedAnewAreEncodedAnew) {
     const auto begin = static_cast<int64_t>(rng() % cells), end = std::min<int64_t>(cells, begin + 1 + rng() % 130);
     for (int64_t i = begin; i < end; ++i) cache.Write(i);
     layer->Wrote(begin, end);
-    const int64_t zone = 16 + context->Windows(cells) * kWindowTokens;
+    const int64_t zone = 16 + Divide({{0, cells}}, 16, 32).end_window() * kWindowTokens;
     ASSERT_TRUE(EncodeAll(layer.get(), cache, zone, 1 + step % 7));
     auto fresh = *CellLayer::Create(context.get(), 0);
     ASSERT_TRUE(EncodeAll(fresh.get(), cache, zone));

@@ -1,0 +1,34 @@
+// Which cells of an engine's cache a query sees, and how they are attended: windows of the zone by their codes, all
+// else row by row.
+//   the first `sink` seen cells | zone: windows of which every cell is seen | the last `local` seen cells, at least
+// and cells of other windows are dense wherever they lie. Where all cells before some end are seen, the zone is one run
+// of windows. Where other sequences' cells lie between, it has holes.
+#ifndef SEINE_INDEX_CELLS_SEEN_CELLS_H_
+#define SEINE_INDEX_CELLS_SEEN_CELLS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/host.h"
+
+namespace seine {
+
+using CellRun = host::PlaceRun;  // cells [begin, end)
+
+struct SeenCells {
+  std::vector<int64_t> windows;  // of the zone, ascending; window w is cells [sink + 64 w, sink + 64 (w + 1))
+  std::vector<CellRun> dense;    // ascending; none of the zone's
+  std::vector<CellRun> all;      // what is seen
+
+  // Windows are 0, 1, 2, ...
+  bool one_run() const { return windows.empty() || windows.back() + 1 == static_cast<int64_t>(windows.size()); }
+  // Codes are needed of windows before this one.
+  int64_t end_window() const { return windows.empty() ? 0 : windows.back() + 1; }
+};
+
+// `runs`: ascending and apart, none empty. `sink`, `local`: in cells.
+SeenCells Divide(std::vector<CellRun> runs, int64_t sink, int64_t local);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_CELLS_SEEN_CELLS_H_
