@@ -7,15 +7,20 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
 #include "llama.h"
 
 namespace {
+
+using seine::llama::ModelShape;
+using seine::llama::WriteRandomModel;
 
 constexpr const char* kHelp =
     R"(Decodes one token after another with llama.cpp alone, with Seine's plug-in, and with the plug-in's exact attention
@@ -31,6 +36,8 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --threads N       (default: 2)
   --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
+  --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights (Q8_0, 1.3 GB) to
+                    --model, and read random tokens (times alone; the rsq code, since there is no profile)
   -o json           rows as one JSON object
 
 Settings of the plug-in are environment variables: SEINE_TOP_K, SEINE_PROFILE, ... (docs/engines.md).
@@ -43,7 +50,7 @@ struct Options {
   std::vector<int> top_k;  // empty: the plug-in's setting
   int steps = 64, threads = 2, repeat = 0;
   float yarn = 1;
-  bool json = false;
+  bool json = false, random = false;
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -64,6 +71,10 @@ Options Parse(int argc, char** argv) {
     if (flag == "-h" || flag == "--help") {
       std::fputs(kHelp, stdout);
       std::exit(0);
+    }
+    if (flag == "--random") {
+      o.random = true;
+      continue;
     }
     if (i + 1 == argc) Fail(flag + ": has no value, or is no flag (--help)");
     const std::string value = argv[++i];
@@ -92,6 +103,7 @@ Options Parse(int argc, char** argv) {
       Fail(flag + ": no such flag (--help)");
     }
   }
+  if (o.random) o.texts = {"random tokens"};
   if (o.model.empty() || o.texts.empty()) Fail("--model and --text must be given (--help)");
   if (o.plugin.empty()) {
     const std::string program = argv[0];
@@ -143,7 +155,9 @@ using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
 Context MakeContext(llama_model* model, const Options& o, int cells) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = static_cast<uint32_t>((std::max(cells, 2 * o.repeat) + o.steps + 8 + 255) / 256 * 256);
+  int held = std::max(o.repeat, 1);
+  while (o.repeat > 0 && held < cells) held *= 2;  // --repeat doubles what is held, and cuts off what is too much
+  params.n_ctx = static_cast<uint32_t>((std::max(cells, held) + o.steps + 8 + 255) / 256 * 256);
   params.n_batch = params.n_ubatch = 512;
   params.n_seq_max = 2;  // --repeat copies one sequence's cells behind it
   params.kv_unified = true;
@@ -241,7 +255,7 @@ void Measure(llama_model* model, const Plugin& plugin, const Options& o, std::ve
   }
   for (Chosen& chosen : row->chosen) chosen.kl.push_back(0);
   for (int i = 0; i < o.steps; ++i) {
-    llama_token* token = tokens->data() + cells + i;
+    llama_token* token = tokens->data() + read + i;
     const auto decode = [&](llama_context* context, Mode mode) {
       plugin.set_mode(mode);
       const double begin = Now();
@@ -286,8 +300,8 @@ void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
   if (o.json) {
     std::printf("{\"texts\": %zu, \"steps\": %d, \"yarn\": %g, \"rows\": [", o.texts.size(), o.steps, o.yarn);
   } else {
-    std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %8s %8s %9s %6s %7s\n", "cells", "top k", "plain ms", "exact ms",
-                "seine ms", "ratio", "/exact", "attention", "prompt", "kl", "ppl", "ppl seine", "agree", "memory");
+    std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %9s %6s\n", "cells", "top k", "plain ms", "exact ms",
+                "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "ppl", "ppl seine", "agree");
   }
   const char* between = "";
   for (const Row& row : rows) {
@@ -298,22 +312,31 @@ void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
     const double memory = all.cache_bytes > 0 ? all.code_bytes / all.cache_bytes : 0;
     for (const Chosen& c : row.chosen) {
       const double ms = Median(c.ms), kl = Mean(c.kl), of_seine = std::exp(c.loss / positions);
+      const bool times_alone = o.repeat > 0 || o.random;
       if (!o.json) {
-        std::printf("%8d %6d %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %8.4f %8.3f %9.3f %6.3f %7.3f\n", row.cells,
-                    c.top_k, plain, exact, ms, plain / ms, exact / ms, Median(c.attention_ms), prompt, kl, perplexity,
-                    of_seine, c.agreed / positions, memory);
+        std::printf("%8d %6d %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %7.3f", row.cells, c.top_k, plain, exact, ms,
+                    plain / ms, exact / ms, Median(c.attention_ms), prompt, memory);
+        if (!times_alone) {
+          std::printf(" %8.4f %8.3f %9.3f %6.3f", kl, perplexity, of_seine, c.agreed / positions);
+        }
+        std::printf("\n");
         continue;
       }
       std::printf(
           "%s{\"cells\": %d, \"threads\": %d, \"top_k\": %d, \"positions\": %.0f, \"plain_ms\": %.3f, "
           "\"exact_ms\": %.3f, \"seine_ms\": %.3f, \"attention_ms\": %.3f, \"first_ms\": %.3f, "
-          "\"prompt_ratio\": %.4f, \"kl\": %.5f, \"worst_kl\": %.5f, \"ppl_plain\": %.4f, \"ppl_seine\": %.4f, "
-          "\"agreement\": %.4f, \"extra_bytes\": %.0f, \"cache_bytes\": %.0f, \"kl_of_texts\": [",
+          "\"prompt_ratio\": %.4f, \"extra_bytes\": %.0f, \"cache_bytes\": %.0f",
           between, row.cells, o.threads, c.top_k, positions, plain, exact, ms, Median(c.attention_ms),
-          Mean(all.first_ms), prompt, kl, c.worst_kl, perplexity, of_seine, c.agreed / positions, all.code_bytes,
-          all.cache_bytes);
-      for (size_t t = 0; t < c.kl.size(); ++t) std::printf("%s%.5f", t == 0 ? "" : ", ", c.kl[t]);
-      std::printf("]}");
+          Mean(all.first_ms), prompt, all.code_bytes, all.cache_bytes);
+      if (!times_alone) {
+        std::printf(
+            ", \"kl\": %.5f, \"worst_kl\": %.5f, \"ppl_plain\": %.4f, \"ppl_seine\": %.4f, \"agreement\": %.4f, "
+            "\"kl_of_texts\": [",
+            kl, c.worst_kl, perplexity, of_seine, c.agreed / positions);
+        for (size_t t = 0; t < c.kl.size(); ++t) std::printf("%s%.5f", t == 0 ? "" : ", ", c.kl[t]);
+        std::printf("]");
+      }
+      std::printf("}");
       between = ", ";
     }
   }
@@ -322,6 +345,30 @@ void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
   } else {
     std::printf("%s\n", report);
   }
+}
+
+// Llama-3.2-1B's shape: of its config.json.
+void WriteLargeModel(const std::string& path) {
+  std::fprintf(stderr, "seine-llama-bench: writing %s\n", path.c_str());
+  const ModelShape shape = {.layers = 16,
+                            .embedding = 2048,
+                            .feed_forward = 8192,
+                            .q_heads = 32,
+                            .kv_heads = 8,
+                            .head_dim = 64,
+                            .vocabulary = 128256,
+                            .context = 131072,
+                            .rope_base = 500000,
+                            .quantised = true};
+  if (!WriteRandomModel(shape, 1, path)) Fail(path + ": cannot be written");
+}
+
+std::vector<llama_token> RandomText(const llama_model* model, int wanted) {
+  std::mt19937 rng(5);
+  std::vector<llama_token> tokens(wanted);
+  for (llama_token& token : tokens)
+    token = static_cast<llama_token>(rng() % llama_vocab_n_tokens(llama_model_get_vocab(model)));
+  return tokens;
 }
 
 std::vector<llama_token> ReadText(const llama_model* model, const std::string& path, int wanted) {
@@ -346,14 +393,17 @@ int main(int argc, char** argv) {
         if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
       },
       nullptr);
+  if (o.random) unsetenv("SEINE_PROFILE");  // of another model
   const Plugin plugin = Load(o.plugin);
   llama_backend_init();
+  if (o.random) WriteLargeModel(o.model);
   llama_model* model = llama_model_load_from_file(o.model.c_str(), llama_model_default_params());
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
   std::vector<std::vector<llama_token>> texts;
   const int most = *std::max_element(o.cells.begin(), o.cells.end());
+  const int read = o.repeat > 0 ? std::min(most, o.repeat) : most;
   for (const std::string& path : o.texts) {
-    texts.push_back(ReadText(model, path, most + o.steps + 1));
+    texts.push_back(o.random ? RandomText(model, read + o.steps + 1) : ReadText(model, path, read + o.steps + 1));
   }
   std::vector<Row> rows;
   for (const int cells : o.cells) {

