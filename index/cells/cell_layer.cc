@@ -277,13 +277,9 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   attention.logits = &found.scores;
   attention.zone_begin = task.zone_begin;
   AddOutliers(outliers, windows, attention, &found);
-  const auto cell_of = [&](int32_t place) { return one_run ? place : places.Cell(place); };
-  for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t place : set) __builtin_prefetch(&of.hashes[cell_of(place) - config.sink]);
-  }
   for (const std::vector<int32_t>& set : found.positions) {
     for (const int32_t place : set) {
-      const int64_t cell = cell_of(place);
+      const int64_t cell = one_run ? place : places.Cell(place);
       if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
     }
   }
