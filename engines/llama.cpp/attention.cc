@@ -177,7 +177,8 @@ void Attention::LookForLoads(const Layer& layer, int64_t first_stream, int64_t n
   for (auto& [keys, other] : layers_) {
     if (!other.unfit.empty()) continue;
     if (other.facts.layer < layer.facts.layer) return;
-    if (deepest == nullptr || other.facts.layer > deepest->facts.layer) deepest = &other;
+    const auto size = [](const Layer& l) { return std::pair(l.facts.capacity, l.facts.layer); };
+    if (deepest == nullptr || size(other) > size(*deepest)) deepest = &other;  // a sliding window's cache is smaller
   }
   for (int64_t s = first_stream; s < first_stream + num_streams; ++s) {
     Stream& stream = deepest->streams[s];

@@ -4,117 +4,20 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "engines/llama.cpp/bench_options.h"
 #include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
 #include "llama.h"
 
 namespace {
 
-using seine::llama::ModelShape;
-using seine::llama::WriteRandomModel;
-
-constexpr const char* kHelp =
-    R"(Decodes one token after another with llama.cpp alone, with Seine's plug-in, and with the plug-in's exact attention
-
-Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
-
-  --model FILE      a GGUF
-  --text FILE,...   read as the context, and decoded on from it (teacher-forced); each in its turn
-  --plugin FILE     libggml-seine.so (default: beside this program)
-  --cells N,N,...   lengths of the context (default: 2048,4096,8192)
-  --steps N         tokens decoded of each text at each length (default: 64)
-  --top-k N,N,...   tokens chosen a query head (default: SEINE_TOP_K)
-  --threads N       (default: 2)
-  --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
-  --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
-  --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights (Q8_0, 1.3 GB) to
-                    --model, and read random tokens (times alone; the rsq code, since there is no profile)
-  -o json           rows as one JSON object
-
-Settings of the plug-in are environment variables: SEINE_TOP_K, SEINE_PROFILE, ... (docs/engines.md).
-)";
-
-struct Options {
-  std::string model, plugin;
-  std::vector<std::string> texts;
-  std::vector<int> cells = {2048, 4096, 8192};
-  std::vector<int> top_k;  // empty: the plug-in's setting
-  int steps = 64, threads = 2, repeat = 0;
-  float yarn = 1;
-  bool json = false, random = false;
-};
-
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "seine-llama-bench: %s\n", why.c_str());
-  std::exit(1);
-}
-
-template <typename Use>
-void ForEachOf(const std::string& list, Use use) {
-  std::stringstream stream(list);
-  for (std::string one; std::getline(stream, one, ',');) use(one);
-}
-
-Options Parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "-h" || flag == "--help") {
-      std::fputs(kHelp, stdout);
-      std::exit(0);
-    }
-    if (flag == "--random") {
-      o.random = true;
-      continue;
-    }
-    if (i + 1 == argc) Fail(flag + ": has no value, or is no flag (--help)");
-    const std::string value = argv[++i];
-    if (flag == "--model") {
-      o.model = value;
-    } else if (flag == "--text") {
-      ForEachOf(value, [&](const std::string& one) { o.texts.push_back(one); });
-    } else if (flag == "--plugin") {
-      o.plugin = value;
-    } else if (flag == "--steps") {
-      o.steps = std::atoi(value.c_str());
-    } else if (flag == "--threads") {
-      o.threads = std::atoi(value.c_str());
-    } else if (flag == "--yarn") {
-      o.yarn = static_cast<float>(std::atof(value.c_str()));
-    } else if (flag == "--repeat") {
-      o.repeat = std::atoi(value.c_str());
-    } else if (flag == "-o") {
-      o.json = value == "json";
-    } else if (flag == "--cells") {
-      o.cells.clear();
-      ForEachOf(value, [&](const std::string& one) { o.cells.push_back(std::atoi(one.c_str())); });
-    } else if (flag == "--top-k") {
-      ForEachOf(value, [&](const std::string& one) { o.top_k.push_back(std::atoi(one.c_str())); });
-    } else {
-      Fail(flag + ": no such flag (--help)");
-    }
-  }
-  if (o.random) o.texts = {"random tokens"};
-  if (o.model.empty() || o.texts.empty()) Fail("--model and --text must be given (--help)");
-  if (o.plugin.empty()) {
-    const std::string program = argv[0];
-    const size_t slash = program.rfind('/');
-    o.plugin = (slash == std::string::npos ? "." : program.substr(0, slash)) + "/libggml-seine.so";
-  }
-  if (o.steps < 1 || o.threads < 1 || o.cells.empty()) Fail("--steps, --threads and --cells must be positive");
-  if (std::any_of(o.top_k.begin(), o.top_k.end(), [](int k) { return k < 1; })) Fail("--top-k must be positive");
-  if (o.top_k.empty()) o.top_k = {0};
-  return o;
-}
+using namespace seine::llama;
 
 double Now() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -349,6 +252,7 @@ void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
 
 // Llama-3.2-1B's shape: of its config.json.
 void WriteLargeModel(const std::string& path) {
+  if (std::ifstream(path).good()) return;  // written before, or somebody's
   std::fprintf(stderr, "seine-llama-bench: writing %s\n", path.c_str());
   const ModelShape shape = {.layers = 16,
                             .embedding = 2048,
@@ -387,7 +291,7 @@ std::vector<llama_token> ReadText(const llama_model* model, const std::string& p
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options o = Parse(argc, argv);
+  const Options o = ParseOptions(argc, argv);
   llama_log_set(
       [](ggml_log_level level, const char* text, void*) {
         if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* contex
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context->transforms_.Of(layer, context->config_.capacity);
   if (!codecs.ok()) return codecs.status();
   made->codecs_ = *std::move(codecs);
-  made->heads_.resize(context->config_.geometry.num_kv_heads);
+  made->heads_ = std::vector<Head>(context->config_.geometry.num_kv_heads);
   return made;
 }
 
@@ -191,14 +191,16 @@ bool CellLayer::Suspect(int head, int64_t end, const CellRows& rows) {
 
 namespace {
 
-// A head's windows as the search and attention read them: in one run, or one by one, numbered as the zone has them. A
-// place is 64 i + j for cell j of window i of the zone, and behind those for the dense cells.
+// The cells that a query sees of a head, where there are holes: the zone's windows one by one and the dense cells
+// behind them, in chunks of 64. Cell j of chunk i is at place 64 i + j.
 struct Places {
-  std::vector<ConstCodePlanes> planes;
-  std::vector<const uint8_t*> keys, values, means;
-  std::vector<uint64_t> outliers;
-  std::vector<int64_t> cells;  // of places 64 i
+  std::vector<ConstCodePlanes> planes;       // of the zone's windows, as are
+  std::vector<const uint8_t*> means;         // these
+  std::vector<uint64_t> outliers;            // and these
+  std::vector<const uint8_t*> keys, values;  // of all chunks
+  std::vector<int64_t> cells;                // the first of each
   int64_t Cell(int64_t place) const { return cells[place / kWindowTokens] + place % kWindowTokens; }
+  void Clear() { planes.clear(), means.clear(), outliers.clear(), keys.clear(), values.clear(), cells.clear(); }
 };
 
 }  // namespace
@@ -238,7 +240,7 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   const bool one_run = seen.one_run();
   if (!one_run) {
     const CodeLayout& layout = task.codec->layout();
-    places = {};
+    places.Clear();
     const auto add_cells = [&](int64_t cell) {
       places.cells.push_back(cell);
       places.keys.push_back(first_key + cell * rows.key_cell);
@@ -283,8 +285,8 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
       if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
     }
   }
-  if (of.next_check >= windows) of.next_check = 0;
-  if (!Unchanged(head, seen.windows[of.next_check++], rows)) return false;
+  const int64_t check = of.next_check.fetch_add(1, std::memory_order_relaxed) % windows;
+  if (!Unchanged(head, seen.windows[check], rows)) return false;
   if (config.tail) attention.num_windows = windows;
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);

@@ -10,6 +10,7 @@
 #ifndef SEINE_INDEX_CELLS_CELL_LAYER_H_
 #define SEINE_INDEX_CELLS_CELL_LAYER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -66,7 +67,8 @@ class CellContext {
   Transforms transforms_;
 };
 
-// Calls on one KV head come one at a time; different heads' may run at once. Reserve and Wrote come alone.
+// Attend and AttendExactly may run at once, on one head too. Encode, Verify and Suspect come one at a time on a head
+// and not beside its Attend; different heads' may run at once. Reserve and Wrote come alone.
 class CellLayer {
  public:
   // `context` must outlive it. INVALID_ARGUMENT where the layer's moments cannot be balanced.
@@ -110,13 +112,13 @@ class CellLayer {
   struct Head {
     std::vector<Buffer> segments;
     std::vector<CodePlanes> planes;
-    std::vector<ConstCodePlanes> read;  // the same
-    std::vector<uint8_t> means;         // [windows][WindowMeansBytes]
-    std::vector<uint32_t> hashes;       // [windows][64]
-    std::vector<uint8_t> fresh;         // [windows]
-    std::vector<uint64_t> outliers;     // [windows], outliers.h
-    int64_t next_check = 0;             // window whose keys are compared next
-    int64_t next_look = 0;              // key of each window that Suspect compares next
+    std::vector<ConstCodePlanes> read;   // the same
+    std::vector<uint8_t> means;          // [windows][WindowMeansBytes]
+    std::vector<uint32_t> hashes;        // [windows][64]
+    std::vector<uint8_t> fresh;          // [windows]
+    std::vector<uint64_t> outliers;      // [windows], outliers.h
+    std::atomic<int64_t> next_check{0};  // of the zone's windows: whose keys are compared next
+    int64_t next_look = 0;               // key of each window that Suspect compares next
   };
 
   explicit CellLayer(CellContext* context) : context_(context) {}

@@ -17,7 +17,7 @@ namespace seine {
 
 // Keys shorter than this share of their window's median norm are outliers.
 inline constexpr float kOutlierNorm = .7f;
-// Of a window: the shortest.
+// The most that a window has; the shortest where more are short.
 inline constexpr int kMostOutliers = 8;
 
 // Bit i: keys[i] of a window is an outlier. keys: [64][dim].

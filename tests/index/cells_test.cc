@@ -197,7 +197,7 @@ TEST(CellLayer, HolesAreNotSeen) {
       EXPECT_NEAR(all[i], want[i], 2e-5);
     }
     EXPECT_NE(few, all);  // it chose
-    // What is not seen does not count.
+    // Cells that are not seen do not count.
     Cache other = cache;
     for (const int64_t cell : {0L, 950L, 1001L, 1039L, 2200L, 2599L, 2990L}) other.Write(cell);
     std::vector<float> got(queries.size());

@@ -1,0 +1,28 @@
+// What seine-llama-bench is told.
+#ifndef SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
+#define SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+namespace seine::llama {
+
+struct Options {
+  std::string model, plugin;
+  std::vector<std::string> texts;
+  std::vector<int> cells = {2048, 4096, 8192};
+  std::vector<int> top_k;  // empty: the plug-in's setting
+  int steps = 64, threads = 2, repeat = 0;
+  float yarn = 1;
+  bool json = false, random = false;
+};
+
+// Prints one line and ends the program with 1.
+[[noreturn]] void Fail(const std::string& why);
+
+// --help prints and ends the program; what is wrong is one line that names the flag.
+Options ParseOptions(int argc, char** argv);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
