@@ -25,6 +25,11 @@ CHECK_TOKENS = 64  # length of the causality check
 MAX_LOSS = 0.7  # of a guess's, ln(vocabulary): above it something is wrong
 
 
+def cache_name(model):
+    """What a model's forward and its answer call the KV cache: older versions of transformers say past_key_values."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 class InputError(Exception):
     """Something the user can put right; its text is printed as one line."""
 
@@ -222,13 +227,14 @@ class CausalModel:
 
         `observer` sees every layer of one chunk before the next chunk begins."""
         tokens, cache, total, start = ids.shape[1], None, 0.0, 0
+        name = cache_name(self.model)
         self.attention.observer = observer
         with self.torch.inference_mode():
             while start < tokens:
                 chunk = ids[:, start : start + (CHUNK_TOKENS if start else first_chunk)]
                 self.attention.position = start
-                out = self.model(chunk, past_key_values=cache, use_cache=True)
-                cache, end = out.past_key_values, start + chunk.shape[1]
+                out = self.model(chunk, **{name: cache}, use_cache=True)
+                cache, end = out[name], start + chunk.shape[1]
                 target = ids[0, start + 1 : end + 1]
                 logits = out.logits[0, : len(target)].float()
                 total += self.torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()

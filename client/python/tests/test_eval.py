@@ -14,7 +14,7 @@ from test_hf import make_model, prompt
 from seine_kv.eval import __main__ as command
 from seine_kv.eval import engine, kvpress_peer, methods, needle, quality, report, speed, texts
 from seine_kv.messages import SeineError
-from seine_kv.model import Reporter
+from seine_kv.model import Reporter, cache_name
 
 BUDGET = methods.Budget(top_k=10, sink=16, local=32)
 CONTEXT, DECODED = 400, 12
@@ -185,7 +185,7 @@ class LastTokens:
     @contextmanager
     def __call__(self, model):
         def cut(_module, _args, out):
-            cache = out.past_key_values
+            cache = out[cache_name(_module)]
             tokens = cache.get_seq_length()
             if not self.done:
                 for layer in cache.layers:

@@ -11,6 +11,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from seine_kv import hf
 from seine_kv.client import Client, SeineError
+from seine_kv.model import cache_name
 
 VOCABULARY, PROMPT = 97, 150
 ZONES = {"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64}
@@ -48,8 +49,8 @@ def decode(model, ids, steps, cache=None, **options):
     logits, tokens = [], []
     with torch.inference_mode():
         for _ in range(steps):
-            out = model(ids, past_key_values=cache, use_cache=True, **options)
-            cache = out.past_key_values
+            out = model(ids, **{cache_name(model): cache}, use_cache=True, **options)
+            cache = out[cache_name(model)]
             logits.append(out.logits[0, -1])
             ids = logits[-1].argmax().reshape(1, 1)
             tokens.append(int(ids))
@@ -183,14 +184,14 @@ def test_rows_repeated_and_selected_keep_their_sequences(model, installed):
     cache.batch_repeat_interleave(3)
     cache.batch_select_indices(torch.tensor([2, 0]))
     assert installed.stats().forks == 2 and len(cache.batch.rows) == 2
-    out = model(torch.tensor([[5], [5]]), past_key_values=cache, use_cache=True).logits
+    out = model(torch.tensor([[5], [5]]), **{cache_name(model): cache}, use_cache=True).logits
     torch.testing.assert_close(out[0], out[1])
     cache.batch_select_indices(torch.tensor([False, True]))
-    alone = model(torch.tensor([[8]]), past_key_values=cache, use_cache=True).logits
+    alone = model(torch.tensor([[8]]), **{cache_name(model): cache}, use_cache=True).logits
     hf.uninstall(model)
     _, _, dense = decode(model, prompt(), 2)
-    model(torch.tensor([[5]]), past_key_values=dense, use_cache=True)
-    expected = model(torch.tensor([[8]]), past_key_values=dense, use_cache=True).logits
+    model(torch.tensor([[5]]), **{cache_name(model): dense}, use_cache=True)
+    expected = model(torch.tensor([[8]]), **{cache_name(model): dense}, use_cache=True).logits
     torch.testing.assert_close(alone, expected, rtol=0, atol=1e-3)
 
 
@@ -272,12 +273,12 @@ def test_a_sequence_that_somebody_deleted_is_sent_again(model, installed, client
 def test_one_row_that_fails_leaves_the_others_to_seine(model, installed, client):
     expected = {}
     for seine in (True, False):
-        cache = model(prompt(3), use_cache=True).past_key_values
+        cache = model(prompt(3), use_cache=True)[cache_name(model)]
         if seine:
             client.delete_sequence(cache.batch.rows[1].sequence)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", hf.DenseFallbackWarning)
-            expected[seine] = model(torch.tensor([[5], [6], [7]]), past_key_values=cache, use_cache=True).logits
+            expected[seine] = model(torch.tensor([[5], [6], [7]]), **{cache_name(model): cache}, use_cache=True).logits
         if seine:
             stats = installed.stats()
             assert stats.dense_rows == 1 and stats.dense_reasons == {"NOT_FOUND": 1} and stats.rows == 3 * 3 - 1
@@ -338,7 +339,7 @@ def test_what_cannot_be_served_is_refused(model, client):
 
 
 def test_a_forward_without_a_cache_is_torchs(model, installed):
-    assert model(prompt(), use_cache=False).past_key_values is None
+    assert model(prompt(), use_cache=False).get(cache_name(model)) is None
     assert installed.stats().appended_tokens == 0
 
 
@@ -382,7 +383,7 @@ def test_a_cache_filled_before_install_is_evicted_once_the_window_was_seen(model
     ids = torch.tensor([[5]])
     for step in range(70):
         with torch.inference_mode():
-            model(ids, past_key_values=cache, use_cache=True)
+            model(ids, **{cache_name(model): cache}, use_cache=True)
         assert (seine.stats().evicted_tokens > 0) == (step >= 63), step
     assert_all_served(seine)
     hf.uninstall(model)

@@ -8,7 +8,7 @@ import torch
 
 from seine_kv import hf
 from seine_kv.messages import SeineError
-from seine_kv.model import CHUNK_TOKENS
+from seine_kv.model import CHUNK_TOKENS, cache_name
 
 # Tokens of a prompt that each method reads for itself, so that scorers see queries. They are attended densely, as the
 # rest.
@@ -17,9 +17,10 @@ LAST = 64
 
 def prefill(model, ids, cache=None):
     """Reads ids [1, tokens] densely, in chunks; returns the cache."""
+    name = cache_name(model)
     with torch.inference_mode():
         for chunk in ids.split(CHUNK_TOKENS, dim=1):
-            cache = model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+            cache = model(chunk, **{name: cache}, use_cache=True, logits_to_keep=1)[name]
     return cache
 
 
@@ -32,10 +33,10 @@ class Prompt:
 
     def begin(self):
         """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now."""
-        cache = copy.deepcopy(self._cache)
+        cache, name = copy.deepcopy(self._cache), cache_name(self.model)
         with torch.inference_mode():
-            out = self.model(self.ids[:, -LAST:], past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return out.past_key_values, out.logits[0, -1].float()
+            out = self.model(self.ids[:, -LAST:], **{name: cache}, use_cache=True, logits_to_keep=1)
+        return out[name], out.logits[0, -1].float()
 
 
 class NotServed(RuntimeError):
@@ -61,10 +62,10 @@ def through(model, method, endpoint):
 def teacher_forced(model, prompt, ids, progress=None):
     """Logits [tokens, vocabulary] after each of ids [tokens], given one at a time after the prompt."""
     cache, _ = prompt.begin()
-    rows = []
+    rows, name = [], cache_name(model)
     with torch.inference_mode():
         for position, token in enumerate(ids):
-            rows.append(model(token.reshape(1, 1), past_key_values=cache, use_cache=True).logits[0, -1].float())
+            rows.append(model(token.reshape(1, 1), **{name: cache}, use_cache=True).logits[0, -1].float())
             if progress is not None:
                 progress(position + 1, len(ids))
     return torch.stack(rows)
@@ -73,10 +74,10 @@ def teacher_forced(model, prompt, ids, progress=None):
 def greedy(model, prompt, tokens):
     """The ids of greedy decoding after the prompt. [tokens]"""
     cache, logits = prompt.begin()
-    ids = [int(logits.argmax())]
+    ids, name = [int(logits.argmax())], cache_name(model)
     with torch.inference_mode():
         while len(ids) < tokens:
-            out = model(torch.tensor([[ids[-1]]]), past_key_values=cache, use_cache=True)
+            out = model(torch.tensor([[ids[-1]]]), **{name: cache}, use_cache=True)
             ids.append(int(out.logits[0, -1].argmax()))
     return ids
 
@@ -84,10 +85,10 @@ def greedy(model, prompt, tokens):
 def seconds_a_token(model, prompt, tokens):
     """Mean seconds of a decode step."""
     cache, logits = prompt.begin()
-    token = logits.argmax().reshape(1, 1)
+    token, name = logits.argmax().reshape(1, 1), cache_name(model)
     begun = time.perf_counter()
     with torch.inference_mode():
         for _ in range(tokens):
-            out = model(token, past_key_values=cache, use_cache=True)
+            out = model(token, **{name: cache}, use_cache=True)
             token = out.logits[0, -1].argmax().reshape(1, 1)
     return (time.perf_counter() - begun) / tokens

@@ -21,6 +21,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+from seine_kv.model import cache_name
+
 PRESSES = ("keydiff", "snapkv")
 
 
@@ -60,6 +62,7 @@ class Run:
         import torch
 
         self.torch, self.model, self.request = torch, model, request
+        self.cache_name = cache_name(model)
         ids, decoded = torch.tensor([request["ids"]]), request["decoded"]
         self.prompt, self.inputs, self.targets = ids[:, : -decoded - 1], ids[0, -decoded - 1 : -1], ids[0, -decoded:]
 
@@ -90,14 +93,14 @@ class Run:
             with self.torch.inference_mode():
                 cache, logits = DynamicCache(), None
                 for chunk in self.prompt.split(1024, dim=1):
-                    logits = self.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                    logits = self.model(chunk, **{self.cache_name: cache}, use_cache=True, logits_to_keep=1).logits
                 yield cache, logits
             return
         request = self.request
         press = make_press(name, self.prompt.shape[1], request["budget"], request["interval"])
         with self.torch.inference_mode(), press(self.model):
             cache = DynamicCache()
-            logits = self.model(self.prompt, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            logits = self.model(self.prompt, **{self.cache_name: cache}, use_cache=True, logits_to_keep=1).logits
             if cache.get_seq_length() != request["budget"]:
                 raise RuntimeError(f"kvpress's {name} left {cache.get_seq_length()} tokens, not {request['budget']}")
             yield cache, logits
@@ -105,7 +108,7 @@ class Run:
     def _step(self, cache, token, n):
         """Logits [vocabulary] after the n-th token behind the prompt, at its own position however few are held."""
         position = self.torch.tensor([[self.prompt.shape[1] + n]])
-        out = self.model(token.reshape(1, 1), past_key_values=cache, position_ids=position, use_cache=True)
+        out = self.model(token.reshape(1, 1), **{self.cache_name: cache}, position_ids=position, use_cache=True)
         return out.logits[0, -1].float()
 
     def _forced(self, name, label, progress):

@@ -5,6 +5,7 @@ import math
 import torch
 
 from seine_kv.eval.engine import Prompt, greedy, teacher_forced, through
+from seine_kv.model import cache_name
 
 
 class Quality:
@@ -16,7 +17,7 @@ class Quality:
         self.inputs, self.targets = ids[0, -decoded - 1 : -1], ids[0, -decoded:]
         cache, _ = self.prompt.begin()
         with torch.inference_mode():
-            logits = model(self.inputs[None], past_key_values=cache, use_cache=True).logits[0].float()
+            logits = model(self.inputs[None], **{cache_name(model): cache}, use_cache=True).logits[0].float()
         self.dense_log_probabilities = logits.log_softmax(-1)
         self.dense_greedy = greedy(model, self.prompt, free) if free else []
 

@@ -18,7 +18,7 @@ class SeineCache(DynamicCache):
         if type(cache) is DynamicCache:
             cache.__class__ = cls
         if not isinstance(cache, cls):
-            raise ValueError(f"past_key_values: Seine needs a DynamicCache, not a {type(cache).__name__}")
+            raise ValueError(f"cache: Seine needs a DynamicCache, not a {type(cache).__name__}")
         return cache
 
     def reorder_cache(self, beam_idx):

@@ -15,6 +15,7 @@ from seine_kv.hf.cache import SeineCache
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.stats import Stats
+from seine_kv.model import cache_name
 
 
 class DenseFallbackWarning(UserWarning):
@@ -195,12 +196,14 @@ class Installation:
     def _before(self, module, args, kwargs):
         """Before a forward of the base model: finds, or makes, the batch of its cache."""
         self.drain()
-        cache = kwargs.get("past_key_values")
+        # transformers that renamed the argument still take it by its old name.
+        name = "past_key_values" if kwargs.get("past_key_values") is not None else cache_name(module)
+        cache = kwargs.get(name)
         if cache is None:
             use_cache = kwargs.get("use_cache")
             if not (module.config.use_cache if use_cache is None else use_cache):
                 return None  # nothing to keep: torch's own attention
-            cache = kwargs["past_key_values"] = SeineCache(config=module.config)
+            cache = kwargs[name] = SeineCache(config=module.config)
         SeineCache.adopt(cache)
         inputs = kwargs.get("input_ids")
         if inputs is None:
