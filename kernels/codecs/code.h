@@ -74,7 +74,7 @@ inline ConstCodePlanes AsConst(const CodePlanes& p) {
 
 // A key's coarse bytes lie in its tile, four together and sixteen keys apart: where they begin, and as a row.
 // row[coarse_bytes].
-inline const uint8_t* CoarseRowAt(const uint8_t* coarse, int coarse_bytes, int key) {
+inline const uint8_t* CoarseRowAt(const uint8_t* coarse, int coarse_bytes, uint32_t key) {
   return coarse + static_cast<size_t>(key / kTileTokens) * kTileTokens * coarse_bytes + key % kTileTokens * 4;
 }
 inline void CopyCoarseRow(const uint8_t* at, int coarse_bytes, uint8_t* row) {

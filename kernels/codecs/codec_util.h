@@ -65,33 +65,34 @@ struct RecordBatch {
   static constexpr size_t kSize = 64;
   const uint8_t *rows[kSize], *records[kSize];
   const uint32_t* base_at[kSize];
-  const uint8_t* tiles[kSize];              // where rows begin that were not copied
-  uint8_t copied[kSize * kMaxHeadDim / 8];  // Copy's
+  float base[kSize];                        // Candidates::base
+  uint8_t copied[kSize * kMaxHeadDim / 8];  // rows that the candidates do not hold
   int size = 0;
 
   void Fetch(const CodeLayout& layout, const Candidates& candidates, const uint32_t* chosen, size_t left,
              SegmentWalk* walk) {
     size = static_cast<int>(std::min(kSize, left));
+    const size_t fine_bytes = layout.fine_bytes, coarse_bytes = layout.coarse_bytes;
+    const uint32_t* const index = candidates.index.data();
+    const float* const bases = candidates.base.data();
+    const uint32_t* asked = nullptr;
     for (int i = 0; i < size; ++i) {
-      const uint32_t key = walk->PlaceOf(candidates.index[chosen[i]]);
+      const uint32_t at = chosen[i], key = walk->PlaceOf(index[at]);
       const ConstCodePlanes& planes = walk->planes();
-      records[i] = planes.fine + static_cast<size_t>(key) * layout.fine_bytes;
+      const uint8_t* const record = planes.fine + key * fine_bytes;
+      cpu::PrefetchFar(record);
+      for (size_t b = 64; b < fine_bytes; b += 64) cpu::PrefetchFar(record + b);
+      cpu::PrefetchFar(record + fine_bytes - 1);
+      const uint32_t* const line = planes.fine_base + key / kWindowTokens / 16 * 16;
+      if (line != asked) cpu::PrefetchFar(asked = line);  // keys mostly ascend
+      records[i] = record;
       base_at[i] = planes.fine_base + key / kWindowTokens;
-      for (int b = 0; b < layout.fine_bytes; b += 64) cpu::PrefetchFar(records[i] + b);
-      if (layout.fine_bytes % 64 != 0) cpu::PrefetchFar(records[i] + layout.fine_bytes - 1);
-      cpu::PrefetchFar(base_at[i]);
-      if (candidates.rows_copied) {
-        rows[i] = candidates.rows.data() + static_cast<size_t>(chosen[i]) * layout.coarse_bytes;
-        continue;
-      }
-      tiles[i] = CoarseRowAt(planes.coarse, layout.coarse_bytes, key);
-    }
-  }
-  void Copy(const CodeLayout& layout) {
-    for (int i = 0; i < size; ++i) {
-      uint8_t* const row = copied + static_cast<size_t>(i) * layout.coarse_bytes;
-      CopyCoarseRow(tiles[i], layout.coarse_bytes, row);
-      rows[i] = row;
+      base[i] = bases[at];
+      uint8_t* const row = copied + i * coarse_bytes;
+      if (!candidates.rows_copied) {
+        CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes, row);
+      };
+      rows[i] = candidates.rows_copied ? candidates.rows.data() + at * coarse_bytes : row;
     }
   }
 };
@@ -109,8 +110,7 @@ void ForEachRecordBatch(const CodeLayout& layout, const Candidates& candidates, 
   fetch(0);
   for (size_t first = 0; first < count; first += RecordBatch::kSize) {
     fetch(first + RecordBatch::kSize);
-    RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
-    if (!candidates.rows_copied) batch.Copy(layout);
+    const RecordBatch& batch = batches[first / RecordBatch::kSize % 2];
     uint32_t bases[RecordBatch::kSize];
     for (int i = 0; i < batch.size; ++i) bases[i] = *batch.base_at[i];
     use(batch, bases, first);

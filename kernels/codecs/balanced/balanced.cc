@@ -224,7 +224,7 @@ class BalancedCodec final : public Codec {
     const auto use = [&](const RecordBatch& batch, const uint32_t* bases, size_t first) {
       cpu::RerankBalanced(batch.rows, batch.records, bases, batch.size, reader_, query.fine8.data(), out + first);
       for (int i = 0; i < batch.size; ++i) {
-        out[first + i] = candidates.base[chosen[first + i]] * query.coarse_step + out[first + i] * unit;
+        out[first + i] = batch.base[i] * query.coarse_step + out[first + i] * unit;
       }
     };
     ForEachRecordBatch(layout_, candidates, chosen, count, segments, segment_keys, use);

@@ -59,6 +59,10 @@ struct BalancedReader {
   BalancedPicks coarse_at, fine_at, after_fine;
   std::vector<uint16_t> coarse_by[2], fine_by[2];  // [groups * 32]
   int level_quarters = 0;
+  // What joins row and record in one register of 64 bytes: where each sixteen bytes of the record are read, none beyond
+  // its end, and from which byte of (row, those read) each byte comes.
+  int record_at[4];
+  uint8_t join[64];
 };
 // total [head_dim] bits; places as PackBalancedWindow takes them.
 BalancedReader MakeReader(const CodeLayout& layout, const std::vector<uint8_t>& total,

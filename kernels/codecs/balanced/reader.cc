@@ -42,6 +42,18 @@ void SetShuffles(BalancedReader* r) {
   r->level_quarters = 2 * *std::max_element(r->flip.begin(), r->flip.end()) / 16 + 1;
 }
 
+// A load that crosses into a line pays for it even where its mask leaves the line out, so no load of a record reaches
+// beyond it: sixteen bytes at a time, the last sixteen over those before them.
+void SetJoin(BalancedReader* r) {
+  const int n = r->record_bytes;
+  for (int part = 0; part < 4; ++part) r->record_at[part] = std::max(std::min(16 * part, n - 16), 0);
+  std::fill_n(r->join, 64, uint8_t{0});
+  for (int b = 0; b < r->coarse_bytes; ++b) r->join[b] = static_cast<uint8_t>(b);
+  for (int b = 0; b < n; ++b) {
+    r->join[r->coarse_bytes + b] = static_cast<uint8_t>(64 + b / 16 * 16 + (b - r->record_at[b / 16]));
+  }
+}
+
 }  // namespace
 
 BalancedReader MakeReader(const CodeLayout& layout, const std::vector<uint8_t>& total,
@@ -85,6 +97,7 @@ BalancedReader MakeReader(const CodeLayout& layout, const std::vector<uint8_t>& 
   std::copy_n(AllGaussianTables().levels8, 64, r.levels);
 
   SetShuffles(&r);
+  SetJoin(&r);
   return r;
 }
 

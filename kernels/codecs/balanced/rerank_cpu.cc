@@ -66,32 +66,27 @@ HWY_INLINE __m512i AddGroup(__m512i sum, __m512i key, const Group& g, __m512i lo
   return _mm512_dpbusd_epi32(sum, _mm512_permutex2var_epi8(low_levels, index, high_levels), g.weight);
 }
 
-// Where the bytes of a record are read, and where a key's row and record lie in the two registers. A load that crosses
-// into a line pays for it even where its mask leaves the line out, so no load of a record reaches beyond it: sixteen
-// bytes at a time, the last sixteen over those before them.
-struct Places {
-  int record_at[4];
+// A key's bytes in one register: its row, then its record. kPlain: both are sixteen bytes long.
+template <bool kPlain>
+struct Joiner {
+  const int* record_at;
   __mmask64 row;
   __mmask16 record;  // of a record of fewer than sixteen bytes
   __m512i join;
-  HWY_INLINE explicit Places(const BalancedReader& r) {
-    const int n = r.record_bytes;
-    for (int lane = 0; lane < 4; ++lane) record_at[lane] = HWY_MAX(HWY_MIN(16 * lane, n - 16), 0);
+  HWY_INLINE explicit Joiner(const BalancedReader& r) : record_at(r.record_at), join(Load512(r.join)) {
     row = r.coarse_bytes < 64 ? (__mmask64{1} << r.coarse_bytes) - 1 : ~__mmask64{0};
-    record = static_cast<__mmask16>(n < 16 ? (1u << n) - 1 : 0xffff);
-    alignas(64) uint8_t from[64] = {0};
-    for (int b = 0; b < r.coarse_bytes; ++b) from[b] = static_cast<uint8_t>(b);
-    for (int b = 0; b < n; ++b) {
-      from[r.coarse_bytes + b] = static_cast<uint8_t>(64 + b / 16 * 16 + (b - record_at[b / 16]));
-    }
-    join = _mm512_load_si512(from);
+    record = static_cast<__mmask16>(r.record_bytes < 16 ? (1u << r.record_bytes) - 1 : 0xffff);
   }
 
-  // A key's bytes: its row, then its record.
   HWY_INLINE __m512i Key(const uint8_t* at_row, const uint8_t* at_record) const {
     const auto part = [&](int lane) {
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at_record + record_at[lane]));
     };
+    if constexpr (kPlain) {
+      const __m128i of_row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at_row));
+      const __m128i of_record = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at_record));
+      return _mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_castsi128_si256(of_row), of_record, 1));
+    }
     __m512i whole = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(record, at_record));
     if (record_at[1] > 0) {
       whole = _mm512_inserti32x4(whole, part(1), 1);
@@ -102,10 +97,10 @@ struct Places {
   }
 };
 
-template <int kGroups>
+template <int kGroups, bool kPlain>
 void SumKeys(const uint8_t* const* rows, const uint8_t* const* records, int count, const BalancedReader& r,
              const int8_t* fine8, int32_t* sums) {
-  const Places places(r);
+  const Joiner<kPlain> joiner(r);
   const __m512i low = Load512(r.raised), high = Load512(r.raised + 64), raise = _mm512_set1_epi8(-128);
   Group groups[kGroups];
   __m512i raised = _mm512_setzero_si512();
@@ -118,7 +113,7 @@ void SumKeys(const uint8_t* const* rows, const uint8_t* const* records, int coun
     __m512i four[4];
     for (int k = 0; k < 4; ++k) {
       const int at = HWY_MIN(i + k, count - 1);
-      const __m512i key = places.Key(rows[at], records[at]);
+      const __m512i key = joiner.Key(rows[at], records[at]);
       four[k] = begin;
       for (int g = 0; g < kGroups; ++g) four[k] = AddGroup(four[k], key, groups[g], low, high);
     }
@@ -129,8 +124,10 @@ void SumKeys(const uint8_t* const* rows, const uint8_t* const* records, int coun
 // sums [count rounded up to 4]
 HWY_INLINE void SumAll(const uint8_t* const* rows, const uint8_t* const* records, int count, const BalancedReader& r,
                        const int8_t* fine8, int32_t* sums) {
-  static constexpr decltype(&SumKeys<1>) kOf[] = {SumKeys<1>, SumKeys<2>, SumKeys<3>, SumKeys<4>};
-  kOf[r.groups - 1](rows, records, count, r, fine8, sums);
+  static constexpr decltype(&SumKeys<1, false>) kOf[] = {SumKeys<1, false>, SumKeys<2, false>, SumKeys<3, false>,
+                                                         SumKeys<4, false>};
+  const bool plain = r.groups == 2 && r.coarse_bytes == 16 && r.record_bytes == 16;  // head_dim 128, 1 + 1 bits
+  (plain ? SumKeys<2, true> : kOf[r.groups - 1])(rows, records, count, r, fine8, sums);
 }
 
 #else
@@ -228,8 +225,10 @@ void RerankBalancedImpl(const uint8_t* const* coarse_rows, const uint8_t* const*
   for (int first = 0; first < count; first += kAtOnce) {
     const int n = HWY_MIN(kAtOnce, count - first);
     SumAll(coarse_rows + first, records + first, n, r, fine8, sums);
+    uint8_t factors[kAtOnce];
+    for (int i = 0; i < n; ++i) factors[i] = records[first + i][r.record_bytes];
     for (int i = 0; i < n; ++i) {
-      out[first + i] = DecodeFactor(records[first + i][r.record_bytes], bases[first + i]) * static_cast<float>(sums[i]);
+      out[first + i] = DecodeFactor(factors[i], bases[first + i]) * static_cast<float>(sums[i]);
     }
   }
 }

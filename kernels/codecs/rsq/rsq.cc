@@ -145,7 +145,7 @@ class RsqCodec final : public Codec {
       cpu::RerankRsq(batch.rows, batch.records, bases, batch.size, layout_.head_dim, tables_, query.query8.data(),
                      out + first);
       for (int i = 0; i < batch.size; ++i) {
-        out[first + i] = candidates.base[chosen[first + i]] * query.coarse_step + out[first + i] * unit;
+        out[first + i] = batch.base[i] * query.coarse_step + out[first + i] * unit;
       }
     };
     ForEachRecordBatch(layout_, candidates, chosen, count, segments, segment_keys, use);
