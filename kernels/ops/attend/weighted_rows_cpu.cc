@@ -13,6 +13,7 @@
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/ops/attend/weighted_rows.h"
+#include "kernels/ops/rows/row_walk.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
@@ -86,7 +87,7 @@ HWY_INLINE void AddBlock(const Block& block, const Block& next, int dim, const f
 }
 
 template <typename Reader, typename Row>
-HWY_INLINE void AddAs(Row row, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out) {
+HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out) {
   const auto take = [&](int64_t first, Block* block) HWY_ATTR {
     block->count = first >= count ? 0 : static_cast<int>(count - first < kBlock ? count - first : kBlock);
     for (int i = 0; i < block->count; ++i) block->rows[i] = row(first + i);
@@ -136,7 +137,8 @@ void AddRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* wei
 
 void AddGatheredImpl(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
                      int64_t stride, float* out) {
-  const auto row = [&](int64_t i) HWY_ATTR { return rows.row(places[i]); };
+  RowWalk walk(rows);
+  const auto row = [&](int64_t i) HWY_ATTR { return static_cast<const void*>(walk.At(places[i])); };
   AddEach(row, rows.dtype, count, rows.head_dim, weights, group, stride, out);
 }
 

@@ -63,6 +63,9 @@ void MatMulImpl(const MatrixView& a, const float* b, int64_t b_stride, int m, in
                 int64_t c_stride) {
   const Operands o = {a, b, b_stride, k, add, c, c_stride};
   int j = 0;
+  if constexpr (kParts == 1) {  // few rows, as a group's queries: b, read once, goes by in longer pieces
+    for (; m <= 4 && j + 64 <= PaddedColumns(n); j += 64) Columns<4>(o, m, j);
+  }
   for (; j + 16 * kTileColumns <= PaddedColumns(n); j += 16 * kTileColumns) Columns<kTileColumns>(o, m, j);
   for (; j < n; j += 16) Columns<1>(o, m, j);
 }

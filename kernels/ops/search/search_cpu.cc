@@ -10,6 +10,7 @@
 #include "kernels/ops/low_rank/low_rank_products.h"
 #include "kernels/ops/mass/zone_mass.h"
 #include "kernels/ops/mass/zone_mass_cpu.h"
+#include "kernels/ops/rows/row_walk.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/coarse_stage.h"
 #include "kernels/ops/search/survivors.h"
@@ -144,12 +145,10 @@ void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
 // reranked.
 void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
   if (task.group == 1 || task.low_rank != nullptr || task.keys.chunks == nullptr) return;
-  const ChunkedRows& rows = task.keys;
-  const auto chunk_tokens = static_cast<uint32_t>(rows.chunk_tokens);
-  const size_t bytes = rows.head_dim * SizeOf(rows.dtype), stride = rows.stride();
+  const size_t bytes = task.keys.head_dim * SizeOf(task.keys.dtype);
+  RowWalk walk(task.keys);
   for (const uint32_t s : q.survivors) {
-    const uint32_t position = static_cast<uint32_t>(task.zone_begin) + q.found.index[q.chosen[s]];
-    const uint8_t* row = rows.chunks[position / chunk_tokens] + position % chunk_tokens * stride;
+    const uint8_t* row = walk.At(static_cast<int32_t>(task.zone_begin + q.found.index[q.chosen[s]]));
     for (size_t b = 0; b < bytes; b += 64) PrefetchFar(row + b);
   }
 }
