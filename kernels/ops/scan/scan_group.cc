@@ -13,9 +13,11 @@ void FetchRow(const ScanArgs& a) {
   const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(a.begin) * layout.coarse_bytes;
   for (int b = 0; b < (a.end - a.begin) * layout.coarse_bytes; b += 64) PrefetchFar(coarse + b);
   PrefetchFar(a.planes.factor + a.begin);
+  PrefetchFar(a.planes.factor_base + a.begin / kWindowTokens);
   if (a.planes.centre == nullptr) return;
   const int8_t* centre = a.planes.centre + static_cast<size_t>(a.begin / layout.centre_tokens) * layout.head_dim;
   for (int b = 0; b < layout.head_dim; b += 64) PrefetchFar(centre + b);
+  PrefetchFar(a.planes.centre_scale + a.begin / layout.centre_tokens);
 }
 
 }  // namespace
@@ -55,26 +57,34 @@ void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sam
   const uint32_t count = (shape.count + sample.step - 1) / sample.step;
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   constexpr uint32_t kAhead = 8;  // windows in flight
-  const auto args_of = [&](uint32_t i, int pass) {
-    const int64_t window = int64_t{SampledWindow(shape, i * sample.step)} * kWindowTokens;
-    ScanArgs a = ArgsFor(task, work, passes, pass, collision, window / task.segment_keys);
-    a.begin = static_cast<int>(window % task.segment_keys + i * sample.keys % kWindowTokens);
-    a.end = a.begin + static_cast<int>(sample.keys);
-    return a;
+  ScanArgs args[kMostPasses];
+  for (int p = 0; p < passes.count; ++p) args[p] = ArgsFor(task, work, passes, p, collision, 0);
+  // The i-th window's keys.
+  const auto turn_to = [&](uint32_t i, ScanArgs* a) {
+    const auto window = static_cast<uint32_t>(SampledWindow(shape, i * sample.step)) * kWindowTokens;
+    const auto segment_keys = static_cast<uint32_t>(task.segment_keys);
+    a->planes = task.segments[window / segment_keys];
+    a->begin = static_cast<int>(window % segment_keys + i * sample.keys % kWindowTokens);
+    a->end = a->begin + static_cast<int>(sample.keys);
+  };
+  ScanArgs ahead = args[0];
+  const auto fetch = [&](uint32_t i) {
+    turn_to(i, &ahead);
+    FetchRow(ahead);
   };
   for (int g = 0; g < task.group; ++g) {
     samples[g]->resize(static_cast<size_t>(count) * sample.keys);
     work[g].sample_bases.resize(count);
   }
-  for (uint32_t i = 0; i < std::min(kAhead, count); ++i) FetchRow(args_of(i, 0));
+  for (uint32_t i = 0; i < std::min(kAhead, count); ++i) fetch(i);
   for (uint32_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) FetchRow(args_of(i + kAhead, 0));
+    if (i + kAhead < count) fetch(i + kAhead);
     for (int p = 0; p < passes.count; ++p) {
       const ScanPass& pass = passes.pass[p];
-      const ScanArgs a = args_of(i, p);
+      turn_to(i, &args[p]);
       float *to[kMostFused], bases[kMostFused];
       for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * sample.keys;
-      ScanRow(a, to, bases);
+      ScanRow(args[p], to, bases);
       for (int q = 0; q < pass.count; ++q) work[pass.members[q]].sample_bases[i] = bases[q];
     }
   }
