@@ -74,6 +74,7 @@ void SubtractCentres(MatrixXd* x) {
 
 // The lower triangle alone; Finish mirrors it.
 void AddColumns(const MatrixXd& x, int head, MatrixXd* mean, MatrixXd* moment) {
+  if (x.cols() == 0) return;  // Eigen divides by the count
   if (mean->size() != 0) mean->row(head) += x.rowwise().sum().transpose();
   moment->selfadjointView<Eigen::Lower>().rankUpdate(x);
 }

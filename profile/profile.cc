@@ -120,6 +120,14 @@ class Reader {
     return std::move(profile_);
   }
 
+  absl::StatusOr<ProfileHeader> ReadHeader() {
+    absl::Status status = ReadMetadata();
+    if (!status.ok()) return status;
+    return ProfileHeader{
+        profile_.model,       profile_.rope_json,    profile_.rope_style, static_cast<int>(num_layers_),
+        profile_.num_q_heads, profile_.num_kv_heads, profile_.head_dim};
+  }
+
  private:
   std::string path() const { return file_.path(); }
 
@@ -254,6 +262,15 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   absl::StatusOr<TensorFile> file = TensorFile::Read(path);
   if (!file.ok()) return file.status();
   return Reader(*std::move(file)).Read();
+}
+
+absl::StatusOr<ProfileHeader> ReadProfileHeader(const std::string& path) {
+  absl::StatusOr<TensorFile> file = TensorFile::ReadHeader(path);
+  if (!file.ok()) return file.status();
+  if (absl::Status other = FormatOf(*file).status(); !other.ok()) {
+    return absl::FailedPreconditionError(other.message());
+  }
+  return Reader(*std::move(file)).ReadHeader();
 }
 
 absl::Status CheckIsProfile(const std::string& path, std::string* checksum) {

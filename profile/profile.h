@@ -52,6 +52,15 @@ struct Profile {
 // not finite, a matrix that is not positive semi-definite to rounding).
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
+// What a profile's metadata says of the model; no tensor is read.
+struct ProfileHeader {
+  std::string model, rope_json;
+  Rope::Style rope_style = Rope::Style::kHalfSplit;
+  int num_layers = 0, num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
+};
+// FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile.
+absl::StatusOr<ProfileHeader> ReadProfileHeader(const std::string& path);
+
 // Whether a file says that it is a profile, of this version or another; nothing but its header is read.
 // FAILED_PRECONDITION: it is a tensor file of something else. Other errors: those of ReadProfile. `checksum` gets what
 // the file states; empty: it was written before profiles had one, or by somebody else, and damage to it goes unseen.

@@ -8,7 +8,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engines/llama.cpp/calibration.h"
+#include "engines/llama.cpp/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 #include "profile/moments.h"
@@ -43,13 +46,36 @@ int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
 }  // namespace
 
 Attention::~Attention() {
+  if (Calibration* calibration = Calibration::Get()) calibration->Leave(this);
   for (const auto& [keys, layer] : layers_) {
+    Forget(keys);
     for (const Stream& stream : layer.streams) {
       const CacheFacts& f = layer.facts;
       Report::Get().Bytes(stream.cells->bytes(),
                           static_cast<int64_t>((f.cell_bytes + f.value_cell_bytes)) * stream.end);
     }
   }
+}
+
+absl::Status Attention::AddProfile(const CacheFacts& facts, CellConfig* config) {
+  const Settings& s = settings();
+  std::string path = s.profile;
+  if (path.empty() && !s.profiles.empty()) {
+    absl::StatusOr<std::string> found = FindProfile(s.profiles, facts, CountLayers(facts));
+    if (found.ok()) {
+      path = *std::move(found);
+    } else {
+      SayOnce(absl::StrCat(found.status().message(), "; the ", config->codec.name, " code is used, which needs none"));
+    }
+  }
+  if (path.empty()) return absl::OkStatus();
+  absl::StatusOr<Profile> profile = ReadProfile(path);
+  if (!profile.ok()) return profile.status();
+  config->geometry.num_layers = profile->num_layers();
+  config->codec.name = "balanced";
+  config->codec.profile_name = path;
+  config->codec.profile = std::make_shared<const Profile>(*std::move(profile));
+  return absl::OkStatus();
 }
 
 std::string Attention::MakeContext(const CacheFacts& facts) {
@@ -69,21 +95,16 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
   config.local = s.local;
   config.tail = s.tail;
   config.capacity = facts.capacity;
-  if (!s.profile.empty()) {
-    absl::StatusOr<Profile> profile = ReadProfile(s.profile);
-    if (!profile.ok()) return std::string(profile.status().message());
-    config.geometry.num_layers = static_cast<int>(profile->layers.size());
-    config.codec.name = "balanced";
-    config.codec.profile_name = s.profile;
-    config.codec.profile = std::make_shared<const Profile>(*std::move(profile));
-  }
+  if (const absl::Status status = AddProfile(facts, &config); !status.ok()) return std::string(status.message());
   absl::StatusOr<std::unique_ptr<CellContext>> made = CellContext::Create(config);
   if (!made.ok()) return std::string(made.status().message());
   context_ = *std::move(made);
+  Report::Get().Uses(config.codec.name, config.codec.profile_name);
   if (s.log) {
-    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code\n", facts.num_kv_heads,
-                 facts.num_q_heads / facts.num_kv_heads, facts.head_dim, static_cast<long long>(facts.capacity),
-                 config.codec.name.c_str());
+    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s\n",
+                 facts.num_kv_heads, facts.num_q_heads / facts.num_kv_heads, facts.head_dim,
+                 static_cast<long long>(facts.capacity), config.codec.name.c_str(),
+                 config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str());
   }
   return {};
 }
@@ -299,6 +320,10 @@ std::string Attention::Answer(const AttentionNode& node) {
 
 ggml_status Attention::Attend(ggml_tensor* tensor) {
   const AttentionNode node(tensor);
+  if (Calibration* calibration = Calibration::Get()) {
+    calibration->RecordQueries(this, node);
+    return Decline(tensor, "a run that measures a profile");
+  }
   const int64_t begin = NowNs();
   const std::string why = Answer(node);
   if (!why.empty()) return Decline(tensor, why);
@@ -314,6 +339,10 @@ ggml_status Attention::Decline(ggml_tensor* node, const std::string& why) {
 }
 
 ggml_status Attention::SetRows(ggml_tensor* node) {
+  if (Calibration* calibration = Calibration::Get()) {
+    calibration->RecordRows(this, node);
+    return team_.Compute(node);
+  }
   const ggml_tensor *rows = node->src[0], *indices = node->src[1];
   const int64_t count = rows->ne[1];
   if (count <= kMostTokens && rows->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F16 && rows->ne[2] == 1 &&

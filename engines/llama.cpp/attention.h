@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/team.h"
 #include "ggml-backend.h"
@@ -53,7 +54,8 @@ class Attention {
   Layer* LayerOf(const void* keys);
   std::string MakeStreams(Layer* layer);
   std::string MakeContext(const CacheFacts& facts);
-  void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
+  absl::Status AddProfile(const CacheFacts& facts, CellConfig* config);  // where the environment names one
+  void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);       // cells of all streams in a row
   // Encodes the stale windows in cells [0, end). False: a row is not finite.
   bool Encode(Stream* stream, int64_t end);
   void Verify(Stream* stream, int64_t end);

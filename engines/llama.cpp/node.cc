@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "ggml-backend.h"
+
 namespace seine::llama {
 
 namespace {
@@ -112,6 +114,14 @@ Known& Everything() {
   return *known;
 }
 
+// Whether what was learnt of them before still holds: another model's may have come to lie there.
+bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
+  return a.layer == b.layer && a.head_dim == b.head_dim && a.num_q_heads == b.num_q_heads &&
+         a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.capacity == b.capacity &&
+         a.num_streams == b.num_streams && a.buffer == b.buffer && a.values == b.values &&
+         a.rope_params == b.rope_params && a.rope_factors == b.rope_factors;
+}
+
 }  // namespace
 
 void Learn(const AttentionNode& node) {
@@ -120,20 +130,26 @@ void Learn(const AttentionNode& node) {
   if (keys->data == nullptr || values->data == nullptr || !IsKeyCache(keys, &facts.layer)) return;
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto held = known.caches.find(keys->data);
-  if (held != known.caches.end() && held->second.capacity == keys->ne[1] && held->second.rope.stated()) return;
   facts.head_dim = node.head_dim;
   facts.num_q_heads = node.num_q_heads;
   facts.num_kv_heads = node.num_kv_heads;
   facts.dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
   facts.scale = node.scale;
-  facts.rope = RopeOf(node.queries);
+  if (const ggml_tensor* rope = FindRope(node.queries)) {
+    std::copy_n(rope->op_params, facts.rope_params.size(), facts.rope_params.begin());
+    facts.rope_factors = rope->src[2] == nullptr ? nullptr : rope->src[2]->data;
+  }
   facts.capacity = keys->ne[1];
   facts.num_streams = keys->ne[2];
+  facts.buffer = keys->buffer;
   facts.keys = static_cast<const uint8_t*>(keys->data);
   facts.values = static_cast<const uint8_t*>(values->data);
   facts.cell_bytes = keys->nb[1], facts.stream_bytes = keys->nb[2];
   facts.value_cell_bytes = values->nb[1], facts.value_stream_bytes = values->nb[2];
+  const auto held = known.caches.find(keys->data);
+  if (held != known.caches.end() && held->second.rope.stated() && SameCaches(held->second, facts)) return;
+  facts.rope = RopeOf(node.queries);
+  facts.plain_rope = RopeOf(node.queries, /*stretched=*/false);
   known.caches[keys->data] = facts;
   known.keys_of_values[values->data] = keys->data;
 }
@@ -147,6 +163,25 @@ bool FindFacts(const void* keys, CacheFacts* facts) {
   return true;
 }
 
+void Forget(const void* keys) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto held = known.caches.find(keys);
+  if (held == known.caches.end()) return;
+  known.keys_of_values.erase(held->second.values);
+  known.caches.erase(held);
+}
+
+int CountLayers(const CacheFacts& facts) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  int deepest = facts.layer;
+  for (const auto& [keys, other] : known.caches) {
+    if (other.buffer == facts.buffer) deepest = std::max(deepest, other.layer);
+  }
+  return deepest + 1;
+}
+
 const void* KeysOfValues(const void* values) {
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
@@ -154,12 +189,22 @@ const void* KeysOfValues(const void* values) {
   return held == known.keys_of_values.end() ? nullptr : held->second;
 }
 
-Rope RopeOf(const ggml_tensor* queries) {
-  const ggml_tensor* rope = queries;
-  for (int depth = 0; rope != nullptr && rope->op != GGML_OP_ROPE; ++depth) {
-    if (depth == 8) return {};
-    rope = rope->src[0];
+const ggml_tensor* FindRope(const ggml_tensor* turned) {
+  constexpr int kDeepest = 8;  // views and scales between
+  for (int depth = 0; turned != nullptr && depth <= kDeepest; ++depth) {
+    if (turned->op == GGML_OP_ROPE) return turned;
+    turned = turned->src[0];
   }
+  return nullptr;
+}
+
+bool IsOnHost(const ggml_tensor* tensor) {
+  const ggml_tensor* root = RootOf(tensor);
+  return tensor->data != nullptr && (root->buffer == nullptr || ggml_backend_buffer_is_host(root->buffer));
+}
+
+Rope RopeOf(const ggml_tensor* turned, bool stretched) {
+  const ggml_tensor* rope = FindRope(turned);
   if (rope == nullptr) return {};
   const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
   float base, scale, extrapolation, beta_fast, beta_slow;
@@ -171,7 +216,7 @@ Rope RopeOf(const ggml_tensor* queries) {
   const bool neighbours = mode == GGML_ROPE_TYPE_NORMAL;
   if (dims != rope->ne[0] || !(neighbours || mode == GGML_ROPE_TYPE_NEOX)) return {};
   const ggml_tensor* factors = rope->src[2];
-  if (factors != nullptr && factors->data == nullptr) return {};
+  if (factors != nullptr && !IsOnHost(factors)) return {};
   // YaRN's ramp between coordinates that turn as they did in training and those that are stretched (its section 3.2).
   const auto corrected = [&](double turns) {
     return dims * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(static_cast<double>(base)));
@@ -183,12 +228,12 @@ Rope RopeOf(const ggml_tensor* queries) {
   for (int i = 0; i < dims / 2; ++i) {
     double own = std::pow(static_cast<double>(base), -2.0 * i / dims);
     if (factors != nullptr) own /= static_cast<const float*>(factors->data)[i];
-    double turned = scale * own;
-    if (extrapolation != 0) {
+    double frequency = stretched ? scale * own : own;
+    if (stretched && extrapolation != 0) {
       const double ramp = 1 - std::clamp((i - low) / std::max(.001, high - low), 0.0, 1.0);
-      turned = turned * (1 - ramp * extrapolation) + own * ramp * extrapolation;
+      frequency = frequency * (1 - ramp * extrapolation) + own * ramp * extrapolation;
     }
-    out.inv_freq.push_back(turned);
+    out.inv_freq.push_back(frequency);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #ifndef SEINE_ENGINES_LLAMA_CPP_NODE_H_
 #define SEINE_ENGINES_LLAMA_CPP_NODE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,19 +46,30 @@ struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
   DType dtype = DType::kFloat16;
   float scale = 0;
-  Rope rope;
+  Rope rope, plain_rope;                  // plain: as the model turns where its context is not stretched
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
+  std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};
+  const void* rope_factors = nullptr;
+  const void* buffer = nullptr;  // that the caches of one context lie in
   const uint8_t *keys = nullptr, *values = nullptr;
   size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
 };
 void Learn(const AttentionNode& node);
 bool FindFacts(const void* keys, CacheFacts* facts);
+// The caches of a context that is freed: their memory may become another model's.
+void Forget(const void* keys);
+// Layers of the model whose caches lie in the same buffer: one more than the deepest that was planned for.
+int CountLayers(const CacheFacts& facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
 
-// Read off the queries' GGML_OP_ROPE, found among what the node is computed of. Not stated: there is none, or of a kind
-// that a profile's moments cannot be carried through. Frequency factors are read where the data is there.
-Rope RopeOf(const ggml_tensor* queries);
+// The GGML_OP_ROPE that queries or keys come out of, found among what they are computed of. nullptr: there is none.
+const ggml_tensor* FindRope(const ggml_tensor* turned);
+// Whether its data is there and can be read by the CPU.
+bool IsOnHost(const ggml_tensor* tensor);
+// Read off that node. Not stated: there is none, or of a kind that a profile's moments cannot be carried through.
+// Frequency factors are read where the data is there. `stretched`: with YaRN and the scale of positions.
+Rope RopeOf(const ggml_tensor* turned, bool stretched = true);
 
 }  // namespace seine::llama
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engines/llama.cpp/attention.h"
+#include "engines/llama.cpp/calibration.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
@@ -30,6 +31,7 @@ ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
 }
 
 bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
+  Calibration* const calibration = Calibration::Get();
   switch (op->op) {
     case GGML_OP_NONE:
     case GGML_OP_RESHAPE:
@@ -41,17 +43,21 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       const AttentionNode node(op);
       if (const char* why = node.Unfit()) {
         Report::Get().Declined(why);
+        if (calibration != nullptr) calibration->Refused(why);
         return false;
       }
+      if (mode() == Mode::kPlain) return false;
       Learn(node);
-      return mode() != Mode::kPlain && node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
+      if (calibration != nullptr) return calibration->measuring();
+      return node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
     }
     case GGML_OP_SET_ROWS: {
       const ggml_tensor* root = RootOf(op);
-      return mode() != Mode::kPlain && root->ne[1] >= settings().min_kv && (IsKeyCache(root) || IsValueCache(root));
+      if (mode() == Mode::kPlain || !(IsKeyCache(root) || IsValueCache(root))) return false;
+      return calibration != nullptr ? calibration->measuring() : root->ne[1] >= settings().min_kv;
     }
     case GGML_OP_ROPE:
-      return mode() != Mode::kPlain && op->view_src != nullptr && IsKeyCache(RootOf(op));
+      return mode() != Mode::kPlain && calibration == nullptr && op->view_src != nullptr && IsKeyCache(RootOf(op));
     default:
       return false;
   }

@@ -5,11 +5,29 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "engines/llama.cpp/settings.h"
 
 namespace seine::llama {
+
+namespace {
+
+// As JSON's string; bytes that are no UTF-8 are replaced.
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void SayOnce(const std::string& line) {
+  static auto* const mutex = new std::mutex();
+  static auto* const said = new std::set<std::string>();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  if (said->insert(line).second) std::fprintf(stderr, "seine: %s\n", line.c_str());
+}
 
 Report& Report::Get() {
   static Report* const report = [] {
@@ -58,13 +76,20 @@ void Report::Bytes(int64_t codes, int64_t cache) {
   cache_bytes_ += cache;
 }
 
+void Report::Uses(const std::string& codec, const std::string& profile) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  codec_ = codec;
+  profile_ = profile;
+}
+
 std::string Report::Json() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string json = absl::StrCat(
-      "{\"top_k\": ", top_k(), ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6,
-      ", \"encoded_keys\": ", encoded_keys_, ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_,
-      ", \"cache_bytes\": ", cache_bytes_, ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_,
-      ", \"stale_windows\": ", stale_windows_, ", \"worst_error\": ", worst_error_,
+      "{\"top_k\": ", top_k(), ", \"codec\": ", Quoted(codec_), ", \"profile\": ", Quoted(profile_),
+      ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
+      ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
+      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
+      ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {

@@ -22,6 +22,8 @@ class Report {
   void Checked(double error, int64_t stale_windows);
   void Changed(int64_t windows);  // found out by hashes
   void Bytes(int64_t codes, int64_t cache);
+  // The code that contexts from now on are answered by, and its profile's file; none: empty.
+  void Uses(const std::string& codec, const std::string& profile);
 
   std::string Json();
   // Written or printed now; at exit too.
@@ -35,7 +37,11 @@ class Report {
   int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
   double worst_error_ = 0, sum_error_ = 0;
   std::map<std::string, int64_t> declined_;
+  std::string codec_, profile_;
 };
+
+// A line on stderr, "seine: " in front, once a process however often it is said. Thread-safe.
+void SayOnce(const std::string& line);
 
 }  // namespace seine::llama
 

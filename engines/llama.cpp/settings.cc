@@ -46,6 +46,7 @@ void Read(const char* name, std::string* out) {
 Settings Settings::FromEnvironment() {
   Settings s;
   int min_kv = static_cast<int>(s.min_kv), check = 0;
+  int calibrate_tokens = static_cast<int>(s.calibrate_tokens);
   Read("SEINE_MIN_KV", 256, 1 << 30, &min_kv);
   Read("SEINE_TOP_K", 1, 1 << 16, &s.top_k);
   Read(
@@ -55,11 +56,15 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_LOCAL", 0, 1 << 20, &s.local);
   Read("SEINE_TAIL", &s.tail);
   Read("SEINE_PROFILE", &s.profile);
+  Read("SEINE_PROFILES", &s.profiles);
+  Read("SEINE_CALIBRATE", &s.calibrate);
+  Read("SEINE_CALIBRATE_TOKENS", 512, 1 << 30, &calibrate_tokens);
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);
   Read("SEINE_REPORT", &s.report);
   s.min_kv = min_kv;
   s.check = check;
+  s.calibrate_tokens = calibrate_tokens;
   return s;
 }
 

@@ -15,10 +15,13 @@ struct Settings {
   int sink = 64;          // SEINE_SINK: first cells, always attended
   int local = 256;        // SEINE_LOCAL: last cells, always attended
   bool tail = true;       // SEINE_TAIL=0: tokens that are not chosen do not count at all
-  std::string profile;    // SEINE_PROFILE: file; empty: the rsq code, which needs none
-  int64_t check = 0;      // SEINE_CHECK=n: every n-th answer is compared with exact attention
-  bool log = false;       // SEINE_LOG=1: says on stderr what it does
-  std::string report;     // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
+  std::string profile;    // SEINE_PROFILE: file; empty: one of `profiles`, or the rsq code, which needs none
+  std::string profiles;   // SEINE_PROFILES: folder, of which the one profile that fits the model is taken
+  std::string calibrate;  // SEINE_CALIBRATE: file of a profile that is measured; llama.cpp attends by itself meanwhile
+  int64_t calibrate_tokens = 8192;  // SEINE_CALIBRATE_TOKENS: that are measured before it is written
+  int64_t check = 0;                // SEINE_CHECK=n: every n-th answer is compared with exact attention
+  bool log = false;                 // SEINE_LOG=1: says on stderr what it does
+  std::string report;               // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
 
   // A value that cannot be read is said on stderr, counted nowhere, and its default is taken.
   static Settings FromEnvironment();

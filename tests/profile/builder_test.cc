@@ -166,6 +166,21 @@ TEST(Builder, NamesTheLayerThatHasNothing) {
   EXPECT_TRUE(profile->layers[0].k_residual[0].isZero(1e-9));  // equal keys leave nothing about their mean
 }
 
+// 513 keys are a block of 512 and one more, which is no window: nothing is added to the residual.
+TEST(Builder, LessThanAWindowOfWideKeys) {
+  for (const int dim : {64, 128, 256}) {
+    const std::vector<float> rows(513 * dim, 1.0f);
+    ProfileBuilder builder(1, 1, 1, dim);
+    builder.AddKeys(0, rows.data(), 513, 0, {});
+    builder.AddKeys(0, rows.data(), 1, 513, {});
+    builder.AddQueries(0, rows.data(), 1, 0, {});
+    const absl::StatusOr<Profile> profile = builder.Finish();
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_EQ(profile->key_tokens, 514);
+    EXPECT_TRUE(profile->layers[0].k_residual[0].isZero(1e-9));
+  }
+}
+
 TEST(Builder, ValuesAreOfAllLayersOrOfNone) {
   const std::vector<float> rows(128 * 8, 1.0f);
   ProfileBuilder builder(2, 1, 1, 8);

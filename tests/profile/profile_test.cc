@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "profile/io/tensor_writer.h"
 #include "profile/moments.h"
 #include "tests/profile/test_util.h"
 #include "tests/temp_folder.h"
@@ -119,6 +120,25 @@ TEST(Profile, WrittenAndReadBack) {
       EXPECT_LT(header, 4096);
     }
   }
+}
+
+TEST(Profile, HeaderAlone) {
+  TempFolder folder;
+  const Profile profile = SmallProfile();
+  const std::string path = folder.Path("p.safetensors");
+  ASSERT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat16, path).ok());
+  const absl::StatusOr<ProfileHeader> header = ReadProfileHeader(path);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->model, profile.model);
+  EXPECT_EQ(header->rope_json, profile.rope_json);
+  EXPECT_EQ(header->rope_style, profile.rope_style);
+  EXPECT_EQ(header->num_layers, 2);
+  EXPECT_EQ(header->num_q_heads, 4);
+  EXPECT_EQ(header->num_kv_heads, 2);
+  EXPECT_EQ(header->head_dim, 8);
+  ASSERT_TRUE(WriteTensors({}, {{"format", "a trace"}}, path).ok());
+  EXPECT_EQ(ReadProfileHeader(path).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReadProfileHeader(folder.Path("none")).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Profile, RopeNotStatedAndTheOtherStyle) {
