@@ -87,7 +87,8 @@ HWY_INLINE void AddBlock(const Block& block, const Block& next, int dim, const f
 }
 
 template <typename Reader, typename Row>
-HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out) {
+HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weights, int group, int64_t stride,
+                      float* out) {
   const auto take = [&](int64_t first, Block* block) HWY_ATTR {
     block->count = first >= count ? 0 : static_cast<int>(count - first < kBlock ? count - first : kBlock);
     for (int i = 0; i < block->count; ++i) block->rows[i] = row(first + i);
