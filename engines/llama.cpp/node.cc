@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 namespace seine::llama {
 
@@ -114,28 +115,59 @@ Known& Everything() {
 
 }  // namespace
 
+namespace {
+
+// Of the same cache and model, but for `rope`, which takes long to read and follows from the parameters.
+bool SameButRope(const CacheFacts& a, const CacheFacts& b) {
+  const auto all = [](const CacheFacts& f) {
+    return std::tie(f.layer, f.head_dim, f.num_q_heads, f.num_kv_heads, f.dtype, f.scale, f.capacity, f.num_streams,
+                    f.keys, f.values, f.cell_bytes, f.value_cell_bytes, f.stream_bytes, f.value_stream_bytes,
+                    f.rope_params);
+  };
+  return all(a) == all(b);
+}
+
+// GGML_OP_ROPE among what the queries are computed of; nullptr: there is none.
+const ggml_tensor* RopeNodeOf(const ggml_tensor* queries) {
+  for (int depth = 0; queries != nullptr && depth < 8; ++depth, queries = queries->src[0]) {
+    if (queries->op == GGML_OP_ROPE) return queries;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 void Learn(const AttentionNode& node) {
   const ggml_tensor *keys = RootOf(node.keys), *values = RootOf(node.values);
   CacheFacts facts;
   if (keys->data == nullptr || values->data == nullptr || !IsKeyCache(keys, &facts.layer)) return;
-  Known& known = Everything();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto held = known.caches.find(keys->data);
-  if (held != known.caches.end() && held->second.capacity == keys->ne[1] && held->second.rope.stated()) return;
   facts.head_dim = node.head_dim;
   facts.num_q_heads = node.num_q_heads;
   facts.num_kv_heads = node.num_kv_heads;
   facts.dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
   facts.scale = node.scale;
-  facts.rope = RopeOf(node.queries);
   facts.capacity = keys->ne[1];
   facts.num_streams = keys->ne[2];
   facts.keys = static_cast<const uint8_t*>(keys->data);
   facts.values = static_cast<const uint8_t*>(values->data);
   facts.cell_bytes = keys->nb[1], facts.stream_bytes = keys->nb[2];
   facts.value_cell_bytes = values->nb[1], facts.value_stream_bytes = values->nb[2];
-  known.caches[keys->data] = facts;
+  if (const ggml_tensor* rope = RopeNodeOf(node.queries)) {
+    std::memcpy(facts.rope_params.data(), rope->op_params, sizeof(facts.rope_params));
+  }
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  CacheFacts& held = known.caches[keys->data];
+  if (SameButRope(held, facts) && held.rope.stated()) return;
+  facts.rope = RopeOf(node.queries);
+  held = facts;
   known.keys_of_values[values->data] = keys->data;
+}
+
+void Forget(const AttentionNode& node) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  known.caches.erase(RootOf(node.keys)->data);
 }
 
 bool FindFacts(const void* keys, CacheFacts* facts) {
@@ -155,11 +187,7 @@ const void* KeysOfValues(const void* values) {
 }
 
 Rope RopeOf(const ggml_tensor* queries) {
-  const ggml_tensor* rope = queries;
-  for (int depth = 0; rope != nullptr && rope->op != GGML_OP_ROPE; ++depth) {
-    if (depth == 8) return {};
-    rope = rope->src[0];
-  }
+  const ggml_tensor* rope = RopeNodeOf(queries);
   if (rope == nullptr) return {};
   const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
   float base, scale, extrapolation, beta_fast, beta_slow;

@@ -2,6 +2,7 @@
 #ifndef SEINE_ENGINES_LLAMA_CPP_NODE_H_
 #define SEINE_ENGINES_LLAMA_CPP_NODE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -41,6 +42,7 @@ struct AttentionNode {
 };
 
 // What is known of a layer's caches from the nodes that were planned, by the data of the key cache. Thread-safe.
+// A later context's cache may take the memory of an earlier one's: what is planned last holds.
 struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
   DType dtype = DType::kFloat16;
@@ -49,8 +51,11 @@ struct CacheFacts {
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
   const uint8_t *keys = nullptr, *values = nullptr;
   size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
+  std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};  // that `rope` is of; zero: there is none
 };
 void Learn(const AttentionNode& node);
+// The node's cache cannot be answered: what an earlier cache in its memory was like is known no more.
+void Forget(const AttentionNode& node);
 bool FindFacts(const void* keys, CacheFacts* facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
