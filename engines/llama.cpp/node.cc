@@ -118,7 +118,7 @@ Known& Everything() {
 namespace {
 
 // Of the same cache and model, but for `rope`, which takes long to read and follows from the parameters.
-bool SameButRope(const CacheFacts& a, const CacheFacts& b) {
+bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
   const auto all = [](const CacheFacts& f) {
     return std::tie(f.layer, f.head_dim, f.num_q_heads, f.num_kv_heads, f.dtype, f.scale, f.capacity, f.num_streams,
                     f.keys, f.values, f.cell_bytes, f.value_cell_bytes, f.stream_bytes, f.value_stream_bytes,
@@ -128,7 +128,7 @@ bool SameButRope(const CacheFacts& a, const CacheFacts& b) {
 }
 
 // GGML_OP_ROPE among what the queries are computed of; nullptr: there is none.
-const ggml_tensor* RopeNodeOf(const ggml_tensor* queries) {
+const ggml_tensor* FindRope(const ggml_tensor* queries) {
   for (int depth = 0; queries != nullptr && depth < 8; ++depth, queries = queries->src[0]) {
     if (queries->op == GGML_OP_ROPE) return queries;
   }
@@ -152,22 +152,22 @@ void Learn(const AttentionNode& node) {
   facts.values = static_cast<const uint8_t*>(values->data);
   facts.cell_bytes = keys->nb[1], facts.stream_bytes = keys->nb[2];
   facts.value_cell_bytes = values->nb[1], facts.value_stream_bytes = values->nb[2];
-  if (const ggml_tensor* rope = RopeNodeOf(node.queries)) {
+  if (const ggml_tensor* rope = FindRope(node.queries)) {
     std::memcpy(facts.rope_params.data(), rope->op_params, sizeof(facts.rope_params));
   }
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
   CacheFacts& held = known.caches[keys->data];
-  if (SameButRope(held, facts) && held.rope.stated()) return;
+  if (SameCaches(held, facts) && held.rope.stated()) return;
   facts.rope = RopeOf(node.queries);
   held = facts;
   known.keys_of_values[values->data] = keys->data;
 }
 
-void Forget(const AttentionNode& node) {
+void Forget(const void* keys) {
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
-  known.caches.erase(RootOf(node.keys)->data);
+  known.caches.erase(keys);
 }
 
 bool FindFacts(const void* keys, CacheFacts* facts) {
@@ -187,7 +187,7 @@ const void* KeysOfValues(const void* values) {
 }
 
 Rope RopeOf(const ggml_tensor* queries) {
-  const ggml_tensor* rope = RopeNodeOf(queries);
+  const ggml_tensor* rope = FindRope(queries);
   if (rope == nullptr) return {};
   const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
   float base, scale, extrapolation, beta_fast, beta_slow;
