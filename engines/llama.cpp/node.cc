@@ -164,12 +164,6 @@ void Learn(const AttentionNode& node) {
   known.keys_of_values[values->data] = keys->data;
 }
 
-void Forget(const void* keys) {
-  Known& known = Everything();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  known.caches.erase(keys);
-}
-
 bool FindFacts(const void* keys, CacheFacts* facts) {
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);

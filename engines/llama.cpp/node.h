@@ -54,8 +54,6 @@ struct CacheFacts {
   std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};  // that `rope` is of; zero: there is none
 };
 void Learn(const AttentionNode& node);
-// What lies there now is none that is answered.
-void Forget(const void* keys);
 bool FindFacts(const void* keys, CacheFacts* facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);

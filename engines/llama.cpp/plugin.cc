@@ -41,7 +41,6 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       const AttentionNode node(op);
       if (const char* why = node.Unfit()) {
         Report::Get().Declined(why);
-        Forget(RootOf(node.keys)->data);
         return false;
       }
       Learn(node);
