@@ -35,7 +35,7 @@ scenarios with everything chosen (SEINE_TOP_K above every context, SEINE_MIN_KV=
   shift     generation beyond the context: --context-shift
   save      a slot saved, used for another prompt, and restored
   draft     speculative decoding with a draft model, the same in q4_1
-  ngram     speculative decoding by n-grams of the text
+  ngram     speculative decoding by n-grams of the text, of which some are refused
 and with the plug-in's defaults:
   checked   SEINE_CHECK=1: every answer is compared with exact attention, and its codes with the cells
 
@@ -204,8 +204,14 @@ def saved_slot(server, text):
 
 def speculation(server, text):
     answers = [server.complete(text[:1100], 96), server.complete(text[:1000] + text[400:500], 96)]
+    need(sum(a["timings"].get("draft_n_accepted", 0) for a in answers) > 0, "no drafted token was accepted")
+    return answers
+
+
+def wrong_guesses(server, text):
+    answers = speculation(server, text)
     drafted, accepted = (sum(a["timings"].get(n, 0) for a in answers) for n in ("draft_n", "draft_n_accepted"))
-    need(0 < accepted < drafted, f"{accepted} of {drafted} drafted tokens were accepted; some must be, and not all")
+    need(accepted < drafted, "no drafted token was refused")
     return answers
 
 
@@ -240,8 +246,8 @@ SCENARIOS = [
     Scenario("shift", context_shift, [*ONE, "1024", "--context-shift"]),
     Scenario("save", saved_slot, [*ONE, "2048", *SAVING]),
     Scenario("draft", speculation, [*ONE, "2048", "-md", "{draft}", "--spec-type", "draft-simple"]),
-    Scenario("ngram", speculation, [*ONE, "2048", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4",
-                                    "--spec-ngram-simple-size-m", "8"]),  # fmt: skip
+    Scenario("ngram", wrong_guesses, [*ONE, "2048", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4",
+                                      "--spec-ngram-simple-size-m", "8"]),  # fmt: skip
     Scenario("checked", long_context, [*ONE, "3584", "--context-shift", *SAVING], {"SEINE_CHECK": "1"}),
 ]
 
