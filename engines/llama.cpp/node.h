@@ -42,6 +42,7 @@ struct AttentionNode {
 };
 
 // What is known of a layer's caches from the nodes that were planned, by the data of the key cache. Thread-safe.
+// A later context's cache may take the memory of an earlier one's: what is planned last holds.
 struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
   DType dtype = DType::kFloat16;

@@ -140,7 +140,7 @@ class Pair {
 constexpr double kSame = .03;
 
 TEST(Plugin, ALongDecodeIsLlamaCppsOwn) {
-  for (const char* architecture : {"llama", "qwen2"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
     for (const int dim : {64, 128}) {
       SCOPED_TRACE(std::string(architecture) + " " + std::to_string(dim));
       const Model model =
@@ -198,13 +198,61 @@ TEST(Plugin, SequencesThatShareCells) {
   EXPECT_EQ(ThePlugin().Count("answered") - before, 80 * 2) << ThePlugin().report();
 }
 
-TEST(Plugin, OtherCacheTypesAreLeftAlone) {
-  const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
-  Pair pair(model.get(), 1024, 1, true, GGML_TYPE_Q8_0);
-  const int64_t before = ThePlugin().Count("a cache of another type than f16 or bf16");
+// Layers that slide see the last cells alone, wherever in their ring these lie, and turn by a base of their own.
+TEST(Plugin, SlidingWindowsAreAnsweredByTheirMasks) {
+  const Model model = MakeModel(
+      {.architecture = "gemma3", .layers = 3, .embedding = 256, .q_heads = 4, .kv_heads = 1, .head_dim = 256});
+  Pair pair(model.get(), 2048, 1, true);
+  const int64_t before = ThePlugin().Count("answered");
+  for (int i = 0; i < 4; ++i) EXPECT_LT(pair.Decode({0}, 256), kSame);
+  for (int i = 0; i < 150; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  for (int i = 2; i <= 16; ++i) ASSERT_LT(pair.Decode({0}, i), kSame) << i;
+  EXPECT_EQ(ThePlugin().Count("answered") - before, 165 * 3) << ThePlugin().report();
+}
+
+// What a model or cache must not be for the plug-in to answer: the reason is counted, nothing is encoded, and logits
+// are llama.cpp's.
+void ExpectDeclined(const ModelShape& shape, ggml_type type, const std::string& reason) {
+  SCOPED_TRACE(reason + ", " + ggml_type_name(type));
+  const Model model = MakeModel(shape);
+  Pair pair(model.get(), 1024, 1, true, type);
+  const int64_t answered = ThePlugin().Count("answered"), encoded = ThePlugin().Count("encoded_keys");
+  const int64_t declined = ThePlugin().Count(reason);
   for (int i = 0; i < 2; ++i) pair.Decode({0}, 256);
-  for (int i = 0; i < 5; ++i) EXPECT_LT(pair.Decode({0}, 1), .5);  // both are llama.cpp's
-  EXPECT_GT(ThePlugin().Count("a cache of another type than f16 or bf16"), before);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(pair.Decode({0}, 1), kSame);
+  EXPECT_EQ(ThePlugin().Count("answered"), answered);
+  EXPECT_EQ(ThePlugin().Count("encoded_keys"), encoded);
+  EXPECT_GT(ThePlugin().Count(reason), declined) << ThePlugin().report();
+}
+
+TEST(Plugin, OtherCacheTypesAreLeftAlone) {
+  for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+    ExpectDeclined({.q_heads = 4, .kv_heads = 2}, type, "a cache of another type than f16 or bf16");
+  }
+}
+
+// A program ends a context and makes another one. Its cache takes the memory of the first's, with as many cells.
+void ExpectAnswered(const ModelShape& shape, ggml_type type) {
+  SCOPED_TRACE(std::to_string(shape.head_dim) + ", " + ggml_type_name(type));
+  const Model model = MakeModel(shape);
+  Pair pair(model.get(), 1024, 1, true, type);
+  const int64_t before = ThePlugin().Count("answered");
+  for (int i = 0; i < 2; ++i) pair.Decode({0}, 256);
+  for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  EXPECT_EQ(ThePlugin().Count("answered") - before, 20 * 2) << ThePlugin().report();
+}
+
+TEST(Plugin, AnotherContextInTheSameMemory) {
+  for (const int dim : {64, 128, 64}) {
+    for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16}) {
+      ExpectAnswered({.q_heads = 256 / dim, .kv_heads = 128 / dim, .head_dim = dim}, type);
+    }
+  }
+}
+
+TEST(Plugin, SoftCapsAreLeftAlone) {
+  ExpectDeclined({.architecture = "gemma2", .embedding = 256, .q_heads = 4, .kv_heads = 2, .head_dim = 256},
+                 GGML_TYPE_F16, "a soft cap of logits");
 }
 
 // Roll-backs, gaps, shifts, copies, states saved and loaded, in any order. `decoded` is told the largest difference.

@@ -54,6 +54,8 @@ class Writer {
   std::vector<ggml_context*> contexts_;
 };
 
+bool IsGemma(const ModelShape& s) { return s.architecture == "gemma2" || s.architecture == "gemma3"; }
+
 void AddLayer(const ModelShape& s, int layer, Writer* out) {
   const std::string block = "blk." + std::to_string(layer) + ".";
   const int of_queries = s.q_heads * s.head_dim, of_keys = s.kv_heads * s.head_dim;
@@ -66,6 +68,14 @@ void AddLayer(const ModelShape& s, int layer, Writer* out) {
     out->Add(block + "attn_q.bias", of_queries, 1, 0, .5f);
     out->Add(block + "attn_k.bias", of_keys, 1, 0, .5f);
     out->Add(block + "attn_v.bias", of_keys, 1, 0, .1f);
+  }
+  if (s.architecture == "qwen3" || s.architecture == "gemma3") {
+    out->Add(block + "attn_q_norm.weight", s.head_dim, 1, 1, .1f);
+    out->Add(block + "attn_k_norm.weight", s.head_dim, 1, 1, .1f);
+  }
+  if (IsGemma(s)) {
+    out->Add(block + "post_attention_norm.weight", s.embedding, 1, 1, 0);
+    out->Add(block + "post_ffw_norm.weight", s.embedding, 1, 1, 0);
   }
   out->Add(block + "attn_output.weight", of_queries, s.embedding, 0, 1 / std::sqrt(static_cast<float>(of_queries)));
   out->Add(block + "ffn_norm.weight", s.embedding, 1, 1, 0);
@@ -95,12 +105,19 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   set("attention.key_length", s.head_dim);
   set("attention.value_length", s.head_dim);
   set("rope.dimension_count", s.head_dim);
+  if (IsGemma(s)) {
+    set("attention.sliding_window", s.sliding_window);
+    set("attention.sliding_window_pattern", 2);  // layers 0, 2, ... slide
+  }
+  if (s.architecture == "gemma3") gguf_set_val_f32(file, "gemma3.rope.freq_base_swa", s.rope_base / 10);
   gguf_set_val_f32(file, (s.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
   gguf_set_val_f32(file, (s.architecture + ".rope.freq_base").c_str(), s.rope_base);
-  out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, 1);
+  const float of_logits = 2 / std::sqrt(static_cast<float>(s.embedding));
+  // Gemma's embeddings are its output's rows too.
+  out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, IsGemma(s) ? of_logits : 1);
   for (int layer = 0; layer < s.layers; ++layer) AddLayer(s, layer, &out);
   out.Add("output_norm.weight", s.embedding, 1, 1, 0);
-  out.Add("output.weight", s.embedding, s.vocabulary, 0, 2 / std::sqrt(static_cast<float>(s.embedding)));
+  if (!IsGemma(s)) out.Add("output.weight", s.embedding, s.vocabulary, 0, of_logits);
   return gguf_write_to_file(file, path.c_str(), /*only_meta=*/false);
 }
 

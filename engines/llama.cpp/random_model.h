@@ -8,12 +8,15 @@
 namespace seine::llama {
 
 struct ModelShape {
-  std::string architecture = "llama";  // or "qwen2", whose keys turn in halves and have biases
+  // "llama"; "qwen2": keys turn in halves and have biases; "qwen3": queries and keys are normed; "gemma2": every other
+  // layer slides, and logits are capped; "gemma3": every other layer slides, and turns by another base.
+  std::string architecture = "llama";
   int layers = 2, embedding = 128, feed_forward = 256;
   int q_heads = 2, kv_heads = 1, head_dim = 64;
   int vocabulary = 64, context = 8192;
   float rope_base = 10000;
-  bool quantised = false;  // matrices as Q8_0, else fp32
+  int sliding_window = 256;  // of the layers that slide
+  bool quantised = false;    // matrices as Q8_0, else fp32
 };
 
 // Weights are normal, of a deviation that keeps activations near 1. False: the file cannot be written.

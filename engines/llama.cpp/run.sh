@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ./dev llama: fetches and builds a llama.cpp as PyPI has it, builds the plug-in for it, and decodes with both.
+# ./dev llama: fetches and builds a llama.cpp as PyPI has it, builds the plug-in for it, and decodes with both, here or
+# in the programs that people use.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -27,6 +28,8 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone
+  --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
+  --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
   --build          build alone
   -o json          one JSON object
 HELP
@@ -37,12 +40,14 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0
+model='' texts='' build_only=0 server=0 python=0
 more=()
 while (($# > 0)); do
   case $1 in
   -h | --help) usage && exit 0 ;;
   --build) build_only=1 && shift && continue ;;
+  --server) server=1 && shift && continue ;;
+  --python) python=1 && shift && continue ;;
   --random) more+=(--random) && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
@@ -79,14 +84,17 @@ if [[ -z $model ]]; then
 fi
 
 libraries=$BUILD/llama.cpp
-if [[ ! -f $libraries/bin/libllama.so ]]; then
-  echo "llama: building llama.cpp in $libraries" >&2
-  cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_COMMON=OFF \
-    -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_CURL=OFF \
-    >"$BUILD/llama.cpp.log" 2>&1 || die "configuring llama.cpp failed: $BUILD/llama.cpp.log"
-  cmake --build "$libraries" --target llama >>"$BUILD/llama.cpp.log" 2>&1 ||
+build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
+  echo "llama: building ${*:2} of llama.cpp in $libraries" >&2
+  cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+    -DLLAMA_BUILD_COMMON="$1" -DLLAMA_BUILD_TOOLS="$1" -DLLAMA_BUILD_SERVER="$1" -DLLAMA_BUILD_EXAMPLES=OFF \
+    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
+    -DLLAMA_CURL=OFF >"$BUILD/llama.cpp.log" 2>&1 || die "configuring llama.cpp failed: $BUILD/llama.cpp.log"
+  cmake --build "$libraries" --target "${@:2}" >>"$BUILD/llama.cpp.log" 2>&1 ||
     die "building llama.cpp failed: $BUILD/llama.cpp.log"
-fi
+}
+[[ -f $libraries/bin/libllama.so ]] || build_llama_cpp OFF llama
+((server == 0)) || [[ -x $libraries/bin/llama-server ]] || build_llama_cpp ON llama-server llama-quantize
 echo "llama: building the plug-in in $BUILD/seine" >&2
 cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE=OFF -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
   -DSEINE_CUDA=OFF -DSEINE_INSTALL=OFF -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" \
@@ -95,6 +103,14 @@ cmake --build "$BUILD/seine" --target ggml-seine seine-llama-bench >>"$BUILD/sei
   die "building the plug-in failed: $BUILD/seine.log"
 echo "llama: $BUILD/seine/bin/libggml-seine.so" >&2
 ((build_only == 0)) || exit 0
+if ((server == 1)); then
+  # In f32: llama.cpp rounds the activations of other types, so that its own tokens vary with its number of threads.
+  exact=$BUILD/$(basename "$model" .gguf).f32.gguf
+  [[ -f $exact ]] || "$libraries/bin/llama-quantize" --allow-requantize "$model" "$exact" F32 >"$BUILD/quantize.log" 2>&1 ||
+    die "making $exact failed: $BUILD/quantize.log"
+  exec python3 engines/llama.cpp/server_test.py --model "$exact" --draft "$model"
+fi
+((python == 0)) || exec python3 engines/llama.cpp/readme_test.py --sources "${sources%/vendor/*}" --model "$model"
 
 if [[ -z $texts ]]; then
   python3 - "$BUILD" <<'PYTHON'
