@@ -31,6 +31,8 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
   --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
   --build          build alone
+  --test           builds the plug-in in the tree of SEINE_PRESET (default: cpu) and runs its tests there
+  --plot FILE.svg  draws tokens a second against the length
   -o json          one JSON object
 HELP
 }
@@ -40,12 +42,13 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 server=0 python=0
+model='' texts='' build_only=0 test=0 server=0 python=0
 more=()
 while (($# > 0)); do
   case $1 in
   -h | --help) usage && exit 0 ;;
   --build) build_only=1 && shift && continue ;;
+  --test) test=1 build_only=1 && shift && continue ;;
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
   --random) more+=(--random) && shift && continue ;;
@@ -54,7 +57,7 @@ while (($# > 0)); do
   case $1 in
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
-  --yarn | --top-k | --threads | --repeat) more+=("$1" "$2") ;;
+  --yarn | --top-k | --threads | --repeat | --plot) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;
@@ -95,6 +98,16 @@ build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
 }
 [[ -f $libraries/bin/libllama.so ]] || build_llama_cpp OFF llama
 ((server == 0)) || [[ -x $libraries/bin/llama-server ]] || build_llama_cpp ON llama-server llama-quantize
+if ((test)); then
+  preset=${SEINE_PRESET:-cpu}
+  echo "llama: building the plug-in's tests in build/$preset" >&2
+  if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
+    cmake --build --preset "$preset" --target llama_plugin_test; } >"$BUILD/test.log" 2>&1; then
+    tail -n 40 "$BUILD/test.log" >&2
+    die "building the plug-in's tests failed: $BUILD/test.log"
+  fi
+  exec env -u SEINE_PROFILE ctest --test-dir "build/$preset/engines/llama.cpp" --output-on-failure
+fi
 echo "llama: building the plug-in in $BUILD/seine" >&2
 cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE=OFF -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
   -DSEINE_CUDA=OFF -DSEINE_INSTALL=OFF -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" \
@@ -108,9 +121,9 @@ if ((server == 1)); then
   exact=$BUILD/$(basename "$model" .gguf).f32.gguf
   [[ -f $exact ]] || "$libraries/bin/llama-quantize" --allow-requantize "$model" "$exact" F32 >"$BUILD/quantize.log" 2>&1 ||
     die "making $exact failed: $BUILD/quantize.log"
-  exec python3 engines/llama.cpp/server_test.py --model "$exact" --draft "$model"
+  exec python3 engines/llama.cpp/tests/server_test.py --model "$exact" --draft "$model"
 fi
-((python == 0)) || exec python3 engines/llama.cpp/readme_test.py --sources "${sources%/vendor/*}" --model "$model"
+((python == 0)) || exec python3 engines/llama.cpp/tests/readme_test.py --sources "${sources%/vendor/*}" --model "$model"
 
 if [[ -z $texts ]]; then
   python3 - "$BUILD" <<'PYTHON'

@@ -1,5 +1,5 @@
 // Flags, and their help.
-#include "engines/llama.cpp/bench_options.h"
+#include "engines/llama.cpp/bench/bench_options.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -26,6 +26,7 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
   --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights (Q8_0, 1.3 GB) to
                     --model unless it is there, and read random tokens (times alone; the rsq code, since there is no profile)
+  --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
 
 Settings of the plug-in are environment variables: SEINE_TOP_K, SEINE_PROFILE, ... (docs/engines.md).
@@ -64,6 +65,8 @@ Options ParseOptions(int argc, char** argv) {
       ForEachOf(value, [&](const std::string& one) { o.texts.push_back(one); });
     } else if (flag == "--plugin") {
       o.plugin = value;
+    } else if (flag == "--plot") {
+      o.plot = value;
     } else if (flag == "--steps") {
       o.steps = std::atoi(value.c_str());
     } else if (flag == "--threads") {

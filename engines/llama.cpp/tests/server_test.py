@@ -46,7 +46,7 @@ counted. Anything else fails, and so does a scenario that the plug-in did not an
 
 examples:
   ./dev llama --server     # fetches and builds all that is needed, then runs every scenario
-  python3 engines/llama.cpp/server_test.py --only shift,save --keep build/llama/logs
+  python3 engines/llama.cpp/tests/server_test.py --only shift,save --keep build/llama/logs
 """
 
 

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engines/llama.cpp/bench_options.h"
+#include "bench/report/plot.h"
+#include "engines/llama.cpp/bench/bench_options.h"
 #include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
 #include "llama.h"
@@ -250,6 +251,29 @@ void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
   }
 }
 
+void Draw(const Options& o, const std::vector<Row>& rows) {
+  seine::bench::Plot plot;
+  plot.title = "Tokens a second while a long context is decoded";
+  plot.subtitle = std::to_string(o.threads) + " threads, " + o.model.substr(o.model.rfind('/') + 1);
+  plot.x_label = "tokens in the context";
+  plot.y_label = "tokens/s";
+  plot.log_x = true;
+  plot.series.resize(2 + rows.front().chosen.size());
+  plot.series[0].name = "llama.cpp";
+  plot.series[1].name = "exact attention of Seine's";
+  for (const Row& row : rows) {
+    plot.series[0].points.emplace_back(row.cells, 1000 / Median(row.all.plain_ms));
+    plot.series[1].points.emplace_back(row.cells, 1000 / Median(row.all.exact_ms));
+    for (size_t c = 0; c < row.chosen.size(); ++c) {
+      plot.series[2 + c].name = "Seine, top " + std::to_string(row.chosen[c].top_k);
+      plot.series[2 + c].points.emplace_back(row.cells, 1000 / Median(row.chosen[c].ms));
+    }
+  }
+  std::ofstream file(o.plot);
+  file << RenderSvg(plot);
+  if (!file.flush()) Fail(o.plot + ": cannot be written");
+}
+
 // Llama-3.2-1B's shape: of its config.json.
 void WriteLargeModel(const std::string& path) {
   if (std::ifstream(path).good()) return;  // written before, or somebody's
@@ -320,5 +344,6 @@ int main(int argc, char** argv) {
     }
   }
   Print(o, rows, plugin.report());
+  if (!o.plot.empty()) Draw(o, rows);
   llama_model_free(model);
 }

@@ -1,6 +1,6 @@
 // What seine-llama-bench is told.
-#ifndef SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
-#define SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
+#ifndef SEINE_ENGINES_LLAMA_CPP_BENCH_BENCH_OPTIONS_H_
+#define SEINE_ENGINES_LLAMA_CPP_BENCH_BENCH_OPTIONS_H_
 
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace seine::llama {
 
 struct Options {
-  std::string model, plugin;
+  std::string model, plugin, plot;
   std::vector<std::string> texts;
   std::vector<int> cells = {2048, 4096, 8192};
   std::vector<int> top_k;  // empty: the plug-in's setting
@@ -25,4 +25,4 @@ Options ParseOptions(int argc, char** argv);
 
 }  // namespace seine::llama
 
-#endif  // SEINE_ENGINES_LLAMA_CPP_BENCH_OPTIONS_H_
+#endif  // SEINE_ENGINES_LLAMA_CPP_BENCH_BENCH_OPTIONS_H_
