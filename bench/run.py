@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the parts of the bench and writes their figures to bench/results/MACHINE-DATE.json; `./dev bench` calls it.
 
-Each part is one command of seine-bench. Its rows become a table of the format that docs/tools/figures.py reads, with the
+Each part is one command, of seine-bench or of ./dev. Its rows become a table of the format that docs/tools/figures.py reads, with the
 command, the commit and the machine's bandwidth. The file is written after every part: a bench that is ended early, or run
 again for one part, loses nothing. Where several files have a table, ./dev figures shows the latest.
 """
@@ -65,7 +65,16 @@ LAYER = [
     ("exact", "exact attention, µs", "us_exact", 0),
     ("recall", "recall@k", "recall_at_k", 3),
 ]
-# name: (title, command, columns, keys that tell rows apart)
+ENGINE = [
+    ("plain", "llama.cpp, ms a token", "plain_ms", 1),
+    ("exact", "exact attention of ours in its place", "exact_ms", 1),
+    ("seine", "through Seine", "seine_ms", 1),
+    ("attention", "of which attention", "attention_ms", 1),
+    ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
+]
+QUALITY = [("kl", "KL", "kl", 4), ("ppl", "perplexity", "ppl_plain", 3), ("pplseine", "through Seine", "ppl_seine", 3)]
+BY_NAME = ("llama", "llamalong", "llamaone")  # they fetch and build a llama.cpp: not without being asked
+# name: (title, command of seine-bench or ./dev, columns, keys that tell rows apart)
 PARTS = {
     "recall": (
         "Recall on a real model's keys, beside the paper's pipeline and FAISS",
@@ -117,6 +126,24 @@ PARTS = {
     ),
     "service": ("Decode steps over a Unix socket", SERVICE, STEP, ("transport", "polling")),
     "polling": ("Decode steps over a Unix socket, a client that spins", f"{SERVICE} --polling", STEP, ("transport", "polling")),
+    "llama": (
+        "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
+        "./dev llama --cells 1500,4000,7900 --steps 24",
+        ENGINE + QUALITY,
+        ("cells",),
+    ),
+    "llamalong": (
+        "llama.cpp decodes SmolLM2-135M over long contexts of repeated cells, two threads",
+        "./dev llama --cells 32000,131072 --repeat 8000 --yarn 16 --steps 24",
+        ENGINE[:-1],
+        ("cells",),
+    ),
+    "llamaone": (
+        "llama.cpp decodes a model of Llama-3.2-1B's geometry, random weights and repeated cells, two threads",
+        "./dev llama --random --cells 8192,32768,131072 --repeat 2048 --steps 16",
+        ENGINE[:-1],
+        ("cells",),
+    ),
 }
 
 
@@ -162,10 +189,13 @@ def output_of(*command):
 def run(folder, command, peers):
     """(what the command printed as JSON, the command as one would type it)."""
     words = shlex.split(command.replace("PEERS", f"--peers {shlex.quote(peers)}" if peers else "").replace("BIN", str(folder)))
-    done = subprocess.run([folder / "seine-bench", *words, "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if words[0] != "./dev":
+        words.insert(0, "seine-bench")
+    typed, program = shlex.join(words), words[0] if words[0] == "./dev" else folder / "seine-bench"
+    done = subprocess.run([program, *words[1:], "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        sys.exit(f"bench: seine-bench {shlex.join(words)} ended with {done.returncode}")
-    return json.loads(done.stdout), f"seine-bench {shlex.join(words)}"
+        sys.exit(f"bench: {typed} ended with {done.returncode}")
+    return json.loads(done.stdout), typed
 
 
 def machine(folder, now):
@@ -215,12 +245,13 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/cpu/bin"), help="folder of the programs")
     arguments = parser.parse_args()
     if arguments.list:
-        print("\n".join(f"{name:12}seine-bench {command}" for name, (_, command, _, _) in PARTS.items()))
+        typed = {name: ("" if part[1].startswith("./dev") else "seine-bench ") + part[1] for name, part in PARTS.items()}
+        print("\n".join(f"{name:12}{command}" for name, command in typed.items()))
         return
     folder = ROOT / arguments.bin
     about = machine(folder, datetime.datetime.now(datetime.timezone.utc))
     path = arguments.results / f"{about['machine']}.json"
-    chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
+    chosen = [name for name in PARTS if name in (arguments.only or PARTS.keys() - BY_NAME)]
     for number, name in enumerate(chosen, 1):
         print(f"bench: {number} of {len(chosen)}, {name}: {PARTS[name][0]}", file=sys.stderr, flush=True)
         begin = time.monotonic()

@@ -24,7 +24,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --top-k N,N,...  tokens chosen a query head (default: SEINE_TOP_K)
   --threads N      (default: 2)
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
-  --repeat N       read N tokens and copy their cells until there are enough: times alone
+  --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone
@@ -138,6 +138,7 @@ pages = ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]
 (out / "pages.txt").write_text("\n\n".join(pathlib.Path(p).read_text() for p in pages))
 PYTHON
   texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
+  [[ " ${more[*]-} " != *" --repeat "* ]] || texts=$BUILD/reference.txt # times alone
 fi
 exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$texts" --cells "$CELLS" --steps "$STEPS" -o "$FORMAT" \
   ${more[@]+"${more[@]}"}
