@@ -111,7 +111,10 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
 
 std::string Attention::MakeStreams(Layer* layer) {
   const CacheFacts& f = layer->facts;
-  if (context_ == nullptr && no_context_.empty()) no_context_ = MakeContext(f);
+  if (context_ == nullptr && no_context_.empty()) {
+    no_context_ = MakeContext(f);
+    if (!no_context_.empty()) SayOnce(absl::StrCat(no_context_, "; llama.cpp decodes alone"));
+  }
   if (context_ == nullptr) return no_context_;
   const CellConfig& c = context_->config();
   const Geometry& g = c.geometry;

@@ -88,11 +88,13 @@ struct RecordBatch {
       records[i] = record;
       base_at[i] = planes.fine_base + key / kWindowTokens;
       base[i] = bases[at];
+      if (candidates.rows_copied) {
+        rows[i] = candidates.rows.data() + at * coarse_bytes;
+        continue;
+      }
       uint8_t* const row = copied + i * coarse_bytes;
-      if (!candidates.rows_copied) {
-        CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes, row);
-      };
-      rows[i] = candidates.rows_copied ? candidates.rows.data() + at * coarse_bytes : row;
+      CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes, row);
+      rows[i] = row;
     }
   }
 };

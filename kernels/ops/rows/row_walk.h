@@ -9,7 +9,8 @@
 
 namespace seine::cpu {
 
-// A chunk serves many rows, so that a comparison finds a row where ChunkedRows::row takes a division.
+// A chunk serves many rows, so that a comparison finds a row where ChunkedRows::row takes a division. `rows` are stored
+// (chunks is not nullptr), and positions lie in them. For one thread.
 class RowWalk {
  public:
   explicit RowWalk(const ChunkedRows& rows)
