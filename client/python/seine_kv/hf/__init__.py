@@ -1,18 +1,21 @@
-"""A Hugging Face causal language model that decodes through a Seine server.
+"""A Hugging Face causal language model that decodes through Seine.
 
     from seine_kv import hf
 
-    seine = hf.install(model, "unix:///run/seine.sock", profile="my-model")
+    seine = hf.install(model, profile="my-model.profile.safetensors")     # in this process; or endpoint="unix:///run/seine.sock"
     out = model.generate(**inputs, max_new_tokens=100)       # greedy, sampling, beams, batches padded on the left
     print(seine.stats())                                     # what was attended, and every step that was not
-    print(seine.memory())                                    # what the server holds, against the full cache
+    print(seine.memory())                                    # what the index holds, against the full cache
     hf.uninstall(model)
 
-Prompts are attended in torch, densely, while their keys and values go to the server, layer by layer. Each token after
-them is one Decode-stream step a layer, for the whole batch: the new key and value are appended, and attention over sink,
-selected and local tokens (and the tail of the others) comes back. transformers' own cache stays as it is: it is what a
-step falls back on when the server fails, which is warned of and counted, and what the server is filled from again when
-it is back. A cache that is copied forks its sequences, one that is cropped truncates them, beams fork them.
+Prompts are attended in torch, densely, while their keys and values go to the index, layer by layer. Each token after
+them is one step a layer, for the whole batch: the new key and value are appended, and attention over sink, selected and
+local tokens (and the tail of the others) comes back. A cache that is copied forks its sequences, one that is cropped
+truncates them, beams fork them.
+
+In this process the index is the cache: torch keeps no keys and values. What needs them all, such as a prompt's second
+block, reads them back. With a server, transformers' own cache stays as it is: it is what a step falls back on when the server
+fails, which is warned of and counted, and what the server is filled from again when it is back. `keep_cache` chooses.
 
 Needs the extra `hf`: torch, transformers >= 5, ml_dtypes for bfloat16.
 """
@@ -35,13 +38,15 @@ _installed: weakref.WeakKeyDictionary[Any, Installation] = weakref.WeakKeyDictio
 
 
 def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Installation:
-    """Lets `model`, a causal language model of transformers, decode through the server at `endpoint` (None: where
-    SEINE_SERVER says, else where seined listens by default); returns the Installation.
+    """Lets `model`, a causal language model of transformers, decode through an index of this process, or through the server
+    at `endpoint` (unix:///path, /path or host:port); returns the Installation.
 
     The index is made if it does not exist, and must fit the model and the settings if it does:
       index       its name (default: one that follows from the model and the settings)
-      profile     a profile of the server (GetServerInfo lists them): the balanced code. None: the one by the model's
-                  name if there is one, else rsq with sign_ip
+      profile     a file of seine_kv.profile, or of a server the name (GetServerInfo lists them): the balanced code.
+                  None: the one by the model's name if there is one, else rsq with sign_ip
+      dtype       of stored keys and values, "float32", "float16" or "bfloat16". None: the model's; but float16 where a
+                  float32 model decodes in this process, which halves what they take
       zones       dict of sink, local, update_buffer, dense_threshold, in tokens
       codec, retrieval, memory_limit_bytes     as of Client.create_index
     What a step attends:
@@ -53,6 +58,9 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       evict       an Eviction: attention over what it retains
       low_rank    a LowRank: keys and values of the zone kept low-rank, attended as they read; with evict, those retained
     And:
+      keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
+                  (prompts attend all). False: an error of the index is raised, for there is nothing to fall back on
+      threads     of an index in this process (0: one a core)
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
 
@@ -73,8 +81,9 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
 
 
 def uninstall(model: Any) -> None:
-    """Takes Seine out of `model` again and deletes its sequences, not the index; its caches go on as they are."""
-    installation = _installed.pop(model, None)
-    if installation is None:
+    """Takes Seine out of `model` again and deletes its sequences, not a server's index. Its caches go on as they are; those
+    whose keys and values lay in the index alone have them in torch again."""
+    if model not in _installed:
         raise ValueError("Seine is not installed in this model")
-    installation.close()
+    _installed[model].close(restore=True)
+    del _installed[model]

@@ -22,7 +22,8 @@ def register():
 
 
 def seine_attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
-    """query [rows, query heads, n, head_dim]; key, value [rows, KV heads, cached + n, head_dim], after RoPE.
+    """query [rows, query heads, n, head_dim]; key, value [rows, KV heads, cached + n, head_dim], after RoPE, or of the
+    last token alone where n is 1 and the index holds the others.
 
     Returns (output [rows, n, query heads, head_dim], None).
     """

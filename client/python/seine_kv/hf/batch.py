@@ -1,10 +1,12 @@
-"""The sequences of one cache: each row of a batch is a sequence of the server, without the row's padding.
+"""The sequences of one cache: each row of a batch is a sequence of the index, without the row's padding.
 
-Nothing here assumes that the server holds what it was sent. Each row knows how many tokens of each layer it has sent;
-what is missing is appended before a step, from the keys and values that transformers keeps: a prompt, or after a failure
-whatever it takes. So a new sequence, one that the server lost and a cache made before install are one case.
+Where torch keeps the cache too, nothing here assumes that the server holds what it was sent. Each row knows how many tokens
+of each layer it has sent; what is missing is appended before a step, from the keys and values that transformers keeps: a
+prompt, or after a failure whatever it takes. So a new sequence, one that the server lost and a cache made before install
+are one case. Where torch keeps nothing, whatever fails is raised: there is no other copy to fall back on.
 """
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -13,7 +15,7 @@ import torch
 
 from seine_kv.client import Append, Item, SeineError, Sequence
 from seine_kv.hf.eviction import QueryWindow
-from seine_kv.hf.tensors import to_numpy
+from seine_kv.hf.tensors import from_numpy, to_numpy
 
 # What says that the server's sequence is not the row's: it is gone, or holds other tokens. Any other code of an item is
 # its own failure, to be tried again with the next token.
@@ -40,6 +42,7 @@ class Batch:
         self.owner = owner
         owner.follow(self)
         self.rows = [Row([0] * owner.num_layers) for _ in range(num_rows)]
+        self.layers = weakref.WeakValueDictionary()  # number -> of the cache, where it leaves its rows to the index
         self._queries = {}  # layer -> QueryWindow, for evictions by call
 
     def __del__(self):
@@ -49,6 +52,31 @@ class Batch:
         """Gives the sequences up."""
         for row in self.rows:
             self._forget(row)
+
+    def restore(self):
+        """Gives the cache back what lies in the index alone."""
+        for layer in list(self.layers.values()):
+            layer.restore()
+
+    def tokens(self, layer, key):
+        """That a layer holds: `key` has all, or in a step the last, [rows, KV heads, columns, head_dim]."""
+        held = self.layers.get(layer)
+        return key.shape[2] if held is None else held.length
+
+    def read(self, layer, tokens, dtype, device):
+        """A layer's keys and values as the index holds them: two of [rows, KV heads, tokens, head_dim], 0 at padding."""
+        both = [torch.zeros(self.owner.shape(len(self.rows), tokens), dtype=dtype, device=device) for _ in range(2)]
+        for r, row in enumerate(self.rows):
+            count = tokens - row.padding
+            if count <= 0:
+                continue
+            if row.sent[layer] < count:
+                raise RuntimeError(f"layer {layer} of row {r} holds {row.sent[layer]} tokens of {count}: a step has failed")
+            for head in range(both[0].shape[1]):
+                held = self.owner.client.gather(row.sequence, layer, head, np.arange(count), keys=True, values=True)
+                for rows, part in zip(both, held):
+                    rows[r, head, row.padding :] = from_numpy(part, self.owner.dtype)
+        return both
 
     def __deepcopy__(self, memo):
         copy = Batch(self.owner, 0)
@@ -68,6 +96,8 @@ class Batch:
             raise ValueError("attention_mask: padding must be on the left; set tokenizer.padding_side = 'left'")
         for row, columns in zip(self.rows, padding.tolist()):
             if row.padding != columns:
+                if row.sequence is not None and not self.owner.keeps_cache:
+                    raise ValueError("attention_mask: the padding of a row has changed, and its tokens lie in the index alone")
                 self._forget(row)
                 row.padding = columns
 
@@ -85,7 +115,7 @@ class Batch:
         self._queries = {layer: window.select(rows) for layer, window in self._queries.items()}
 
     def prefill(self, layer, query, key, value, scale=None):
-        """Sends a prompt's keys and values, or a later block's. [rows, heads, tokens, head_dim]"""
+        """Sends a prompt's keys and values, or a later block's, with all before them. [rows, heads, tokens, head_dim]"""
         self._watch(layer, query)
         if not self.owner.available():
             return
@@ -94,13 +124,16 @@ class Batch:
                 self._send(r, layer, key, value, key.shape[2])
                 self._evict(r, layer, key.shape[2] - row.padding, scale)
             except SeineError as error:
-                if error.code not in DOWN:
+                if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
                 self.owner.failed(error)
                 return
 
     def step(self, layer, query, key, value, scale, dense):
-        """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]"""
+        """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
+
+        key and value: of all tokens, or of the last where the others lie in the index.
+        """
         self._watch(layer, query)
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
@@ -108,7 +141,7 @@ class Batch:
             try:
                 outputs, failures = self._attend(layer, query, key, value, scale)
             except SeineError as error:
-                if error.code not in DOWN:
+                if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
                 self.owner.failed(error)
                 failures = dict.fromkeys(failures, error.code)
@@ -122,15 +155,16 @@ class Batch:
 
     def _attend(self, layer, query, key, value, scale):
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
-        tokens = key.shape[2]
-        keys, values, queries = to_numpy(key[:, :, -1]), to_numpy(value[:, :, -1]), to_numpy(query[:, :, 0])
+        tokens, dtype = self.tokens(layer, key), self.owner.dtype
+        keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
+        queries = to_numpy(query[:, :, 0])
         failures, ready = {}, []
         for r in range(len(self.rows)):
             try:
-                self._send(r, layer, key, value, tokens - 1)
+                self._send(r, layer, key, value, tokens - 1, tokens - key.shape[2])
                 ready.append(r)
             except SeineError as error:
-                if error.code in DOWN:
+                if error.code in DOWN or not self.owner.keeps_cache:
                     raise
                 failures[r] = self._failed_row(r, error)
         appends, items = [], []
@@ -152,8 +186,9 @@ class Batch:
             self._evict(r, layer, tokens - self.rows[r].padding, scale)
         return outputs, failures
 
-    def _send(self, r, layer, key, value, upto):
-        """Brings the server's sequence of row r to the columns before `upto`; what it has beyond them is cut off."""
+    def _send(self, r, layer, key, value, upto, begin=0):
+        """Brings the sequence of row r to the columns before `upto`; what it has beyond them is cut off. key and value hold
+        the columns from `begin` on."""
         row = self.rows[r]
         for attempt in range(2):
             try:
@@ -162,14 +197,16 @@ class Batch:
                 if row.sequence is None:
                     row.sequence = self.owner.create_sequence()
                 if first < upto:
-                    part = (r, slice(None), slice(first, upto))
-                    k, v = to_numpy(key[part].transpose(0, 1)), to_numpy(value[part].transpose(0, 1))
+                    if first < begin:
+                        raise RuntimeError(f"layer {layer} of row {r} lacks tokens {first} to {begin}: a step has failed")
+                    part = (r, slice(None), slice(first - begin, upto - begin))
+                    k, v = (to_numpy(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
                     with self.owner.appending(upto - first):
                         self.owner.client.append(row.sequence, layer, row.sent[layer], k, v)
                     row.sent[layer] = upto - row.padding
                 return
             except SeineError as error:
-                if error.code not in LOST or attempt:
+                if error.code not in LOST or attempt or not self.owner.keeps_cache:
                     raise
                 self._forget(row)
                 self.owner.counts.rebuilt_sequences += 1
@@ -190,6 +227,8 @@ class Batch:
         try:
             fork.sequence = self.owner.client.fork(row.sequence)
         except SeineError as error:
+            if not self.owner.keeps_cache:
+                raise
             if error.code in DOWN:
                 self.owner.failed(error)
             return fork
@@ -203,6 +242,8 @@ class Batch:
 
     def _failed_row(self, r, error):
         """Notes one row's failure; returns its code."""
+        if not self.owner.keeps_cache:
+            raise error
         if error.code in LOST:
             self._forget(self.rows[r])
             self.owner.counts.rebuilt_sequences += 1

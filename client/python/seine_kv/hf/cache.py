@@ -1,11 +1,12 @@
-"""transformers' DynamicCache that tells its Batch of sequences what happens to its rows."""
+"""transformers' DynamicCache that tells its Batch of sequences what happens to its rows, and may leave them to the index."""
 
 import torch
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 
 class SeineCache(DynamicCache):
-    """A DynamicCache whose rows are sequences of a server. Behaves as DynamicCache in everything else.
+    """A DynamicCache whose rows are sequences of an index. Behaves as DynamicCache in everything else.
 
     Cropping needs no word: the next forward finds the cache shorter. A deep copy copies its batch, which forks.
     """
@@ -20,6 +21,20 @@ class SeineCache(DynamicCache):
         if not isinstance(cache, cls):
             raise ValueError(f"cache: Seine needs a DynamicCache, not a {type(cache).__name__}")
         return cache
+
+    def follow(self, batch):
+        """Makes `batch` that of the cache. Where its owner keeps no rows in torch, the cache's layers leave them to it."""
+        self.batch = batch
+        if batch.owner.keeps_cache:
+            return
+        while len(self.layers) < batch.owner.num_layers:  # transformers adds a layer when it is first written
+            self.layers.append(DynamicLayer())
+        for number, layer in enumerate(self.layers):
+            IndexLayer.adopt(layer, batch, number)
+
+    def holds_elsewhere(self):
+        """Whether rows of the cache lie in an index, and nowhere else."""
+        return any(isinstance(layer, IndexLayer) and layer.length and layer.pending is None for layer in self.layers)
 
     def reorder_cache(self, beam_idx):
         super().reorder_cache(beam_idx)
@@ -38,3 +53,100 @@ class SeineCache(DynamicCache):
     def _select(self, rows):
         if self.batch is not None:
             self.batch.select(rows)
+
+
+class IndexLayer(DynamicLayer):
+    """One layer of a cache whose keys and values lie in the index alone.
+
+    A decode step's update hands on the new token and no more; a longer one also what is read back. `keys` and `values`
+    read all back, [rows, KV heads, tokens, head_dim], in the dtype that came; to the index's rounding.
+    """
+
+    @classmethod
+    def adopt(cls, layer, batch, number):
+        """Makes `layer` one of these in place. What it holds is pending: the next update hands it on, to be sent."""
+        if type(layer) is DynamicLayer:
+            held = (layer.keys, layer.values) if layer.get_seq_length() else None
+            layer.__dict__.pop("keys", None)
+            layer.__dict__.pop("values", None)
+            layer.__class__ = cls
+            layer.pending, layer.length = held, held[0].shape[-2] if held else 0
+            if held:
+                layer.lazy_initialization(*held)
+        if not isinstance(layer, cls):
+            raise ValueError(f"cache: Seine needs layers of the kind DynamicLayer, not {type(layer).__name__}")
+        layer.batch, layer.number = batch, number
+        batch.layers[number] = layer
+
+    def restore(self):
+        """Makes it a DynamicLayer again, which holds what was read back."""
+        keys, values = self._held()
+        self.__class__ = DynamicLayer
+        del self.pending, self.length, self.batch, self.number
+        self.keys, self.values = keys, values
+
+    def __deepcopy__(self, memo):
+        copy = IndexLayer.__new__(IndexLayer)
+        copy.__dict__.update(self.__dict__)
+        copy.batch = memo[id(self.batch)] if id(self.batch) in memo else self.batch.__deepcopy__(memo)
+        memo[id(self.batch)] = copy.batch
+        copy.batch.layers[copy.number] = copy
+        return copy
+
+    def lazy_initialization(self, key_states, value_states):
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        past, new = self.length, key_states.shape[-2]
+        before = self.pending if self.pending is not None or new == 1 or past == 0 else self._held()
+        self.length, self.pending = past + new, None
+        if before is None:
+            return key_states, value_states
+        return torch.cat([before[0], key_states], dim=-2), torch.cat([before[1], value_states], dim=-2)
+
+    def get_seq_length(self):
+        return self.length
+
+    @property
+    def keys(self):
+        return self._held()[0]
+
+    @property
+    def values(self):
+        return self._held()[1]
+
+    def _held(self):
+        if self.pending is not None or not self.length:
+            return self.pending or (None, None)
+        return self.batch.read(self.number, self.length, self.dtype, self.device)
+
+    def reset(self):
+        self.pending, self.length, self.is_initialized = None, 0, False
+
+    def crop(self, tokens_to_remove):
+        """Negative: so many tokens less. Else the length that is left, as transformers before 5.24 has it."""
+        kept = self.length + tokens_to_remove if tokens_to_remove <= 0 else tokens_to_remove
+        self.length = min(self.length, max(kept, 0))
+        self._change(lambda rows: rows[..., : self.length, :])
+
+    def reorder_cache(self, beam_idx):
+        self._change(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
+
+    def batch_repeat_interleave(self, repeats):
+        self._change(lambda rows: rows.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices):
+        self._change(lambda rows: rows[indices, ...])
+
+    def _change(self, change):
+        """What lies in the index follows the Batch."""
+        if self.pending is not None:
+            self.pending = tuple(change(rows) for rows in self.pending)
+
+    def offload(self):
+        """Nothing of it lies on a device."""
+
+    def prefetch(self):
+        """Nothing of it lies on a device."""

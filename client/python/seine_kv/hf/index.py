@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from seine_kv.arrays import ALIASES
-from seine_kv.client import SeineError
+from seine_kv.client import Client, SeineError
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import rope_style, stated_rope
@@ -44,10 +44,12 @@ def geometry_of(model):
     return geometry
 
 
-def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes):
-    """Keyword arguments of Client.create_index, but for the name."""
+def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype=None):
+    """Keyword arguments of Client.create_index, but for the name. dtype: of stored keys and values; None: the model's."""
     source = str(getattr(model.config, "_name_or_path", "") or "")
     geometry = geometry_of(model)
+    if dtype is not None:
+        geometry["dtype"] = dtype_name(dtype)
     if not zones and evict and not low_rank:  # rows become low-rank in a zone alone
         zones = {"dense_threshold": ALL_DENSE}
     settings = {
@@ -64,14 +66,24 @@ def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, mem
     if low_rank:
         settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, "rope" in geometry)
     if profile is not None:
-        settings["codec"]["profile"] = profile
+        settings["codec"]["profile"] = profile_name(profile)
     return settings
 
 
-def token_bytes(settings):
-    """Bytes of a token's keys and values in one layer of a full cache."""
-    element = 4 if settings["dtype"] == "float32" else 2
-    return 2 * settings["num_kv_heads"] * settings["head_dim"] * element
+def profile_name(profile):
+    """What an index calls a profile that is named, or whose file is."""
+    return Path(profile).name.removesuffix(".safetensors").removesuffix(".profile")
+
+
+def in_process(profile, threads):
+    """A client of an index of this process alone. profile: a name, or a file of seine_kv.profile, which it reads."""
+    is_file = profile is not None and Path(profile).is_file()
+    return Client.in_process(threads=threads, profiles=str(profile) if is_file else None)
+
+
+def token_bytes(settings, dtype):
+    """Bytes of a token's keys and values in one layer of a full cache of torch's `dtype`."""
+    return 2 * settings["num_kv_heads"] * settings["head_dim"] * dtype.itemsize
 
 
 def default_name(settings):

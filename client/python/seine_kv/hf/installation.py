@@ -8,11 +8,13 @@ import weakref
 from collections import deque
 from contextlib import contextmanager
 
+import torch
+
 from seine_kv.client import Attention, Client, SeineError
 from seine_kv.hf.attention import current
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.cache import SeineCache
-from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
+from seine_kv.hf.index import default_name, ensure_index, in_process, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.stats import Stats
 from seine_kv.model import cache_name
@@ -41,13 +43,27 @@ class Installation:
         selector=None,
         evict=None,
         low_rank=None,
+        dtype=None,
+        keep_cache=None,
+        threads=0,
         timeout=10.0,
         retry=5.0,
     ):
-        self._endpoint, self._timeout, self._retry = endpoint, timeout, retry
+        self._timeout, self._retry = timeout, retry
+        local = endpoint is None
+        whole = evict is None and low_rank is None  # all rows can be read back as they came
+        if keep_cache is None:
+            keep_cache = not (local and whole)
+        elif not keep_cache and not whole:
+            raise ValueError("keep_cache: torch must keep the cache where rows are evicted or low-rank, for prompts attend all")
+        self.keeps_cache = keep_cache
+        if dtype is None and local and model.dtype == torch.float32:
+            dtype = "float16"
         self._settings = index_settings(
-            model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes
+            model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
+        self.dtype = getattr(torch, self._settings["dtype"])
+        self._token_bytes = token_bytes(self._settings, model.dtype)
         self.index = index or default_name(self._settings)
         self.selector = dict(selector or {})
         if "mass_p" not in self.selector:
@@ -57,7 +73,7 @@ class Installation:
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
         self._buried = deque()  # sequences that nobody needs any more
-        self.client = Client(endpoint, timeout=timeout)
+        self.client = in_process(profile, threads) if local else Client(endpoint, timeout=timeout)
         try:
             self.spec = ensure_index(self.client, self.index, self._settings)
         except BaseException:
@@ -78,8 +94,11 @@ class Installation:
             base.register_forward_hook(self._after, always_call=True),
         ]
 
-    def close(self):
-        """Takes the hooks out and deletes the sequences; the server may be gone."""
+    def close(self, restore=False):
+        """Takes the hooks out and deletes the sequences; the server may be gone. restore: caches whose rows lie in the index
+        alone get them back first."""
+        if restore:
+            self._restore()
         atexit.unregister(self.close)
         for hook in self._hooks:
             hook.remove()
@@ -91,6 +110,14 @@ class Installation:
             batch.leave()
         self.drain()
         self.client.close()
+
+    def _restore(self):
+        for batch in list(self._batches):
+            try:
+                batch.restore()
+            except (SeineError, RuntimeError) as error:
+                text = f"a cache is lost: its keys and values lay in the index alone and cannot be read back: {error}"
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def stats(self):
         """A copy of the counts since install."""
@@ -105,7 +132,7 @@ class Installation:
             memory.tokens += sum(info.layer_tokens)
             memory.store_bytes += info.store_bytes
             memory.code_bytes += info.code_bytes
-        memory.full_bytes = memory.tokens * token_bytes(self._settings)
+        memory.full_bytes = memory.tokens * self._token_bytes
         return memory
 
     # For Batch ------------------------------------------------------------------------------------------------------
@@ -173,6 +200,10 @@ class Installation:
         self._stats.append_seconds += time.perf_counter() - begun
         self._stats.appended_tokens += tokens
 
+    def shape(self, rows, tokens):
+        """Of a layer's keys in torch."""
+        return rows, self._settings["num_kv_heads"], tokens, self._settings["head_dim"]
+
     def follow(self, batch):
         """Keeps a batch in mind as long as its cache lives, to take its sequences away with the installation."""
         self._batches.add(batch)
@@ -209,7 +240,9 @@ class Installation:
         if inputs is None:
             inputs = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else args[0]
         if cache.batch is None or cache.batch.owner is not self or len(cache.batch.rows) != inputs.shape[0]:
-            cache.batch = Batch(self, inputs.shape[0])
+            if cache.holds_elsewhere():
+                raise ValueError(f"cache: it holds {len(cache.batch.rows)} rows, and {inputs.shape[0]} are asked; or another model's")
+            cache.follow(Batch(self, inputs.shape[0]))
         cache.batch.set_padding(kwargs.get("attention_mask"))
         current.set(cache.batch)
         return args, kwargs

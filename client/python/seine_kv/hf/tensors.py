@@ -13,6 +13,12 @@ def to_numpy(tensor):
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
+def from_numpy(array, dtype):
+    """A tensor of an index's rows, which are of `dtype`; bfloat16 comes as its bits."""
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor.view(dtype)
+
+
 def dtype_name(dtype):
     """`torch.float16` -> "float16"."""
     return str(dtype).removeprefix("torch.")
