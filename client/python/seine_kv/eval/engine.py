@@ -1,7 +1,6 @@
 """A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache."""
 
 import copy
-import time
 from contextlib import contextmanager
 
 import torch
@@ -31,11 +30,13 @@ class Prompt:
         self.model, self.ids = model, ids
         self._cache = prefill(model, ids[:, :-LAST])
 
-    def begin(self):
-        """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now."""
-        cache, name = copy.deepcopy(self._cache), cache_name(self.model)
+    def begin(self, model=None):
+        """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now. model: one
+        of the same weights in its place."""
+        model, cache = model or self.model, copy.deepcopy(self._cache)
+        name = cache_name(model)
         with torch.inference_mode():
-            out = self.model(self.ids[:, -LAST:], **{name: cache}, use_cache=True, logits_to_keep=1)
+            out = model(self.ids[:, -LAST:], **{name: cache}, use_cache=True, logits_to_keep=1)
         return out[name], out.logits[0, -1].float()
 
 
@@ -48,7 +49,7 @@ FAILURES = (NotServed, SeineError)  # of one method, after which the others can 
 
 @contextmanager
 def through(model, method, endpoint):
-    """The Installation of a method, for a while. Every row must have been attended by Seine: a fallback is an error."""
+    """The Installation of a method, for a while; endpoint None: in this process. Every row must have been attended by Seine: a fallback is an error."""
     seine = hf.install(model, endpoint, timeout=60.0, **method.settings)
     try:
         yield seine
@@ -80,15 +81,3 @@ def greedy(model, prompt, tokens):
             out = model(torch.tensor([[ids[-1]]]), **{name: cache}, use_cache=True)
             ids.append(int(out.logits[0, -1].argmax()))
     return ids
-
-
-def seconds_a_token(model, prompt, tokens):
-    """Mean seconds of a decode step."""
-    cache, logits = prompt.begin()
-    token, name = logits.argmax().reshape(1, 1), cache_name(model)
-    begun = time.perf_counter()
-    with torch.inference_mode():
-        for _ in range(tokens):
-            out = model(token, **{name: cache}, use_cache=True)
-            token = out.logits[0, -1].argmax().reshape(1, 1)
-    return (time.perf_counter() - begun) / tokens

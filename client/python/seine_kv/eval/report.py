@@ -41,9 +41,10 @@ def show(results):
             [f"{r['context']:,} tokens", f"{r['dense_ms']:.1f} ({r['dense_tokens_per_s']:.1f})",
              f"{r['seine_ms']:.1f} ({r['seine_tokens_per_s']:.1f})"]
             + [f"{r[part]:.1f}" for part in ("engine_ms", "rpc_ms", "index_ms")]
+            + [f"{r['dense_mib']:,.0f}", f"{r['seine_mib']:,.0f}"]
             for r in results["speed"]
         ]  # fmt: skip
-        lines += table(["context", "dense", "Seine", "engine", "RPC", "index"], rows)
+        lines += table(["context", "dense", "Seine", "engine", "RPC", "index", "dense MiB", "Seine MiB"], rows)
     lines += [f"left out of {f['part']}: {f['label']}: {f['error']}" for f in results["failed"]]
     return "\n".join(lines[1:])
 
