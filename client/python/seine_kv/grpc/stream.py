@@ -11,8 +11,9 @@ from typing import Any, Optional
 import grpc
 
 from seine.v1 import retrieval_service_pb2
-from seine_kv import wire
-from seine_kv.messages import Append, Attention, Item, SeineError, Step, StepError
+from seine_kv import settings
+from seine_kv.grpc import wire
+from seine_kv.messages import Append, Attention, Item, SeineError, Step
 
 
 class DecodeStream:
@@ -72,7 +73,7 @@ class DecodeStream:
             step=self._steps + 1,
             appends=map(wire.append_item, appends),
             items=map(wire.retrieve_item, items),
-            selector=wire.selector_of(**selector),
+            selector=wire.selector_of(settings.selector_of(**selector)),
             attention=None if attention is None else wire.attention_of(attention),
         )
         self._steps += 1
@@ -85,7 +86,7 @@ class DecodeStream:
             attended=[wire.attended_of(answer) for answer in response.attended],
         )
         if on_error == "raise":
-            _raise_first(step, appends, items)
+            step.raise_first(appends, items)
         return step
 
     def _exchange(self, request: Any) -> Any:
@@ -110,20 +111,3 @@ class DecodeStream:
                 self._late = True
                 self._call.cancel()
                 return
-
-
-def _raise_first(step: Step, appends: list[Append], items: list[Item]) -> None:
-    """StepError of what failed, if anything did; an append's failure before those of items, which may follow from it."""
-    failed = [("the step", step.error)] if step.error is not None else []
-    pairs: list[tuple[str, list[Any], list[Optional[SeineError]]]] = [
-        ("append", appends, step.append_errors),
-        ("item", items, [answer.error for answer in step.attended or step.answers]),
-    ]
-    for what, asked, errors in pairs:
-        for i, (one, error) in enumerate(zip(asked, errors)):
-            if error is not None:
-                failed.append((f"{what} {i} ({one.sequence.index}/{one.sequence.id}, layer {one.layer})", error))
-    if failed:
-        what, error = failed[0]
-        more = f" (and {len(failed) - 1} more failed; see .step)" if len(failed) > 1 else ""
-        raise StepError(error.code, f"{what}: {error}{more}", error.field, error.reason, step)
