@@ -1,0 +1,206 @@
+"""A client of Seine, numpy in and numpy out: in this process, or of a server.
+
+    from seine_kv.client import Append, Client, Item
+
+    with Client() as client:                                  # a server's, where SEINE_SERVER says or by default
+        ...
+    with Client.in_process() as client:                       # or without one: the index lives here
+        client.create_index("llama", num_layers=32, num_q_heads=32, num_kv_heads=8, head_dim=128)
+        chat = client.create_sequence("llama")
+        client.append(chat, layer=0, position=0, keys=keys)   # keys [tokens, num_kv_heads, head_dim], post-RoPE
+        answer = client.retrieve(chat, layer=0, queries=q)    # q [num_q_heads, head_dim], post-RoPE
+        answer.set(0)                                         # positions of the first set, ascending
+        with client.decode_stream() as stream:                # one call a layer and decode step, for a whole batch
+            step = stream.step(appends=[Append(chat, 0, n, new_keys)], items=[Item(chat, 0, q)])
+
+seine_kv.Index is shorter where one index is used. Everything goes through the native module: no protobuf, no grpcio.
+
+Arrays are float32, float16 or bfloat16 (ml_dtypes), numpy's or torch's; keys and values must have the index's dtype. Errors
+are SeineError with the server's text, the gRPC code's name, and the field of the request that is wrong; what cannot be sent
+at all is a TypeError or ValueError. A call that fails has changed nothing, except CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+and UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by threads; a DecodeStream belongs to one.
+
+Settings are dicts of words and numbers, and come back in the same words from create_index, get_index and list_indexes; there
+None stands for what is absent, and may be put in again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from seine_kv.address import default_address, no_server, target_of
+from seine_kv.calls import Calls, Settings
+from seine_kv.messages import (
+    Answer,
+    Append,
+    Attended,
+    Attention,
+    Evicted,
+    Item,
+    SeineError,
+    Sequence,
+    SequenceInfo,
+    Step,
+    StepError,
+)
+from seine_kv.stream import DecodeStream, native, raised
+
+if TYPE_CHECKING:
+    from seine_kv.index import Index
+
+__all__ = [
+    "Answer",
+    "Append",
+    "Attended",
+    "Attention",
+    "Client",
+    "DecodeStream",
+    "Evicted",
+    "Item",
+    "SeineError",
+    "Sequence",
+    "SequenceInfo",
+    "Step",
+    "StepError",
+    "default_address",
+]
+
+_RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
+
+
+class Client(Calls):
+    """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment variable
+    SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is not there is
+    an error of the first call. Client.in_process() needs none."""
+
+    def __init__(self, address: Optional[str] = None, timeout: float = 60.0) -> None:
+        target = target_of(address) if address else default_address()
+        self._begin(native.Connection.connect(target, timeout), target, timeout)
+
+    @classmethod
+    def in_process(
+        cls,
+        threads: int = 0,
+        profiles: Union[str, os.PathLike[str], None] = None,
+        memory_limit_bytes: int = 0,
+        backend: str = "auto",
+    ) -> Client:
+        """A Client whose indexes live in this process, and end with the last of it, its streams and its indexes.
+
+        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles, named as for seined's
+        --profiles. memory_limit_bytes: of codes and stores together, 0: none. backend: "auto", "cpu" or "cuda".
+        """
+        folder = "" if profiles is None else os.fspath(profiles)
+        client = cls.__new__(cls)
+        try:
+            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, folder), "in process", None)
+        except native.NativeError as error:
+            raise raised(error) from None
+        return client
+
+    def _begin(self, connection: Any, address: str, timeout: Optional[float]) -> None:
+        self.address, self.timeout = address, timeout
+        self._connection = connection
+        self._own = threading.local()  # each thread's stream
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; no call may follow. What is in process lives on while an open stream needs it."""
+        self._connection, self._own = None, threading.local()
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Waits for a server that is starting; SeineError UNAVAILABLE if none answers in time."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                left = max(_RETRY_SECONDS, end - time.monotonic())
+                self._invoke("GetServerInfo", {}, timeout=left)
+                return
+            except SeineError as error:
+                if error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                    raise
+            if time.monotonic() >= end:
+                raise SeineError("UNAVAILABLE", no_server(self.address, f"none within {seconds} s")) from None
+            time.sleep(_RETRY_SECONDS)
+
+    def index(self, name: str) -> Index:
+        """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""
+        from seine_kv.index import Index
+
+        return Index.of(self, name)
+
+    def decode_stream(self, timeout: Optional[float] = None) -> DecodeStream:
+        """A DecodeStream: append, then retrieve or attend, in one call for a whole batch. timeout: seconds a step."""
+        return DecodeStream(self._open(), timeout, self.address)
+
+    def step(
+        self,
+        appends: Iterable[Append] = (),
+        items: Iterable[Item] = (),
+        attention: Optional[Attention] = None,
+        *,
+        on_error: str = "raise",
+        **selector: Any,
+    ) -> Step:
+        """A step as DecodeStream.step has it, over a stream that the calling thread keeps. Where that had ended with its
+        server, the step is sent once more over a new one: appends may be repeated."""
+        appends, items = list(appends), list(items)
+        kept = getattr(self._own, "stream", None)
+        stream = self._own.stream = kept or self.decode_stream(self.timeout)
+        try:
+            return stream.step(appends, items, attention, on_error=on_error, **selector)
+        except StepError:
+            raise  # the stream goes on
+        except SeineError as error:
+            self._own.stream = None
+            if kept is None or error.code not in ("UNAVAILABLE", "CANCELLED"):
+                raise
+        return self.step(appends, items, attention, on_error=on_error, **selector)
+
+    def call(self, method: str, request: Settings = {}) -> dict[str, Any]:
+        """Any method by its name ("GetIndex", "seine.v1.IndexService/GetIndex"), its messages as nested dicts.
+
+        Enums are words ("per_q_head"), tensors arrays, bytes bytes; what is None is left out, and what is absent comes back
+        as None. AppendStream takes one request; Decode is decode_stream. A wrong name or request is a ValueError or TypeError.
+        """
+        return self._invoke(method, request)
+
+    # For Calls ------------------------------------------------------------------------------------------------------
+
+    def _invoke(self, method: str, request: Settings, timeout: Optional[float] = None) -> dict[str, Any]:
+        if not isinstance(method, str):
+            raise TypeError(f"method: must be its name, a str, not a {type(method).__name__}")
+        try:
+            return self._open().call(method, request, self.timeout if timeout is None else timeout)
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
+
+    def _append(self, append: Append) -> int:
+        to = append.sequence
+        arrays = (append.keys, append.values, append.queries)
+        try:
+            return self._open().append(
+                to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
+            )
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
+
+    def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
+        step = self.step((), items, attention, on_error="return", **selector)  # the shortest way, with errors item by item
+        if step.error is not None:
+            raise step.error
+        return step.answers if attention is None else step.attended
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            raise ValueError("this Client is closed")
+        return self._connection
