@@ -6,7 +6,7 @@
     index = seine.connect("unix:///run/seine.sock").index("llama")                     # or a server's: the same class
     chat = index.create_sequence()
     chat.append(layer, keys, values)                     # [tokens, num_kv_heads, head_dim], after RoPE
-    found = chat.retrieve(layer, queries, top_k=100)     # found.set(i): the tokens that matter to query head i
+    found = chat.retrieve(layer, queries, top_k=100)     # found.set(i): the tokens that matter to KV head i
     output, log_sum_exp = chat.attend(layer, queries)    # attention over them; numpy, or torch's where torch's came in
 
 help(seine_kv.Index), help(seine_kv.Sequence) and help(seine_kv.calibrate) have the rest; help(seine_kv.client) every call

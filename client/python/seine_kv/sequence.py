@@ -91,9 +91,10 @@ class Sequence:
     def retrieve(self, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
         """The tokens that matter to `queries`, [num_q_heads, head_dim], after RoPE.
 
-        selector: top_k=100, or mass_p=(share, floor, cap); scope="per_q_head" or "per_kv_head"; beta, recall_target, refine,
-        with_scores=True, exact=True: as of Client.retrieve_batch. The answer's .set(i) has the positions of head i, ascending;
-        .visible(i) has with them what is always visible; .positions and .scores [heads, top_k] hold all, padded with -1.
+        selector: top_k=100, or mass_p=(share, floor, cap); scope="per_kv_head" (the usual) or "per_q_head": what one set is
+        of; beta, recall_target, refine, with_scores=True, exact=True: as of Client.retrieve_batch. The answer's .set(i) has
+        the positions of head i, ascending; .visible(i) has with them what is always visible. .positions and .scores,
+        [heads, top_k], hold all, padded with -1.
         """
         return self.index.retrieve(layer, [(self, queries)], **selector)[0]
 
