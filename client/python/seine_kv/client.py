@@ -85,19 +85,19 @@ class Client(Calls):
     def in_process(
         cls,
         threads: int = 0,
-        profiles: Union[str, os.PathLike[str], None] = None,
+        profiles: Union[str, os.PathLike[str], list[Union[str, os.PathLike[str]]], None] = None,
         memory_limit_bytes: int = 0,
         backend: str = "auto",
     ) -> Client:
         """A Client whose indexes live in this process, and end with the last of it, its streams and its indexes.
 
-        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles, named as for seined's
-        --profiles. memory_limit_bytes: of codes and stores together, 0: none. backend: "auto", "cpu" or "cuda".
+        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles as of seined's --profiles, a
+        file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores together, 0: none.
+        backend: "auto", "cpu" or "cuda".
         """
-        folder = "" if profiles is None else os.fspath(profiles)
         client = cls.__new__(cls)
         try:
-            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, folder), "in process", None)
+            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, profiles), "in process", None)
         except native.NativeError as error:
             raise raised(error) from None
         return client
@@ -131,6 +131,14 @@ class Client(Calls):
             if time.monotonic() >= end:
                 raise SeineError("UNAVAILABLE", no_server(self.address, f"none within {seconds} s")) from None
             time.sleep(_RETRY_SECONDS)
+
+    def add_profile(self, path: Union[str, os.PathLike[str]]) -> str:
+        """In process: a profile's file for indexes to come; returns its name, for codec's `profile`. SeineError
+        INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS: another file has that name; UNIMPLEMENTED: a server has its own."""
+        try:
+            return self._open().add_profile(path)
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
 
     def index(self, name: str) -> Index:
         """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""

@@ -15,7 +15,6 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Optional, Union
 
 from numpy.typing import ArrayLike, DTypeLike
@@ -45,8 +44,8 @@ class Index:
 
     num_layers, num_q_heads, num_kv_heads, head_dim: the model's; head_dim 64, 80, 96, 128, 192 or 256.
     profile: of the model, which the balanced code needs: a file NAME.profile.safetensors as seine_kv.calibrate,
-      `python -m seine_kv.profile` and `seine calibrate` write it, or a NAME in the folder that SEINE_PROFILES names. None:
-      the code that needs none (rsq), which takes more bytes.
+      `python -m seine_kv.profile` and `seine calibrate` write it, or the NAME of one in the folder that the environment
+      variable SEINE_PROFILES names. None: the code that needs none (rsq), which takes more bytes.
     dtype: of keys and values as they are appended: "float16", "bfloat16", "float32", or numpy's or torch's.
     kv_store: "keys_values" as attend needs it, "keys" or "none", which take less and retrieve only.
     name: of the index; "": one of its own.
@@ -54,8 +53,9 @@ class Index:
     threads: that answer a batch; 0: one for each core. process_memory_bytes: bound of codes and stores of all indexes that
       share the client; 0: none. backend: "auto", "cpu" or "cuda".
 
-    All Index objects of a process with the same threads, process_memory_bytes, backend and folder of profiles share one
-    client in process, and with it threads and memory bound. It lives as long as the process.
+    All Index objects of a process share one client in process, and with it threads and memory bound, but for those that ask
+    for other threads, process_memory_bytes or backend: each such set of settings has its own. A client lives as long as the
+    process.
 
     In a with statement an index made here is deleted at the end; a server's stays. Errors are SeineError, as of
     seine_kv.client. May be shared by threads; each Sequence belongs to one at a time.
@@ -77,10 +77,10 @@ class Index:
         backend: str = "auto",
         **settings: Any,
     ) -> None:
-        folder, profile_name = _find_profile(profile)
-        if profile_name:
+        client = _in_process(threads, process_memory_bytes, backend)
+        if profile is not None:
+            profile_name = client.add_profile(_profile_file(profile))
             settings["codec"] = {**(settings.get("codec") or {}), "profile": profile_name}
-        client = _in_process(threads, process_memory_bytes, backend, folder)
         geometry = {"num_layers": num_layers, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
         name = name or f"index-{next(_numbers)}"
         made = client.create_index(name, **geometry, head_dim=head_dim, dtype=dtype, kv_store=kv_store, **settings)
@@ -200,27 +200,25 @@ def _like(queries: Any, attended: messages.Attended) -> tuple[Any, Any]:
     return tuple(torch.tensor(array, device=queries.device) for array in results)
 
 
-def _in_process(threads: int, memory: int, backend: str, folder: str) -> Client:
-    key = (threads, memory, backend, folder)
+def _in_process(threads: int, memory: int, backend: str) -> Client:
     with _lock:
+        key = (threads, memory, backend)
         if key not in _clients:
-            _clients[key] = Client.in_process(threads, folder or None, memory, backend)
+            _clients[key] = Client.in_process(threads, memory_limit_bytes=memory, backend=backend)
         return _clients[key]
 
 
-def _find_profile(profile: Union[str, os.PathLike[str], None]) -> tuple[str, str]:
-    """(folder of profiles, name of the profile in it), each "" for none. ValueError for what is no such file or name."""
-    stated = os.environ.get(PROFILES, "")
-    if profile is None:
-        return stated, ""
-    path = Path(profile)
-    if isinstance(profile, str) and os.sep not in profile and path.suffix != _SUFFIXES[-1]:
-        if not stated:
-            raise ValueError(f"profile: {profile} is a name, and {PROFILES} names no folder to look in; give the file's path")
-        return stated, profile
-    suffix = next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), "")
-    if not suffix:
-        raise ValueError(f"profile: must be a file NAME{_SUFFIXES[0]}, or a name, not {os.fspath(profile)!r}")
-    if not path.is_file():
-        raise ValueError(f"profile: there is no file {os.fspath(profile)}")
-    return str(path.resolve().parent), path.name[: -len(suffix)]
+def _profile_file(profile: Union[str, os.PathLike[str]]) -> str:
+    """The file of a profile that is a path or a name. ValueError for what is neither."""
+    path = os.fspath(profile)
+    if os.sep in path or path.endswith(_SUFFIXES[-1]):
+        if not os.path.isfile(path):
+            raise ValueError(f"profile: there is no file {path}")
+        return path
+    folder = os.environ.get(PROFILES, "")
+    if not folder:
+        raise ValueError(f"profile: {path} is a name, and {PROFILES} names no folder to look in; give the file's path")
+    for suffix in _SUFFIXES:
+        if os.path.isfile(os.path.join(folder, path + suffix)):
+            return os.path.join(folder, path + suffix)
+    raise ValueError(f"profile: {folder}, which {PROFILES} names, has no {path}{_SUFFIXES[0]}")

@@ -70,6 +70,16 @@ def client(request):
         client.close()
 
 
+@pytest.fixture
+def server(address):
+    """A Client of the server by the native module, for what is about servers."""
+    with client_class("remote")(address) as client:
+        client.wait_until_ready(20)
+        yield client
+        for index in client.list_indexes():
+            client.delete_index(index["spec"]["name"])
+
+
 def client_class(kind):
     if kind == "grpc":
         from seine_kv.grpc import Client

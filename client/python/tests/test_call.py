@@ -112,12 +112,13 @@ def test_words_and_arrays_of_any_method(native, keys):
     np.testing.assert_array_equal(rows["keys"], keys[3:4, 0])
     assert rows["values"] is None
     lost = native.call("Retrieve", {"items": [{"handle": {**HANDLE, "id": "x"}, "queries": keys[0]}]})["answers"][0]
-    assert lost["status"]["code"] == 5
+    assert lost["status"]["code"] == "NOT_FOUND" and answer["status"] is None
 
 
 def test_a_wrong_method_or_dict_is_said_before_anything_is_sent(native):
     for method, request, kind, text in (
         ("Xylophone", {}, ValueError, "Xylophone"),
+        ("Decode", {}, ValueError, "stream"),
         (3, {}, TypeError, "method: must be its name"),
         ("GetIndex", {"nme": "x"}, ValueError, "nme"),
         ("GetIndex", {"name": 3}, TypeError, "name"),

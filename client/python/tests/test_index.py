@@ -153,8 +153,7 @@ def test_low_rank_bases(data):
     assert keys.shape == (KV_HEADS, DIM, 24) and values.shape == (KV_HEADS, DIM, 33) and len(heads) == KV_HEADS
 
 
-def test_indexes_of_a_process_share_a_client(tmp_path, monkeypatch):
-    monkeypatch.delenv("SEINE_PROFILES", raising=False)
+def test_indexes_of_a_process_share_a_client():
     with seine.Index(threads=1, **SHAPE) as one, seine.Index(threads=1, **SHAPE) as two, seine.Index(threads=2, **SHAPE) as other:
         assert one.client is two.client is not other.client and one.name != two.name
         assert other.client.server_info()["num_threads"] == 2 and "in process" in repr(one)
@@ -173,14 +172,20 @@ def test_a_profile_is_a_file_or_a_name(monkeypatch, tmp_path):
     shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "threads": 1}
     with seine.Index(profile=PROFILE, **shape) as index:
         assert (index.spec["codec"]["name"], index.spec["codec"]["profile"]) == ("balanced", "smollm2-135m")
-    for wrong, text in (("smollm2-135m", "SEINE_PROFILES names no folder"), (DATA / "README.md", "must be a file"),
-                        (tmp_path / "no.profile.safetensors", "there is no file")):  # fmt: skip
+    for wrong, text in (
+        ("smollm2-135m", "SEINE_PROFILES names no folder"),
+        ("./smollm2-135m", "there is no file ./smollm2-135m"),
+        (tmp_path / "no.profile.safetensors", "there is no file"),
+    ):
         with pytest.raises(ValueError, match=f"profile: .*{text}"):
             seine.Index(profile=wrong, **shape)
+    with pytest.raises(SeineError) as caught:  # a file, and no profile
+        seine.Index(profile=DATA / "smollm2-135m-kjv-8k.safetensors", **shape)
+    assert caught.value.code == "INVALID_ARGUMENT"
     monkeypatch.setenv("SEINE_PROFILES", str(DATA))
     with seine.Index(profile="smollm2-135m", codec={"horizon": 4096}, **shape) as index:
         assert (index.spec["codec"]["profile"], index.spec["codec"]["horizon"]) == ("smollm2-135m", 4096)
-    with pytest.raises(SeineError, match="codec.profile"):
+    with pytest.raises(ValueError, match="has no nobody-1.5.profile.safetensors"):
         seine.Index(profile="nobody-1.5", **shape)
 
 
