@@ -51,6 +51,8 @@ struct Options {
   absl::Duration connect_timeout = absl::Seconds(5);
   bool wait_for_server = false;                // true: try again until connect_timeout; false: the first refusal counts
   absl::Duration timeout = absl::Seconds(60);  // of each call but streams; InfiniteDuration(): none
+  // Of each step of a decode stream, which a step that takes longer ends: DEADLINE_EXCEEDED.
+  absl::Duration step_timeout = absl::InfiniteDuration();
   int64_t max_message_bytes = int64_t{64} << 20;  // largest answer taken
 };
 

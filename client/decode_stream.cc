@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
@@ -27,8 +29,12 @@ constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 // At most one operation of each kind is under way.
 class QueueStream final : public DecodeStream {
  public:
-  QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport)
-      : endpoint_(std::move(endpoint)), transport_(transport), stub_(v1::RetrievalService::NewStub(channel)) {
+  QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport,
+              absl::Duration step_timeout)
+      : endpoint_(std::move(endpoint)),
+        transport_(transport),
+        step_timeout_(step_timeout),
+        stub_(v1::RetrievalService::NewStub(channel)) {
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
     Await(kStart);
@@ -56,13 +62,17 @@ class QueueStream final : public DecodeStream {
   }
 
   absl::Status Read(DecodeAnswer* answer) override {
+    if (step_timeout_ != absl::InfiniteDuration()) {
+      late_at_ = std::chrono::system_clock::now() + absl::ToChronoMicroseconds(step_timeout_);
+    }
     bool announced = false;
     for (;; announced = true) {
-      if (end_ || !Receive()) return Ended(End(), endpoint_);
+      if (end_ || !Receive()) return Late(Ended(End(), endpoint_));
       if (!response_.announcement()) break;
       spin_until_ = Clock::now() + kAnnouncedSpin;
     }
     spin_until_ = {};
+    late_at_.reset();
     absl::Status status = FromProto(response_, answer);
     answer->announced = announced;
     return status;
@@ -98,6 +108,11 @@ class QueueStream final : public DecodeStream {
     return received;
   }
 
+  absl::Status Late(absl::Status status) const {
+    if (!late_) return status;
+    return absl::DeadlineExceededError(absl::StrCat("no answer within ", absl::ToDoubleSeconds(step_timeout_), " s"));
+  }
+
   bool Spins() const { return transport_ == Transport::kPolling || Clock::now() < spin_until_; }
 
   // Waits until `operation` is done; whether its last run succeeded.
@@ -107,8 +122,11 @@ class QueueStream final : public DecodeStream {
       bool ok;
       // A deadline long past: look once, without sleeping. Yielding costs next to nothing where a core is free, and
       // where none is it lets the server run rather than wait for our time slice to end.
-      const auto deadline = Spins() ? gpr_inf_past(GPR_CLOCK_MONOTONIC) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
+      const bool spins = Spins();
+      auto deadline = spins ? gpr_inf_past(GPR_CLOCK_MONOTONIC) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
+      if (!spins && late_at_) deadline = grpc::TimePoint<std::chrono::system_clock::time_point>(*late_at_).raw_time();
       if (queue_.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) {
+        if (late_at_ && std::chrono::system_clock::now() >= *late_at_) Cancel();
         std::this_thread::yield();
         continue;
       }
@@ -118,6 +136,12 @@ class QueueStream final : public DecodeStream {
       if (done == kRead) received_ = ok;
     }
     return succeeded_[operation];
+  }
+
+  void Cancel() {
+    late_ = true;
+    late_at_.reset();
+    context_.TryCancel();
   }
 
   const grpc::Status& End() {
@@ -135,8 +159,12 @@ class QueueStream final : public DecodeStream {
 
   const std::string endpoint_;
   const Transport transport_;
+  const absl::Duration step_timeout_;
   const std::unique_ptr<v1::RetrievalService::Stub> stub_;
   Clock::time_point spin_until_;  // an answer has been announced
+  // When the step that is read has taken too long, by the clock that gRPC's queues wait by; whether one has.
+  std::optional<std::chrono::system_clock::time_point> late_at_;
+  bool late_ = false;
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::DecodeRequest, v1::DecodeResponse>> stream_;
@@ -154,7 +182,7 @@ absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string
                                                                Transport transport) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
-  return std::make_unique<QueueStream>(*channel, endpoint, transport);
+  return std::make_unique<QueueStream>(*channel, endpoint, transport, options.step_timeout);
 }
 
 }  // namespace seine::client

@@ -1,5 +1,5 @@
-// Every call of the wire contract as a plain function: validate, do, convert. No gRPC here, so a test or a bench can
-// call them in process, and serving them is a list (rpc_methods.h).
+// Every call of the wire contract as a plain function: validate, do, convert. No gRPC here, so whoever lives in the
+// same process can call them, and serving them is a list (rpc_methods.h).
 //
 // Thread safety: any number of calls at once. A call that does not return OK has changed nothing.
 #ifndef SEINE_SERVICE_CALLS_CALLS_H_
@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "seine/v1/sequence_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
 #include "service/calls/retriever.h"
+#include "service/calls/validate.h"
 #include "service/core.h"
 
 namespace seine {
@@ -56,6 +58,15 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals);
+// The tensors of an append, read where they lie.
+struct AppendedTensors {
+  TensorBytes keys;
+  std::optional<TensorBytes> values, queries;
+};
+// Append without a message, for a caller in the same process; returns the layer's length. Errors name fields inside
+// `field`.
+absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& handle, int layer, int64_t position,
+                                      const AppendedTensors& tensors, const std::string& field);
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
 absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);

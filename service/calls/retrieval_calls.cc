@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,40 +30,49 @@ class Stopwatch {
 };
 
 // Empty where the request has none and the index keeps none; whether it may have any is the index's to say.
-absl::StatusOr<TensorView> ValuesView(const v1::AppendItem& item, const IndexConfig& config, const std::string& field) {
-  if (item.has_values()) return TokensView(item.values(), config.geometry, field);
+absl::StatusOr<TensorView> ValuesView(const std::optional<TensorBytes>& values, const IndexConfig& config,
+                                      const std::string& field) {
+  if (values) return TokensView(*values, config.geometry, field);
   if (config.kv_store != KvStore::kKeysValues) return TensorView{};
   return FieldError("VALUES_MISSING", field, "not given, but the index's kv_store keeps values");
 }
 
 // The queries of the last tokens; empty where the request has none. Converted into `scratch` where they are not fp32.
-absl::StatusOr<QueryView> AppendedQueries(const v1::AppendItem& item, const Geometry& geometry,
+absl::StatusOr<QueryView> AppendedQueries(const std::optional<TensorBytes>& given, const Geometry& geometry,
                                           const std::string& field, std::vector<float>* scratch) {
-  if (!item.has_queries()) return QueryView{};
-  auto queries = FloatsView(item.queries(), {kAnyDim, geometry.num_q_heads, geometry.head_dim}, field, scratch);
+  if (!given) return QueryView{};
+  auto queries = FloatsView(*given, {kAnyDim, geometry.num_q_heads, geometry.head_dim}, field, scratch);
   if (!queries.ok()) return queries.status();
-  return QueryView{*queries, item.queries().shape(0)};
+  return QueryView{*queries, given->shape[0]};
 }
 
-// Appends one item; returns the layer's length.
 absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
-  SequenceHandle handle;
-  auto index = ResolveHandle(core, item.handle(), field + ".handle", &handle);
-  if (!index.ok()) return index.status();
-  const IndexConfig& config = (*index)->config();
-  auto keys = TokensView(item.keys(), config.geometry, field + ".keys");
-  if (!keys.ok()) return keys.status();
-  auto values = ValuesView(item, config, field + ".values");
-  if (!values.ok()) return values.status();
-  std::vector<float> scratch;
-  auto queries = AppendedQueries(item, config.geometry, field + ".queries", &scratch);
-  if (!queries.ok()) return queries.status();
-  auto length = (*index)->Append(handle, item.layer(), item.position(), *keys, *values, *queries);
-  if (!length.ok()) return Explain(length.status(), field);
-  return *length;
+  AppendedTensors tensors;
+  tensors.keys = item.keys();
+  if (item.has_values()) tensors.values = item.values();
+  if (item.has_queries()) tensors.queries = item.queries();
+  return AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field);
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
+                                      const AppendedTensors& tensors, const std::string& field) {
+  SequenceHandle handle;
+  auto index = ResolveHandle(core, wire, field + ".handle", &handle);
+  if (!index.ok()) return index.status();
+  const IndexConfig& config = (*index)->config();
+  auto keys = TokensView(tensors.keys, config.geometry, field + ".keys");
+  if (!keys.ok()) return keys.status();
+  auto values = ValuesView(tensors.values, config, field + ".values");
+  if (!values.ok()) return values.status();
+  std::vector<float> scratch;
+  auto queries = AppendedQueries(tensors.queries, config.geometry, field + ".queries", &scratch);
+  if (!queries.ok()) return queries.status();
+  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries);
+  if (!length.ok()) return Explain(length.status(), field);
+  return *length;
+}
 
 absl::Status CheckBatch(int size, absl::string_view field) {
   if (size <= kMaxBatchItems) return absl::OkStatus();

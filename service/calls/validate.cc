@@ -50,18 +50,18 @@ void BFloat16sToFloats(const char* raw, size_t count, float* out) {
   }
 }
 
-absl::Status DTypeMismatch(const v1::Tensor& tensor, absl::string_view expected, absl::string_view field) {
+absl::Status DTypeMismatch(const TensorBytes& tensor, absl::string_view expected, absl::string_view field) {
   return FieldError("DTYPE_MISMATCH", Sub(field, "dtype"),
-                    absl::StrCat("expected ", expected, ", got ", v1::DType_Name(tensor.dtype())));
+                    absl::StrCat("expected ", expected, ", got ", v1::DType_Name(tensor.dtype)));
 }
 
 }  // namespace
 
-absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t> expected, absl::string_view field) {
-  if (tensor.dtype() == v1::D_TYPE_UNSPECIFIED || !v1::DType_IsValid(tensor.dtype())) {
+absl::Status CheckTensor(const TensorBytes& tensor, std::initializer_list<int64_t> expected, absl::string_view field) {
+  if (tensor.dtype == v1::D_TYPE_UNSPECIFIED || !v1::DType_IsValid(tensor.dtype)) {
     return FieldError("UNKNOWN_DTYPE", Sub(field, "dtype"), "not given, or none that this server knows");
   }
-  const absl::Span<const int64_t> shape(tensor.shape().data(), tensor.shape_size());
+  const absl::Span<const int64_t> shape = tensor.shape;
   const bool fits = std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
                                [](int64_t got, int64_t want) { return want == kAnyDim || got == want; });
   if (!fits) {
@@ -71,7 +71,7 @@ absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t
                                    ShapeText(shape.first(std::min<size_t>(shape.size(), 8))),
                                    shape.size() > 8 ? absl::StrCat(" and ", shape.size() - 8, " more") : ""));
   }
-  uint64_t bytes = ElementSize(tensor.dtype());
+  uint64_t bytes = ElementSize(tensor.dtype);
   for (const int64_t dim : shape) {
     if (dim < 0 || dim > kMaxDim) {
       return FieldError("SHAPE_LIMIT", Sub(field, "shape"),
@@ -81,41 +81,41 @@ absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t
       return FieldError("SHAPE_LIMIT", Sub(field, "shape"), "the product of the dimensions overflows 64 bits");
     }
   }
-  if (bytes != tensor.raw().size()) {
+  if (bytes != tensor.raw.size()) {
     return FieldError(
         "BYTES_MISMATCH", Sub(field, "raw"),
-        absl::StrCat("expected ", bytes, " bytes for shape ", ShapeText(shape), ", got ", tensor.raw().size()));
+        absl::StrCat("expected ", bytes, " bytes for shape ", ShapeText(shape), ", got ", tensor.raw.size()));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field) {
+absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field) {
   if (absl::Status s = CheckTensor(tensor, {kAnyDim, geometry.num_kv_heads, geometry.head_dim}, field); !s.ok())
     return s;
-  if (tensor.dtype() != ToProto(geometry.dtype)) {
+  if (tensor.dtype != ToProto(geometry.dtype)) {
     return DTypeMismatch(tensor, absl::StrCat("the index's ", v1::DType_Name(ToProto(geometry.dtype))), field);
   }
-  if (tensor.shape(0) == 0) return FieldError("EMPTY", Sub(field, "shape"), "no tokens");
-  return TensorView{tensor.raw().data(), tensor.shape(0), tensor.raw().size()};
+  if (tensor.shape[0] == 0) return FieldError("EMPTY", Sub(field, "shape"), "no tokens");
+  return TensorView{tensor.raw.data(), tensor.shape[0], tensor.raw.size()};
 }
 
-absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
+absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
                                          std::vector<float>* scratch) {
   return FloatsView(tensor, {geometry.num_q_heads, geometry.head_dim}, field, scratch);
 }
 
-absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
                                         absl::string_view field, std::vector<float>* scratch) {
   if (absl::Status s = CheckTensor(tensor, expected, field); !s.ok()) return s;
-  if (tensor.dtype() == v1::D_TYPE_INT32) return DTypeMismatch(tensor, "a float type", field);
-  const size_t count = tensor.raw().size() / ElementSize(tensor.dtype());
+  if (tensor.dtype == v1::D_TYPE_INT32) return DTypeMismatch(tensor, "a float type", field);
+  const size_t count = tensor.raw.size() / ElementSize(tensor.dtype);
   if (count == 0) return FieldError("EMPTY", Sub(field, "shape"), "no elements");
-  const char* raw = tensor.raw().data();
+  const char* raw = tensor.raw.data();
   const float* values = reinterpret_cast<const float*>(raw);
-  if (tensor.dtype() != v1::D_TYPE_FLOAT32 || reinterpret_cast<uintptr_t>(raw) % alignof(float) != 0) {
+  if (tensor.dtype != v1::D_TYPE_FLOAT32 || reinterpret_cast<uintptr_t>(raw) % alignof(float) != 0) {
     scratch->resize(count);
     values = scratch->data();
-    switch (tensor.dtype()) {
+    switch (tensor.dtype) {
       case v1::D_TYPE_FLOAT16:
         HalvesToFloats(raw, count, scratch->data());
         break;

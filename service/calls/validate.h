@@ -23,20 +23,33 @@ inline constexpr int kMaxBatchItems = 4096;           // items, or appends, of o
 
 inline constexpr int64_t kAnyDim = -1;
 
+// A tensor where it lies: in its message, or in the memory of a caller in this process. Owns nothing.
+struct TensorBytes {
+  TensorBytes() = default;
+  TensorBytes(v1::DType type, absl::Span<const int64_t> dims, absl::string_view bytes)
+      : dtype(type), shape(dims), raw(bytes) {}
+  TensorBytes(const v1::Tensor& tensor)  // NOLINT(google-explicit-constructor)
+      : TensorBytes(tensor.dtype(), {tensor.shape().data(), static_cast<size_t>(tensor.shape_size())}, tensor.raw()) {}
+
+  v1::DType dtype = v1::D_TYPE_UNSPECIFIED;
+  absl::Span<const int64_t> shape;
+  absl::string_view raw;  // little-endian, row-major
+};
+
 // Known dtype, every dimension in [0, kMaxDim], shape equal to `expected` (kAnyDim: free), product of dimensions times
 // element size equal to the raw bytes.
-absl::Status CheckTensor(const v1::Tensor& tensor, std::initializer_list<int64_t> expected, absl::string_view field);
+absl::Status CheckTensor(const TensorBytes& tensor, std::initializer_list<int64_t> expected, absl::string_view field);
 
 // Keys or values of an append: [tokens, num_kv_heads, head_dim] in the index's dtype.
-absl::StatusOr<TensorView> TokensView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field);
+absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field);
 
 // Queries [num_q_heads, head_dim] of any float dtype as fp32: in place, or converted into `scratch`, which then must
 // outlive the use. What is not finite stays so; the index refuses it.
-absl::StatusOr<const float*> QueriesView(const v1::Tensor& tensor, const Geometry& geometry, absl::string_view field,
+absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
                                          std::vector<float>* scratch);
 
 // The same for any shape of at least one element (kAnyDim: free).
-absl::StatusOr<const float*> FloatsView(const v1::Tensor& tensor, std::initializer_list<int64_t> expected,
+absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
                                         absl::string_view field, std::vector<float>* scratch);
 
 // Positions [count] as int32, in place.

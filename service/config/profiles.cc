@@ -31,8 +31,28 @@ absl::StatusOr<std::shared_ptr<Profiles>> Profiles::Open(const std::string& fold
   return profiles;
 }
 
+absl::StatusOr<std::string> Profiles::Add(const std::string& path) {
+  std::error_code error;
+  const fs::path file = fs::canonical(path, error);
+  if (error) return absl::InvalidArgumentError(absl::StrCat("'", path, "': ", error.message()));
+  if (auto s = CheckIsProfile(file.string()); !s.ok()) return absl::InvalidArgumentError(s.message());
+  std::string name = file.filename().string();
+  for (const char* suffix : kSuffixes) {
+    if (absl::EndsWith(name, suffix)) name.resize(name.size() - absl::string_view(suffix).size());
+  }
+  if (auto s = CheckName(name, absl::StrCat("'", path, "'")); !s.ok()) return s;
+  const std::lock_guard<std::mutex> lock(files_mutex_);
+  const auto [at, added] = files_.emplace(name, file.string());
+  if (added || at->second == file.string()) return name;
+  return absl::AlreadyExistsError(absl::StrCat("'", path, "': another profile, '", at->second, "', is called ", name));
+}
+
 Profiles::Listing Profiles::List() const {
   Listing listing;
+  {
+    const std::lock_guard<std::mutex> lock(files_mutex_);
+    for (const auto& [name, path] : files_) listing.names.push_back(name);
+  }
   if (folder_.empty()) return listing;
   std::error_code error;  // a folder that went away since holds none
   for (fs::directory_iterator file(folder_, error), end; !error && file != end; file.increment(error)) {
@@ -61,6 +81,10 @@ Profiles::Listing Profiles::List() const {
 }
 
 std::string Profiles::PathOf(const std::string& name) const {
+  {
+    const std::lock_guard<std::mutex> lock(files_mutex_);
+    if (const auto file = files_.find(name); file != files_.end()) return file->second;
+  }
   if (folder_.empty() || !CheckName(name, "").ok()) return "";
   for (const char* suffix : kSuffixes) {
     std::string path = absl::StrCat(folder_, "/", name, suffix);
@@ -90,8 +114,8 @@ absl::StatusOr<std::shared_ptr<const Profile>> Profiles::Find(const std::string&
     const bool more = names.size() > kMostNamed;
     if (more) names.resize(kMostNamed);
     const std::string what =
-        folder_.empty() ? "the server has no folder of profiles (--profiles)"
-        : names.empty() ? "no such profile; the server has none"
+        folder_.empty() && names.empty() ? "the server has no folder of profiles (--profiles)"
+        : names.empty()                  ? "no such profile; the server has none"
                         : absl::StrCat("no such profile; there are ", absl::StrJoin(names, ", "), more ? ", ..." : "");
     return FieldError("PROFILE_NOT_FOUND", field, what, absl::StatusCode::kNotFound);
   }

@@ -1,5 +1,5 @@
-// The model profiles of a server: files NAME.profile.safetensors or NAME.safetensors of one folder, each read once,
-// when an index first asks for it. A file that could not be read is tried again by the next index.
+// The model profiles of a server: files NAME.profile.safetensors or NAME.safetensors of one folder, and single files,
+// each read once, when an index first asks for it. A file that could not be read is tried again by the next index.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef SEINE_SERVICE_CONFIG_PROFILES_H_
@@ -24,6 +24,10 @@ class Profiles {
   // The error says what is wrong with the folder.
   static absl::StatusOr<std::shared_ptr<Profiles>> Open(const std::string& folder);
 
+  // Adds one file, which goes before one of the folder; returns its NAME. INVALID_ARGUMENT: it is no profile, or its
+  // name is no legal one. ALREADY_EXISTS: another file was added by that name.
+  absl::StatusOr<std::string> Add(const std::string& path);
+
   struct Listing {
     std::vector<std::string> names;  // as the folder is now; these and the others are sorted
     // Files that should be profiles and are none, each "FILE: why": what cannot be read, and what is called
@@ -46,6 +50,8 @@ class Profiles {
  private:
   std::string PathOf(const std::string& name) const;  // empty: there is none
 
+  mutable std::mutex files_mutex_;
+  std::map<std::string, std::string> files_;                    // name -> path; guarded by files_mutex_
   std::string folder_;                                          // empty: none
   std::mutex mutex_;                                            // held while a file is read
   std::map<std::string, std::shared_ptr<const Profile>> read_;  // guarded by mutex_

@@ -16,18 +16,31 @@
 namespace seine {
 namespace {
 
-template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
-absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
+template <bool changes, typename Function>
+absl::Status WithoutThrowing(Function function) {
   try {
-    Request request;
-    if (auto s = Parse(in, &request); !s.ok()) return s;
-    if (auto s = call(core, request, response); !s.ok()) return s;
-    return Serialise(*response, out);
+    return function();
   } catch (const std::bad_alloc&) {
     // It may have happened after the change, while the answer was written.
     return changes ? absl::UnknownError("the server has no memory; whether the call was applied is not known")
                    : NoMemory();
   }
+}
+
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
+  return WithoutThrowing<changes>([&]() -> absl::Status {
+    Request request;
+    if (auto s = Parse(in, &request); !s.ok()) return s;
+    if (auto s = call(core, request, response); !s.ok()) return s;
+    return Serialise(*response, out);
+  });
+}
+
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+absl::Status Plain(Core& core, const google::protobuf::Message& request, google::protobuf::Message* response) {
+  return WithoutThrowing<changes>(
+      [&] { return call(core, static_cast<const Request&>(request), static_cast<Response*>(response)); });
 }
 
 template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
@@ -47,15 +60,16 @@ MessageHandler Each(Core& core) {
 }
 
 template <typename Service>
-constexpr RpcMethod Of(const char* name, Weight weight, bool changes, MessageHandler (*open)(Core&)) {
-  return {Service::service_full_name(), name, weight, changes, /*pieces=*/false, open};
+constexpr RpcMethod Of(const char* name, Weight weight, bool changes, MessageHandler (*open)(Core&), MessageCall call) {
+  return {Service::service_full_name(), name, weight, changes, /*pieces=*/false, open, call};
 }
 
 }  // namespace
 
 // Of<service>(name, weight, whether it changes anything, function of calls.h).
-#define SEINE_METHOD(service, method, weight, changes) \
-  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method, changes>)
+#define SEINE_METHOD(service, method, weight, changes)                                                                 \
+  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method, changes>, \
+                  &Plain<v1::method##Request, v1::method##Response, &method, changes>)
 
 const std::vector<RpcMethod>& RpcMethods() {
   static const auto* const methods = new std::vector<RpcMethod>{
@@ -71,7 +85,8 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, true),
       SEINE_METHOD(RetrievalService, Append, kHeavy, true),
       {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, true, /*pieces=*/true,
-       &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>},
+       &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>,
+       &Plain<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece, /*changes=*/true>},
       SEINE_METHOD(RetrievalService, Retrieve, kHeavy, false),
       SEINE_METHOD(RetrievalService, Attend, kHeavy, false),
       SEINE_METHOD(RetrievalService, Gather, kHeavy, false),

@@ -3,6 +3,7 @@
 #ifndef SEINE_SERVICE_TRANSPORT_RPC_METHODS_H_
 #define SEINE_SERVICE_TRANSPORT_RPC_METHODS_H_
 
+#include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
@@ -18,6 +19,11 @@ namespace seine {
 // RESOURCE_EXHAUSTED, or UNKNOWN of a call that changes something; nothing is thrown. Not thread-safe.
 using MessageHandler = std::function<absl::Status(grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
 
+// The same without bytes, for a caller in the same process. The messages are of the method's types; of a method that
+// takes pieces `response` is that of the pieces before.
+using MessageCall = absl::Status (*)(Core& core, const google::protobuf::Message& request,
+                                     google::protobuf::Message* response);
+
 enum class Weight : uint8_t {
   kLight,  // answered where it is received: takes microseconds, waits for nothing
   kHeavy,  // goes through the executor's queue
@@ -30,6 +36,7 @@ struct RpcMethod {
   bool changes;  // its answer must be sent, however much is under way
   bool pieces;   // a client's stream of messages, answered at its end; else one message
   MessageHandler (*open)(Core& core);
+  MessageCall call;
 };
 
 const std::vector<RpcMethod>& RpcMethods();

@@ -51,7 +51,7 @@ Plan MakePlan(const std::vector<Block>& blocks, const std::vector<Special>& spec
                             "': the test must learn to");
       continue;
     }
-    if (language->second > has) step.left_out = "the build has no SEINE_PYTHON";
+    if (language->second > has) step.left_out = "the build has no Python module";
     for (size_t i = 0; i < specials.size(); ++i) {
       if (!HasLine(block.text, specials[i].line)) continue;
       ++named[i];

@@ -222,7 +222,7 @@ TEST(ReadmeBlocksTest, WhatTheMachineLacksIsLeftOutWithAReason) {
     return reasons;
   };
   EXPECT_EQ(left_out(Needs::kNothing),
-            std::vector<std::string>({"outside", "the build has no SEINE_PYTHON", "no model"}));
+            std::vector<std::string>({"outside", "the build has no Python module", "no model"}));
   EXPECT_EQ(left_out(Needs::kPython), std::vector<std::string>({"outside", "", "no model"}));
   EXPECT_EQ(left_out(Needs::kModel), std::vector<std::string>({"outside", "", ""}));
 }

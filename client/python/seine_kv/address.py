@@ -1,8 +1,9 @@
-"""Where a server listens: the addresses that people write, and those that gRPC takes."""
+"""Where a server listens: the addresses that people write, those that gRPC takes, and what is said where none does."""
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Optional
 
 VARIABLE = "SEINE_SERVER"  # of the environment; the programs honour it too
@@ -46,3 +47,23 @@ def socket_path(address: str) -> Optional[str]:
         path = address[len("unix:") :]
         return path[2:] if path.startswith("//") else path
     return address if "/" in address and "://" not in address else None
+
+
+def no_server(address: str, why: str) -> str:
+    """The text of an error: nobody listens there."""
+    return f"no server at {address} ({why}); start one with seined, or say where it is: Client(address) or {VARIABLE}"
+
+
+def unavailable(address: str, said: str) -> str:
+    """The text of an error, in a line of ours. `said`: what gRPC or the C++ client says of a server that is not there."""
+    path, lower = socket_path(address), said.lower()
+    stated = re.match(r"no server at .*? \(([^()]*)\)", said)
+    if stated:
+        return no_server(address, stated[1])
+    if path is not None and not os.path.exists(path):
+        return no_server(address, "there is no such socket")
+    if "connection refused" in lower:
+        return no_server(address, "the connection was refused")
+    if "failed to connect" in lower or "resol" in lower:
+        return no_server(address, said.rpartition("error: ")[2])
+    return f"lost the server at {address}: {said}"

@@ -1,20 +1,24 @@
-"""A client of a Seine server, numpy in and numpy out.
+"""A client of Seine, numpy in and numpy out: in this process, or of a server.
 
     from seine_kv.client import Append, Client, Item
 
-    with Client() as client:                                  # where SEINE_SERVER says, or seined listens by default
+    with Client() as client:                                  # a server's, where SEINE_SERVER says or by default
+        ...
+    with Client.in_process() as client:                       # or without one: the index lives here
         client.create_index("llama", num_layers=32, num_q_heads=32, num_kv_heads=8, head_dim=128)
         chat = client.create_sequence("llama")
         client.append(chat, layer=0, position=0, keys=keys)   # keys [tokens, num_kv_heads, head_dim], post-RoPE
         answer = client.retrieve(chat, layer=0, queries=q)    # q [num_q_heads, head_dim], post-RoPE
         answer.set(0)                                         # positions of the first set, ascending
-        with client.decode_stream() as stream:                # one round trip a layer and decode step
+        with client.decode_stream() as stream:                # one call a layer and decode step, for a whole batch
             step = stream.step(appends=[Append(chat, 0, n, new_keys)], items=[Item(chat, 0, q)])
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes); keys and values must have the index's dtype. Errors are SeineError with
-the server's text, the gRPC code's name, and the field of the request that is wrong; what cannot be sent at all is a TypeError
-or ValueError. A call that fails has changed nothing on the server, except CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE and
-UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by threads; a DecodeStream belongs to one.
+seine_kv.Index is shorter where one index is used. Everything goes through the native module: no protobuf, no grpcio.
+
+Arrays are float32, float16 or bfloat16 (ml_dtypes), numpy's or torch's; keys and values must have the index's dtype. Errors
+are SeineError with the server's text, the gRPC code's name, and the field of the request that is wrong; what cannot be sent
+at all is a TypeError or ValueError. A call that fails has changed nothing, except CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+and UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by threads; a DecodeStream belongs to one.
 
 Settings are dicts of words and numbers, and come back in the same words from create_index, get_index and list_indexes; there
 None stands for what is absent, and may be put in again.
@@ -22,29 +26,14 @@ None stands for what is absent, and may be put in again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Optional, Union
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-import grpc
-import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
-
-from seine.v1 import (
-    admin_service_pb2,
-    admin_service_pb2_grpc,
-    eviction_service_pb2_grpc,
-    index_service_pb2,
-    index_service_pb2_grpc,
-    retrieval_service_pb2,
-    retrieval_service_pb2_grpc,
-    sequence_service_pb2,
-    sequence_service_pb2_grpc,
-    subspace_service_pb2_grpc,
-)
-from seine_kv import methods, settings, wire
-from seine_kv.address import default_address, target_of
-from seine_kv.arrays import array_of, tensor_of
-from seine_kv.layer_calls import LayerCalls, Settings
+from seine_kv.address import default_address, no_server, target_of
+from seine_kv.calls import Calls, Settings
 from seine_kv.messages import (
     Answer,
     Append,
@@ -58,7 +47,10 @@ from seine_kv.messages import (
     Step,
     StepError,
 )
-from seine_kv.stream import DecodeStream
+from seine_kv.stream import DecodeStream, native, raised
+
+if TYPE_CHECKING:
+    from seine_kv.index import Index
 
 __all__ = [
     "Answer",
@@ -77,28 +69,43 @@ __all__ = [
     "default_address",
 ]
 
+_RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
 
-class Client(LayerCalls):
+
+class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment variable
-    SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call."""
+    SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is not there is
+    an error of the first call. Client.in_process() needs none."""
 
-    def __init__(self, address: Optional[str] = None, timeout: float = 60.0, max_message_bytes: int = 64 << 20) -> None:
-        self.address, self.timeout = target_of(address) if address else default_address(), timeout
-        options = [
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", -1),  # the server's limit counts, and it says so itself
-            ("grpc.enable_http_proxy", 0),
-            # A server that is started anew is found at once, not after gRPC's two minutes.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 2000),
-        ]
-        self._channel = grpc.insecure_channel(self.address, options)
-        self._indexes = index_service_pb2_grpc.IndexServiceStub(self._channel)
-        self._sequences = sequence_service_pb2_grpc.SequenceServiceStub(self._channel)
-        self._retrieval = retrieval_service_pb2_grpc.RetrievalServiceStub(self._channel)
-        self._eviction = eviction_service_pb2_grpc.EvictionServiceStub(self._channel)
-        self._subspace = subspace_service_pb2_grpc.SubspaceServiceStub(self._channel)
-        self._admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+    def __init__(self, address: Optional[str] = None, timeout: float = 60.0) -> None:
+        target = target_of(address) if address else default_address()
+        self._begin(native.Connection.connect(target, timeout), target, timeout)
+
+    @classmethod
+    def in_process(
+        cls,
+        threads: int = 0,
+        profiles: Union[str, os.PathLike[str], list[Union[str, os.PathLike[str]]], None] = None,
+        memory_limit_bytes: int = 0,
+        backend: str = "auto",
+    ) -> Client:
+        """A Client whose indexes live in this process, and end with the last of it, its streams and its indexes.
+
+        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles as of seined's --profiles, a
+        file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores together, 0: none.
+        backend: "auto", "cpu" or "cuda".
+        """
+        client = cls.__new__(cls)
+        try:
+            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, profiles), "in process", None)
+        except native.NativeError as error:
+            raise raised(error) from None
+        return client
+
+    def _begin(self, connection: Any, address: str, timeout: Optional[float]) -> None:
+        self.address, self.timeout = address, timeout
+        self._connection = connection
+        self._own = threading.local()  # each thread's stream
 
     def __enter__(self) -> Client:
         return self
@@ -107,269 +114,101 @@ class Client(LayerCalls):
         self.close()
 
     def close(self) -> None:
-        self._channel.close()
+        """Ends the connection; no call may follow. What is in process lives on while an open stream needs it."""
+        self._connection, self._own = None, threading.local()
 
     def wait_until_ready(self, seconds: float) -> None:
         """Waits for a server that is starting; SeineError UNAVAILABLE if none answers in time."""
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=seconds)
-        except grpc.FutureTimeoutError:
-            raise SeineError("UNAVAILABLE", wire.no_server(self.address, f"none within {seconds} s")) from None
-
-    # Server ---------------------------------------------------------------------------------------------------------
-
-    def server_info(self) -> dict[str, Any]:
-        """Version, backend, memory and limits, as a dict."""
-        return settings.to_dict(self._call(self._admin.GetServerInfo, admin_service_pb2.GetServerInfoRequest()))
-
-    def describe_head(self, sequence: Sequence, layer: int, kv_head: int) -> dict[str, Any]:
-        """Zone, segments, bytes and codec of one KV head, as a dict."""
-        request = admin_service_pb2.DescribeHeadRequest(handle=wire.handle_of(sequence), layer=layer, kv_head=kv_head)
-        return settings.to_dict(self._call(self._admin.DescribeHead, request))
-
-    # Indexes --------------------------------------------------------------------------------------------------------
-
-    def create_index(
-        self,
-        name: str,
-        *,
-        num_layers: int,
-        num_q_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: DTypeLike = "float16",
-        model: str = "",
-        rope: Optional[Settings] = None,
-        zones: Optional[Settings] = None,
-        codec: Optional[Settings] = None,
-        retrieval: Optional[Settings] = None,
-        kv_store: Optional[str] = None,
-        eviction: Optional[Settings] = None,
-        subspace: Optional[Settings] = None,
-        memory_limit_bytes: int = 0,
-        exist_ok: bool = False,
-    ) -> dict[str, Any]:
-        """Creates an index and returns it as a dict: "spec", its specification with every default filled in, and counts.
-
-        dtype, of keys and values: "float32", "float16", "bfloat16", or numpy's or torch's. model: its name, which finds its
-        profile on the server. rope, of the keys: dict of config_json (config.json's
-        rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token), and style ("half_split", "interleaved");
-        the profile's own if left out. zones: dict of sink, local, update_buffer, dense_threshold (tokens). codec: name
-        ("balanced", "rsq"), profile, horizon (tokens), coarse_bits, total_bits (a coordinate), seed, centre ("none",
-        "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope
-        ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
-        "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
-        (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
-        those given to append), horizon (tokens: qfilters from a profile). subspace, which keeps the zone's keys and values low-rank and needs kv_store "keys_values": dict
-        of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
-        moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
-        full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
-        version_tokens, carried_to (positions). What is left out takes the server's default. exist_ok: an index of this name
-        that has all that is asked for is returned as it is, with its sequences; one that has not is ALREADY_EXISTS, as any
-        is without exist_ok.
-        """
-        geometry = {
-            "num_layers": num_layers,
-            "num_q_heads": num_q_heads,
-            "num_kv_heads": num_kv_heads,
-            "head_dim": head_dim,
-        }
-        spec = settings.index_spec(
-            name,
-            geometry,
-            dtype,
-            rope,
-            model=model,
-            zones=zones,
-            codec=codec,
-            retrieval=retrieval,
-            kv_store=kv_store,
-            eviction=eviction,
-            subspace=subspace,
-            memory_limit_bytes=memory_limit_bytes,
-        )
-        try:
-            request = index_service_pb2.CreateIndexRequest(spec=spec)
-            return settings.to_dict(self._call(self._indexes.CreateIndex, request).index)
-        except SeineError as error:
-            if error.code != "ALREADY_EXISTS" or not exist_ok:
-                raise
-        index = self.get_index(name)
-        wrong = list(settings.differences(settings.to_dict(spec), index["spec"]))
-        if wrong:
-            raise SeineError("ALREADY_EXISTS", f"name: the index {name} is there and does not fit: {'; '.join(wrong)}", "name")
-        return index
-
-    def get_index(self, name: str) -> dict[str, Any]:
-        """Specification and memory of an index, as a dict."""
-        request = index_service_pb2.GetIndexRequest(name=wire.name_of(name, "name"))
-        return settings.to_dict(self._call(self._indexes.GetIndex, request).index)
-
-    def list_indexes(self) -> list[dict[str, Any]]:
-        response = self._call(self._indexes.ListIndexes, index_service_pb2.ListIndexesRequest())
-        return [settings.to_dict(index) for index in response.indexes]
-
-    def delete_index(self, name: str) -> None:
-        """Deletes an index with all its sequences."""
-        self._call(self._indexes.DeleteIndex, index_service_pb2.DeleteIndexRequest(name=wire.name_of(name, "name")))
-
-    # Sequences ------------------------------------------------------------------------------------------------------
-
-    def create_sequence(self, index: str, id: str = "") -> Sequence:
-        """Creates an empty Sequence; without an id the server makes one."""
-        request = sequence_service_pb2.CreateSequenceRequest(index=wire.name_of(index, "index"), id=wire.name_of(id, "id"))
-        return wire.sequence_of(self._call(self._sequences.CreateSequence, request).handle)
-
-    def get_sequence(self, sequence: Sequence) -> SequenceInfo:
-        request = sequence_service_pb2.GetSequenceRequest(handle=wire.handle_of(sequence))
-        return wire.sequence_info_of(self._call(self._sequences.GetSequence, request).sequence)
-
-    def list_sequences(self, index: str) -> list[SequenceInfo]:
-        request = sequence_service_pb2.ListSequencesRequest(index=wire.name_of(index, "index"), page_size=1000)
-        infos = []
+        end = time.monotonic() + seconds
         while True:
-            page = self._call(self._sequences.ListSequences, request)
-            infos += [wire.sequence_info_of(info) for info in page.sequences]
-            if not page.next_page_token:
-                return infos
-            request.page_token = page.next_page_token
+            try:
+                left = max(_RETRY_SECONDS, end - time.monotonic())
+                self._invoke("GetServerInfo", {}, timeout=left)
+                return
+            except SeineError as error:
+                if error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                    raise
+            if time.monotonic() >= end:
+                raise SeineError("UNAVAILABLE", no_server(self.address, f"none within {seconds} s")) from None
+            time.sleep(_RETRY_SECONDS)
 
-    def delete_sequence(self, sequence: Sequence) -> None:
-        request = sequence_service_pb2.DeleteSequenceRequest(handle=wire.handle_of(sequence))
-        self._call(self._sequences.DeleteSequence, request)
+    def add_profile(self, path: Union[str, os.PathLike[str]]) -> str:
+        """In process: a profile's file for indexes to come; returns its name, for codec's `profile`. SeineError
+        INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS: another file has that name; UNIMPLEMENTED: a server has its own."""
+        try:
+            return self._open().add_profile(path)
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
 
-    def fork(self, sequence: Sequence, new_id: str = "", position: Optional[int] = None) -> Sequence:
-        """A copy-on-write copy of the tokens before `position` (all of them if None)."""
-        source = wire.handle_of(sequence)
-        request = sequence_service_pb2.ForkSequenceRequest(source=source, new_id=new_id, position=position)
-        return wire.sequence_of(self._call(self._sequences.ForkSequence, request).handle)
+    def index(self, name: str) -> Index:
+        """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""
+        from seine_kv.index import Index
 
-    def truncate(self, sequence: Sequence, position: int) -> SequenceInfo:
-        """Drops the tokens at and after `position`; returns the SequenceInfo."""
-        request = sequence_service_pb2.TruncateSequenceRequest(handle=wire.handle_of(sequence), position=position)
-        return wire.sequence_info_of(self._call(self._sequences.TruncateSequence, request).sequence)
-
-    # Data -----------------------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        sequence: Sequence,
-        layer: int,
-        position: int,
-        keys: ArrayLike,
-        values: Optional[ArrayLike] = None,
-        queries: Optional[ArrayLike] = None,
-    ) -> int:
-        """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
-        queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
-
-        Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
-        On an error, messages before the failing one stay. Returns the tokens sent.
-        """
-        item = Append(sequence, layer, position, np.asarray(keys))
-        item.values, item.queries = (None if array is None else np.asarray(array) for array in (values, queries))
-        wire.check_tokens(item)  # before the first piece leaves
-        pieces = (retrieval_service_pb2.AppendStreamRequest(item=piece) for piece in wire.pieces(item))
-        return self._call(self._retrieval.AppendStream, pieces).tokens
-
-    def retrieve(self, sequence: Sequence, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
-        """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see retrieve_batch."""
-        answer = self.retrieve_batch([Item(sequence, layer, np.asarray(queries))], **selector)[0]
-        if answer.error is not None:
-            raise answer.error
-        return answer
-
-    def retrieve_batch(self, items: Iterable[Item], **selector: Any) -> list[Answer]:
-        """One Answer an Item, each with its own `error`.
-
-        selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of the
-        zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or
-        recall_target=; refine=; with_scores=True; exact=True (read every stored key). What is left out takes the index's
-        setting.
-        """
-        request = retrieval_service_pb2.RetrieveRequest(
-            items=map(wire.retrieve_item, items), selector=wire.selector_of(**selector)
-        )
-        return [wire.answer_of(answer) for answer in self._call(self._retrieval.Retrieve, request).answers]
-
-    def attend(
-        self, sequence: Sequence, layer: int, queries: ArrayLike, attention: Attention = Attention(), **selector: Any
-    ) -> Attended:
-        """The Attended for one (sequence, layer): attention over what is visible and selected. Needs kv_store
-        "keys_values". queries: [num_q_heads, head_dim]. For the selector see retrieve_batch; here a scope
-        that is not given means "per_q_head"."""
-        attended = self.attend_batch([Item(sequence, layer, np.asarray(queries))], attention, **selector)[0]
-        if attended.error is not None:
-            raise attended.error
-        return attended
-
-    def attend_batch(
-        self, items: Iterable[Item], attention: Attention = Attention(), **selector: Any
-    ) -> list[Attended]:
-        """One Attended an Item, each with its own `error`. For the selector see retrieve_batch."""
-        request = retrieval_service_pb2.AttendRequest(
-            items=map(wire.retrieve_item, items),
-            selector=wire.selector_of(**selector),
-            attention=wire.attention_of(attention),
-        )
-        return [wire.attended_of(answer) for answer in self._call(self._retrieval.Attend, request).answers]
-
-    def gather(
-        self,
-        sequence: Sequence,
-        layer: int,
-        kv_head: int,
-        positions: ArrayLike,
-        keys: bool = True,
-        values: bool = False,
-    ) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
-        """Stored rows of one KV head: (keys, values), each [count, head_dim] or None if not asked for."""
-        request = retrieval_service_pb2.GatherRequest(
-            handle=wire.handle_of(sequence),
-            layer=layer,
-            kv_head=kv_head,
-            positions=tensor_of(np.asarray(positions, np.int32), "positions"),
-            keys=keys,
-            values=values,
-        )
-        response = self._call(self._retrieval.Gather, request)
-        return array_of(response.keys) if keys else None, array_of(response.values) if values else None
+        return Index.of(self, name)
 
     def decode_stream(self, timeout: Optional[float] = None) -> DecodeStream:
-        """A DecodeStream: append, then retrieve or attend, in one round trip for a whole batch. timeout: seconds a step."""
-        return DecodeStream(self._retrieval.Decode, timeout, self.address)
+        """A DecodeStream: append, then retrieve or attend, in one call for a whole batch. timeout: seconds a step."""
+        return DecodeStream(self._open(), timeout, self.address)
 
-    # Anything else --------------------------------------------------------------------------------------------------
-
-    def call(
-        self, method: str, request: Union[Settings, Iterable[Settings]] = {}
-    ) -> Union[dict[str, Any], Iterator[dict[str, Any]]]:
-        """Any method of the server by its name ("Retrieve", "seine.v1.RetrievalService/Retrieve"), its messages as dicts
-        in protobuf's JSON form: bytes are base64, 64-bit numbers strings. A stream of requests is an iterable of dicts, a
-        stream of answers an iterator over them, which has no timeout. A wrong name or request is a ValueError."""
-        found = methods.find(method)
-        kind = f"{'stream' if found.streams_requests else 'unary'}_{'stream' if found.streams_responses else 'unary'}"
-        run = getattr(self._channel, kind)(
-            f"/{found.name}", found.request.SerializeToString, found.response.FromString
-        )
-        if not found.streams_requests or isinstance(request, Mapping):
-            message = methods.message_of(found, request)
-            sent: Any = iter([message]) if found.streams_requests else message
-        else:
-            sent = iter([methods.message_of(found, one) for one in request])  # all of them, before the first leaves
-        if not found.streams_responses:
-            return methods.dict_of(self._call(run, sent))
-        return self._answers(run(sent))
-
-    def _answers(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def step(
+        self,
+        appends: Iterable[Append] = (),
+        items: Iterable[Item] = (),
+        attention: Optional[Attention] = None,
+        *,
+        on_error: str = "raise",
+        **selector: Any,
+    ) -> Step:
+        """A step as DecodeStream.step has it, over a stream that the calling thread keeps. Where that had ended with its
+        server, the step is sent once more over a new one: appends may be repeated."""
+        appends, items = list(appends), list(items)
+        kept = getattr(self._own, "stream", None)
+        stream = self._own.stream = kept or self.decode_stream(self.timeout)
         try:
-            for answer in answers:
-                yield methods.dict_of(answer)
-        except grpc.RpcError as error:
-            raise wire.error_of_call(error, self.address) from None
+            return stream.step(appends, items, attention, on_error=on_error, **selector)
+        except StepError:
+            raise  # the stream goes on
+        except SeineError as error:
+            self._own.stream = None
+            if kept is None or error.code not in ("UNAVAILABLE", "CANCELLED"):
+                raise
+        return self.step(appends, items, attention, on_error=on_error, **selector)
 
-    def _call(self, method: Callable[..., Any], request: Any) -> Any:
+    def call(self, method: str, request: Settings = {}) -> dict[str, Any]:
+        """Any method by its name ("GetIndex", "seine.v1.IndexService/GetIndex"), its messages as nested dicts.
+
+        Enums are words ("per_q_head"), tensors arrays, bytes bytes; what is None is left out, and what is absent comes back
+        as None. AppendStream takes one request; Decode is decode_stream. A wrong name or request is a ValueError or TypeError.
+        """
+        return self._invoke(method, request)
+
+    # For Calls ------------------------------------------------------------------------------------------------------
+
+    def _invoke(self, method: str, request: Settings, timeout: Optional[float] = None) -> dict[str, Any]:
+        if not isinstance(method, str):
+            raise TypeError(f"method: must be its name, a str, not a {type(method).__name__}")
         try:
-            return method(request, timeout=self.timeout)
-        except grpc.RpcError as error:
-            raise wire.error_of_call(error, self.address) from None
+            return self._open().call(method, request, self.timeout if timeout is None else timeout)
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
+
+    def _append(self, append: Append) -> int:
+        to = append.sequence
+        arrays = (append.keys, append.values, append.queries)
+        try:
+            return self._open().append(
+                to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
+            )
+        except native.NativeError as error:
+            raise raised(error, self.address) from None
+
+    def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
+        step = self.step((), items, attention, on_error="return", **selector)  # the shortest way, with errors item by item
+        if step.error is not None:
+            raise step.error
+        return step.answers if attention is None else step.attended
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            raise ValueError("this Client is closed")
+        return self._connection

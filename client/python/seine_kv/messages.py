@@ -1,22 +1,29 @@
-"""What goes into a call of a Seine server and what comes out of it; nothing here knows the wire.
+"""What goes into a call of Seine and what comes out of it; nothing here knows how it travels.
 
 Arrays are numpy's: float32, float16 or bfloat16 (ml_dtypes) where they go in.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 
 class SeineError(Exception):
-    """What the server (or gRPC) said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason` may be ""."""
+    """What the index, the server or gRPC said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason` may be ""."""
 
     def __init__(self, code: str, message: str, field: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.code, self.field, self.reason = code, field, reason
+
+
+def error_of(code: str, message: str, field: str = "", reason: str = "") -> SeineError:
+    """A SeineError in the words that callers use: dtypes are not those of the wire's enum."""
+    return SeineError(code, re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message), field, reason)
 
 
 class StepError(SeineError):
@@ -142,3 +149,21 @@ class Step:
     server_us: int
     error: Optional[SeineError] = None  # the whole step was refused
     attended: list[Attended] = field(default_factory=list)  # one Attended an item, in a step with attention
+
+    def raise_first(self, appends: Many[Append], items: Many[Item]) -> None:
+        """StepError of what failed, if anything did; an append's failure before those of items, which may follow from
+        it. appends, items: those that the step was asked for."""
+        failed = [("the step", self.error)] if self.error is not None else []
+        answers: Many[Any] = self.attended or self.answers
+        pairs: list[tuple[str, Many[Any], list[Optional[SeineError]]]] = [
+            ("append", appends, self.append_errors),
+            ("item", items, [answer.error for answer in answers]),
+        ]
+        for what, asked, errors in pairs:
+            for i, (one, error) in enumerate(zip(asked, errors)):
+                if error is not None:
+                    failed.append((f"{what} {i} ({one.sequence.index}/{one.sequence.id}, layer {one.layer})", error))
+        if failed:
+            what, error = failed[0]
+            more = f" (and {len(failed) - 1} more failed; see .step)" if len(failed) > 1 else ""
+            raise StepError(error.code, f"{what}: {error}{more}", error.field, error.reason, self)

@@ -71,15 +71,16 @@ class LayerMoments:
     def add_values(self, values):
         self.v.add(values.astype(np.float64))
 
-    def tensors(self, layer):
-        """name -> float64, as the file holds them."""
+    def tensors(self, layer, with_values=True):
+        """name -> float64, as the file holds them; values' only where there were any."""
         name = f"layers.{layer}."
-        return {
+        tensors = {
             f"{name}q_mean": self.q.mean(),
             f"{name}q_moment": pack(self.q.moment()),
             f"{name}k_mean": self.k.mean(),
             f"{name}k_moment": pack(self.k.moment()),
             f"{name}k_residual": pack(self.residual.moment()),
-            f"{name}v_mean": self.v.mean(),
-            f"{name}v_moment": pack(self.v.moment()),
         }
+        if with_values:
+            tensors.update({f"{name}v_mean": self.v.mean(), f"{name}v_moment": pack(self.v.moment())})
+        return tensors

@@ -1,7 +1,7 @@
-"""Settings as Python has them, words and dicts, and as the messages of proto/seine/v1 have them, both ways.
+"""What callers write, checked and put into the form of a call: dicts of words, numbers and arrays. Needs numpy alone.
 
-What comes back reads as what was put in: enums are words without their type's name ("float16", "per_q_head"), tensors
-numpy arrays, and what is absent is None, which in turn may be put in and means: left out.
+Names are those of proto/seine/v1. Words of enums and names of settings are checked where they become messages; here is
+what Python allows besides: short forms, numpy's numbers, positions in any order.
 """
 
 from __future__ import annotations
@@ -12,76 +12,104 @@ from typing import Any, Optional
 
 import numpy as np
 
-from seine.v1 import common_pb2, index_service_pb2
-from seine_kv.arrays import ALIASES, array_of, dtype_number, tensor_of
+from seine_kv.arrays import ALIASES, as_array, check_dtype, dtype_word
+from seine_kv.messages import Append, Item, Sequence, SequenceInfo
+
+SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
+
+# Arguments and what holds them -----------------------------------------------------------------------------------------
 
 
-def _prefix(enum: Any) -> str:
-    return enum.values_by_number[0].name[: -len("UNSPECIFIED")]
+def integer(value: Any, field: str) -> int:
+    """TypeError for what is none; numpy's are."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{field}: must be an int, not {value!r}") from None
 
 
-def words(enum: Any) -> list[str]:
-    """The words of an enum's descriptor: "per_q_head" is SCOPE_PER_Q_HEAD."""
-    return [value.name[len(_prefix(enum)) :].lower() for value in enum.values if value.number != 0]
+def name_of(value: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{field}: must be its name, a str, not a {type(value).__name__}")
+    return value
 
 
-def number_of(enum: Any, word: Any, field: str) -> int:
-    """The number of a word, or of another name that it has. ValueError with the words that there are."""
-    known = words(enum)
-    found = ALIASES.get(word, word) if isinstance(word, str) else None
-    if found not in known:
-        raise ValueError(f"{field}: must be one of {', '.join(known)}, not {word!r}")
-    return enum.values_by_name[_prefix(enum) + found.upper()].number
+def handle_of(sequence: Sequence) -> dict[str, Any]:
+    """The wire's SequenceHandle."""
+    if not isinstance(sequence, Sequence):
+        hint = "; its .handle is one" if isinstance(getattr(sequence, "handle", None), Sequence) else ""
+        wanted = "must be a Sequence, as create_sequence returns it, or Sequence(index, id)"
+        shown = repr(sequence) if isinstance(sequence, str) else f"a {type(sequence).__name__}"
+        raise TypeError(f"sequence: {wanted}, not {shown}{hint}")
+    return {"index": sequence.index, "id": sequence.id, "generation": sequence.generation}
 
 
-def word_of(enum: Any, number: int) -> Optional[str]:
-    """None for a value that is not stated."""
-    if number == 0:
-        return None
-    value = enum.values_by_number.get(number)  # a newer server may have more
-    return value.name[len(_prefix(enum)) :].lower() if value is not None else f"unknown {number}"
+def sequence_of(handle: Mapping[str, Any]) -> Sequence:
+    return Sequence(handle["index"], handle["id"], handle["generation"])
 
 
-def fill(message: Any, settings: Optional[Mapping[str, Any]], what: str) -> None:
-    """Sets fields of `message` from a dict; a name that the message does not have is an error, not ignored, as are two
-    fields of which there can be one. What is None is left out."""
-    if settings is None:
-        return
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{what}: must be a dict of settings, not the {type(settings).__name__} {settings!r}")
-    taken: dict[str, str] = {}  # oneof -> the field that it is
-    for name, value in settings.items():
-        field = message.DESCRIPTOR.fields_by_name.get(name)
-        if field is None:
-            known = ", ".join(message.DESCRIPTOR.fields_by_name)
-            raise ValueError(f"{what}: unknown setting {name}; there are {known}")
-        if value is None:
-            continue
-        oneof, path = field.containing_oneof, f"{what}.{name}".lstrip(".")
-        if oneof is not None and taken.setdefault(oneof.name, name) != name:
-            raise ValueError(f"{what}: {taken[oneof.name]} and {name} exclude each other")
+def sequence_info_of(info: Mapping[str, Any]) -> SequenceInfo:
+    return SequenceInfo(sequence_of(info["handle"]), list(info["layer_tokens"]), info["code_bytes"], info["store_bytes"])
+
+
+def check_append(append: Append) -> None:
+    """What can be told of an append before any of it leaves; the server checks the rest."""
+    handle_of(append.sequence), integer(append.layer, "layer"), integer(append.position, "position")
+    shape = list(append.keys.shape)
+    if len(shape) != 3:
+        raise ValueError(f"keys: must be [tokens, num_kv_heads, head_dim], not {shape}")
+    if append.values is not None and append.values.shape != append.keys.shape:
+        raise ValueError(f"values: must have the shape of keys, {shape}, not {list(append.values.shape)}")
+    check_dtype(append.keys, "keys")
+    if append.values is not None:
+        check_dtype(append.values, "values")
+    if append.queries is not None:
+        if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
+            raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
+        check_dtype(append.queries, "queries")
+
+
+def checked_append(append: Append) -> Append:
+    """One of a step, with plain numbers and numpy's arrays; the server tells its shapes apart from the others'."""
+    handle_of(append.sequence)
+    keys, values, queries = (
+        None if array is None else _floats(array, name)
+        for name, array in (("keys", append.keys), ("values", append.values), ("queries", append.queries))
+    )
+    layer, position = integer(append.layer, "layer"), integer(append.position, "position")
+    return Append(append.sequence, layer, position, keys, values, queries)
+
+
+def checked_item(item: Item) -> Item:
+    """One of a call or step, with plain numbers and numpy's arrays."""
+    handle_of(item.sequence)
+    return Item(item.sequence, integer(item.layer, "layer"), _floats(item.queries, "queries"))
+
+
+def _floats(array: Any, name: str) -> np.ndarray:
+    array = as_array(array)
+    check_dtype(array, name)
+    return array
+
+
+def selector_of(**selector: Any) -> dict[str, Any]:
+    """The keyword arguments of a call that select, without those that are None. mass_p is a tuple (p, floor, cap)."""
+    for name in selector:
+        if name not in SELECTOR:
+            raise TypeError(f"unknown argument {name}; a selector has {', '.join(SELECTOR)}")
+    given = {name: value for name, value in selector.items() if value is not None}
+    if "top_k" in given and "mass_p" in given:
+        raise ValueError("top_k and mass_p exclude each other")
+    if "mass_p" in given:
         try:
-            _set(message, field, value, path)
-        except (TypeError, ValueError) as error:
-            if str(error).startswith(path):
-                raise
-            raise TypeError(f"{path}: {value!r} does not fit: {error}") from None
+            p, floor, cap = given["mass_p"]
+        except (TypeError, ValueError):
+            raise TypeError(f"mass_p: must be (p, floor, cap), as (0.9, 1, 1000), not {given['mass_p']!r}") from None
+        given["mass_p"] = (p, floor, cap)
+    return given
 
 
-def _set(message: Any, field: Any, value: Any, what: str) -> None:
-    if field.enum_type is not None:
-        setattr(message, field.name, number_of(field.enum_type, value, what))
-    elif field.message_type is None:
-        if hasattr(getattr(message, field.name), "extend"):  # a repeated field
-            getattr(message, field.name).extend(value)
-        else:
-            setattr(message, field.name, value)
-    elif field.message_type.name == "Tensor":
-        getattr(message, field.name).CopyFrom(tensor_of(positions_of(value, what), what))
-    else:
-        part = getattr(message, field.name)
-        part.SetInParent()
-        _SHORT.get(field.message_type.name, fill)(part, value, what)
+# Eviction --------------------------------------------------------------------------------------------------------------
 
 
 def positions_of(values: Any, what: str) -> np.ndarray:
@@ -94,61 +122,55 @@ def positions_of(values: Any, what: str) -> np.ndarray:
     return np.unique(array).astype(np.int32)
 
 
-def fill_scorer(message: Any, scorer: Any, what: str = "scorer") -> None:
+def scorer_of(scorer: Any) -> Any:
     """scorer: a name, or a dict of name and its options."""
-    fill(message, {"name": scorer} if isinstance(scorer, str) else scorer, what)
+    return {"name": scorer} if isinstance(scorer, str) else scorer
 
 
-def fill_budget(message: Any, budget: Any, what: str = "budget") -> None:
+def budget_of(budget: Any, what: str = "budget") -> Any:
     """budget: tokens a head, or a dict."""
-    if not isinstance(budget, Mapping):
-        try:
-            budget = {"tokens": operator.index(budget)}
-        except TypeError:
-            wanted = 'must be tokens a head (an int), or a dict such as {"ratio": 0.75}, the share that goes'
-            raise TypeError(f"{what}: {wanted}, not {budget!r}") from None
-    fill(message, budget, what)
+    if budget is None or isinstance(budget, Mapping):
+        return budget
+    try:
+        return {"tokens": operator.index(budget)}
+    except TypeError:
+        wanted = 'must be tokens a head (an int), or a dict such as {"ratio": 0.75}, the share that goes'
+        raise TypeError(f"{what}: {wanted}, not {budget!r}") from None
 
 
-_SHORT = {"ScorerSettings": fill_scorer, "Budget": fill_budget}
+def keep_of(keep: Any, what: str = "keep") -> Any:
+    """keep: a dict, whose positions may come in any order."""
+    if not isinstance(keep, Mapping) or keep.get("positions") is None:
+        return keep
+    return {**keep, "positions": positions_of(keep["positions"], f"{what}.positions")}
 
 
-def fill_eviction(message: Any, scorer: Any, budget: Any, keep: Any) -> None:
-    """Scorer, budget and keep of a call."""
-    fill_scorer(message.scorer, scorer)
-    if budget is not None:
-        fill_budget(message.budget, budget)
-    fill(message.keep, keep, "keep")
+def given_of(
+    queries: Any = None, filters: Any = None, scores: Any = (), softmax_scale: Optional[float] = None
+) -> dict[str, Any]:
+    """What scorers may need besides the keys: the wire's Given."""
+    return {
+        "queries": None if queries is None else as_array(queries),
+        "filters": None if filters is None else np.asarray(filters, np.float32),
+        "scores": [np.asarray(head, np.float32) for head in scores],
+        "softmax_scale": softmax_scale,
+    }
 
 
-def fill_given(
-    message: Any, queries: Any = None, filters: Any = None, scores: Any = (), softmax_scale: Optional[float] = None
-) -> None:
-    """What scorers may need besides the keys."""
-    if queries is not None:
-        message.queries.CopyFrom(tensor_of(np.asarray(queries), "queries"))
-    if filters is not None:
-        message.filters.CopyFrom(tensor_of(np.asarray(filters, np.float32), "filters"))
-    if softmax_scale is not None:
-        message.softmax_scale = softmax_scale
-    for head in scores:
-        message.scores.append(tensor_of(np.asarray(head, np.float32), "scores"))
+# Specifications of indexes ---------------------------------------------------------------------------------------------
 
 
-def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **settings: Any) -> Any:
-    """An IndexSpec out of Client.create_index's arguments; `settings`: those that are the message's own fields."""
+def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **settings: Any) -> dict[str, Any]:
+    """The wire's IndexSpec out of create_index's arguments; `settings`: those that are the message's own fields."""
     if not isinstance(name, str):
         raise TypeError(f"name: must be a str, not the {type(name).__name__} {name!r}")
-    spec = index_service_pb2.IndexSpec(name=name)
-    for field, value in geometry.items():
-        try:
-            setattr(spec.geometry, field, operator.index(value))
-        except (TypeError, ValueError):
-            raise TypeError(f"{field}: must be an int, not {value!r}") from None
-    spec.geometry.dtype = dtype_number(dtype, "dtype")
-    fill(spec.geometry.rope, rope, "rope")
-    fill(spec, settings, "")
-    return spec
+    shape = {field: integer(value, field) for field, value in geometry.items()}
+    if isinstance(settings.get("eviction"), Mapping):
+        eviction = settings["eviction"] = dict(settings["eviction"])
+        eviction["scorer"] = scorer_of(eviction.get("scorer"))
+        eviction["budget"] = budget_of(eviction.get("budget"), "eviction.budget")
+        eviction["keep"] = keep_of(eviction.get("keep"), "eviction.keep")
+    return {"name": name, "geometry": {**shape, "dtype": dtype_word(dtype, "dtype"), "rope": rope}, **settings}
 
 
 def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -158,30 +180,17 @@ def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "
         at, is_now = f"{path}{name}", have.get(name)
         if isinstance(want, Mapping) and isinstance(is_now, Mapping):
             yield from differences(want, is_now, f"{at}.")
-        elif want in (None, "", 0, []):
+        elif want is None or np.ndim(want) == 0 and want in ("", 0) or np.size(want) == 0:
             if name in ("eviction", "subspace") and is_now is not None:
                 yield f"{at} is stated, and now is not"
-        elif is_now != want and not (name == "config_json" and have.get("inv_freq")):  # a server may state the table
+        elif not _same(is_now, want) and not (name == "config_json" and have.get("inv_freq")):  # a table may be stated
             yield f"{at} is {is_now if not isinstance(is_now, Mapping) else 'stated'}, not {want}"
 
 
-def to_dict(message: Any) -> dict[str, Any]:
-    """A message as nested dicts of Python values."""
-    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
-
-
-def _value(message: Any, field: Any) -> Any:
-    value = getattr(message, field.name)
-    if hasattr(value, "extend"):  # a repeated field
-        return [_plain(field, part) for part in value]
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    return _plain(field, value)
-
-
-def _plain(field: Any, value: Any) -> Any:
-    if field.enum_type is not None:
-        return word_of(field.enum_type, value)
-    if field.message_type is None:
-        return value
-    return array_of(value) if isinstance(value, common_pb2.Tensor) else to_dict(value)
+def _same(have: Any, want: Any) -> bool:
+    """Whether an index's setting is the one asked for, which may be another name of it or more precise than float32."""
+    if isinstance(want, str):
+        return have == ALIASES.get(want, want)
+    if have is None or isinstance(want, Mapping) or np.shape(have) != np.shape(want):
+        return False
+    return np.allclose(have, want, rtol=1e-6, atol=0)

@@ -1,35 +1,30 @@
-"""The Decode stream: append, then retrieve or attend, in one round trip for a whole batch."""
+"""The Decode stream: append, then retrieve or attend, in one call for a whole batch. Holds the way to the native module."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-import grpc
+try:
+    from seine_kv import _native as native
+except ImportError as error:
+    _HOW = "install the wheel of seine-kv, or call a server over grpcio: from seine_kv.grpc import Client"
+    raise ImportError(f"seine_kv's native module cannot be loaded ({error}); {_HOW}", name="seine_kv._native") from None
 
-from seine.v1 import retrieval_service_pb2
-from seine_kv import wire
-from seine_kv.messages import Append, Attention, Item, SeineError, Step, StepError
+from seine_kv import settings
+from seine_kv.address import unavailable
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step, error_of
 
 
 class DecodeStream:
     """One message a layer and decode step for a whole batch. Use in a with statement, from one thread.
 
-    timeout: seconds that a step may take, None: any. A step that takes longer ends the stream, within a quarter of that.
+    timeout: seconds that a step may take, None: any. A step that takes longer ends the stream.
     """
 
-    def __init__(self, method: Callable[..., Any], timeout: Optional[float] = None, address: str = "") -> None:
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._call = method(iter(self._requests.get, None))
-        self._steps, self._address = 0, address
-        self._timeout, self._late = timeout, False
-        self._begun: Optional[float] = None  # of the step that is under way, monotonic
-        self._closed = threading.Event()
-        if timeout is not None:
-            threading.Thread(target=self._watch, args=(timeout,), daemon=True).start()
+    def __init__(self, connection: Any, timeout: Optional[float] = None, address: str = "") -> None:
+        self._connection, self._timeout, self._address = connection, timeout, address
+        self._stream: Any = None  # opened by the first step, whose error it is where nobody answers
 
     def __enter__(self) -> DecodeStream:
         return self
@@ -37,18 +32,19 @@ class DecodeStream:
     def __exit__(self, kind: Any, *_: object) -> None:
         self.close(cancel=kind is not None)
 
+    @property
+    def transport(self) -> str:
+        """How steps travel: "in process", "stream" or "shared memory"; "" before the first."""
+        return self._stream.transport if self._stream is not None else ""
+
     def close(self, cancel: bool = False) -> None:
         """Ends the stream; raises SeineError if the server ended it otherwise."""
-        self._closed.set()
-        self._requests.put(None)
-        if cancel:
-            self._call.cancel()
+        if self._stream is None:
             return
         try:
-            for _ in self._call:
-                pass
-        except grpc.RpcError as error:
-            raise wire.error_of_call(error, self._address) from None
+            self._stream.close(cancel)
+        except native.NativeError as error:
+            raise raised(error, self._address) from None
 
     def step(
         self,
@@ -67,63 +63,45 @@ class DecodeStream:
         """
         if on_error not in ("raise", "return"):
             raise ValueError(f"on_error: must be one of raise, return, not {on_error!r}")
-        appends, items = list(appends), list(items)
-        request = retrieval_service_pb2.DecodeRequest(
-            step=self._steps + 1,
-            appends=map(wire.append_item, appends),
-            items=map(wire.retrieve_item, items),
-            selector=wire.selector_of(**selector),
-            attention=None if attention is None else wire.attention_of(attention),
-        )
-        self._steps += 1
-        response = self._exchange(request)
+        appends = [settings.checked_append(append) for append in appends]
+        items = [settings.checked_item(item) for item in items]
+        chosen = settings.selector_of(**selector)
+        try:
+            if self._stream is None:
+                self._stream = self._connection.open_stream(self._timeout)
+            errors, answers, attended, server_us, refused = self._stream.step(appends, items, chosen or None, attention)
+        except native.NativeError as error:
+            raise raised(error, self._address) from None
         step = Step(
-            append_errors=[wire.error_of(status) for status in response.append_status],
-            answers=[wire.answer_of(answer) for answer in response.answers],
-            server_us=response.server_us,
-            error=wire.error_of(response.status),
-            attended=[wire.attended_of(answer) for answer in response.attended],
+            append_errors=[_error(one) for one in errors],
+            answers=[_answer(one) for one in answers],
+            server_us=server_us,
+            error=_error(refused),
+            attended=[_attended(one) for one in attended],
         )
         if on_error == "raise":
-            _raise_first(step, appends, items)
+            step.raise_first(appends, items)
         return step
 
-    def _exchange(self, request: Any) -> Any:
-        self._begun = time.monotonic()
-        self._requests.put(request)
-        try:
-            return next(self._call)
-        except StopIteration:
-            raise SeineError("UNAVAILABLE", f"the server at {self._address} has ended the stream") from None
-        except grpc.RpcError as error:
-            if self._late:
-                raise SeineError("DEADLINE_EXCEEDED", f"no answer within {self._timeout} s") from None
-            raise wire.error_of_call(error, self._address) from None
-        finally:
-            self._begun = None
 
-    def _watch(self, timeout: float) -> None:
-        # Messages of a stream have no deadlines of their own: gRPC knows that of a whole call only.
-        while not self._closed.wait(timeout / 4):
-            begun = self._begun
-            if begun is not None and time.monotonic() - begun > timeout:
-                self._late = True
-                self._call.cancel()
-                return
+def raised(error: Any, address: str = "") -> SeineError:
+    """What the native module raised, as callers know it; a server that is not there in a line of ours."""
+    text, stated = str(error), error.field or error.reason
+    if error.code == "UNAVAILABLE" and not stated and address:
+        text = unavailable(address, text)
+    return error_of(error.code, text, error.field, error.reason)
 
 
-def _raise_first(step: Step, appends: list[Append], items: list[Item]) -> None:
-    """StepError of what failed, if anything did; an append's failure before those of items, which may follow from it."""
-    failed = [("the step", step.error)] if step.error is not None else []
-    pairs: list[tuple[str, list[Any], list[Optional[SeineError]]]] = [
-        ("append", appends, step.append_errors),
-        ("item", items, [answer.error for answer in step.attended or step.answers]),
-    ]
-    for what, asked, errors in pairs:
-        for i, (one, error) in enumerate(zip(asked, errors)):
-            if error is not None:
-                failed.append((f"{what} {i} ({one.sequence.index}/{one.sequence.id}, layer {one.layer})", error))
-    if failed:
-        what, error = failed[0]
-        more = f" (and {len(failed) - 1} more failed; see .step)" if len(failed) > 1 else ""
-        raise StepError(error.code, f"{what}: {error}{more}", error.field, error.reason, step)
+def _error(parts: Optional[tuple[str, str, str, str]]) -> Optional[SeineError]:
+    return None if parts is None else error_of(*parts)
+
+
+def _answer(fields: Mapping[str, Any]) -> Answer:
+    return Answer(**{**fields, "error": _error(fields["error"])})
+
+
+def _attended(fields: Mapping[str, Any]) -> Attended:
+    selected = fields["selected"]
+    return Attended(
+        **{**fields, "error": _error(fields["error"]), "selected": None if selected is None else _answer(selected)}
+    )

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+PROFILES = Path(__file__).resolve().parents[3] / "bench" / "data"
+# The ways to Seine: grpcio to a server, the native module to a server, the native module alone. The environment may say
+# fewer, where only those are installed (versions.py).
+KINDS = os.environ.get("SEINE_TEST_CLIENTS", "grpc,remote,in_process").split(",")
+
 
 def start(socket, *more):
     """A seined that listens on the Unix socket, with more flags, as a Popen."""
     program = os.environ.get("SEINED")
     if not program:
         pytest.fail("SEINED is not set: it must name the seined program to test against")
-    profiles = Path(__file__).resolve().parents[3] / "bench" / "data"
-    flags = ["--listen", f"unix:{socket}", "--profiles", str(profiles), "--threads", "1", "--log-level", "error", *more]
+    flags = ["--listen", f"unix:{socket}", "--profiles", str(PROFILES), "--threads", "1", "--log-level", "error", *more]
     return subprocess.Popen([program, *flags])
 
 
@@ -36,12 +40,49 @@ def private_server(tmp_path):
     process.wait(timeout=20)
 
 
-@pytest.fixture
-def client(address):
+@pytest.fixture(scope="session")
+def in_process():
+    """One index of this process for all tests, as one server is for them."""
     from seine_kv.client import Client
 
-    with Client(address) as client:
+    with Client.in_process(threads=1, profiles=PROFILES) as client:
+        yield client
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "in_process"])
+def connect(request):
+    """Makes a Client of a server, by each of the two ways: connect(address, timeout)."""
+    return client_class(request.param)
+
+
+@pytest.fixture(params=KINDS)
+def client(request):
+    """A Client by each of the three ways; its indexes are gone afterwards."""
+    if request.param == "in_process":
+        client = request.getfixturevalue("in_process")
+    else:
+        client = client_class(request.param)(request.getfixturevalue("address"))
+        client.wait_until_ready(20)
+    yield client
+    for index in client.list_indexes():
+        client.delete_index(index["spec"]["name"])
+    if request.param != "in_process":
+        client.close()
+
+
+@pytest.fixture
+def server(address):
+    """A Client of the server by the native module, for what is about servers."""
+    with client_class("remote")(address) as client:
         client.wait_until_ready(20)
         yield client
         for index in client.list_indexes():
             client.delete_index(index["spec"]["name"])
+
+
+def client_class(kind):
+    if kind == "grpc":
+        from seine_kv.grpc import Client
+    else:
+        from seine_kv.client import Client
+    return Client

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import seine_kv
-from seine_kv import client as client_module
-from seine_kv.client import Append, Attention, Client, DecodeStream, Item, SeineError, Sequence, StepError, default_address
-from seine_kv.methods import METHODS
+from seine_kv import messages
+from seine_kv.address import default_address
+from seine_kv.messages import Append, Attention, Item, SeineError, Sequence, StepError
+
+from conftest import KINDS
 
 SHAPE = {"num_layers": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64}
 TOKENS = 300
@@ -247,27 +249,27 @@ def test_diagnose_needs_no_queries_and_takes_a_budget(client, chat, keys):
 # Addresses ----------------------------------------------------------------------------------------------------------------
 
 
-def test_seine_server_and_bare_paths(address, monkeypatch):
+def test_seine_server_and_bare_paths(address, connect, monkeypatch):
     path = address[len("unix://") :]
     for spelling in (address, f"unix:{path}", path, os.path.relpath(path)):
         monkeypatch.delenv("SEINE_SERVER", raising=False)
-        with Client(spelling) as client:
+        with connect(spelling) as client:
             assert client.server_info()["version"]
         monkeypatch.setenv("SEINE_SERVER", spelling)
         assert default_address() == address
-        with Client() as client:
+        with connect() as client:
             assert client.server_info()["version"]
     monkeypatch.setenv("SEINE_SERVER", "localhost:50051")
     assert default_address() == "localhost:50051"
     for wrong in ("localhost", "localhost:port", "localhost:0", ":1", "unix:", "http://localhost:1", "/tmp/" + 110 * "x"):
         with pytest.raises(ValueError, match="address: "):
-            Client(wrong)
+            connect(wrong)
         monkeypatch.setenv("SEINE_SERVER", wrong)
         with pytest.raises(ValueError, match="SEINE_SERVER: "):
-            Client()
+            connect()
 
 
-def test_a_server_that_is_not_there_is_one_line(tmp_path):
+def test_a_server_that_is_not_there_is_one_line(connect, tmp_path):
     closed = tmp_path / "closed.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(closed))
@@ -279,7 +281,7 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path):
         (str(closed), "the connection was refused"),
         (port, "the connection was refused"),
     ):
-        with Client(address) as client:
+        with connect(address) as client:
             stream = client.decode_stream()
             for call in (client.server_info, stream.step, lambda: client.wait_until_ready(0.1)):
                 with pytest.raises(SeineError) as caught:
@@ -291,9 +293,9 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path):
                 assert caught.value.__suppress_context__ and caught.value.__cause__ is None  # no traceback of gRPC's
 
 
-def test_a_server_that_goes_away_is_one_line(private_server):
+def test_a_server_that_goes_away_is_one_line(connect, private_server):
     process, address = private_server
-    with Client(address) as client:
+    with connect(address) as client:
         client.wait_until_ready(20)
         stream = client.decode_stream()
         stream.step()
@@ -310,19 +312,44 @@ def test_a_server_that_goes_away_is_one_line(private_server):
 def test_version_and_types(client):
     assert client.server_info()["version"] == seine_kv.__version__  # of one tree
     assert (Path(seine_kv.__file__).parent / "py.typed").is_file()
-    public = [getattr(client_module, name) for name in client_module.__all__]
-    functions = [one for one in public if inspect.isfunction(one)]
-    for one in (one for one in public if inspect.isclass(one)):
-        own = [f for name, f in inspect.getmembers(one, inspect.isfunction) if f.__module__.startswith("seine_kv")]
+    stream = type(client.decode_stream())
+    public = [type(client), stream, *(one for one in vars(messages).values() if inspect.isclass(one) and one.__module__ == messages.__name__)]
+    functions = [default_address]
+    for one in public:
+        own = [f for _, f in inspect.getmembers(one, lambda f: inspect.isfunction(f) or inspect.ismethod(f))]
+        own = [f for f in own if f.__module__.startswith("seine_kv")]
         functions += [f for f in own if not f.__name__.startswith("_") or f.__name__ == "__init__"]
-    assert {Client.append, DecodeStream.step, Client.evict, default_address} <= set(functions)
+    assert {type(client).append, stream.step, type(client).evict, type(client).call} <= set(functions)
     for function in functions:
         signature = inspect.signature(function)
         named = [p for name, p in signature.parameters.items() if name != "self"]
         bare = [p.name for p in named if p.annotation is p.empty]
         assert not bare and ("return" in function.__annotations__), f"{function.__qualname__}: {bare}"
-    for one in (one for one in public if inspect.isclass(one) and hasattr(one, "__dataclass_fields__")):
+        assert inspect.getdoc(function) or function.__name__ == "__init__", function.__qualname__
+    for one in (one for one in public if hasattr(one, "__dataclass_fields__")):
         assert typing.get_type_hints(one)
+
+
+def test_importing_the_package_costs_nothing():
+    code = "import sys; before = set(sys.modules); import seine_kv; print(*sorted(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "grpc", "torch", "seine_kv._native"} & set(run.stdout.split()), run.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_client_needs_its_own_carrier_alone(kind):
+    module, other = ("grpc", "_native") if kind == "grpc" else ("client", "grpc")
+    missing = ["seine_kv._native"] if kind == "grpc" else ["grpc", "google.protobuf", "seine.v1"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\nimport seine_kv.{module}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_native_module_says_what_to_do():
+    code = "import sys; sys.modules['seine_kv._native'] = None\nimport seine_kv.client"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = run.stderr.strip().splitlines()[-1]
+    assert run.returncode == 1 and last.startswith("ImportError: seine_kv's native module cannot be loaded"), run.stderr
+    assert "from seine_kv.grpc import Client" in last
 
 
 def test_hf_without_torch_says_what_to_install():
@@ -338,51 +365,3 @@ def test_a_sequence_can_be_named(client, chat):
     assert client.get_sequence(Sequence("words", "chat")).layer_tokens == [TOKENS]
 
 
-# Methods by name --------------------------------------------------------------------------------------------------------
-
-
-def tensor_dict(array):
-    raw = base64.b64encode(array.tobytes()).decode()
-    return {"dtype": "D_TYPE_FLOAT32", "shape": [str(size) for size in array.shape], "raw": raw}
-
-
-def test_every_method_of_the_protos_is_known():
-    protos = Path(__file__).resolve().parents[3] / "proto" / "seine" / "v1"
-    declared = {name for file in protos.glob("*.proto") for name in re.findall(r"^  rpc (\w+)\(", file.read_text(), re.M)}
-    assert {method.name.rpartition("/")[2] for method in METHODS} == declared
-
-
-def test_any_method_is_called_by_its_name(client, chat, keys):
-    handle = {"index": "words", "id": "chat"}
-    for name in ("GetSequence", "SequenceService/GetSequence", "seine.v1.SequenceService.GetSequence"):
-        assert client.call(name, {"handle": handle})["sequence"]["layer_tokens"] == [str(TOKENS)]
-    info = client.call("GetServerInfo")
-    assert info["backend"] == "cpu" and info["device_memory_bytes"] == "0"  # written though it is the default
-    pieces = [{"item": {"handle": handle, "position": TOKENS, "keys": tensor_dict(keys[TOKENS:])}}] * 2  # one, and its replay
-    assert client.call("AppendStream", pieces)["pieces"] == "2"
-    steps = [{"items": [{"handle": handle, "queries": tensor_dict(keys[0])}]}] * 3
-    answers = list(client.call("Decode", steps))
-    assert len(answers) == 3 and all(answer["answers"][0]["num_tokens"] == str(TOKENS + 1) for answer in answers)
-    lost = client.call("Retrieve", {"items": [{"handle": {**handle, "id": "x"}, "queries": tensor_dict(keys[0])}]})["answers"][0]["status"]
-    kinds = {detail["@type"].rpartition("/")[2] for detail in lost["details"]}  # in any order
-    assert lost["code"] == 5 and "google.rpc.ErrorInfo" in kinds
-
-
-def test_a_wrong_method_or_request_is_said_before_anything_is_sent(client):
-    for method, request, kind, text in (
-        ("RetrieveTop", {}, ValueError, "did you mean Retrieve?"),
-        ("Xylophone", {}, ValueError, "unknown method Xylophone"),
-        (3, {}, TypeError, "method: must be its name"),
-        ("GetIndex", {"nme": "x"}, ValueError, 'no field named "nme"'),
-        ("GetIndex", {"name": 3}, ValueError, "name"),
-        ("GetIndex", ["name"], TypeError, "a dict of GetIndexRequest"),
-        ("Decode", [{"item": 3}], ValueError, "item"),
-    ):
-        with pytest.raises(kind, match=re.escape(text)):
-            client.call(method, request)
-    with pytest.raises(SeineError) as caught:
-        client.call("GetIndex", {"name": "none"})
-    assert caught.value.code == "NOT_FOUND" and caught.value.field == "name"
-    with Client("/nowhere.sock") as nobody, pytest.raises(SeineError) as caught:
-        list(nobody.call("Decode", [{}]))
-    assert caught.value.code == "UNAVAILABLE"

@@ -1,4 +1,7 @@
-"""seine_kv.client against a real server: the committed trace of a real model, and random data compared with numpy."""
+"""Clients over a real server and in process: the committed trace of a real model, and random data compared with numpy.
+
+What is true of a server alone, which may hang or be missing, is asked of the two that call one.
+"""
 
 import os
 import signal
@@ -8,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seine_kv.client import Append, Attention, Client, Item, SeineError, default_address
+from seine_kv.address import default_address
+from seine_kv.messages import Append, Attention, Item, SeineError
 from seine_kv.tensor_file import read_tensors
 
 from conftest import start
@@ -115,10 +119,10 @@ def test_retrieve_and_gather(client, sequence, model):
     assert halves.positions.shape == (KV_HEADS, 20)
 
 
-def test_sequences_that_no_message_holds_are_all_listed(tmp_path):
+def test_sequences_that_no_message_holds_are_all_listed(tmp_path, connect):
     process = start(tmp_path / "seine.sock", "--max-message", "64KiB")
     try:
-        with Client(f"unix://{tmp_path / 'seine.sock'}") as client:
+        with connect(f"unix://{tmp_path / 'seine.sock'}") as client:
             client.wait_until_ready(20)
             client.create_index("pages", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM)
             ids = [f"{i}{'x' * 120}" for i in range(1000, 1600)]
@@ -211,8 +215,8 @@ def test_long_appends_travel_in_pieces(client):
     assert empty.path == "dense" and empty.positions.size == 0
 
 
-def test_no_server():
-    with Client("unix:///nowhere/seine.sock") as client:
+def test_no_server(connect):
+    with connect("unix:///nowhere/seine.sock") as client:
         with pytest.raises(SeineError) as caught:
             client.server_info()
         assert caught.value.code == "UNAVAILABLE"
@@ -369,10 +373,10 @@ def test_ranks_follow_from_an_energy_share(client):
         assert error.value.code == "INVALID_ARGUMENT" and error.value.field == "spec.subspace.energy"
 
 
-def test_a_step_has_a_deadline(private_server, model):
+def test_a_step_has_a_deadline(private_server, connect, model):
     """A server that hangs: the step ends, within its time, and says so."""
     process, address = private_server
-    with Client(address) as client:
+    with connect(address) as client:
         client.wait_until_ready(20)
         client.create_index("m", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
         sequence = client.create_sequence("m")

@@ -42,20 +42,20 @@ def test_dense_is_what_the_model_says(model, measured):
     assert len(measured.inputs) == len(measured.targets) == DECODED
 
 
-def test_a_method_that_attends_everything_is_dense(client, measured):
+def test_a_method_that_attends_everything_is_dense(server, measured):
     everything = methods.Method("all", "all", {"top_k": 4096, "zones": BUDGET.zones(), "tail": False})
-    row = measured.measure(everything, client.address, quiet)
+    row = measured.measure(everything, server.address, quiet)
     assert row["kl"] == pytest.approx(0, abs=1e-5) and row["agreement"] == 1.0 and row["greedy_tokens"] == 4
     assert row["perplexity"] == pytest.approx(measured.dense()["perplexity"], rel=1e-4)
 
 
-def test_every_method_attends_its_budget(client, measured):
+def test_every_method_attends_its_budget(server, measured):
     every = methods.retrieval_methods(BUDGET, None, 0.02, 300, 0.6) + methods.eviction_methods(
         BUDGET, methods.QUICK_SCORERS, None
     )
     attended, held = {}, {}
     for method in methods.choose(None, every):
-        row = measured.measure(method, client.address, quiet)
+        row = measured.measure(method, server.address, quiet)
         assert row["kl"] > 1e-4 and row["agreement"] <= 1.0, method.key
         attended[method.key], held[method.key] = row["attended_tokens"], row["kv_bytes"]
     tokens = 10 + 16 + 32
@@ -169,9 +169,9 @@ def test_a_method_that_fails_is_named_and_the_others_measured(monkeypatch, capsy
     assert "evicted by knorm: left out of quality: gone" in capsys.readouterr().err
 
 
-def test_speed_adds_up(client, model):
+def test_speed_adds_up(server, model):
     method = methods.retrieval_methods(BUDGET, None, 0.02, 300, 0.6)[1]
-    (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, client.address, 4, quiet)
+    (row,) = speed.measure(model, prompt(1, CONTEXT), [300], method, server.address, 4, quiet)
     assert row["engine_ms"] + row["rpc_ms"] + row["index_ms"] == pytest.approx(row["seine_ms"])
     assert min(row["dense_ms"], row["rpc_ms"], row["index_ms"]) > 0
     assert all(-64 < row[name] < 64 for name in ("dense_mib", "seine_mib"))  # of a cache of some hundred kilobytes

@@ -64,6 +64,12 @@ def generate(model, ids, **options):
 
 
 @pytest.fixture
+def client(server):
+    """Another client of the server that models are installed with."""
+    return server
+
+
+@pytest.fixture
 def installed(model, client):
     """The model with everything attended through Seine."""
     seine = hf.install(model, client.address, **EVERYTHING)

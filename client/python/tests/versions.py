@@ -1,9 +1,10 @@
-"""The package as pip installs it, beside the oldest and the newest versions of what it needs, and some that are common.
+"""seine_kv.grpc beside the oldest and the newest versions of what it needs, and some that are common.
 
-    python client/python/tests/versions.py SEINED
+    python client/python/tests/versions.py SEINED [WHEEL]
 
-builds ./client/python once, as `pip install` does, installs it into a virtual environment for each, and runs
-test_client.py and test_arguments.py there against the seined program: calls of every service, steps, arrays and words.
+builds ./client/python once, as `pip install` does, where no wheel is given, installs it into a virtual environment for
+each, and runs test_client.py and test_arguments.py there against the seined program, with the grpcio client alone: calls of
+every service, steps, arrays and words.
 Needs PyPI and a Python with pip; nothing beyond the standard library. About a minute on two idle cores.
 """
 
@@ -30,7 +31,7 @@ import warnings
 from importlib.metadata import version
 from importlib.resources import files
 warnings.simplefilter("error")  # protobuf warns of code that its next version may refuse
-import seine_kv.client
+import seine_kv.grpc
 assert version("seine-kv") == seine_kv.__version__
 assert files("seine_kv").joinpath("py.typed").is_file()
 print(", ".join(f"{name} {version(name)}" for name in ("grpcio", "protobuf", "numpy")))
@@ -59,18 +60,21 @@ def try_versions(wanted, wheel, seined):
         pip("--python", python, "install", "--quiet", "--no-compile", *wanted, str(wheel), "pytest")
         installed = run(python, "-c", CHECK, cwd=folder)
         tests = [str(TESTS / name) for name in ("test_client.py", "test_arguments.py")]
-        tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=folder, SEINED=seined)
+        tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=folder, SEINED=seined, SEINE_TEST_CLIENTS="grpc")
     return f"{installed}: {tests.splitlines()[-1]}; {time.monotonic() - begun:.0f} s with the installation"
 
 
 def main(arguments):
-    if len(arguments) != 1:
+    if len(arguments) not in (1, 2):
         raise SystemExit(__doc__)
     seined = str(Path(arguments[0]).resolve(strict=True))
     os.environ.pop("PYTHONPATH", None)  # what is tested is what is installed
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max_workers=2) as pool:
-        pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(TESTS.parent))
-        (wheel,) = Path(folder).glob("*.whl")
+        if len(arguments) == 2:
+            wheel = Path(arguments[1]).resolve(strict=True)
+        else:
+            pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(TESTS.parent))
+            (wheel,) = Path(folder).glob("*.whl")
         failed = 0
         for wanted, tried in [(wanted, pool.submit(try_versions, wanted, wheel, seined)) for wanted in VERSIONS]:
             try:

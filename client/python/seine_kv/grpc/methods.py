@@ -6,6 +6,7 @@ Everything comes from the descriptors of the generated stubs, so that a new meth
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ METHODS = [
 ]
 
 
+@functools.lru_cache
 def find(name: str) -> Method:
     """By the whole name, or its end after a / or a dot: "Retrieve", "RetrievalService/Retrieve"."""
     if not isinstance(name, str):

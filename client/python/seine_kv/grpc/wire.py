@@ -2,58 +2,25 @@
 
 from __future__ import annotations
 
-import operator
-import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import grpc
 import numpy as np
 
 from seine.v1 import common_pb2, retrieval_service_pb2, status_pb2
-from seine_kv.address import VARIABLE, socket_path
-from seine_kv.arrays import array_of, check_dtype, tensor_of
-from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo
-from seine_kv.settings import number_of, word_of
+from seine_kv.address import unavailable
+from seine_kv.grpc.arrays import array_of, tensor_of
+from seine_kv.grpc.settings import number_of, word_of
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, error_of as seine_error
+from seine_kv.settings import handle_of, integer
 
 _PIECE_BYTES = 4 << 20  # of an append: what one message carries
 
 
-def handle_of(sequence: Sequence) -> common_pb2.SequenceHandle:
-    if not isinstance(sequence, Sequence):
-        hint = "; its .handle is one" if isinstance(sequence, SequenceInfo) else ""
-        wanted = "must be a Sequence, as create_sequence returns it, or Sequence(index, id)"
-        shown = repr(sequence) if isinstance(sequence, str) else f"a {type(sequence).__name__}"
-        raise TypeError(f"sequence: {wanted}, not {shown}{hint}")
-    return common_pb2.SequenceHandle(index=sequence.index, id=sequence.id, generation=sequence.generation)
-
-
-def name_of(value: str, field: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{field}: must be its name, a str, not a {type(value).__name__}")
-    return value
-
-
-def sequence_of(handle: Any) -> Sequence:
-    return Sequence(handle.index, handle.id, handle.generation)
-
-
-def sequence_info_of(info: Any) -> SequenceInfo:
-    return SequenceInfo(sequence_of(info.handle), list(info.layer_tokens), info.code_bytes, info.store_bytes)
-
-
-def integer(value: Any, field: str) -> int:
-    """TypeError for what is none; numpy's are."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{field}: must be an int, not {value!r}") from None
-
-
 def append_item(append: Append) -> Any:
     item = retrieval_service_pb2.AppendItem(
-        handle=handle_of(append.sequence),
+        handle=common_pb2.SequenceHandle(**handle_of(append.sequence)),
         layer=integer(append.layer, "layer"),
         position=integer(append.position, "position"),
         keys=tensor_of(append.keys, "keys"),
@@ -63,23 +30,6 @@ def append_item(append: Append) -> Any:
     if append.queries is not None:
         item.queries.CopyFrom(tensor_of(append.queries, "queries"))
     return item
-
-
-def check_tokens(append: Append) -> None:
-    """What can be told of an append before any of it leaves; the server checks the rest."""
-    handle_of(append.sequence), integer(append.layer, "layer"), integer(append.position, "position")
-    shape = list(append.keys.shape)
-    if len(shape) != 3:
-        raise ValueError(f"keys: must be [tokens, num_kv_heads, head_dim], not {shape}")
-    if append.values is not None and append.values.shape != append.keys.shape:
-        raise ValueError(f"values: must have the shape of keys, {shape}, not {list(append.values.shape)}")
-    check_dtype(append.keys, "keys")
-    if append.values is not None:
-        check_dtype(append.values, "values")
-    if append.queries is not None:
-        if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
-            raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
-        check_dtype(append.queries, "queries")
 
 
 def pieces(append: Append) -> Iterator[Any]:
@@ -101,31 +51,24 @@ def pieces(append: Append) -> Iterator[Any]:
 
 def retrieve_item(item: Item) -> Any:
     return retrieval_service_pb2.RetrieveItem(
-        handle=handle_of(item.sequence), layer=integer(item.layer, "layer"), queries=tensor_of(item.queries, "queries")
+        handle=common_pb2.SequenceHandle(**handle_of(item.sequence)),
+        layer=integer(item.layer, "layer"),
+        queries=tensor_of(item.queries, "queries"),
     )
 
 
-SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
 _SELECTOR_ENUMS = {"scope": common_pb2.Scope.DESCRIPTOR, "gqa_reduce": common_pb2.GqaReduce.DESCRIPTOR}
 _PATHS = {number: word_of(retrieval_service_pb2.Path.DESCRIPTOR, number) for number in retrieval_service_pb2.Path.values()}
 
 
-def selector_of(**selector: Any) -> Any:
-    """The Selector of a call's keyword arguments; what is None is left out."""
-    for name in selector:
-        if name not in SELECTOR:
-            raise TypeError(f"unknown argument {name}; a selector has {', '.join(SELECTOR)}")
-    given = {name: value for name, value in selector.items() if value is not None}
-    if "top_k" in given and "mass_p" in given:
-        raise ValueError("top_k and mass_p exclude each other")
+def selector_of(given: Mapping[str, Any]) -> Any:
+    """The Selector of what seine_kv.settings.selector_of returns."""
+    given = dict(given)
     for name, enum in _SELECTOR_ENUMS.items():
         if name in given:
             given[name] = number_of(enum, given[name], name)
     if "mass_p" in given:
-        try:
-            p, floor, cap = given["mass_p"]
-        except (TypeError, ValueError):
-            raise TypeError(f"mass_p: must be (p, floor, cap), as (0.9, 1, 1000), not {given['mass_p']!r}") from None
+        p, floor, cap = given["mass_p"]
         given["mass_p"] = retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap)
     return retrieval_service_pb2.Selector(**given)
 
@@ -192,22 +135,10 @@ def error_of_call(error: Any, address: str) -> SeineError:
             details.ParseFromString(value)
     code, text = error.code().name, error.details() or error.code().name
     if not details.details and code == "UNAVAILABLE":
-        path = socket_path(address)
-        if path is not None and not os.path.exists(path):
-            text = no_server(address, "there is no such socket")
-        elif "connection refused" in text.lower():
-            text = no_server(address, "the connection was refused")
-        elif "failed to connect" in text.lower() or "resol" in text.lower():
-            text = no_server(address, text.rpartition("error: ")[2])
-        else:
-            text = f"lost the server at {address}: {text}"
+        text = unavailable(address, text)
     elif not details.details and code == "DEADLINE_EXCEEDED":
         text = f"no answer from {address} in time"
     return _seine_error(code, " ".join(text.split()), details)
-
-
-def no_server(address: str, why: str) -> str:
-    return f"no server at {address} ({why}); start one with seined, or say where it is: Client(address) or {VARIABLE}"
 
 
 def _seine_error(code: str, message: str, details: Any) -> SeineError:
@@ -219,8 +150,7 @@ def _seine_error(code: str, message: str, details: Any) -> SeineError:
             field = violations[0].field if violations else ""
         elif any_detail.type_url.endswith("google.rpc.ErrorInfo"):
             reason = status_pb2.ErrorInfo.FromString(any_detail.value).reason
-    message = re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message)  # in the words that callers use
-    return SeineError(code, message, field, reason)
+    return seine_error(code, message, field, reason)
 
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}

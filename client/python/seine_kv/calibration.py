@@ -1,0 +1,125 @@
+"""A model's profile out of arrays that are at hand. `python -m seine_kv.profile` measures one on a model and texts.
+
+Needs numpy alone. What a profile is, and the file: profile/profile.h.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from seine_kv.arrays import as_array
+from seine_kv.moments import WINDOW, LayerMoments
+from seine_kv.rope import inv_freq, undo_rope
+from seine_kv.tensor_file import write_tensors
+
+FORMAT = "seine-profile-1"
+STYLES = ("half_split", "interleaved")
+
+
+def calibrate(
+    path: Union[str, os.PathLike[str]],
+    queries: Sequence[ArrayLike],
+    keys: Sequence[ArrayLike],
+    values: Optional[Sequence[ArrayLike]] = None,
+    rope: Optional[Mapping[str, Any]] = None,
+    rope_style: str = "half_split",
+    sink: int = 16,
+    model: str = "",
+) -> None:
+    """Measures the profile of a model on one text, and writes it to `path` (NAME.profile.safetensors, replaced if there).
+
+    queries, keys, values: one array a layer, in order, as attention sees them (queries and keys after RoPE), from position
+      0 on: keys and values [tokens, num_kv_heads, head_dim], queries [n, num_q_heads, head_dim], those of the last n tokens.
+      Some thousand tokens are enough; float32, float16 or bfloat16. Without values the profile serves search alone.
+    rope: as config.json states it, with rope_theta and rope_type ("default", "linear", "dynamic", "yarn", "llama3"). None:
+      moments are used as observed, which serves positions like those measured only.
+    rope_style: which elements RoPE pairs, "half_split" or "interleaved".
+    sink: first tokens that are left out, as the index keeps them apart. model: its name, which the file states.
+
+    ValueError names what is wrong, or does not fit the other arrays.
+    """
+    layers = _layers(queries, keys, values, sink)
+    if rope_style not in STYLES:
+        raise ValueError(f"rope_style: must be one of {', '.join(STYLES)}, not {rope_style!r}")
+    tensors, q_tokens = {}, 0
+    for layer, (q, k, v) in enumerate(layers):
+        tokens, head_dim = len(k), k.shape[2]
+        undo = functools.partial(_undo, rope, rope_style, head_dim, tokens)
+        moments, first = LayerMoments(), max(sink, tokens - len(q))
+        asked = q[first - (tokens - len(q)) :]
+        moments.add_queries(_heads(asked), undo(first))
+        moments.add_keys(_heads(k[sink:]), undo(sink))
+        if v is not None:
+            moments.add_values(_heads(v[sink:]))
+        for name, tensor in moments.tensors(layer, with_values=v is not None).items():
+            tensors[name] = _finite(name, tensor)
+        q_tokens = len(asked)
+    first_q, first_k, _ = layers[0]
+    metadata = {
+        "format": FORMAT,
+        "model": model,
+        "texts": json.dumps(["arrays"]),
+        "licence": "",
+        "rope": json.dumps(dict(rope)) if rope else "",
+        "rope_style": rope_style,
+        "num_layers": str(len(layers)),
+        "num_q_heads": str(first_q.shape[1]),
+        "num_kv_heads": str(first_k.shape[1]),
+        "head_dim": str(first_k.shape[2]),
+        "key_tokens": str(len(first_k) - sink),
+        "query_tokens": str(q_tokens),
+    }
+    write_tensors(os.fspath(path), tensors, metadata)
+
+
+def _layers(queries: Any, keys: Any, values: Any, sink: int) -> list[tuple[Any, Any, Any]]:
+    """(queries, keys, values or None) of each layer, checked against the first."""
+    given = {"queries": queries, "keys": keys, "values": values}
+    arrays = {name: [as_array(one) for one in many] for name, many in given.items() if many is not None}
+    num_layers = len(arrays["keys"])
+    if num_layers == 0:
+        raise ValueError("keys: must be one array a layer, and there is none")
+    for name, many in arrays.items():
+        if len(many) != num_layers:
+            raise ValueError(f"{name}: must be one array a layer, {num_layers} as keys has, not {len(many)}")
+        for layer, one in enumerate(many):
+            if one.ndim != 3 or one.shape[1:] != many[0].shape[1:]:
+                raise ValueError(f"{name}[{layer}]: must be [tokens, heads, head_dim] as in every layer, not {list(one.shape)}")
+    layers = list(zip(arrays["queries"], arrays["keys"], arrays.get("values") or [None] * num_layers))
+    for layer, (q, k, v) in enumerate(layers):
+        if not 0 <= sink <= len(k) - WINDOW:
+            raise ValueError(f"keys[{layer}]: must have at least {WINDOW} tokens after sink, {sink}, not {len(k)}")
+        if q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
+            raise ValueError(f"queries[{layer}]: {list(q.shape)} does not go with keys of {list(k.shape)}")
+        if not 1 <= len(q) <= len(k) or max(sink, len(k) - len(q)) >= len(k):
+            raise ValueError(f"queries[{layer}]: must be of 1 to {len(k)} last tokens, not {len(q)}")
+        if v is not None and v.shape != k.shape:
+            raise ValueError(f"values[{layer}]: must have the shape of keys, {list(k.shape)}, not {list(v.shape)}")
+    return layers
+
+
+def _heads(array: np.ndarray) -> np.ndarray:
+    """[tokens, heads, head_dim] -> [heads, tokens, head_dim] float64"""
+    return array.astype(np.float64).transpose(1, 0, 2)
+
+
+def _undo(
+    rope: Optional[Mapping[str, Any]], style: str, head_dim: int, tokens: int, first: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """What turns vectors seen at `first` and after back to position 0."""
+    if not rope:
+        return lambda x: x
+    return functools.partial(undo_rope, first_position=first, table=inv_freq(rope, head_dim, tokens), style=style)
+
+
+def _finite(name: str, tensor: np.ndarray) -> np.ndarray:
+    if not np.isfinite(tensor).all():
+        raise ValueError(f"{name}: the arrays hold a NaN or an infinity")
+    return tensor.astype(np.float32)

@@ -1,0 +1,243 @@
+"""Every call of Seine as Python has it, whatever carries it: arguments, checks, results.
+
+A Client is these over one carrier: seine_kv.client's native module, or seine_kv.grpc's grpcio. Each gives `_invoke`, which
+takes a method's name and its request as a dict in the words of proto/seine/v1, and returns the answer as one. Appends and
+answers, which are most of the bytes, go their own ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from seine_kv import settings
+from seine_kv.arrays import as_array
+from seine_kv.layer_calls import LayerCalls, Settings
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo
+
+
+class Calls(LayerCalls):
+    """What every Client has; never made by itself."""
+
+    # Server ---------------------------------------------------------------------------------------------------------
+
+    def server_info(self) -> dict[str, Any]:
+        """Version, backend, memory and limits, as a dict."""
+        return self._invoke("GetServerInfo", {})
+
+    def describe_head(self, sequence: Sequence, layer: int, kv_head: int) -> dict[str, Any]:
+        """Zone, segments, bytes and codec of one KV head, as a dict."""
+        return self._invoke("DescribeHead", {**self._layer(sequence, layer), "kv_head": kv_head})
+
+    # Indexes --------------------------------------------------------------------------------------------------------
+
+    def create_index(
+        self,
+        name: str,
+        *,
+        num_layers: int,
+        num_q_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: DTypeLike = "float16",
+        model: str = "",
+        rope: Optional[Settings] = None,
+        zones: Optional[Settings] = None,
+        codec: Optional[Settings] = None,
+        retrieval: Optional[Settings] = None,
+        kv_store: Optional[str] = None,
+        eviction: Optional[Settings] = None,
+        subspace: Optional[Settings] = None,
+        memory_limit_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> dict[str, Any]:
+        """Creates an index and returns it as a dict: "spec", its specification with every default filled in, and counts.
+
+        dtype, of keys and values: "float32", "float16", "bfloat16", or numpy's or torch's. model: its name, which finds its
+        profile on the server. rope, of the keys: dict of config_json (config.json's
+        rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token), and style ("half_split", "interleaved");
+        the profile's own if left out. zones: dict of sink, local, update_buffer, dense_threshold (tokens). codec: name
+        ("balanced", "rsq"), profile, horizon (tokens), coarse_bits, total_bits (a coordinate), seed, centre ("none",
+        "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope
+        ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
+        "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
+        (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
+        those given to append), horizon (tokens: qfilters from a profile). subspace, which keeps the zone's keys and
+        values low-rank and needs kv_store "keys_values": dict of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
+        moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
+        full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
+        version_tokens, carried_to (positions). What is left out takes the server's default. exist_ok: an index of this name
+        that has all that is asked for is returned as it is, with its sequences; one that has not is ALREADY_EXISTS, as any
+        is without exist_ok.
+        """
+        geometry = {
+            "num_layers": num_layers,
+            "num_q_heads": num_q_heads,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+        }
+        spec = settings.index_spec(
+            name,
+            geometry,
+            dtype,
+            rope,
+            model=model,
+            zones=zones,
+            codec=codec,
+            retrieval=retrieval,
+            kv_store=kv_store,
+            eviction=eviction,
+            subspace=subspace,
+            memory_limit_bytes=memory_limit_bytes,
+        )
+        try:
+            return self._invoke("CreateIndex", {"spec": spec})["index"]
+        except (TypeError, ValueError) as error:  # in the words of the arguments, which name no message
+            kind = ValueError if isinstance(error, ValueError) else TypeError
+            raise kind(str(error).removeprefix("spec.").removeprefix("geometry.")) from None
+        except SeineError as error:
+            if error.code != "ALREADY_EXISTS" or not exist_ok:
+                raise
+        index = self.get_index(name)
+        wrong = list(settings.differences(spec, index["spec"]))
+        if wrong:
+            raise SeineError("ALREADY_EXISTS", f"name: the index {name} is there and does not fit: {'; '.join(wrong)}", "name")
+        return index
+
+    def get_index(self, name: str) -> dict[str, Any]:
+        """Specification and memory of an index, as a dict."""
+        return self._invoke("GetIndex", {"name": settings.name_of(name, "name")})["index"]
+
+    def list_indexes(self) -> list[dict[str, Any]]:
+        """Every index, as get_index has it."""
+        return self._invoke("ListIndexes", {})["indexes"]
+
+    def delete_index(self, name: str) -> None:
+        """Deletes an index with all its sequences."""
+        self._invoke("DeleteIndex", {"name": settings.name_of(name, "name")})
+
+    # Sequences ------------------------------------------------------------------------------------------------------
+
+    def create_sequence(self, index: str, id: str = "") -> Sequence:
+        """Creates an empty Sequence; without an id the server makes one."""
+        request = {"index": settings.name_of(index, "index"), "id": settings.name_of(id, "id")}
+        return settings.sequence_of(self._invoke("CreateSequence", request)["handle"])
+
+    def get_sequence(self, sequence: Sequence) -> SequenceInfo:
+        """How many tokens it holds, and its memory."""
+        request = {"handle": settings.handle_of(sequence)}
+        return settings.sequence_info_of(self._invoke("GetSequence", request)["sequence"])
+
+    def list_sequences(self, index: str) -> list[SequenceInfo]:
+        """Every sequence of an index, by id."""
+        request = {"index": settings.name_of(index, "index"), "page_size": 1000, "page_token": ""}
+        infos: list[SequenceInfo] = []
+        while True:
+            page = self._invoke("ListSequences", request)
+            infos += [settings.sequence_info_of(info) for info in page["sequences"]]
+            if not page["next_page_token"]:
+                return infos
+            request["page_token"] = page["next_page_token"]
+
+    def delete_sequence(self, sequence: Sequence) -> None:
+        """Deletes a sequence; forks of it live on."""
+        self._invoke("DeleteSequence", {"handle": settings.handle_of(sequence)})
+
+    def fork(self, sequence: Sequence, new_id: str = "", position: Optional[int] = None) -> Sequence:
+        """A copy-on-write copy of the tokens before `position` (all of them if None)."""
+        request = {"source": settings.handle_of(sequence), "new_id": new_id, "position": position}
+        return settings.sequence_of(self._invoke("ForkSequence", request)["handle"])
+
+    def truncate(self, sequence: Sequence, position: int) -> SequenceInfo:
+        """Drops the tokens at and after `position`; returns the SequenceInfo."""
+        request = {"handle": settings.handle_of(sequence), "position": position}
+        return settings.sequence_info_of(self._invoke("TruncateSequence", request)["sequence"])
+
+    # Data -----------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        sequence: Sequence,
+        layer: int,
+        position: int,
+        keys: ArrayLike,
+        values: Optional[ArrayLike] = None,
+        queries: Optional[ArrayLike] = None,
+    ) -> int:
+        """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
+        queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
+
+        Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
+        On an error, messages before the failing one stay. Returns the tokens sent.
+        """
+        item = Append(sequence, layer, position, as_array(keys))
+        item.values, item.queries = (None if array is None else as_array(array) for array in (values, queries))
+        settings.check_append(item)  # before the first piece leaves
+        return self._append(item)
+
+    def retrieve(self, sequence: Sequence, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
+        """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see retrieve_batch."""
+        answer = self.retrieve_batch([Item(sequence, layer, as_array(queries))], **selector)[0]
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def retrieve_batch(self, items: Iterable[Item], **selector: Any) -> list[Answer]:
+        """One Answer an Item, each with its own `error`.
+
+        selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of the
+        zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or
+        recall_target=; refine=; with_scores=True; exact=True (read every stored key). What is left out takes the index's
+        setting.
+        """
+        return self._answers(list(items), settings.selector_of(**selector), None)
+
+    def attend(
+        self, sequence: Sequence, layer: int, queries: ArrayLike, attention: Attention = Attention(), **selector: Any
+    ) -> Attended:
+        """The Attended for one (sequence, layer): attention over what is visible and selected. Needs kv_store
+        "keys_values". queries: [num_q_heads, head_dim]. For the selector see retrieve_batch; here a scope
+        that is not given means "per_q_head"."""
+        attended = self.attend_batch([Item(sequence, layer, as_array(queries))], attention, **selector)[0]
+        if attended.error is not None:
+            raise attended.error
+        return attended
+
+    def attend_batch(
+        self, items: Iterable[Item], attention: Attention = Attention(), **selector: Any
+    ) -> list[Attended]:
+        """One Attended an Item, each with its own `error`. For the selector see retrieve_batch."""
+        return self._answers(list(items), settings.selector_of(**selector), attention)
+
+    def gather(
+        self,
+        sequence: Sequence,
+        layer: int,
+        kv_head: int,
+        positions: ArrayLike,
+        keys: bool = True,
+        values: bool = False,
+    ) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
+        """Stored rows of one KV head: (keys, values), each [count, head_dim] or None if not asked for."""
+        request = {
+            **self._layer(sequence, layer),
+            "kv_head": kv_head,
+            "positions": np.asarray(positions, np.int32),
+            "keys": keys,
+            "values": values,
+        }
+        rows = self._invoke("Gather", request)
+        return rows["keys"] if keys else None, rows["values"] if values else None
+
+    # What a carrier gives -------------------------------------------------------------------------------------------
+
+    def _append(self, append: Append) -> int:
+        """Sends what was checked; returns the tokens sent."""
+        raise NotImplementedError
+
+    def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
+        """One Answer an Item, or one Attended with an Attention. selector: as settings.selector_of returns it."""
+        raise NotImplementedError

@@ -1,0 +1,31 @@
+"""docs/examples/retrieval.ipynb: its cells of code as a notebook runs them, top to bottom, and that they show what they say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[3]
+NOTEBOOK = ROOT / "docs" / "examples" / "retrieval.ipynb"
+
+
+def test_every_cell_runs(monkeypatch, capsys):
+    page = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    cells = [cell for cell in page["cells"] if cell["cell_type"] == "code"]
+    assert page["nbformat"] == 4 and len(cells) > 5
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)  # nothing of one machine is kept
+    monkeypatch.chdir(NOTEBOOK.parent)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    namespace = {"__name__": "__main__"}
+    for i, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}: cell of code {i}", "exec"), namespace)
+    namespace["index"].delete()
+    printed = capsys.readouterr().out
+    assert printed.count("tokens attended of 8,192") == 2
+    by_beta, by_top_k = (np.array(list(namespace[name].values())) for name in ("by_beta", "by_top_k"))
+    assert by_beta.shape == (4, 4) and by_top_k.shape == (5, 4)
+    recall = by_beta[:, 0]
+    assert recall[-1] > 0.98 and (np.diff(recall) > -0.01).all() and recall[0] < recall[-1]
+    _, mass, error, attended = by_top_k.T
+    assert (np.diff(mass) > 0).all() and mass[-1] > 0.97 and (np.diff(attended) > 0).all()
+    assert error[-1] < error[0] and error[-1] < 0.1

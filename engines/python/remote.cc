@@ -1,0 +1,153 @@
+// A server's Seine, over gRPC. The channel is made at once and connected when it is first needed.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/channel.h"
+#include "client/convert/convert.h"
+#include "client/convert/pieces.h"
+#include "engines/python/connection.h"
+#include "seine/v1/admin_service.grpc.pb.h"
+#include "seine/v1/retrieval_service.grpc.pb.h"
+
+namespace seine::python {
+namespace {
+
+constexpr char kStream[] = "stream";
+
+using Message = google::protobuf::Message;
+
+// What a caller may do about a server that is not there.
+absl::Status WithHint(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || !absl::StartsWith(status.message(), "no server at ")) return status;
+  return absl::UnavailableError(
+      absl::StrCat(status.message(), "; start one with seined, or say where it is: Client(address) or SEINE_SERVER"));
+}
+
+absl::StatusOr<grpc::ByteBuffer> MessageBytes(const Message& message) {
+  grpc::ByteBuffer bytes;
+  bool own = false;
+  const auto written = grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own);
+  if (!written.ok()) return absl::ResourceExhaustedError("the request is too large for a message");
+  return bytes;
+}
+
+class Remote final : public Connection {
+ public:
+  Remote(std::string endpoint, absl::Duration timeout, std::shared_ptr<grpc::Channel> channel)
+      : endpoint_(std::move(endpoint)), timeout_(timeout), channel_(std::move(channel)) {}
+
+  const std::string& endpoint() const override { return endpoint_; }
+  absl::Duration timeout() const override { return timeout_; }
+
+  absl::Status Call(const client::Method& method, const Message& request, Message* response,
+                    absl::Duration timeout) override {
+    const absl::Time deadline = absl::Now() + timeout;
+    if (auto s = Connect(timeout); !s.ok()) return s;
+    const auto bytes = MessageBytes(request);
+    if (!bytes.ok()) return bytes.status();
+    grpc::ClientContext context;
+    SetDeadline(deadline, &context);
+    grpc::GenericStub stub(channel_);
+    grpc::CompletionQueue queue;
+    grpc::ByteBuffer answer;
+    grpc::Status ended;
+    void* tag = nullptr;
+    bool ok = false;
+    const auto call = stub.PrepareUnaryCall(&context, absl::StrCat("/", method.name), *bytes, &queue);
+    call->StartCall();
+    call->Finish(&answer, &ended, &answer);
+    queue.Next(&tag, &ok);
+    if (!ended.ok()) return client::FromGrpc(ended, endpoint_);
+    if (grpc::SerializationTraits<Message>::Deserialize(&answer, response).ok()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("the answer of ", endpoint_, " is no ", method.response));
+  }
+
+  absl::StatusOr<int64_t> Append(const client::AppendItem& item, absl::Duration timeout) override {
+    const absl::Time deadline = absl::Now() + timeout;
+    if (auto s = Connect(timeout); !s.ok()) return s;
+    auto piece_bytes = PieceBytes(deadline);
+    if (!piece_bytes.ok()) return piece_bytes.status();
+    const auto stub = v1::RetrievalService::NewStub(channel_);
+    grpc::ClientContext context;
+    SetDeadline(deadline, &context);
+    v1::AppendStreamResponse response;
+    const auto writer = stub->AppendStream(&context, &response);
+    v1::AppendStreamRequest request;  // one message for all pieces: its strings keep their capacity
+    absl::Status sent;
+    bool open = true;
+    sent.Update(client::ForEachPiece(item, *piece_bytes, [&](const client::AppendItem& piece) {
+      sent = client::ToProto(piece, request.mutable_item());
+      open = sent.ok() && writer->Write(request);
+      return open;
+    }));
+    if (!sent.ok()) context.TryCancel();
+    if (open && sent.ok()) writer->WritesDone();
+    const grpc::Status ended = writer->Finish();
+    if (!sent.ok()) return sent;
+    if (!ended.ok()) return client::FromGrpc(ended, endpoint_);
+    return response.tokens();
+  }
+
+  absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) override {
+    if (transport != "auto" && transport != kStream) {
+      return absl::InvalidArgumentError(absl::StrCat("transport: must be auto or ", kStream, ", not ", transport));
+    }
+    client::Options options;
+    options.step_timeout = step_timeout;
+    auto stream = client::OpenDecodeStream(endpoint_, options, client::Transport::kBlocking);
+    if (!stream.ok()) return WithHint(stream.status());
+    return Opened{*std::move(stream), kStream};
+  }
+
+  absl::StatusOr<std::string> AddProfile(const std::string&) override {
+    return absl::UnimplementedError("profile: a server has profiles of its own (seined --profiles)");
+  }
+
+ private:
+  absl::Status Connect(absl::Duration timeout) const {
+    if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return absl::OkStatus();
+    client::Options options;
+    options.connect_timeout = timeout;
+    return WithHint(client::AwaitChannel(*channel_, endpoint_, options));
+  }
+
+  static void SetDeadline(absl::Time deadline, grpc::ClientContext* context) {
+    if (deadline != absl::InfiniteFuture()) context->set_deadline(absl::ToChronoTime(deadline));
+  }
+
+  // Asked once: what a server takes does not change.
+  absl::StatusOr<int64_t> PieceBytes(absl::Time deadline) {
+    if (piece_bytes_ == 0) {
+      grpc::ClientContext context;
+      SetDeadline(deadline, &context);
+      v1::GetServerInfoResponse info;
+      const auto asked = v1::AdminService::NewStub(channel_)->GetServerInfo(&context, {}, &info);
+      if (!asked.ok()) return client::FromGrpc(asked, endpoint_);
+      piece_bytes_ = client::PieceBytes(info.max_message_bytes());
+    }
+    return piece_bytes_.load();
+  }
+
+  const std::string endpoint_;
+  const absl::Duration timeout_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout) {
+  client::Options options;
+  options.wait_for_server = true;  // of a channel: it tries again soon
+  auto channel = client::MakeChannel(endpoint, options);
+  if (!channel.ok()) return channel.status();
+  return std::make_shared<Remote>(endpoint, timeout, *std::move(channel));
+}
+
+}  // namespace seine::python

@@ -1,0 +1,173 @@
+// Steps from Python's objects: PrepareStep and CheckedAppend of step.h.
+#include "engines/python/step.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engines/python/message_dict.h"
+#include "seine/v1/retrieval_service.pb.h"
+
+namespace seine::python {
+namespace {
+
+// Attributes are looked up by interned strings, which are made once and never freed.
+struct Names {
+  static PyObject* Make(const char* name) { return PyUnicode_InternFromString(name); }
+  PyObject* const sequence = Make("sequence");
+  PyObject* const index = Make("index");
+  PyObject* const id = Make("id");
+  PyObject* const generation = Make("generation");
+  PyObject* const layer = Make("layer");
+  PyObject* const position = Make("position");
+  PyObject* const keys = Make("keys");
+  PyObject* const values = Make("values");
+  PyObject* const queries = Make("queries");
+  PyObject* const tail = Make("tail");
+  PyObject* const scale = Make("scale");
+  PyObject* const with_positions = Make("with_positions");
+};
+const Names* names = nullptr;
+
+nb::object Attribute(nb::handle object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name);
+  if (value == nullptr) nb::raise_python_error();
+  return nb::steal(value);
+}
+
+int64_t IntAttribute(nb::handle object, PyObject* name) {
+  const nb::object value = Attribute(object, name);
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  int64_t out = 0;
+  if (index.is_valid() && nb::try_cast(index, out)) return out;
+  PyErr_Clear();
+  const std::string text = absl::StrCat(nb::cast<std::string>(nb::handle(name)), ": must be an int, not ",
+                                        nb::cast<std::string>(nb::repr(value)));
+  throw nb::type_error(text.c_str());
+}
+
+int LayerOf(nb::handle object) {
+  const int64_t layer = IntAttribute(object, names->layer);
+  if (layer >= std::numeric_limits<int32_t>::min() && layer <= std::numeric_limits<int32_t>::max()) {
+    return static_cast<int>(layer);
+  }
+  throw nb::value_error(absl::StrCat("layer: must fit into 32 bits, not ", layer).c_str());
+}
+
+client::Sequence SequenceOf(nb::handle owner) {
+  const nb::object sequence = Attribute(owner, names->sequence);
+  client::Sequence out;
+  const nb::object index = nb::steal(PyObject_GetAttr(sequence.ptr(), names->index));
+  const nb::object id = nb::steal(PyObject_GetAttr(sequence.ptr(), names->id));
+  if (index.is_valid() && id.is_valid() && nb::try_cast(index, out.index) && nb::try_cast(id, out.id)) {
+    out.generation = static_cast<uint64_t>(IntAttribute(sequence, names->generation));
+    return out;
+  }
+  PyErr_Clear();
+  const std::string shown = nb::isinstance<nb::str>(sequence)
+                                ? nb::cast<std::string>(nb::repr(sequence))
+                                : "a " + nb::cast<std::string>(nb::handle(sequence.type()).attr("__name__"));
+  const std::string text =
+      absl::StrCat("sequence: must be a Sequence, as create_sequence returns it, or Sequence(index, id), not ", shown,
+                   nb::hasattr(sequence, "handle") ? "; its .handle is one" : "");
+  throw nb::type_error(text.c_str());
+}
+
+client::ConstTensor TensorOf(nb::handle array, const char* name, std::vector<ArrayView>* arrays) {
+  arrays->emplace_back(array, name);
+  return arrays->back().tensor(name);
+}
+
+client::ConstTensor OptionalTensor(nb::handle array, const char* name, std::vector<ArrayView>* arrays) {
+  return array.is_none() ? client::ConstTensor{} : TensorOf(array, name, arrays);
+}
+
+// The settings go through the message, whose words and checks they share with every other call.
+client::Selector SelectorOf(nb::handle settings) {
+  v1::Selector wire;
+  FillMessage(settings, "", "selector", &wire);
+  client::Selector out;
+  if (wire.has_top_k()) out.top_k = wire.top_k();
+  if (wire.has_mass_p()) out.mass_p = client::MassP{wire.mass_p().p(), wire.mass_p().floor(), wire.mass_p().cap()};
+  out.scope = static_cast<client::Scope>(wire.scope());
+  out.gqa_reduce = static_cast<client::GqaReduce>(wire.gqa_reduce());
+  if (wire.has_beta()) out.beta = wire.beta();
+  if (wire.has_recall_target()) out.recall_target = wire.recall_target();
+  if (wire.has_refine()) out.refine = wire.refine();
+  out.with_scores = wire.with_scores();
+  out.exact = wire.exact();
+  return out;
+}
+
+// Through the message, too: what is no number or no truth value is told in the same words.
+client::Attention AttentionOf(nb::handle attention) {
+  v1::Attention wire;
+  nb::dict settings;
+  for (PyObject* name : {names->tail, names->scale, names->with_positions}) {
+    settings[nb::handle(name)] = Attribute(attention, name);
+  }
+  FillMessage(settings, "", "attention", &wire);
+  client::Attention out;
+  if (wire.has_tail()) out.tail = wire.tail();
+  out.scale = wire.scale();
+  out.with_positions = wire.with_positions();
+  return out;
+}
+
+std::string Shown(const client::Shape& shape) {
+  std::string text = "[";
+  for (const int64_t dim : shape) absl::StrAppend(&text, text.size() > 1 ? ", " : "", dim);
+  return text + "]";
+}
+
+}  // namespace
+
+void MakeNames() {
+  if (names == nullptr) names = new Names;
+}
+
+void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention, PreparedStep* out) {
+  client::DecodeStep& step = out->step;
+  for (nb::handle append : nb::iter(appends)) {
+    client::AppendItem item;
+    item.sequence = SequenceOf(append);
+    item.layer = LayerOf(append);
+    item.position = IntAttribute(append, names->position);
+    item.keys = TensorOf(Attribute(append, names->keys), "keys", &out->arrays);
+    item.values = OptionalTensor(Attribute(append, names->values), "values", &out->arrays);
+    item.queries = OptionalTensor(Attribute(append, names->queries), "queries", &out->arrays);
+    step.appends.push_back(std::move(item));
+  }
+  for (nb::handle asked : nb::iter(items)) {
+    step.items.push_back(
+        {SequenceOf(asked), LayerOf(asked), TensorOf(Attribute(asked, names->queries), "queries", &out->arrays)});
+  }
+  if (!selector.is_none()) step.selector = SelectorOf(selector);
+  if (!attention.is_none()) step.attention = AttentionOf(attention);
+}
+
+client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
+                                 nb::handle values, nb::handle queries, std::vector<ArrayView>* arrays) {
+  client::AppendItem item{std::move(sequence), layer, position, {}, {}};
+  arrays->emplace_back(keys, "keys");
+  if (arrays->back().shape().size() != 3) {
+    const std::string text =
+        absl::StrCat("keys: must be [tokens, num_kv_heads, head_dim], not ", arrays->back().ShapeText());
+    throw nb::value_error(text.c_str());
+  }
+  item.keys = arrays->back().tensor("keys");
+  item.values = OptionalTensor(values, "values", arrays);
+  if (!values.is_none() && item.values.shape != item.keys.shape) {
+    const std::string text = absl::StrCat("values: must have the shape of keys, ", Shown(item.keys.shape), ", not ",
+                                          Shown(item.values.shape));
+    throw nb::value_error(text.c_str());
+  }
+  item.queries = OptionalTensor(queries, "queries", arrays);
+  const client::Shape& asked = item.queries.shape;
+  if (!queries.is_none() && (asked.size() != 3 || asked[0] < 1 || asked[0] > item.keys.shape[0])) {
+    throw nb::value_error("queries: must be [1 to tokens, num_q_heads, head_dim]");
+  }
+  return item;
+}
+
+}  // namespace seine::python

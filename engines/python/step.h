@@ -1,0 +1,38 @@
+// One step of a decode stream between Python's objects (seine_kv.messages) and the client's. All needs the GIL.
+#ifndef SEINE_ENGINES_PYTHON_STEP_H_
+#define SEINE_ENGINES_PYTHON_STEP_H_
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "client/types.h"
+#include "engines/python/arrays.h"
+
+namespace seine::python {
+
+// The names of attributes and keys that are read and written a step; called once, when the module is loaded.
+void MakeNames();
+
+// A step, and the arrays that its tensors lie in: they must live until it has been written.
+struct PreparedStep {
+  client::DecodeStep step;
+  std::vector<ArrayView> arrays;
+};
+
+// `appends`: objects with the attributes of messages.Append; `items`: of messages.Item; `selector`: a dict, or None;
+// `attention`: an object with the attributes of messages.Attention, or None. TypeError and ValueError name the
+// attribute.
+void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention, PreparedStep* out);
+
+// One append by its attributes' values, with `arrays` as above. ValueError where keys are not [tokens, num_kv_heads,
+// head_dim], values not of the same shape, or queries not [1 to tokens, num_q_heads, head_dim].
+client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
+                                 nb::handle values, nb::handle queries, std::vector<ArrayView>* arrays);
+
+// (append_errors, answers, attended, server_us, error), as _native.pyi describes them.
+nb::tuple StepResult(const client::DecodeAnswer& answer, bool with_positions);
+
+}  // namespace seine::python
+
+#endif  // SEINE_ENGINES_PYTHON_STEP_H_

@@ -1,0 +1,80 @@
+// Steps' answers as Python has them: StepResult of step.h.
+#include "engines/python/errors.h"
+#include "engines/python/step.h"
+
+namespace seine::python {
+namespace {
+
+const char* PathWord(client::Path path) {
+  switch (path) {
+    case client::Path::kIndex:
+      return "index";
+    case client::Path::kDense:
+      return "dense";
+    case client::Path::kExact:
+      return "exact";
+    case client::Path::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+// `rows` of `width` elements each.
+template <typename T>
+nb::object Matrix(client::DType dtype, const std::vector<T>& data, int64_t rows, int64_t width) {
+  return NewArray(dtype, {rows, width}, data.data());
+}
+
+template <typename T>
+nb::object Vector(client::DType dtype, const std::vector<T>& data) {
+  return NewArray(dtype, {static_cast<int64_t>(data.size())}, data.data());
+}
+
+nb::dict AnswerDict(const client::Answer& answer) {
+  nb::dict out;
+  out["path"] = PathWord(answer.path);
+  out["num_tokens"] = answer.num_tokens;
+  out["zone_begin"] = answer.zone_begin;
+  out["zone_end"] = answer.zone_end;
+  out["all_returned"] = answer.all_returned;
+  out["positions"] = Matrix(client::DType::kInt32, answer.positions, answer.num_sets, answer.width);
+  out["counts"] = Vector(client::DType::kInt32, answer.counts);
+  out["scores"] = answer.scores.empty() ? nb::none()
+                                        : Matrix(client::DType::kFloat32, answer.scores, answer.num_sets, answer.width);
+  nb::list dense;
+  for (const auto& positions : answer.dense_positions) dense.append(Vector(client::DType::kInt32, positions));
+  out["dense_positions"] = dense;
+  out["error"] = ErrorTuple(answer.status);
+  out["codes_outgrown"] = answer.codes_outgrown;
+  out["masses"] = answer.masses.empty() ? nb::none() : Vector(client::DType::kFloat32, answer.masses);
+  out["capped"] = answer.capped;
+  return out;
+}
+
+nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
+  const bool ok = attended.status.ok();
+  nb::dict out;
+  out["path"] = PathWord(attended.path);
+  out["num_tokens"] = attended.num_tokens;
+  out["output"] =
+      ok ? Matrix(client::DType::kFloat32, attended.output, attended.num_q_heads, attended.head_dim) : nb::none();
+  out["log_sum_exp"] = ok ? Vector(client::DType::kFloat32, attended.log_sum_exp) : nb::none();
+  out["attended_tokens"] = attended.attended_tokens;
+  out["tail"] = attended.tail;
+  out["selected"] = ok && with_positions ? nb::object(AnswerDict(attended.selected)) : nb::none();
+  out["error"] = ErrorTuple(attended.status);
+  out["codes_outgrown"] = attended.codes_outgrown;
+  return out;
+}
+
+}  // namespace
+
+nb::tuple StepResult(const client::DecodeAnswer& answer, bool with_positions) {
+  nb::list append_errors, answers, attended;
+  for (const absl::Status& status : answer.append_status) append_errors.append(ErrorTuple(status));
+  for (const client::Answer& one : answer.answers) answers.append(AnswerDict(one));
+  for (const client::Attended& one : answer.attended) attended.append(AttendedDict(one, with_positions));
+  return nb::make_tuple(append_errors, answers, attended, answer.server_us, ErrorTuple(answer.status));
+}
+
+}  // namespace seine::python
