@@ -24,7 +24,7 @@ def where(request):
     """Keyword arguments of hf.install."""
     if request.param == "in process":
         return {"threads": 1}
-    return {"endpoint": request.getfixturevalue("client").address, "keep_cache": False}
+    return {"endpoint": request.getfixturevalue("server").address, "keep_cache": False}
 
 
 @pytest.fixture
