@@ -69,6 +69,7 @@ __all__ = [
     "default_address",
 ]
 
+IN_PROCESS = "in process"  # the address of what is in this process
 _RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
 
 
@@ -77,9 +78,12 @@ class Client(Calls):
     SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is not there is
     an error of the first call. Client.in_process() needs none."""
 
+    timeout: Optional[float]
+
     def __init__(self, address: Optional[str] = None, timeout: float = 60.0) -> None:
-        target = target_of(address) if address else default_address()
-        self._begin(native.Connection.connect(target, timeout), target, timeout)
+        self.address, self.timeout = target_of(address) if address else default_address(), timeout
+        self._connection: Any = native.Connection.connect(self.address, timeout)
+        self._own = threading.local()  # each thread's stream
 
     @classmethod
     def in_process(
@@ -96,16 +100,12 @@ class Client(Calls):
         backend: "auto", "cpu" or "cuda".
         """
         client = cls.__new__(cls)
+        client.address, client.timeout, client._own = IN_PROCESS, None, threading.local()
         try:
-            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, profiles), "in process", None)
+            client._connection = native.Connection.in_process(threads, backend, memory_limit_bytes, profiles)
         except native.NativeError as error:
             raise raised(error) from None
         return client
-
-    def _begin(self, connection: Any, address: str, timeout: Optional[float]) -> None:
-        self.address, self.timeout = address, timeout
-        self._connection = connection
-        self._own = threading.local()  # each thread's stream
 
     def __enter__(self) -> Client:
         return self
@@ -138,7 +138,7 @@ class Client(Calls):
         try:
             return self._open().add_profile(path)
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def index(self, name: str) -> Index:
         """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""
@@ -190,7 +190,7 @@ class Client(Calls):
         try:
             return self._open().call(method, request, self.timeout if timeout is None else timeout)
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def _append(self, append: Append) -> int:
         to = append.sequence
@@ -200,13 +200,20 @@ class Client(Calls):
                 to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
             )
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
         step = self.step((), items, attention, on_error="return", **selector)  # the shortest way, with errors item by item
         if step.error is not None:
             raise step.error
         return step.answers if attention is None else step.attended
+
+    def _failed(self, error: Any) -> SeineError:
+        """The error to raise. After a server that is not there the next call connects anew, and so finds at once one that is
+        back: the old connection would come to it in its own time."""
+        if error.code == "UNAVAILABLE" and self.address != IN_PROCESS and self._connection is not None:
+            self._connection = native.Connection.connect(self.address, self.timeout)
+        return raised(error, self.address)
 
     def _open(self) -> Any:
         if self._connection is None:
