@@ -2,7 +2,7 @@
 
     python client/python/tests/versions.py SEINED [WHEEL]
 
-builds ./client/python once, as `pip install` does, where no wheel is given, installs it into a virtual environment for
+builds ./client/python once without its native module, where no wheel is given, installs it into a virtual environment for
 each, and runs test_client.py and test_arguments.py there against the seined program, with the grpcio client alone: calls of
 every service, steps, arrays and words.
 Needs PyPI and a Python with pip; nothing beyond the standard library. About a minute on two idle cores.
@@ -73,7 +73,8 @@ def main(arguments):
         if len(arguments) == 2:
             wheel = Path(arguments[1]).resolve(strict=True)
         else:
-            pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(TESTS.parent))
+            without = "--config-settings=cmake.define.SEINE_KV_NATIVE=OFF"
+            pip("wheel", "--quiet", "--no-deps", without, "--wheel-dir", folder, str(TESTS.parent))
             (wheel,) = Path(folder).glob("*.whl")
         failed = 0
         for wanted, tried in [(wanted, pool.submit(try_versions, wanted, wheel, seined)) for wanted in VERSIONS]:
