@@ -2,7 +2,7 @@
 
     python generate_stubs.py PROTO_FOLDER OUT_FOLDER
 
-writes OUT_FOLDER/seine/v1/*_pb2.py and *_pb2_grpc.py. setup.py calls it when the package is built, CMake for the tests.
+writes OUT_FOLDER/seine/v1/*_pb2.py and *_pb2_grpc.py. CMake calls it when a wheel is built, and for the tests.
 """
 
 import sys

@@ -128,12 +128,10 @@ nb::dict DictOf(const pb::Message& message) {
   return out;
 }
 
-nb::dict SchemaOf(const std::string& message) {
-  const pb::Descriptor* type = pb::DescriptorPool::generated_pool()->FindMessageTypeByName("seine.v1." + message);
-  if (type == nullptr) throw nb::value_error(absl::StrCat("message: there is no ", message).c_str());
+nb::dict SchemaOf(const pb::Descriptor& type) {
   nb::dict out;
-  for (int i = 0; i < type->field_count(); ++i) {
-    const pb::FieldDescriptor& field = *type->field(i);
+  for (int i = 0; i < type.field_count(); ++i) {
+    const pb::FieldDescriptor& field = *type.field(i);
     nb::dict entry;
     entry["type"] = FieldType(field);
     entry["repeated"] = field.is_repeated();

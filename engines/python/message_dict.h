@@ -25,9 +25,8 @@ void FillMessage(nb::handle settings, const std::string& path, const char* what,
 // Every field. A Status is None where it is OK, else a dict of code, message, field and reason.
 nb::dict DictOf(const google::protobuf::Message& message);
 
-// The fields of a message of the wire contract by its name ("IndexSpec"): field -> a dict of type, repeated, optional,
-// and of words or message. ValueError: there is no such message.
-nb::dict SchemaOf(const std::string& message);
+// The fields of a message: field -> a dict of type, repeated, optional, and of enum (words) or message (a name).
+nb::dict SchemaOf(const google::protobuf::Descriptor& type);
 
 }  // namespace seine::python
 

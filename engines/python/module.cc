@@ -27,9 +27,8 @@ absl::Duration DurationOf(std::optional<double> seconds, absl::Duration otherwis
   return absl::Seconds(*seconds);
 }
 
-std::unique_ptr<google::protobuf::Message> NewMessage(const std::string& name) {
-  const auto* type = google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(name);
-  const auto* prototype = google::protobuf::MessageFactory::generated_factory()->GetPrototype(type);
+std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::Descriptor& type) {
+  const auto* prototype = google::protobuf::MessageFactory::generated_factory()->GetPrototype(&type);
   return std::unique_ptr<google::protobuf::Message>(prototype->New());
 }
 
@@ -154,7 +153,9 @@ nb::dict Call(const Holder& connection, const std::string& name, nb::handle requ
   if (method->streams_responses) {
     throw nb::value_error(absl::StrCat(name, ": is a stream of answers; open_stream opens one").c_str());
   }
-  const auto in = NewMessage(method->request), out = NewMessage(method->response);
+  const auto& pool = *google::protobuf::DescriptorPool::generated_pool();
+  const auto in = NewMessage(*pool.FindMessageTypeByName(method->request));
+  const auto out = NewMessage(*pool.FindMessageTypeByName(method->response));
   FillMessage(request, "", "request", in.get());
   const absl::Duration time = DurationOf(timeout, connection->timeout());
   absl::Status status;
@@ -203,6 +204,32 @@ std::string AddProfile(const Holder& connection, nb::handle path) {
   return *name;
 }
 
+const google::protobuf::Descriptor& TypeNamed(const std::string& message) {
+  const auto* type = google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName("seine.v1." + message);
+  if (type == nullptr) throw nb::value_error(absl::StrCat("message: there is no ", message).c_str());
+  return *type;
+}
+
+nb::dict Checked(const std::string& message, nb::handle settings) {
+  const auto checked = NewMessage(TypeNamed(message));
+  FillMessage(settings, "", message.c_str(), checked.get());
+  return DictOf(*checked);
+}
+
+nb::list Methods() {
+  nb::list out;
+  for (const client::Method& method : client::Methods()) {
+    nb::dict entry;
+    entry["name"] = method.name;
+    entry["request"] = method.request.substr(method.request.rfind('.') + 1);
+    entry["response"] = method.response.substr(method.response.rfind('.') + 1);
+    entry["streams_requests"] = method.streams_requests;
+    entry["streams_responses"] = method.streams_responses;
+    out.append(entry);
+  }
+  return out;
+}
+
 NB_MODULE(_native, module) {
   using nb::arg;
   nb::set_leak_warnings(false);  // what lives when the interpreter ends is the system's to free
@@ -225,7 +252,9 @@ NB_MODULE(_native, module) {
       .def("open_stream", &OpenStream, arg("timeout") = nb::none(), arg("transport") = "auto")
       .def("add_profile", &AddProfile, arg("path"));
   module.def("version", [] { return SEINE_VERSION; });
-  module.def("schema", &SchemaOf, arg("message"));
+  module.def("methods", &Methods);
+  module.def("schema", [](const std::string& message) { return SchemaOf(TypeNamed(message)); }, arg("message"));
+  module.def("checked", &Checked, arg("message"), arg("settings").none());
 }
 
 }  // namespace

@@ -9,10 +9,10 @@
     found = chat.retrieve(layer, queries, top_k=100)     # found.set(i): the tokens that matter to KV head i
     output, log_sum_exp = chat.attend(layer, queries)    # attention over them; numpy, or torch's where torch's came in
 
-help(seine_kv.Index), help(seine_kv.Sequence) and help(seine_kv.calibrate) have the rest; help(seine_kv.client) every call
-of Seine with its shapes. seine_kv.grpc has the same client over grpcio, where there is no native module. seine_kv.hf
-decodes Hugging Face models, seine_kv.eval measures how well. `python -m seine_kv.trace` records the queries, keys and
-values of a real model; `python -m seine_kv.profile` measures their moments, the model's profile.
+help(seine_kv.Index), help(seine_kv.Sequence) and help(seine_kv.calibrate) have the rest; help(seine_kv.client) every
+call of Seine with its shapes. seine_kv.grpc has the same client over grpcio, where there is no native module.
+seine_kv.hf decodes Hugging Face models, seine_kv.eval measures how well. `python -m seine_kv.trace` records the
+queries, keys and values of a real model; `python -m seine_kv.profile` measures their moments, the model's profile.
 
 Importing the package costs nothing beyond the standard library; each module says what it needs.
 """

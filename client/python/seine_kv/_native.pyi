@@ -124,6 +124,15 @@ class Stream:
 def version() -> str:
     """Seine's, "0.1.0"."""
 
+def methods() -> list[dict[str, Any]]:
+    """Every method of the wire contract, Decode included: dicts of name ("seine.v1.IndexService/CreateIndex"), request and
+    response (messages' names), streams_requests, streams_responses."""
+
+def checked(message: str, settings: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings as a message such as "IndexSpec" has them: every field, words in full, arrays as they would be sent.
+    Nothing is sent. Errors as of Connection.call's request, with paths that begin inside the message."""
+
 def schema(message: str) -> dict[str, dict[str, Any]]:
     """The fields of a message of proto/seine/v1, such as "IndexSpec": field -> dict of type ("int", "float", "bool", "str",
-    "bytes", "word", "array", "dict"), repeated, optional, and of enum (the words) or message (its name)."""
+    "bytes", "word", "array", "dict"), repeated, optional, and of enum (the words) or message (its name). ValueError: there is
+    no such message."""

@@ -55,7 +55,7 @@ def no_server(address: str, why: str) -> str:
 
 
 def unavailable(address: str, said: str) -> str:
-    """The text of an error, in a line of ours. `said`: what gRPC or the C++ client says of a server that is not there."""
+    """The text of an error, in a line of ours. `said`: what gRPC or the C++ client says of a missing server."""
     path, lower = socket_path(address), said.lower()
     stated = re.match(r"no server at .*? \(([^()]*)\)", said)
     if stated:

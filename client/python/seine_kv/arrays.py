@@ -20,7 +20,7 @@ ALIASES = {
 
 
 def as_array(array: Any) -> np.ndarray:
-    """A numpy array of the same values, without a copy where the memory is the host's. torch's bfloat16 is ml_dtypes'."""
+    """A numpy array of the same values, not copied where the memory is the host's; bfloat16 is ml_dtypes'."""
     if not is_torch(array):
         return np.asarray(array)
     tensor = array.detach().cpu().contiguous()

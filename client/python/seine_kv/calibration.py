@@ -33,17 +33,17 @@ def calibrate(
     sink: int = 16,
     model: str = "",
 ) -> None:
-    """Measures the profile of a model on one text, and writes it to `path` (NAME.profile.safetensors, replaced if there).
+    """Measures the profile of a model on one text, and writes it to `path`, NAME.profile.safetensors.
 
-    queries, keys, values: one array a layer, in order, as attention sees them (queries and keys after RoPE), from position
-      0 on: keys and values [tokens, num_kv_heads, head_dim], queries [n, num_q_heads, head_dim], those of the last n tokens.
-      Some thousand tokens are enough; float32, float16 or bfloat16. Without values the profile serves search alone.
-    rope: as config.json states it, with rope_theta and rope_type ("default", "linear", "dynamic", "yarn", "llama3"). None:
+    queries, keys, values: one array a layer, in order, as attention sees them, from position 0 on. keys and values
+      [tokens, num_kv_heads, head_dim], queries [n, num_q_heads, head_dim] of the last n tokens, float32, float16 or
+      bfloat16. Some thousand tokens are enough. Without values the profile serves search alone.
+    rope: as config.json states it: rope_theta, rope_type ("default", "linear", "dynamic", "yarn", "llama3"). None:
       moments are used as observed, which serves positions like those measured only.
     rope_style: which elements RoPE pairs, "half_split" or "interleaved".
     sink: first tokens that are left out, as the index keeps them apart. model: its name, which the file states.
 
-    ValueError names what is wrong, or does not fit the other arrays.
+    ValueError names what is wrong, or does not fit the other arrays. A file that is there is replaced.
     """
     layers = _layers(queries, keys, values, sink)
     if rope_style not in STYLES:
@@ -91,7 +91,8 @@ def _layers(queries: Any, keys: Any, values: Any, sink: int) -> list[tuple[Any, 
             raise ValueError(f"{name}: must be one array a layer, {num_layers} as keys has, not {len(many)}")
         for layer, one in enumerate(many):
             if one.ndim != 3 or one.shape[1:] != many[0].shape[1:]:
-                raise ValueError(f"{name}[{layer}]: must be [tokens, heads, head_dim] as in every layer, not {list(one.shape)}")
+                wanted = "must be [tokens, heads, head_dim] as in every layer"
+                raise ValueError(f"{name}[{layer}]: {wanted}, not {list(one.shape)}")
     layers = list(zip(arrays["queries"], arrays["keys"], arrays.get("values") or [None] * num_layers))
     for layer, (q, k, v) in enumerate(layers):
         if not 0 <= sink <= len(k) - WINDOW:

@@ -1,8 +1,8 @@
 """Every call of Seine as Python has it, whatever carries it: arguments, checks, results.
 
-A Client is these over one carrier: seine_kv.client's native module, or seine_kv.grpc's grpcio. Each gives `_invoke`, which
-takes a method's name and its request as a dict in the words of proto/seine/v1, and returns the answer as one. Appends and
-answers, which are most of the bytes, go their own ways.
+A Client is these over one carrier: seine_kv.client's native module, or seine_kv.grpc's grpcio. Each gives `_invoke`,
+which takes a method's name and its request as a dict in the words of proto/seine/v1, and returns the answer as one.
+Appends and answers, which are most of the bytes, go their own ways.
 """
 
 from __future__ import annotations
@@ -54,24 +54,32 @@ class Calls(LayerCalls):
         memory_limit_bytes: int = 0,
         exist_ok: bool = False,
     ) -> dict[str, Any]:
-        """Creates an index and returns it as a dict: "spec", its specification with every default filled in, and counts.
+        """Creates an index and returns it as a dict: "spec", its specification with every default, and counts.
 
-        dtype, of keys and values: "float32", "float16", "bfloat16", or numpy's or torch's. model: its name, which finds its
-        profile on the server. rope, of the keys: dict of config_json (config.json's
-        rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token), and style ("half_split", "interleaved");
-        the profile's own if left out. zones: dict of sink, local, update_buffer, dense_threshold (tokens). codec: name
-        ("balanced", "rsq"), profile, horizon (tokens), coarse_bits, total_bits (a coordinate), seed, centre ("none",
-        "global", "window"), centre_window. retrieval: top_k, beta, refine, coarse ("sign_ip", "collision"), rho, scope
-        ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"), softmax_scale. kv_store: "none", "keys",
-        "keys_values". eviction, which the index does by itself: dict of scorer, budget, keep (dicts as of evict), interval
-        (tokens), profile, keep_queries (positions whose queries are kept for scorers that look at them: those asked, and
-        those given to append), horizon (tokens: qfilters from a profile). subspace, which keeps the zone's keys and
-        values low-rank and needs kv_store "keys_values": dict of key_rank and value_rank, or energy (in (0, 1], with a profile: the smallest ranks that hold this share of its
-        moments in every layer and head; the specification returned has them), frame ("post_rope", "pre_rope"), profile,
-        full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
-        version_tokens, carried_to (positions). What is left out takes the server's default. exist_ok: an index of this name
-        that has all that is asked for is returned as it is, with its sequences; one that has not is ALREADY_EXISTS, as any
-        is without exist_ok.
+        dtype: of keys and values, "float32", "float16", "bfloat16", or numpy's or torch's.
+        model: its name, which finds its profile.
+        rope: of the keys; the profile's own if left out. A dict of style ("half_split", "interleaved") and config_json
+          (config.json's rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token).
+        zones: dict of sink, local, update_buffer, dense_threshold, in tokens.
+        codec: dict of name ("balanced", "rsq"), profile, horizon (tokens), coarse_bits and total_bits (a coordinate),
+          seed, centre ("none", "global", "window"), centre_window.
+        retrieval: dict of top_k, beta, refine, coarse ("sign_ip", "collision"), rho, softmax_scale, scope
+        ("per_kv_head",
+          "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean").
+        kv_store: "none", "keys", "keys_values".
+        eviction: what the index evicts by itself. A dict of scorer, budget and keep, as of evict, interval (tokens),
+          profile, horizon (tokens: qfilters from a profile), and keep_queries: the positions whose queries are kept for
+          scorers that look at them, those asked and those given to append.
+        subspace: keeps the zone's keys and values low-rank; needs kv_store "keys_values". A dict of key_rank and
+          value_rank, or energy: in (0, 1], with a profile, the smallest ranks that hold this share of its moments in
+          every layer and head; the specification returned has them. Besides frame ("post_rope", "pre_rope"), profile,
+          full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
+          version_tokens, carried_to (positions).
+        exist_ok: an index of this name that has all that is asked for is returned as it is, with its sequences. One
+        that
+          has not is ALREADY_EXISTS, as any is without exist_ok.
+
+        What is left out takes the default. SeineError INVALID_ARGUMENT names the setting that is wrong.
         """
         geometry = {
             "num_layers": num_layers,
@@ -104,7 +112,8 @@ class Calls(LayerCalls):
         index = self.get_index(name)
         wrong = list(settings.differences(spec, index["spec"]))
         if wrong:
-            raise SeineError("ALREADY_EXISTS", f"name: the index {name} is there and does not fit: {'; '.join(wrong)}", "name")
+            text = f"name: the index {name} is there and does not fit: {'; '.join(wrong)}"
+            raise SeineError("ALREADY_EXISTS", text, "name")
         return index
 
     def get_index(self, name: str) -> dict[str, Any]:
@@ -170,8 +179,8 @@ class Calls(LayerCalls):
         """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
         queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
 
-        Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
-        On an error, messages before the failing one stay. Returns the tokens sent.
+        Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held
+        ALREADY_EXISTS. On an error, messages before the failing one stay. Returns the tokens sent.
         """
         item = Append(sequence, layer, position, as_array(keys))
         item.values, item.queries = (None if array is None else as_array(array) for array in (values, queries))
@@ -179,7 +188,8 @@ class Calls(LayerCalls):
         return self._append(item)
 
     def retrieve(self, sequence: Sequence, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
-        """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see retrieve_batch."""
+        """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see
+        retrieve_batch."""
         answer = self.retrieve_batch([Item(sequence, layer, as_array(queries))], **selector)[0]
         if answer.error is not None:
             raise answer.error
@@ -188,10 +198,9 @@ class Calls(LayerCalls):
     def retrieve_batch(self, items: Iterable[Item], **selector: Any) -> list[Answer]:
         """One Answer an Item, each with its own `error`.
 
-        selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of the
-        zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or
-        recall_target=; refine=; with_scores=True; exact=True (read every stored key). What is left out takes the index's
-        setting.
+        selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of
+        the zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or recall_target=; refine=;
+        with_scores=True; exact=True (read every stored key). What is left out takes the index's setting.
         """
         return self._answers(list(items), settings.selector_of(**selector), None)
 

@@ -15,13 +15,14 @@
 
 seine_kv.Index is shorter where one index is used. Everything goes through the native module: no protobuf, no grpcio.
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes), numpy's or torch's; keys and values must have the index's dtype. Errors
-are SeineError with the server's text, the gRPC code's name, and the field of the request that is wrong; what cannot be sent
-at all is a TypeError or ValueError. A call that fails has changed nothing, except CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-and UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by threads; a DecodeStream belongs to one.
+Arrays are float32, float16 or bfloat16 (ml_dtypes), numpy's or torch's; keys and values must have the index's dtype.
+Errors are SeineError with the server's text, the gRPC code's name, and the field of the request that is wrong; what
+cannot be sent at all is a TypeError or ValueError. A call that fails has changed nothing, except CANCELLED,
+DEADLINE_EXCEEDED, UNAVAILABLE and UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by
+threads; a DecodeStream belongs to one.
 
-Settings are dicts of words and numbers, and come back in the same words from create_index, get_index and list_indexes; there
-None stands for what is absent, and may be put in again.
+Settings are dicts of words and numbers, and come back in the same words from create_index, get_index and list_indexes;
+there None stands for what is absent, and may be put in again.
 """
 
 from __future__ import annotations
@@ -69,17 +70,21 @@ __all__ = [
     "default_address",
 ]
 
+IN_PROCESS = "in process"  # the address of what is in this process
 _RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
 
 
 class Client(Calls):
-    """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment variable
-    SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is not there is
-    an error of the first call. Client.in_process() needs none."""
+    """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is
+    not there is an error of the first call. Client.in_process() needs none."""
+
+    timeout: Optional[float]
 
     def __init__(self, address: Optional[str] = None, timeout: float = 60.0) -> None:
-        target = target_of(address) if address else default_address()
-        self._begin(native.Connection.connect(target, timeout), target, timeout)
+        self.address, self.timeout = target_of(address) if address else default_address(), timeout
+        self._connection: Any = native.Connection.connect(self.address, timeout)
+        self._own = threading.local()  # each thread's stream
 
     @classmethod
     def in_process(
@@ -91,21 +96,17 @@ class Client(Calls):
     ) -> Client:
         """A Client whose indexes live in this process, and end with the last of it, its streams and its indexes.
 
-        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles as of seined's --profiles, a
-        file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores together, 0: none.
-        backend: "auto", "cpu" or "cuda".
+        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles as of seined's
+        --profiles, a file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores
+        together, 0: none. backend: "auto", "cpu" or "cuda".
         """
         client = cls.__new__(cls)
+        client.address, client.timeout, client._own = IN_PROCESS, None, threading.local()
         try:
-            client._begin(native.Connection.in_process(threads, backend, memory_limit_bytes, profiles), "in process", None)
+            client._connection = native.Connection.in_process(threads, backend, memory_limit_bytes, profiles)
         except native.NativeError as error:
             raise raised(error) from None
         return client
-
-    def _begin(self, connection: Any, address: str, timeout: Optional[float]) -> None:
-        self.address, self.timeout = address, timeout
-        self._connection = connection
-        self._own = threading.local()  # each thread's stream
 
     def __enter__(self) -> Client:
         return self
@@ -134,11 +135,12 @@ class Client(Calls):
 
     def add_profile(self, path: Union[str, os.PathLike[str]]) -> str:
         """In process: a profile's file for indexes to come; returns its name, for codec's `profile`. SeineError
-        INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS: another file has that name; UNIMPLEMENTED: a server has its own."""
+        INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS: another file has that name; UNIMPLEMENTED: a server has its
+        own."""
         try:
             return self._open().add_profile(path)
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def index(self, name: str) -> Index:
         """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""
@@ -159,8 +161,8 @@ class Client(Calls):
         on_error: str = "raise",
         **selector: Any,
     ) -> Step:
-        """A step as DecodeStream.step has it, over a stream that the calling thread keeps. Where that had ended with its
-        server, the step is sent once more over a new one: appends may be repeated."""
+        """A step as DecodeStream.step has it, over a stream that the calling thread keeps. Where that had ended with
+        its server, the step is sent once more over a new one: appends may be repeated."""
         appends, items = list(appends), list(items)
         kept = getattr(self._own, "stream", None)
         stream = self._own.stream = kept or self.decode_stream(self.timeout)
@@ -177,8 +179,9 @@ class Client(Calls):
     def call(self, method: str, request: Settings = {}) -> dict[str, Any]:
         """Any method by its name ("GetIndex", "seine.v1.IndexService/GetIndex"), its messages as nested dicts.
 
-        Enums are words ("per_q_head"), tensors arrays, bytes bytes; what is None is left out, and what is absent comes back
-        as None. AppendStream takes one request; Decode is decode_stream. A wrong name or request is a ValueError or TypeError.
+        Enums are words ("per_q_head"), tensors arrays, bytes bytes; what is None is left out, and what is absent comes
+        back as None. AppendStream takes one request; Decode is decode_stream. A wrong name or request is a ValueError
+        or TypeError.
         """
         return self._invoke(method, request)
 
@@ -190,7 +193,7 @@ class Client(Calls):
         try:
             return self._open().call(method, request, self.timeout if timeout is None else timeout)
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def _append(self, append: Append) -> int:
         to = append.sequence
@@ -200,13 +203,21 @@ class Client(Calls):
                 to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
             )
         except native.NativeError as error:
-            raise raised(error, self.address) from None
+            raise self._failed(error) from None
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
-        step = self.step((), items, attention, on_error="return", **selector)  # the shortest way, with errors item by item
+        # A step is the shortest way, and has errors item by item.
+        step = self.step((), items, attention, on_error="return", **selector)
         if step.error is not None:
             raise step.error
         return step.answers if attention is None else step.attended
+
+    def _failed(self, error: Any) -> SeineError:
+        """The error to raise. After a server that is not there the next call connects anew, and so finds at once one
+        that is back: the old connection would come to it in its own time."""
+        if error.code == "UNAVAILABLE" and self.address != IN_PROCESS and self._connection is not None:
+            self._connection = native.Connection.connect(self.address, self.timeout)
+        return raised(error, self.address)
 
     def _open(self) -> Any:
         if self._connection is None:

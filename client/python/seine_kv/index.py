@@ -34,8 +34,8 @@ _lock = threading.Lock()  # of both
 
 
 def connect(address: Optional[str] = None, timeout: float = 60.0) -> Client:
-    """A Client of a server; its .index(name) is an Index. address: unix:///path/to/socket, /path/to/socket or host:port; None:
-    what SEINE_SERVER says, else where seined listens by default. timeout: seconds for each call."""
+    """A Client of a server; its .index(name) is an Index. address: unix:///path/to/socket, /path/to/socket or
+    host:port; None: what SEINE_SERVER says, else where seined listens by default. timeout: seconds for each call."""
     return Client(address, timeout)
 
 
@@ -50,12 +50,11 @@ class Index:
     kv_store: "keys_values" as attend needs it, "keys" or "none", which take less and retrieve only.
     name: of the index; "": one of its own.
     settings: rope, zones, codec, retrieval, eviction, subspace, memory_limit_bytes: dicts as of Client.create_index.
-    threads: that answer a batch; 0: one for each core. process_memory_bytes: bound of codes and stores of all indexes that
-      share the client; 0: none. backend: "auto", "cpu" or "cuda".
+    threads: that answer a batch; 0: one for each core. backend: "auto", "cpu" or "cuda".
+    process_memory_bytes: bound of codes and stores of all indexes that share the client; 0: none.
 
-    All Index objects of a process share one client in process, and with it threads and memory bound, but for those that ask
-    for other threads, process_memory_bytes or backend: each such set of settings has its own. A client lives as long as the
-    process.
+    All Index objects of a process share one client in process, and with it threads and memory bound. Those that ask for
+    other threads, process_memory_bytes or backend share another. A client lives as long as the process.
 
     In a with statement an index made here is deleted at the end; a server's stays. Errors are SeineError, as of
     seine_kv.client. May be shared by threads; each Sequence belongs to one at a time.
@@ -117,7 +116,7 @@ class Index:
         self.client.delete_index(self.name)
 
     def stats(self) -> dict[str, Any]:
-        """What it holds and has done: num_sequences, code_bytes, store_bytes, evictions, evicted_tokens, re-encodings."""
+        """What it holds and has done: num_sequences, code_bytes, store_bytes, evictions, evicted_tokens and more."""
         return {name: value for name, value in self.client.get_index(self.name).items() if name != "spec"}
 
     # Sequences ------------------------------------------------------------------------------------------------------
@@ -163,8 +162,8 @@ class Index:
     ) -> list[Any]:
         """A decode step of one layer in one call: appends first, then attention for a batch.
 
-        appends: (sequence, keys, values) each, [tokens, num_kv_heads, head_dim], or (sequence, keys) where no values are
-        stored; they go after what the layer holds. batch: (sequence, queries [num_q_heads, head_dim]) each. Returns
+        appends: (sequence, keys, values) each, [tokens, num_kv_heads, head_dim], or (sequence, keys) where no values
+        are stored; they go after what the layer holds. batch: (sequence, queries [num_q_heads, head_dim]) each. Returns
         (output, log_sum_exp) for each of the batch, as attend; with attention=None Answers, as retrieve.
         """
         sent, batch = self._placed(layer, appends), list(batch)

@@ -1,4 +1,4 @@
-"""The Client's calls about eviction and subspaces, a layer each; calls.py has the others and says what holds for all."""
+"""The Client's calls about eviction and subspaces, a layer each; calls.py has the others."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ class LayerCalls:
     ) -> Evicted:
         """Cuts a layer back to a budget and returns Evicted; with dry_run says what would be kept.
 
-        budget: tokens a head, or dict of tokens or ratio (the share that goes), heads ("uniform", "adaptive", "pyramid"),
-        safeguard, beta. scorer: a name, or dict of name and its options. keep, within the budget whatever the score: dict of
-        sinks and recent (first and last positions, counts), recent_share (of the budget, for the last positions), positions
-        (an array of any).
-        given, for the scorers that need it: queries [positions, num_q_heads, head_dim] of the last positions, filters
-        [num_kv_heads, head_dim] float32, scores (one float32 array a KV head), softmax_scale (of the attention that
-        scorers compute; the index's).
+        budget: tokens a head, or dict of tokens or ratio (the share that goes), heads ("uniform", "adaptive",
+        "pyramid"), safeguard, beta. scorer: a name, or dict of name and its options. keep, within the budget whatever
+        the score: dict of sinks and recent (first and last positions, counts), recent_share (of the budget, for the
+        last positions), positions (an array of any). given, for the scorers that need it: queries [positions,
+        num_q_heads, head_dim] of the last positions, filters [num_kv_heads, head_dim] float32, scores (one float32
+        array a KV head), softmax_scale (of the attention that scorers compute; the index's).
         """
         request = {
             **self._layer(sequence, layer),
@@ -76,8 +75,9 @@ class LayerCalls:
         budget: Union[int, Settings, None] = None,
         **given: Any,
     ) -> list[dict[str, Any]]:
-        """What a layer's keys look like to eviction, one dict a KV head. budget: of the sets that scorers would keep, which
-        are compared, as of evict (a ratio of .75 if left out); window: tokens of the dilution (4,096); given as of evict."""
+        """What a layer's keys look like to eviction, one dict a KV head. budget: of the sets that scorers would keep,
+        which are compared, as of evict (a ratio of .75 if left out); window: tokens of the dilution (4,096); given as
+        of evict."""
         request = {
             **self._layer(sequence, layer),
             "scorers": [settings.scorer_of(scorer) for scorer in scorers],
@@ -110,8 +110,8 @@ class LayerCalls:
         energy: float = 0.0,
         carried_to: int = 0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(keys, values) bases of a layer out of one of the server's profiles, in the index's frame; changes nothing. A rank
-        of 0 follows from energy, the share of the moment that the basis is to hold."""
+        """(keys, values) bases of a layer out of one of the server's profiles, in the index's frame; changes nothing. A
+        rank of 0 follows from energy, the share of the moment that the basis is to hold."""
         request = {
             "index": settings.name_of(index, "index"),
             "layer": layer,

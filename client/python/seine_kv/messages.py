@@ -14,7 +14,8 @@ import numpy as np
 
 
 class SeineError(Exception):
-    """What the index, the server or gRPC said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason` may be ""."""
+    """What the index, the server or gRPC said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason`
+    may be ""."""
 
     def __init__(self, code: str, message: str, field: str = "", reason: str = "") -> None:
         super().__init__(message)
@@ -75,8 +76,8 @@ class Item:
 
 @dataclass
 class Answer:
-    """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path` is
-    "dense" all are, and the sets are empty. A set belongs to a KV head or a query head, as `scope` says."""
+    """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path`
+    is "dense" all are, and the sets are empty. A set belongs to a KV head or a query head, as `scope` says."""
 
     path: str
     num_tokens: int
@@ -86,10 +87,10 @@ class Answer:
     positions: np.ndarray  # int32 [sets, top_k], rows ascending, padded with -1
     counts: np.ndarray  # int32 [sets]
     scores: Optional[np.ndarray]  # float32 beside positions, with with_scores
-    # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, in place of the ranges.
+    # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, not the ranges.
     dense_positions: list[np.ndarray] = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
-    codes_outgrown: bool = False  # the codes are made for other positions than the layer has reached: recall may be lower
+    codes_outgrown: bool = False  # the codes are made for other positions than the layer has: recall may be lower
     # float32 [sets] under mass_p: the estimated softmax mass of the zone that each set holds.
     masses: Optional[np.ndarray] = None
     capped: bool = False  # under mass_p: its cap ended some set before the mass reached p
@@ -111,7 +112,7 @@ class Answer:
 class Attention:
     """That items are attended, not only retrieved for."""
 
-    tail: Optional[bool] = None  # windows' means for what is not selected; None: where each query head selects for itself
+    tail: Optional[bool] = None  # windows' means for what is not selected; None: where scope is per query head
     scale: float = 0.0  # of the logits; 0: the index's, 1 / sqrt(head_dim) unless it states another
     with_positions: bool = False  # Attended.selected
 

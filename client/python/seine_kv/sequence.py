@@ -25,7 +25,7 @@ class Sequence:
         output, log_sum_exp = chat.attend(layer, queries)
 
     Arrays are numpy's or torch's. len(chat) is the number of tokens that its longest layer has been given. In a with
-    statement the sequence is deleted at the end. Errors are SeineError, as of seine_kv.client. Use from one thread at a time.
+    statement the sequence is deleted at the end. Errors are SeineError, as of seine_kv.client. One thread a sequence.
     """
 
     def __init__(self, index: Index, handle: messages.Sequence) -> None:
@@ -75,10 +75,10 @@ class Sequence:
     ) -> int:
         """Appends tokens of one layer; returns how many the layer has now.
 
-        keys, values: [tokens, num_kv_heads, head_dim] in the index's dtype, keys after RoPE; values where the index stores
-        them, as it does unless told otherwise. position: of the first token; None: after what the layer holds.
-        queries: those of the last tokens, [n, num_q_heads, head_dim], for an index that evicts by them. Position-checked: an
-        identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held ALREADY_EXISTS.
+        keys, values: [tokens, num_kv_heads, head_dim] in the index's dtype, keys after RoPE; values where the index
+        stores them, as it does unless told otherwise. position: of the first token; None: after what the layer holds.
+        queries: those of the last tokens, [n, num_q_heads, head_dim], for an index that evicts by them.
+        Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data ALREADY_EXISTS.
         """
         position = self.next_position(layer) if position is None else position
         known = self._tokens
@@ -91,10 +91,10 @@ class Sequence:
     def retrieve(self, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
         """The tokens that matter to `queries`, [num_q_heads, head_dim], after RoPE.
 
-        selector: top_k=100, or mass_p=(share, floor, cap); scope="per_kv_head" (the usual) or "per_q_head": what one set is
-        of; beta, recall_target, refine, with_scores=True, exact=True: as of Client.retrieve_batch. The answer's .set(i) has
-        the positions of head i, ascending; .visible(i) has with them what is always visible. .positions and .scores,
-        [heads, top_k], hold all, padded with -1.
+        selector: top_k=100, or mass_p=(share, floor, cap); scope="per_kv_head" (the usual) or "per_q_head": what one
+        set is of; beta, recall_target, refine, with_scores=True, exact=True: as of Client.retrieve_batch. The answer's
+        .set(i) has the positions of head i, ascending; .visible(i) has with them what is always visible. .positions and
+        .scores, [heads, top_k], hold all, padded with -1.
         """
         return self.index.retrieve(layer, [(self, queries)], **selector)[0]
 
@@ -103,9 +103,10 @@ class Sequence:
     ) -> tuple[Any, Any]:
         """Attention over what is visible and selected: (output [num_q_heads, head_dim], log_sum_exp [num_q_heads]).
 
-        queries: [num_q_heads, head_dim], after RoPE. tail: whether windows' means stand in for what is not selected; None:
-        where each query head selects for itself. scale: of the logits, 0: the index's. Both results are float32, torch
-        tensors on the queries' device where those are torch's. log_sum_exp merges the output with attention to other tokens.
+        queries: [num_q_heads, head_dim], after RoPE. tail: whether windows' means stand in for what is not selected;
+        None: where each query head selects for itself. scale: of the logits, 0: the index's. Both results are float32,
+        torch tensors on the queries' device where those are torch's. log_sum_exp merges the output with attention to
+        other tokens.
         """
         return self.index.attend(layer, [(self, queries)], tail, scale, **selector)[0]
 
@@ -157,7 +158,7 @@ class Sequence:
         return self.index.client.diagnose(self.handle, layer, scorers, **settings)
 
     def basis(self, layer: int) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """The newest low-rank bases: (keys [num_kv_heads, head_dim, key_rank], values, one dict of measures a KV head)."""
+        """The newest low-rank bases: keys [num_kv_heads, head_dim, key_rank], values, and measures of each KV head."""
         return self.index.client.get_basis(self.handle, layer)
 
     # Where it stands ------------------------------------------------------------------------------------------------

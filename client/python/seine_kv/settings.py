@@ -17,7 +17,7 @@ from seine_kv.messages import Append, Item, Sequence, SequenceInfo
 
 SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
 
-# Arguments and what holds them -----------------------------------------------------------------------------------------
+# Arguments and what holds them --------------------------------------------------------------------------------------
 
 
 def integer(value: Any, field: str) -> int:
@@ -49,7 +49,8 @@ def sequence_of(handle: Mapping[str, Any]) -> Sequence:
 
 
 def sequence_info_of(info: Mapping[str, Any]) -> SequenceInfo:
-    return SequenceInfo(sequence_of(info["handle"]), list(info["layer_tokens"]), info["code_bytes"], info["store_bytes"])
+    tokens = list(info["layer_tokens"])
+    return SequenceInfo(sequence_of(info["handle"]), tokens, info["code_bytes"], info["store_bytes"])
 
 
 def check_append(append: Append) -> None:
@@ -109,7 +110,7 @@ def selector_of(**selector: Any) -> dict[str, Any]:
     return given
 
 
-# Eviction --------------------------------------------------------------------------------------------------------------
+# Eviction -----------------------------------------------------------------------------------------------------------
 
 
 def positions_of(values: Any, what: str) -> np.ndarray:
@@ -157,7 +158,7 @@ def given_of(
     }
 
 
-# Specifications of indexes ---------------------------------------------------------------------------------------------
+# Specifications of indexes ------------------------------------------------------------------------------------------
 
 
 def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **settings: Any) -> dict[str, Any]:
@@ -174,8 +175,8 @@ def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **
 
 
 def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """What of a specification, as a dict, another one has otherwise; of what is asked for, and of parts that change what
-    an index does by being there."""
+    """What of a specification, as a dict, another one has otherwise; of what is asked for, and of parts that change
+    what an index does by being there."""
     for name, want in asked.items():
         at, is_now = f"{path}{name}", have.get(name)
         if isinstance(want, Mapping) and isinstance(is_now, Mapping):

@@ -1,4 +1,4 @@
-"""The Decode stream: append, then retrieve or attend, in one call for a whole batch. Holds the way to the native module."""
+"""The Decode stream by the native module: append, then retrieve or attend, in one call for a whole batch."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ def measured():
     return Quality(model.model, model.tokenize(name, text, CONTEXT + 1), DECODED, GREEDY)
 
 
-def test_the_tail_brings_decoding_near_dense(client, measured):
+def test_the_tail_brings_decoding_near_dense(server, measured):
     forced = copy.copy(measured)
     forced.free = 0  # the other test decodes freely
     every = {m.key: m for m in methods.retrieval_methods(methods.Budget(), "smollm2-135m", beta=0.02, refine=300)}
-    rows = {key: forced.measure(every[key], client.address, None) for key in ("seine", "seine_no_tail", "exact", "low_rank")}
+    rows = {key: forced.measure(every[key], server.address, None) for key in ("seine", "seine_no_tail", "exact", "low_rank")}
     dense = forced.dense()
     assert rows["seine"]["perplexity"] == pytest.approx(dense["perplexity"], rel=0.03)
     assert rows["seine"]["kl"] < 0.6 * rows["exact"]["kl"]
@@ -34,7 +34,7 @@ def test_the_tail_brings_decoding_near_dense(client, measured):
     assert rows["seine"]["attended_tokens"] < 0.2 * CONTEXT
 
 
-def test_attending_every_token_is_dense(client, measured):
+def test_attending_every_token_is_dense(server, measured):
     everything = methods.Method("all", "all", {"top_k": 4096, "profile": "smollm2-135m", "tail": False})
-    row = measured.measure(everything, client.address, None)
+    row = measured.measure(everything, server.address, None)
     assert row["kl"] < 1e-4 and row["agreement"] == 1 and row["greedy_tokens"] == GREEDY

@@ -2,9 +2,9 @@
 
     python client/python/tests/versions.py SEINED [WHEEL]
 
-builds ./client/python once, as `pip install` does, where no wheel is given, installs it into a virtual environment for
-each, and runs test_client.py and test_arguments.py there against the seined program, with the grpcio client alone: calls of
-every service, steps, arrays and words.
+builds ./client/python once without its native module, where no wheel is given, installs it into a virtual environment for
+each, and runs test_client.py, test_arguments.py and test_grpc_call.py there against the seined program, with the grpcio
+client alone: calls of every service, steps, arrays, words and JSON.
 Needs PyPI and a Python with pip; nothing beyond the standard library. About a minute on two idle cores.
 """
 
@@ -59,7 +59,7 @@ def try_versions(wanted, wheel, seined):
         python = str(Path(folder) / "bin" / "python")
         pip("--python", python, "install", "--quiet", "--no-compile", *wanted, str(wheel), "pytest")
         installed = run(python, "-c", CHECK, cwd=folder)
-        tests = [str(TESTS / name) for name in ("test_client.py", "test_arguments.py")]
+        tests = [str(TESTS / name) for name in ("test_client.py", "test_arguments.py", "test_grpc_call.py")]
         tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=folder, SEINED=seined, SEINE_TEST_CLIENTS="grpc")
     return f"{installed}: {tests.splitlines()[-1]}; {time.monotonic() - begun:.0f} s with the installation"
 
@@ -73,7 +73,8 @@ def main(arguments):
         if len(arguments) == 2:
             wheel = Path(arguments[1]).resolve(strict=True)
         else:
-            pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(TESTS.parent))
+            without = "--config-settings=cmake.define.SEINE_KV_NATIVE=OFF"
+            pip("wheel", "--quiet", "--no-deps", without, "--wheel-dir", folder, str(TESTS.parent))
             (wheel,) = Path(folder).glob("*.whl")
         failed = 0
         for wanted, tried in [(wanted, pool.submit(try_versions, wanted, wheel, seined)) for wanted in VERSIONS]:

@@ -16,8 +16,9 @@ from seine_kv.messages import Append, Attention, Item, SeineError
 
 
 class Client(Calls):
-    """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment variable
-    SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. May be shared by threads."""
+    """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. May be shared by
+    threads."""
 
     def __init__(self, address: Optional[str] = None, timeout: float = 60.0, max_message_bytes: int = 64 << 20) -> None:
         self.address, self.timeout = target_of(address) if address else default_address(), timeout
@@ -50,15 +51,16 @@ class Client(Calls):
             raise SeineError("UNAVAILABLE", no_server(self.address, f"none within {seconds} s")) from None
 
     def decode_stream(self, timeout: Optional[float] = None) -> DecodeStream:
-        """A DecodeStream: append, then retrieve or attend, in one round trip for a whole batch. timeout: seconds a step."""
+        """A DecodeStream: append, then retrieve or attend, in one round trip for a batch. timeout: seconds a step."""
         return DecodeStream(self._retrieval.Decode, timeout, self.address)
 
     def call(
         self, method: str, request: Union[Settings, Iterable[Settings]] = {}
     ) -> Union[dict[str, Any], Iterator[dict[str, Any]]]:
-        """Any method of the server by its name ("Retrieve", "seine.v1.RetrievalService/Retrieve"), its messages as dicts
-        in protobuf's JSON form: bytes are base64, 64-bit numbers strings. A stream of requests is an iterable of dicts, a
-        stream of answers an iterator over them, which has no timeout. A wrong name or request is a ValueError."""
+        """Any method of the server by its name ("Retrieve", "seine.v1.RetrievalService/Retrieve"), its messages as
+        dicts in protobuf's JSON form: bytes are base64, 64-bit numbers strings. A stream of requests is an iterable of
+        dicts, a stream of answers an iterator over them, which has no timeout. A wrong name or request is a
+        ValueError."""
         found = methods.find(method)
         run = self._method(found)
         if not found.streams_requests or isinstance(request, Mapping):

@@ -19,7 +19,7 @@ from seine_kv.messages import Append, Attention, Item, SeineError, Step
 class DecodeStream:
     """One message a layer and decode step for a whole batch. Use in a with statement, from one thread.
 
-    timeout: seconds that a step may take, None: any. A step that takes longer ends the stream, within a quarter of that.
+    timeout: seconds that a step may take, None: any. A longer step ends the stream, within a quarter of that.
     """
 
     def __init__(self, method: Callable[..., Any], timeout: Optional[float] = None, address: str = "") -> None:

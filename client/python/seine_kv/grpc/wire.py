@@ -58,7 +58,8 @@ def retrieve_item(item: Item) -> Any:
 
 
 _SELECTOR_ENUMS = {"scope": common_pb2.Scope.DESCRIPTOR, "gqa_reduce": common_pb2.GqaReduce.DESCRIPTOR}
-_PATHS = {number: word_of(retrieval_service_pb2.Path.DESCRIPTOR, number) for number in retrieval_service_pb2.Path.values()}
+_PATH = retrieval_service_pb2.Path
+_PATHS = {number: word_of(_PATH.DESCRIPTOR, number) for number in _PATH.values()}
 
 
 def selector_of(given: Mapping[str, Any]) -> Any:
@@ -117,7 +118,7 @@ def answer_of(answer: Any) -> Answer:
     )
 
 
-# Errors -----------------------------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------------------------
 
 
 def error_of(status: Any) -> Optional[SeineError]:
