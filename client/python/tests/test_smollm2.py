@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from seine_kv.eval.quality import Quality
 from seine_kv.model import CausalModel
 
 CONTEXT, DECODED, GREEDY = 1536, 48, 16
+PROFILE = Path(__file__).resolve().parents[3] / "bench" / "data" / "smollm2-135m.profile.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,11 @@ def test_the_tail_brings_decoding_near_dense(server, measured):
     forced.free = 0  # the other test decodes freely
     every = {m.key: m for m in methods.retrieval_methods(methods.Budget(), "smollm2-135m", beta=0.02, refine=300)}
     rows = {key: forced.measure(every[key], server.address, None) for key in ("seine", "seine_no_tail", "exact", "low_rank")}
+    # In this process the index is the cache, of float16 rows. The predictions are those of float32's.
+    in_process = {m.key: m for m in methods.retrieval_methods(methods.Budget(), str(PROFILE), beta=0.02, refine=300)}
+    alone = forced.measure(in_process["seine"], None, None)
+    assert alone["kl"] == pytest.approx(rows["seine"]["kl"], rel=0.05)
+    assert alone["kv_bytes"] < 0.6 * rows["seine"]["kv_bytes"]
     dense = forced.dense()
     assert rows["seine"]["perplexity"] == pytest.approx(dense["perplexity"], rel=0.03)
     assert rows["seine"]["kl"] < 0.6 * rows["exact"]["kl"]
