@@ -29,6 +29,16 @@ std::string SocketPath(const std::string& endpoint) {
   return std::string(path);
 }
 
+absl::Status NoServer(const std::string& endpoint) {
+  const std::string path = SocketPath(endpoint);
+  struct stat info;
+  const bool missing = !path.empty() && stat(path.c_str(), &info) != 0;
+  return absl::UnavailableError(absl::StrCat("no server at ", endpoint,
+                                             missing ? " (there is no such socket)" : " (the connection was refused)"));
+}
+
+}  // namespace
+
 absl::Status CheckEndpoint(const std::string& endpoint) {
   constexpr absl::string_view kForms = "expected unix:///path/to/socket, /path/to/socket or host:port";
   const std::string path = SocketPath(endpoint);
@@ -49,16 +59,6 @@ absl::Status CheckEndpoint(const std::string& endpoint) {
   return absl::OkStatus();
 }
 
-absl::Status NoServer(const std::string& endpoint) {
-  const std::string path = SocketPath(endpoint);
-  struct stat info;
-  const bool missing = !path.empty() && stat(path.c_str(), &info) != 0;
-  return absl::UnavailableError(absl::StrCat("no server at ", endpoint,
-                                             missing ? " (there is no such socket)" : " (the connection was refused)"));
-}
-
-}  // namespace
-
 std::string EndpointFromEnvironment() {
   const char* server = std::getenv("SEINE_SERVER");
   return server != nullptr && *server != '\0' ? server : DefaultEndpoint();
@@ -73,7 +73,7 @@ std::string DefaultEndpoint() {
   return absl::StrCat("unix:///tmp/seine-", getuid(), ".sock");
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& endpoint, const Options& options) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options) {
   const absl::Status valid = CheckEndpoint(endpoint);
   if (!valid.ok()) return valid;
   // gRPC's own end, when the last of its objects goes, would wait for a poller that a large message may have started:
@@ -91,31 +91,21 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& en
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   }
   const std::string path = SocketPath(endpoint);
-  return grpc::CreateCustomChannel(path.empty() ? endpoint : absl::StrCat("unix:", path),
-                                   grpc::InsecureChannelCredentials(), arguments);
-}
+  auto channel = grpc::CreateCustomChannel(path.empty() ? endpoint : absl::StrCat("unix:", path),
+                                           grpc::InsecureChannelCredentials(), arguments);
 
-absl::Status AwaitChannel(grpc::Channel& channel, const std::string& endpoint, const Options& options) {
   const auto deadline = absl::ToChronoTime(absl::Now() + options.connect_timeout);
   for (;;) {
-    const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
-    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return channel;
     if (state == GRPC_CHANNEL_SHUTDOWN) return NoServer(endpoint);
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !options.wait_for_server) return NoServer(endpoint);
-    if (!channel.WaitForStateChange(state, deadline)) {
+    if (!channel->WaitForStateChange(state, deadline)) {
       if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return NoServer(endpoint);
       return absl::UnavailableError(absl::StrCat("no server at ", endpoint, " (no connection within ",
                                                  absl::FormatDuration(options.connect_timeout), ")"));
     }
   }
-}
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options) {
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(endpoint, options);
-  if (!channel.ok()) return channel.status();
-  absl::Status connected = AwaitChannel(**channel, endpoint, options);
-  if (!connected.ok()) return connected;
-  return channel;
 }
 
 absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint) {

@@ -14,13 +14,12 @@
 
 namespace seine::client {
 
+// INVALID_ARGUMENT for an endpoint of another form than client.h names.
+absl::Status CheckEndpoint(const std::string& endpoint);
+
 // A connected channel. Every channel has its own connection, so that a polling stream's socket is watched by nobody
 // else.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options);
-// Its two halves: a channel that nobody has connected yet (INVALID_ARGUMENT: no endpoint of a form that is taken), and
-// waiting until it is connected, at most options.connect_timeout (UNAVAILABLE).
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& endpoint, const Options& options);
-absl::Status AwaitChannel(grpc::Channel& channel, const std::string& endpoint, const Options& options);
 
 absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint);
 

@@ -201,8 +201,9 @@ nb::object PositionsOf(nb::handle positions, absl::string_view name, bool each_o
   const std::string kind = StrOf(array.attr("dtype").attr("kind"));
   const bool empty = nb::cast<int64_t>(array.attr("size")) == 0;
   if (nb::cast<int>(array.attr("ndim")) != 1 || (!empty && kind != "i" && kind != "u")) {
-    const std::string text = absl::StrCat(name, ": must be positions, one array of integers, not ",
-                                          StrOf(array.attr("dtype")), " ", StrOf(nb::list(array.attr("shape"))));
+    const std::string text =
+        absl::StrCat(name, ": must be positions, one array of integers, not ", StrOf(array.attr("dtype")), " ",
+                     StrOf(nb::steal(PySequence_List(nb::object(array.attr("shape")).ptr()))));
     throw nb::type_error(text.c_str());
   }
   if (!empty) {

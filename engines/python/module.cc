@@ -253,7 +253,8 @@ NB_MODULE(_native, module) {
       .def("add_profile", &AddProfile, arg("path"));
   module.def("version", [] { return SEINE_VERSION; });
   module.def("methods", &Methods);
-  module.def("schema", [](const std::string& message) { return SchemaOf(TypeNamed(message)); }, arg("message"));
+  module.def(
+      "schema", [](const std::string& message) { return SchemaOf(TypeNamed(message)); }, arg("message"));
   module.def("checked", &Checked, arg("message"), arg("settings").none());
 }
 

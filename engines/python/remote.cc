@@ -1,8 +1,9 @@
-// A server's Seine, over gRPC. The channel is made at once and connected when it is first needed.
+// A server's Seine, over gRPC, connected when it is first needed.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,8 +40,7 @@ absl::StatusOr<grpc::ByteBuffer> MessageBytes(const Message& message) {
 
 class Remote final : public Connection {
  public:
-  Remote(std::string endpoint, absl::Duration timeout, std::shared_ptr<grpc::Channel> channel)
-      : endpoint_(std::move(endpoint)), timeout_(timeout), channel_(std::move(channel)) {}
+  Remote(std::string endpoint, absl::Duration timeout) : endpoint_(std::move(endpoint)), timeout_(timeout) {}
 
   const std::string& endpoint() const override { return endpoint_; }
   absl::Duration timeout() const override { return timeout_; }
@@ -48,12 +48,13 @@ class Remote final : public Connection {
   absl::Status Call(const client::Method& method, const Message& request, Message* response,
                     absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
-    if (auto s = Connect(timeout); !s.ok()) return s;
+    const auto channel = Connected(timeout);
+    if (!channel.ok()) return channel.status();
     const auto bytes = MessageBytes(request);
     if (!bytes.ok()) return bytes.status();
     grpc::ClientContext context;
     SetDeadline(deadline, &context);
-    grpc::GenericStub stub(channel_);
+    grpc::GenericStub stub(*channel);
     grpc::CompletionQueue queue;
     grpc::ByteBuffer answer;
     grpc::Status ended;
@@ -70,10 +71,11 @@ class Remote final : public Connection {
 
   absl::StatusOr<int64_t> Append(const client::AppendItem& item, absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
-    if (auto s = Connect(timeout); !s.ok()) return s;
-    auto piece_bytes = PieceBytes(deadline);
+    const auto channel = Connected(timeout);
+    if (!channel.ok()) return channel.status();
+    auto piece_bytes = PieceBytes(*channel, deadline);
     if (!piece_bytes.ok()) return piece_bytes.status();
-    const auto stub = v1::RetrievalService::NewStub(channel_);
+    const auto stub = v1::RetrievalService::NewStub(*channel);
     grpc::ClientContext context;
     SetDeadline(deadline, &context);
     v1::AppendStreamResponse response;
@@ -110,11 +112,19 @@ class Remote final : public Connection {
   }
 
  private:
-  absl::Status Connect(absl::Duration timeout) const {
-    if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return absl::OkStatus();
+  // The channel of the calls before, or, where it has lost its server, a new one: a channel that failed would wait
+  // before it tries again, and only while somebody waits for it.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> Connected(absl::Duration timeout) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (channel_ != nullptr && channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return channel_;
+    }
     client::Options options;
     options.connect_timeout = timeout;
-    return WithHint(client::AwaitChannel(*channel_, endpoint_, options));
+    auto channel = client::ConnectChannel(endpoint_, options);
+    if (!channel.ok()) return WithHint(channel.status());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return channel_ = *channel;
   }
 
   static void SetDeadline(absl::Time deadline, grpc::ClientContext* context) {
@@ -122,12 +132,12 @@ class Remote final : public Connection {
   }
 
   // Asked once: what a server takes does not change.
-  absl::StatusOr<int64_t> PieceBytes(absl::Time deadline) {
+  absl::StatusOr<int64_t> PieceBytes(const std::shared_ptr<grpc::Channel>& channel, absl::Time deadline) {
     if (piece_bytes_ == 0) {
       grpc::ClientContext context;
       SetDeadline(deadline, &context);
       v1::GetServerInfoResponse info;
-      const auto asked = v1::AdminService::NewStub(channel_)->GetServerInfo(&context, {}, &info);
+      const auto asked = v1::AdminService::NewStub(channel)->GetServerInfo(&context, {}, &info);
       if (!asked.ok()) return client::FromGrpc(asked, endpoint_);
       piece_bytes_ = client::PieceBytes(info.max_message_bytes());
     }
@@ -136,18 +146,16 @@ class Remote final : public Connection {
 
   const std::string endpoint_;
   const absl::Duration timeout_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  std::atomic<int64_t> piece_bytes_{0};  // 0: not asked yet
+  std::mutex mutex_;
+  std::shared_ptr<grpc::Channel> channel_;  // nullptr before the first call; guarded by mutex_
+  std::atomic<int64_t> piece_bytes_{0};     // 0: not asked yet
 };
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout) {
-  client::Options options;
-  options.wait_for_server = true;  // of a channel: it tries again soon
-  auto channel = client::MakeChannel(endpoint, options);
-  if (!channel.ok()) return channel.status();
-  return std::make_shared<Remote>(endpoint, timeout, *std::move(channel));
+  if (auto s = client::CheckEndpoint(endpoint); !s.ok()) return s;
+  return std::make_shared<Remote>(endpoint, timeout);
 }
 
 }  // namespace seine::python

@@ -93,7 +93,8 @@ def _layers(queries: Any, keys: Any, values: Any, sink: int) -> list[tuple[Any, 
             if one.ndim != 3 or one.shape[1:] != many[0].shape[1:]:
                 wanted = "must be [tokens, heads, head_dim] as in every layer"
                 raise ValueError(f"{name}[{layer}]: {wanted}, not {list(one.shape)}")
-    layers = list(zip(arrays["queries"], arrays["keys"], arrays.get("values") or [None] * num_layers))
+    no_values: list[Any] = [None] * num_layers
+    layers = list(zip(arrays["queries"], arrays["keys"], arrays.get("values") or no_values))
     for layer, (q, k, v) in enumerate(layers):
         if not 0 <= sink <= len(k) - WINDOW:
             raise ValueError(f"keys[{layer}]: must have at least {WINDOW} tokens after sink, {sink}, not {len(k)}")

@@ -140,7 +140,7 @@ class Client(Calls):
         try:
             return self._open().add_profile(path)
         except native.NativeError as error:
-            raise self._failed(error) from None
+            raise raised(error, self.address) from None
 
     def index(self, name: str) -> Index:
         """The index of this name, as an Index. NOT_FOUND: there is none; create_index makes one."""
@@ -193,7 +193,7 @@ class Client(Calls):
         try:
             return self._open().call(method, request, self.timeout if timeout is None else timeout)
         except native.NativeError as error:
-            raise self._failed(error) from None
+            raise raised(error, self.address) from None
 
     def _append(self, append: Append) -> int:
         to = append.sequence
@@ -203,7 +203,7 @@ class Client(Calls):
                 to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
             )
         except native.NativeError as error:
-            raise self._failed(error) from None
+            raise raised(error, self.address) from None
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
         # A step is the shortest way, and has errors item by item.
@@ -211,13 +211,6 @@ class Client(Calls):
         if step.error is not None:
             raise step.error
         return step.answers if attention is None else step.attended
-
-    def _failed(self, error: Any) -> SeineError:
-        """The error to raise. After a server that is not there the next call connects anew, and so finds at once one
-        that is back: the old connection would come to it in its own time."""
-        if error.code == "UNAVAILABLE" and self.address != IN_PROCESS and self._connection is not None:
-            self._connection = native.Connection.connect(self.address, self.timeout)
-        return raised(error, self.address)
 
     def _open(self) -> Any:
         if self._connection is None:

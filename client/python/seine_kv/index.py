@@ -80,9 +80,16 @@ class Index:
         if profile is not None:
             profile_name = client.add_profile(_profile_file(profile))
             settings["codec"] = {**(settings.get("codec") or {}), "profile": profile_name}
-        geometry = {"num_layers": num_layers, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
-        name = name or f"index-{next(_numbers)}"
-        made = client.create_index(name, **geometry, head_dim=head_dim, dtype=dtype, kv_store=kv_store, **settings)
+        made = client.create_index(
+            name or f"index-{next(_numbers)}",
+            num_layers=num_layers,
+            num_q_heads=num_q_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            kv_store=kv_store,
+            **settings,
+        )
         self._begin(client, made["spec"], made_here=True)
 
     @classmethod
@@ -167,7 +174,7 @@ class Index:
         (output, log_sum_exp) for each of the batch, as attend; with attention=None Answers, as retrieve.
         """
         sent, batch = self._placed(layer, appends), list(batch)
-        items = [Item(one.handle, layer, queries) for one, queries in batch]
+        items = [Item(one.handle, layer, as_array(queries)) for one, queries in batch]
         for one, _ in sent:
             one.forget()  # what it holds is known again once the step has come back
         step = self.client.step([append for _, append in sent], items, attention, on_error="return", **selector)
@@ -180,7 +187,7 @@ class Index:
 
     def _placed(self, layer: int, appends: Iterable[tuple[Any, ...]]) -> list[tuple[Sequence, Append]]:
         """Each after what its sequence's layer holds, and after those before it."""
-        placed, ends = [], {}
+        placed, ends = [], dict[messages.Sequence, int]()
         for one, *arrays in appends:
             arrays = [as_array(array) for array in arrays]
             position = ends.get(one.handle, one.next_position(layer))
@@ -191,17 +198,18 @@ class Index:
 
 def _like(queries: Any, attended: messages.Attended) -> tuple[Any, Any]:
     """Attention's results where the queries are: numpy's, or torch's on their device."""
-    results = attended.output, attended.log_sum_exp
     if not is_torch(queries):
-        return results
+        return attended.output, attended.log_sum_exp
     import torch
 
-    return tuple(torch.tensor(array, device=queries.device) for array in results)
+    results = (attended.output, attended.log_sum_exp)
+    output, log_sum_exp = (torch.tensor(array, device=queries.device) for array in results)
+    return output, log_sum_exp
 
 
 def _in_process(threads: int, memory: int, backend: str) -> Client:
     with _lock:
-        key = (threads, memory, backend)
+        key = (os.getpid(), threads, memory, backend)  # a forked process has not its parent's threads
         if key not in _clients:
             _clients[key] = Client.in_process(threads, memory_limit_bytes=memory, backend=backend)
         return _clients[key]

@@ -73,12 +73,13 @@ def check_append(append: Append) -> None:
 def checked_append(append: Append) -> Append:
     """One of a step, with plain numbers and numpy's arrays; the server tells its shapes apart from the others'."""
     handle_of(append.sequence)
-    keys, values, queries = (
-        None if array is None else _floats(array, name)
-        for name, array in (("keys", append.keys), ("values", append.values), ("queries", append.queries))
-    )
     layer, position = integer(append.layer, "layer"), integer(append.position, "position")
-    return Append(append.sequence, layer, position, keys, values, queries)
+    checked = Append(append.sequence, layer, position, _floats(append.keys, "keys"))
+    if append.values is not None:
+        checked.values = _floats(append.values, "values")
+    if append.queries is not None:
+        checked.queries = _floats(append.queries, "queries")
+    return checked
 
 
 def checked_item(item: Item) -> Item:

@@ -138,6 +138,19 @@ def test_an_index_that_is_there_already(client, chat):
         client.create_index("turned", exist_ok=True, **SHAPE)
 
 
+def test_the_same_settings_written_otherwise_fit(client):
+    """numpy's numbers, short forms, other names, and what float32 rounds."""
+    table = np.array([1.0 / (i + 1) for i in range(32)])
+    for settings in (
+        {"retrieval": {"softmax_scale": 0.1, "scope": "q_head"}, "dtype": np.float32},
+        {"rope": {"inv_freq": table, "style": "half_split"}, "zones": {"sink": np.int32(16)}},
+        {"eviction": {"scorer": "knorm", "budget": np.int64(500)}, "codec": {"name": "rsq", "seed": None}},
+    ):
+        first, again = (client.create_index("twice", exist_ok=True, **settings, **SHAPE) for _ in range(2))
+        assert first == again
+        client.delete_index("twice")
+
+
 # Wrong types --------------------------------------------------------------------------------------------------------------
 
 

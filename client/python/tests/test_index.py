@@ -167,6 +167,22 @@ def test_indexes_of_a_process_share_a_client():
         seine.Index(threads=1, zone={}, **SHAPE)
 
 
+def test_a_forked_process_has_a_client_of_its_own():
+    code = f"""
+import multiprocessing, numpy as np, seine_kv as seine
+rows = np.ones((100, {KV_HEADS}, {DIM}), np.float16)
+def attended(_):
+    with seine.Index(threads=2, **{SHAPE}) as index, index.create_sequence() as chat:
+        chat.append(0, rows, rows)
+        return float(chat.attend(0, np.ones(({HEADS}, {DIM}), np.float32))[0].mean())
+assert attended(0) == 1
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.map_async(attended, [0]).get(30))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert shown.stdout.strip() == "[1.0]", shown.stderr
+
+
 def test_a_profile_is_a_file_or_a_name(monkeypatch, tmp_path):
     monkeypatch.delenv("SEINE_PROFILES", raising=False)
     shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "threads": 1}
