@@ -78,7 +78,7 @@ class Index:
     ) -> None:
         client = _in_process(threads, process_memory_bytes, backend)
         if profile is not None:
-            profile_name = client.add_profile(_profile_file(profile))
+            profile_name = client.add_profile(profile_file(profile))
             settings["codec"] = {**(settings.get("codec") or {}), "profile": profile_name}
         made = client.create_index(
             name or f"index-{next(_numbers)}",
@@ -215,7 +215,7 @@ def _in_process(threads: int, memory: int, backend: str) -> Client:
         return _clients[key]
 
 
-def _profile_file(profile: Union[str, os.PathLike[str]]) -> str:
+def profile_file(profile: Union[str, os.PathLike[str]]) -> str:
     """The file of a profile that is a path or a name. ValueError for what is neither."""
     path = os.fspath(profile)
     if os.sep in path or path.endswith(_SUFFIXES[-1]):

@@ -43,8 +43,9 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
 
     The index is made if it does not exist, and must fit the model and the settings if it does:
       index       its name (default: one that follows from the model and the settings)
-      profile     a file of seine_kv.profile, or of a server the name (GetServerInfo lists them): the balanced code.
-                  None: the one by the model's name if there is one, else rsq with sign_ip
+      profile     a file of seine_kv.profile (as of seine_kv.Index), or of a server the name (GetServerInfo lists them): the
+                  balanced code. None: the one by the model's name if there is one, else rsq with
+                  sign_ip
       dtype       of stored keys and values, "float32", "float16" or "bfloat16". None: the model's; but float16 where a
                   float32 model decodes in this process, which halves what they take
       zones       dict of sink, local, update_buffer, dense_threshold, in tokens

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from seine_kv.arrays import ALIASES
-from seine_kv.client import Client, SeineError
+from seine_kv.client import SeineError
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import rope_style, stated_rope
@@ -66,19 +66,8 @@ def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, mem
     if low_rank:
         settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, "rope" in geometry)
     if profile is not None:
-        settings["codec"]["profile"] = profile_name(profile)
+        settings["codec"]["profile"] = profile
     return settings
-
-
-def profile_name(profile):
-    """What an index calls a profile that is named, or whose file is."""
-    return Path(profile).name.removesuffix(".safetensors").removesuffix(".profile")
-
-
-def in_process(profile, threads):
-    """A client of an index of this process alone. profile: a name, or a file of seine_kv.profile, which it reads."""
-    is_file = profile is not None and Path(profile).is_file()
-    return Client.in_process(threads=threads, profiles=str(profile) if is_file else None)
 
 
 def token_bytes(settings, dtype):

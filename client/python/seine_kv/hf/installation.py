@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -14,9 +15,10 @@ from seine_kv.client import Attention, Client, SeineError
 from seine_kv.hf.attention import current
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.cache import SeineCache
-from seine_kv.hf.index import default_name, ensure_index, in_process, index_settings, token_bytes
+from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.stats import Stats
+from seine_kv.index import profile_file
 from seine_kv.model import cache_name
 
 
@@ -59,6 +61,11 @@ class Installation:
         self.keeps_cache = keep_cache
         if dtype is None and local and model.dtype == torch.float32:
             dtype = "float16"
+        self.client = Client.in_process(threads) if local else Client(endpoint, timeout=timeout)
+        if local and profile is not None:
+            profile = self.client.add_profile(profile_file(profile))
+        if local and low_rank is not None and low_rank.profile is not None:
+            low_rank = replace(low_rank, profile=self.client.add_profile(profile_file(low_rank.profile)))
         self._settings = index_settings(
             model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
@@ -73,7 +80,6 @@ class Installation:
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
         self._buried = deque()  # sequences that nobody needs any more
-        self.client = in_process(profile, threads) if local else Client(endpoint, timeout=timeout)
         try:
             self.spec = ensure_index(self.client, self.index, self._settings)
         except BaseException:
