@@ -2,9 +2,8 @@
 
     PYTHONPATH=build/ci/python python engines/python/bench.py [--tokens N] [--steps N] [--threads N] [--server ADDRESS]
 
-Every step appends one token of one layer and attends one item: 8 KV heads of 4 query heads each, head_dim 128, float16 keys
-and values, float32 queries, top 100. The first tenth of the steps warms up and is left out.
-"""
+Every step appends one token of one layer and attends one item: 8 KV heads of 4 query heads each, head_dim 128, float16
+keys and values, float32 queries, top 100. The first tenth of the steps warms up and is left out."""
 
 import argparse
 import json
@@ -29,7 +28,13 @@ def parse_args(arguments=None):
 
 def filled(connection, tokens):
     """A sequence of one layer that holds so many tokens, and the rows that follow."""
-    geometry = {"num_layers": 1, "num_q_heads": KV_HEADS * GROUP, "num_kv_heads": KV_HEADS, "head_dim": DIM, "dtype": "float16"}
+    geometry = {
+        "num_layers": 1,
+        "num_q_heads": KV_HEADS * GROUP,
+        "num_kv_heads": KV_HEADS,
+        "head_dim": DIM,
+        "dtype": "float16",
+    }
     spec = {"name": "bench-python", "geometry": geometry, "kv_store": "keys_values"}
     connection.call("CreateIndex", {"spec": spec})
     sequence = Sequence(**connection.call("CreateSequence", {"index": "bench-python"})["handle"])
@@ -67,10 +72,15 @@ def main():
     total, index = measure(connection, options.tokens, options.steps)
     parts = {"step": total, "index": index, "beyond the index": total - index}
     result = {
-        name: {"median_us": round(float(np.median(times)), 1), "best_tenth_us": round(float(np.quantile(times, 0.1)), 1)}
+        name: {
+            "median_us": round(float(np.median(times)), 1),
+            "best_tenth_us": round(float(np.quantile(times, 0.1)), 1),
+        }
         for name, times in parts.items()
     }
-    print(json.dumps({"endpoint": connection.endpoint, "tokens": options.tokens, "steps": len(total), **result}, indent=1))
+    print(
+        json.dumps({"endpoint": connection.endpoint, "tokens": options.tokens, "steps": len(total), **result}, indent=1)
+    )
 
 
 if __name__ == "__main__":
