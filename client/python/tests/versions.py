@@ -2,7 +2,7 @@
 
     python client/python/tests/versions.py SEINED
 
-builds ./client/python once, without the native module, installs it into a virtual environment for each, and runs
+builds ./client/python once, as `pip install` does, installs it into a virtual environment for each, and runs
 test_client.py and test_arguments.py there against the seined program: calls of every service, steps, arrays and words.
 Needs PyPI and a Python with pip; nothing beyond the standard library. About a minute on two idle cores.
 """
@@ -69,8 +69,7 @@ def main(arguments):
     seined = str(Path(arguments[0]).resolve(strict=True))
     os.environ.pop("PYTHONPATH", None)  # what is tested is what is installed
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max_workers=2) as pool:
-        without = ["--config-settings", "cmake.define.SEINE_KV_NATIVE=OFF", "--config-settings", f"build-dir={folder}/build"]
-        pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *without, str(TESTS.parent))
+        pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(TESTS.parent))
         (wheel,) = Path(folder).glob("*.whl")
         failed = 0
         for wanted, tried in [(wanted, pool.submit(try_versions, wanted, wheel, seined)) for wanted in VERSIONS]:
