@@ -103,8 +103,9 @@ void FillHandle(nb::handle value, const std::string& path, v1::SequenceHandle* o
   out->set_generation(IntOf<uint64_t>(value.attr("generation"), path + ".generation"));
 }
 
+nb::object* mapping = nullptr;  // collections.abc.Mapping; made once and never freed
+
 bool IsMapping(nb::handle value) {
-  static const auto* const mapping = new nb::object(nb::module_::import_("collections.abc").attr("Mapping"));
   return PyDict_Check(value.ptr()) || PyObject_IsInstance(value.ptr(), mapping->ptr()) == 1;
 }
 
@@ -180,6 +181,10 @@ void SetRepeated(nb::handle values, const std::string& path, const pb::FieldDesc
 }
 
 }  // namespace
+
+void ImportMapping() {
+  if (mapping == nullptr) mapping = new nb::object(nb::module_::import_("collections.abc").attr("Mapping"));
+}
 
 void FillMessage(nb::handle settings, const std::string& path, const char* what, pb::Message* message) {
   if (settings.is_none()) return;

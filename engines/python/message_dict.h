@@ -17,6 +17,9 @@ namespace seine::python {
 
 namespace nb = nanobind;
 
+// Called once, when the module is loaded.
+void ImportMapping();
+
 // Sets fields of `message`. A name that the message does not have is a ValueError, as are two fields of which there can
 // be one, and words that are none; a wrong type is a TypeError. Errors open with the field's path, under `path`, which
 // may be empty; `what` is what an empty path is called.

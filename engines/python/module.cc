@@ -235,6 +235,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);  // what lives when the interpreter ends is the system's to free
   module.doc() = "Seine in this process, or a server's; _native.pyi says what everything takes and gives.";
   ImportNumpy();
+  ImportMapping();
   MakeNames();
   AddNativeError(module);
   nb::class_<Stream>(module, "Stream")

@@ -298,5 +298,41 @@ TEST(ProfilesConfig, AFilesIndexesMayNameProfiles) {
   EXPECT_NE(Resolve(&config).message().find("server.profiles: '"), std::string::npos);
 }
 
+// A process that serves itself names files, which lie anywhere.
+TEST(ProfilesByFile, AreFoundByTheFilesName) {
+  TempDir dir;
+  const std::string folder = dir.path + "/profiles", other = dir.path + "/good.safetensors";
+  WriteProfiles(folder);
+  Profiles profiles;
+  EXPECT_EQ(profiles.Find("good", "f").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*profiles.Add(folder + "/good.profile.safetensors"), "good");
+  EXPECT_EQ(*profiles.Add(folder + "/../profiles/good.profile.safetensors"), "good");  // the same file
+  EXPECT_EQ(*profiles.Add(folder + "/plain.safetensors"), "plain");
+  EXPECT_EQ(profiles.Names(), (std::vector<std::string>{"good", "plain"}));
+  EXPECT_TRUE(profiles.Has("good"));
+  EXPECT_TRUE(profiles.Find("good", "f").ok());
+  std::filesystem::copy_file(folder + "/plain.safetensors", other);
+  EXPECT_EQ(profiles.Add(other).status().code(), absl::StatusCode::kAlreadyExists);
+  for (const char* wrong : {"nowhere.profile.safetensors", "trace.safetensors", "garbage.safetensors", "notes.txt"}) {
+    const absl::Status status = profiles.Add(folder + "/" + wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_NE(status.message().find(wrong), std::string::npos) << status;
+  }
+  EXPECT_EQ(profiles.Find("nope", "f").status().message(), "f: no such profile; there are good, plain");
+}
+
+TEST(ProfilesByFile, GoBeforeThoseOfTheFolder) {
+  TempDir dir;
+  const std::string folder = dir.path + "/profiles", other = dir.path + "/foreign.safetensors";
+  WriteProfiles(folder);
+  std::filesystem::copy_file(folder + "/plain.safetensors", other);
+  const auto profiles = *Profiles::Open(folder);
+  EXPECT_EQ((*profiles->Find("foreign", "f"))->layers.size(), static_cast<size_t>(kLayers + 1));
+  profiles->Forget();
+  ASSERT_TRUE(profiles->Add(other).ok());
+  EXPECT_EQ((*profiles->Find("foreign", "f"))->layers.size(), static_cast<size_t>(kLayers));
+  EXPECT_EQ(profiles->Names(), (std::vector<std::string>{"foreign", "good", "observed", "plain"}));
+}
+
 }  // namespace
 }  // namespace seine::test

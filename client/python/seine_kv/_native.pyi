@@ -1,20 +1,22 @@
 """Seine in this process, or a server's, without protobuf and grpcio: what seine_kv's Python is made on.
 
-Two kinds of errors. What cannot be sent at all is a ValueError or TypeError that opens with the path of what is wrong, as in
-"spec.zones: unknown setting sinks; there are sink, local, update_buffer, dense_threshold". What Seine says is a NativeError.
+Two kinds of errors. What cannot be sent at all is a ValueError or TypeError that opens with the path of what is wrong,
+as in "spec.zones: unknown setting sinks; there are sink, local, update_buffer, dense_threshold". What Seine says is a
+NativeError.
 
 Messages are dicts of proto/seine/v1. Going in: None is left out; enums are words without their type's name ("float16",
-"per_q_head", also "fp16", "bf16", "q_head"); bytes are bytes; a Tensor is any array in the host's memory, numpy's, torch's,
-or another's with DLPack or the buffer protocol, of float32, float16, bfloat16 (ml_dtypes, torch) or int32. It is copied where
-it is not contiguous. Fields called positions take any integers. Short forms: a name for ScorerSettings, an int for Budget,
-(p, floor, cap) for MassP, an object with index, id and generation for SequenceHandle.
+"per_q_head", also "fp16", "bf16", "q_head"); bytes are bytes; a Tensor is any array in the host's memory, numpy's,
+torch's, or another's with DLPack or the buffer protocol, of float32, float16, bfloat16 (ml_dtypes, torch) or int32. It
+is copied where it is not contiguous. Fields called positions take any integers. Short forms: a name for
+ScorerSettings, an int for Budget, (p, floor, cap) for MassP, an object with index, id and generation for
+SequenceHandle.
 
-Coming out: every field; absent ones are None; tensors are new numpy arrays, bfloat16 as its bits (uint16); a Status is None
-where it is OK, else a dict of code, message, field and reason.
+Coming out: every field; absent ones are None; tensors are new numpy arrays, bfloat16 as its bits (uint16); a Status is
+None where it is OK, else a dict of code, message, field and reason.
 
-Thread safety: a Connection serves any number of threads. A Stream is one thread's at a time: RuntimeError for another that
-comes meanwhile. The GIL is released while Seine works. Arrays that go in must not be written to until the call returns.
-"""
+Thread safety: a Connection serves any number of threads. A Stream is one thread's at a time: RuntimeError for another
+that comes meanwhile. The GIL is released while Seine works. Arrays that go in must not be written to until the call
+returns."""
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
@@ -43,22 +45,26 @@ class Connection:
         profiles: Union[str, PathLike[str], list[Union[str, PathLike[str]]], None] = "",
     ) -> Connection:
         """An empty Seine of its own in this process. threads: 0, one a core. backend: "cpu", "cuda" or "auto".
-        memory_limit_bytes: 0, none. profiles: a folder as of seined's --profiles, a file, or a list of files with one folder
-        at most. NativeError FAILED_PRECONDITION: no such backend here; INVALID_ARGUMENT: no such folder, or no profile."""
+        memory_limit_bytes: 0, none. profiles: a folder as of seined's --profiles, a file, or a list of files with one
+        folder at most. NativeError FAILED_PRECONDITION: no such backend here; INVALID_ARGUMENT: no such folder, or no
+        profile."""
 
     @staticmethod
     def connect(endpoint: str, timeout: Optional[float] = 60.0) -> Connection:
-        """A server's: unix:///path/to/socket, /path/to/socket or host:port, else ValueError. It is connected by the first
-        call, which is UNAVAILABLE where nothing answers. timeout: seconds of calls that are given none; None: no limit."""
+        """A server's: unix:///path/to/socket, /path/to/socket or host:port, else ValueError. It is connected by the
+        first call, which is UNAVAILABLE where nothing answers. timeout: seconds of calls that are given none; None: no
+        limit."""
 
     @property
     def endpoint(self) -> str:
         """The address, or "in process"."""
 
-    def call(self, method: str, request: Optional[Mapping[str, Any]] = None, timeout: Optional[float] = None) -> dict[str, Any]:
-        """Any method by its name ("CreateIndex", "seine.v1.IndexService/CreateIndex"), but those that answer with a stream;
-        of a stream of requests, as AppendStream, this is the only one. timeout: seconds; None: the connection's, in process
-        none. ValueError: there is no such method."""
+    def call(
+        self, method: str, request: Optional[Mapping[str, Any]] = None, timeout: Optional[float] = None
+    ) -> dict[str, Any]:
+        """Any method by its name ("CreateIndex", "seine.v1.IndexService/CreateIndex"), but those that answer with a
+        stream; of a stream of requests, as AppendStream, this is the only one. timeout: seconds; None: the
+        connection's, in process none. ValueError: there is no such method."""
 
     def append(
         self,
@@ -72,21 +78,22 @@ class Connection:
         queries: Any = None,
         timeout: Optional[float] = None,
     ) -> int:
-        """Appends tokens of one layer at `position`; returns how many. keys, values [tokens, num_kv_heads, head_dim] in the
-        index's dtype; queries [1 to tokens, num_q_heads, head_dim] of the last tokens, where the index keeps them.
+        """Appends tokens of one layer at `position`; returns how many. keys, values [tokens, num_kv_heads, head_dim]
+        in the index's dtype; queries [1 to tokens, num_q_heads, head_dim] of the last tokens, where the index keeps
+        them.
 
-        In process the index reads the arrays where they lie, and takes all or none. To a server they go in pieces, and those
-        before a failing one stay. The index's errors name fields inside "item"."""
+        In process the index reads the arrays where they lie, and takes all or none. To a server they go in pieces, and
+        those before a failing one stay. The index's errors name fields inside "item"."""
 
     def open_stream(self, timeout: Optional[float] = None, transport: str = "auto") -> Stream:
-        """A Stream. timeout: seconds that a step may take; a server's stream is ended by one that takes longer, in process
-        the step fails and the stream goes on. transport: "auto", or "in process", or "stream" of a server, else ValueError.
-        A server that is not there is UNAVAILABLE in the first step."""
+        """A Stream. timeout: seconds that a step may take; a server's stream is ended by one that takes longer, in
+        process the step fails and the stream goes on. transport: "auto", or "in process", or "stream" of a server,
+        else ValueError. A server that is not there is UNAVAILABLE in the first step."""
 
     def add_profile(self, path: Union[str, PathLike[str]]) -> str:
         """In process: a profile's file for indexes to come. Returns the profile's name, for codec.profile: the file's,
-        without .profile.safetensors or .safetensors. NativeError INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS: another
-        file was added by that name; UNIMPLEMENTED: a server has its own."""
+        without .profile.safetensors or .safetensors. NativeError INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS:
+        another file was added by that name; UNIMPLEMENTED: a server has its own."""
 
 class Stream:
     """Decode steps, one at a time: append, then retrieve or attend, for a whole batch."""
@@ -96,24 +103,26 @@ class Stream:
         """How steps travel: "in process" or "stream"; "" where the server was not there."""
 
     def step(
-        self, appends: Iterable[Any], items: Iterable[Any], selector: Optional[Mapping[str, Any]], attention: Optional[Any]
-    ) -> tuple[
-        list[Optional[ErrorParts]], list[dict[str, Any]], list[dict[str, Any]], int, Optional[ErrorParts]
-    ]:
+        self,
+        appends: Iterable[Any],
+        items: Iterable[Any],
+        selector: Optional[Mapping[str, Any]],
+        attention: Optional[Any],
+    ) -> tuple[list[Optional[ErrorParts]], list[dict[str, Any]], list[dict[str, Any]], int, Optional[ErrorParts]]:
         """Applies the appends in order, then retrieves for the items, or attends where there is an attention.
 
-        appends: seine_kv.messages.Append, or what has its attributes; items: messages.Item; selector: a dict of top_k or
-        mass_p (p, floor, cap), scope, gqa_reduce, beta, recall_target, refine, with_scores, exact; attention:
+        appends: seine_kv.messages.Append, or what has its attributes; items: messages.Item; selector: a dict of top_k
+        or mass_p (p, floor, cap), scope, gqa_reduce, beta, recall_target, refine, with_scores, exact; attention:
         messages.Attention. Returns (append_errors, answers, attended, server_us, error):
 
-        append_errors: None or (code, message, field, reason), one an append. answers: one dict an item, none in a step with
-        attention, with the fields of messages.Answer: path ("index", "dense", "exact"), num_tokens, zone_begin, zone_end,
-        all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or None,
-        dense_positions (a list of int32 arrays), error, codes_outgrown, masses float32 [sets] or None, capped. attended: one
-        dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens, output float32
-        [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None, attended_tokens, tail, selected (such a
-        dict as answers have, with with_positions, or None), error, codes_outgrown. server_us: microseconds in the index.
-        error: of the whole step, which then has changed nothing.
+        append_errors: None or (code, message, field, reason), one an append. answers: one dict an item, none in a step
+        with attention, with the fields of messages.Answer: path ("index", "dense", "exact"), num_tokens, zone_begin,
+        zone_end, all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or
+        None, dense_positions (a list of int32 arrays), error, codes_outgrown, masses float32 [sets] or None, capped.
+        attended: one dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens,
+        output float32 [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None, attended_tokens,
+        tail, selected (such a dict as answers have, with with_positions, or None), error, codes_outgrown. server_us:
+        microseconds in the index. error: of the whole step, which then has changed nothing.
 
         NativeError: the stream has ended, and why."""
 
@@ -125,14 +134,14 @@ def version() -> str:
     """Seine's, "0.1.0"."""
 
 def methods() -> list[dict[str, Any]]:
-    """Every method of the wire contract, Decode included: dicts of name ("seine.v1.IndexService/CreateIndex"), request and
-    response (messages' names), streams_requests, streams_responses."""
+    """Every method of the wire contract, Decode included: dicts of name ("seine.v1.IndexService/CreateIndex"), request
+    and response (messages' names), streams_requests, streams_responses."""
 
 def checked(message: str, settings: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     """The settings as a message such as "IndexSpec" has them: every field, words in full, arrays as they would be sent.
     Nothing is sent. Errors as of Connection.call's request, with paths that begin inside the message."""
 
 def schema(message: str) -> dict[str, dict[str, Any]]:
-    """The fields of a message of proto/seine/v1, such as "IndexSpec": field -> dict of type ("int", "float", "bool", "str",
-    "bytes", "word", "array", "dict"), repeated, optional, and of enum (the words) or message (its name). ValueError: there is
-    no such message."""
+    """The fields of a message of proto/seine/v1, such as "IndexSpec": field -> dict of type ("int", "float", "bool",
+    "str", "bytes", "word", "array", "dict"), repeated, optional, and of enum (the words) or message (its name).
+    ValueError: there is no such message."""

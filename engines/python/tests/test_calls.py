@@ -1,11 +1,14 @@
-"""Calls in process and to a server: the same answers to the byte, the same errors, limits of time, and what ends when."""
+"""Calls in process and to a server: the same answers to the byte, the same errors, limits of time, what ends when."""
 
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 from conftest import GEOMETRY, PROFILES, ZONES, append, create, in_process, rows, same, start
@@ -100,7 +103,9 @@ def test_what_a_server_is_is_said_alike(both):
     assert differ <= {"queue_capacity", "max_message_bytes"} and "smollm2-135m" in here["profiles"]
     for connection in both:
         geometry = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "dtype": "float16"}
-        create(connection, "low", geometry=geometry, kv_store="keys_values", subspace={"key_rank": 16, "value_rank": 16})
+        create(
+            connection, "low", geometry=geometry, kv_store="keys_values", subspace={"key_rank": 16, "value_rank": 16}
+        )
     request = {"index": "low", "layer": 3, "profile": "smollm2-135m", "key_rank": 16, "value_rank": 16}
     assert same(*(connection.call("CalibrateBasis", request) for connection in both))
 
@@ -110,12 +115,36 @@ def test_what_a_server_is_is_said_alike(both):
     [
         ("GetIndex", {"name": "nope"}, "NOT_FOUND", "name", "INDEX_NOT_FOUND"),
         ("CreateIndex", {"spec": {"name": "a b"}}, "INVALID_ARGUMENT", None, None),
-        ("CreateIndex", {"spec": {"name": "y", "geometry": GEOMETRY, "zones": {"sink": -1}}}, "INVALID_ARGUMENT", "spec.zones.sink", None),
-        ("CreateIndex", {"spec": {"name": "y", "geometry": GEOMETRY, "codec": {"profile": "no"}}}, "NOT_FOUND", "spec.codec.profile", "PROFILE_NOT_FOUND"),
+        (
+            "CreateIndex",
+            {"spec": {"name": "y", "geometry": GEOMETRY, "zones": {"sink": -1}}},
+            "INVALID_ARGUMENT",
+            "spec.zones.sink",
+            None,
+        ),
+        (
+            "CreateIndex",
+            {"spec": {"name": "y", "geometry": GEOMETRY, "codec": {"profile": "no"}}},
+            "NOT_FOUND",
+            "spec.codec.profile",
+            "PROFILE_NOT_FOUND",
+        ),
         ("CreateIndex", {"spec": {"name": "x", "geometry": GEOMETRY}}, "ALREADY_EXISTS", None, None),
         ("Retrieve", {}, "INVALID_ARGUMENT", "items", "EMPTY"),
-        ("Gather", {"handle": {"index": "x", "id": "chat"}, "positions": [900], "keys": True}, "OUT_OF_RANGE", None, None),
-        ("Append", {"item": {"handle": {"index": "x", "id": "chat"}, "keys": rows(1).astype(np.float16)}}, "INVALID_ARGUMENT", "item.keys.dtype", "DTYPE_MISMATCH"),
+        (
+            "Gather",
+            {"handle": {"index": "x", "id": "chat"}, "positions": [900], "keys": True},
+            "OUT_OF_RANGE",
+            None,
+            None,
+        ),
+        (
+            "Append",
+            {"item": {"handle": {"index": "x", "id": "chat"}, "keys": rows(1).astype(np.float16)}},
+            "INVALID_ARGUMENT",
+            "item.keys.dtype",
+            "DTYPE_MISMATCH",
+        ),
     ],
 )
 def test_errors_are_the_same(both, method, request_, code, field, reason):
@@ -127,7 +156,12 @@ def test_errors_are_the_same(both, method, request_, code, field, reason):
             connection.call(method, request_)
         told.append((str(caught.value), caught.value.code, caught.value.field, caught.value.reason))
     assert told[0] == told[1]
-    assert told[0][1] == code and field in (None, told[0][2]) and reason in (None, told[0][3]) and "D_TYPE" not in told[0][0]
+    assert (
+        told[0][1] == code
+        and field in (None, told[0][2])
+        and reason in (None, told[0][3])
+        and "D_TYPE" not in told[0][0]
+    )
 
 
 def test_append_checks_before_anything_leaves(connection):
@@ -144,7 +178,9 @@ def test_append_checks_before_anything_leaves(connection):
     with pytest.raises(_native.NativeError) as caught:
         append(connection, chat, 0, 5, keys, keys)
     assert caught.value.code == "OUT_OF_RANGE" and caught.value.field == "item.position"
-    assert append(connection, chat, 0, 0, keys, keys) == 20 and append(connection, chat, 0, 0, keys, keys) == 20  # a replay
+    assert (
+        append(connection, chat, 0, 0, keys, keys) == 20 and append(connection, chat, 0, 0, keys, keys) == 20
+    )  # a replay
     assert append(connection, chat, 0, 20, keys[::-2], keys[::-2]) == 10
     held = connection.call("Gather", {"handle": chat, "positions": np.arange(20, 30), "keys": True})["keys"]
     assert same(held, keys[::-2][:, 0].copy())
@@ -154,13 +190,18 @@ def test_a_long_append_goes_in_pieces(remote, connection):
     chat = create(connection, "x" if connection is not remote else "y", kv_store="keys_values")
     keys = rows(20_000, 3)  # 10 MiB of keys, above a piece
     assert append(connection, chat, 1, 0, keys, keys) == 20_000
-    held = connection.call("Gather", {"handle": chat, "layer": 1, "kv_head": 1, "positions": np.arange(0, 20_000, 999), "values": True})
+    held = connection.call(
+        "Gather", {"handle": chat, "layer": 1, "kv_head": 1, "positions": np.arange(0, 20_000, 999), "values": True}
+    )
     assert same(held["values"], keys[::999, 1].copy())
 
 
 def test_methods_by_name(connection):
     assert connection.call("seine.v1.AdminService/GetServerInfo")["version"] == _native.version()
-    for name, text in (("GetServerinfo", "unknown method GetServerinfo; did you mean GetServerInfo?"), ("Decode", "Decode: is a stream")):
+    for name, text in (
+        ("GetServerinfo", "unknown method GetServerinfo; did you mean GetServerInfo?"),
+        ("Decode", "Decode: is a stream"),
+    ):
         with pytest.raises(ValueError, match=text.replace("?", r"\?")):
             connection.call(name)
     for make, text in (
@@ -201,14 +242,20 @@ def test_profiles_by_file(tmp_path, remote):
     assert one.call("CreateIndex", {"spec": spec})["index"]["spec"]["codec"]["name"] == "balanced"
     copy = tmp_path / file.name
     copy.write_bytes(file.read_bytes())
-    for code, path, connection in (("ALREADY_EXISTS", copy, one), ("INVALID_ARGUMENT", __file__, one), ("UNIMPLEMENTED", file, remote)):
+    for code, path, connection in (
+        ("ALREADY_EXISTS", copy, one),
+        ("INVALID_ARGUMENT", __file__, one),
+        ("UNIMPLEMENTED", file, remote),
+    ):
         with pytest.raises(_native.NativeError) as caught:
             connection.add_profile(path)
         assert caught.value.code == code
-    assert _native.Connection.in_process(threads=1, profiles=[copy]).call("GetServerInfo")["profiles"] == ["smollm2-135m"]
+    assert _native.Connection.in_process(threads=1, profiles=[copy]).call("GetServerInfo")["profiles"] == [
+        "smollm2-135m"
+    ]
 
 
-# Time ---------------------------------------------------------------------------------------------------------------------
+# Time ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_call_in_process_ends_in_its_time():
@@ -252,13 +299,42 @@ def test_a_server_that_is_stuck_or_gone(tmp_path):
 def test_no_server_is_said_by_the_first_call(tmp_path):
     connection = _native.Connection.connect(str(tmp_path / "none.sock"))
     stream = connection.open_stream()
-    for call in (lambda: connection.call("ListIndexes"), lambda: stream.step([], [], None, None), lambda: append(connection, Sequence("a", "b"), 0, 0, rows(1))):
+    for call in (
+        lambda: connection.call("ListIndexes"),
+        lambda: stream.step([], [], None, None),
+        lambda: append(connection, Sequence("a", "b"), 0, 0, rows(1)),
+    ):
         with pytest.raises(_native.NativeError, match="no server at .*there is no such socket") as caught:
             call()
         assert caught.value.code == "UNAVAILABLE"
 
 
-# Lives --------------------------------------------------------------------------------------------------------------------
+def test_grpcio_in_the_same_process(remote):
+    """Another gRPC and protobuf, with the same symbols: each goes on with its own."""
+    stream = remote.open_stream()
+    with grpc.insecure_channel(remote.endpoint) as channel:
+        call = channel.unary_unary("/seine.v1.AdminService/GetServerInfo")
+        for _ in range(20):
+            assert _native.version().encode() in call(b"")
+            assert remote.call("GetServerInfo")["version"] == _native.version()
+            assert stream.step([], [], None, None)[4] is None
+
+
+def test_a_process_that_leaves_everything_open_ends(remote):
+    script = f"""
+import numpy as np
+from seine_kv import _native
+for connection in (_native.Connection.in_process(), _native.Connection.connect({remote.endpoint!r})):
+    stream = connection.open_stream()
+    stream.step([], [], None, None)
+    globals()[connection.endpoint] = connection, stream, connection.call
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# Lives ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_stream_outlives_its_connection():
@@ -294,7 +370,9 @@ def test_calls_of_several_threads_at_once(connection):
 
     def work():
         for _ in range(50):
-            if not same(connection.call("Retrieve", {"items": [{"handle": chat, "queries": QUERIES}]})["answers"], expected):
+            if not same(
+                connection.call("Retrieve", {"items": [{"handle": chat, "queries": QUERIES}]})["answers"], expected
+            ):
                 wrong.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -29,15 +29,24 @@ def chat(connection):
 
 def test_answers_have_the_fields_of_messages(connection, chat):
     stream = connection.open_stream()
-    appends, answers, attended, server_us, error = stream.step([], [Item(chat, 0, QUERIES)], {"top_k": 5, "with_scores": True}, None)
+    appends, answers, attended, server_us, error = stream.step(
+        [], [Item(chat, 0, QUERIES)], {"top_k": 5, "with_scores": True}, None
+    )
     answer = Answer(**answers[0])
     assert appends == [] and attended == [] and error is None and isinstance(server_us, int)
     assert answer.path == "index" and answer.positions.shape == (2, 5) and answer.positions.dtype == np.int32
-    assert answer.scores.shape == (2, 5) and answer.masses is None and answer.error is None and answer.counts.tolist() == [5, 5]
+    assert (
+        answer.scores.shape == (2, 5)
+        and answer.masses is None
+        and answer.error is None
+        and answer.counts.tolist() == [5, 5]
+    )
     assert len(answer.visible(1)) == TOKENS - (answer.zone_end - answer.zone_begin) + 5
     result = stream.step([], [Item(chat, 0, QUERIES)], {"mass_p": (0.5, 1, 20)}, Attention(with_positions=True))
     whole = Attended(**result[2][0])
-    assert result[1] == [] and whole.output.shape == (4, 64) and whole.log_sum_exp.shape == (4,) and not whole.tail is None
+    assert (
+        result[1] == [] and whole.output.shape == (4, 64) and whole.log_sum_exp.shape == (4,) and not whole.tail is None
+    )
     selected = Answer(**whole.selected)
     assert selected.masses.shape == (4,) and selected.scores is None and selected.positions.shape == (4, 20)
     assert stream.step([], [Item(chat, 0, QUERIES)], None, Attention())[2][0]["selected"] is None
@@ -53,7 +62,9 @@ def test_answers_have_the_fields_of_messages(connection, chat):
 
 def test_a_step_answers_as_calls_do(connection, chat):
     stream = connection.open_stream()
-    called = connection.call("Retrieve", {"items": [{"handle": chat, "queries": QUERIES}], "selector": {"top_k": 7, "scope": "per_q_head"}})
+    called = connection.call(
+        "Retrieve", {"items": [{"handle": chat, "queries": QUERIES}], "selector": {"top_k": 7, "scope": "per_q_head"}}
+    )
     stepped = stream.step([], [Item(chat, 0, QUERIES)], {"top_k": 7, "scope": "per_q_head"}, None)[1][0]
     for name in ("positions", "counts", "path", "num_tokens", "zone_begin", "zone_end", "all_returned"):
         assert same(stepped[name], called["answers"][0][name]), name
@@ -72,18 +83,35 @@ def test_arrays_of_other_kinds(connection):
         answers.append(stream.step([], [Item(chat, 0, queries)], {"top_k": 5}, Attention())[2][0])
         assert same(answers[-1], answers[0])
     held = connection.call("Gather", {"handle": chat, "positions": range(TOKENS, TOKENS + 4), "keys": True})["keys"]
-    assert held.dtype == np.uint16 and same(held, np.repeat(keys[:1, 0].view(torch.int16).numpy().view(np.uint16), 4, 0))
+    assert held.dtype == np.uint16 and same(
+        held, np.repeat(keys[:1, 0].view(torch.int16).numpy().view(np.uint16), 4, 0)
+    )
 
 
 def test_errors_inside_a_step(connection, chat):
     stream = connection.open_stream()
     good, gap = Append(chat, 0, TOKENS, rows(1), rows(1)), Append(chat, 0, TOKENS + 9, rows(1), rows(1))
-    appends, answers, _, _, error = stream.step([good, gap], [Item(chat, 0, QUERIES), Item(chat, 7, QUERIES)], {"top_k": 5}, None)
-    assert appends[0] is None and appends[1][0] == "OUT_OF_RANGE" and appends[1][2] == "appends[1].position" and error is None
-    assert answers[0]["error"] is None and answers[1]["error"][0] == "INVALID_ARGUMENT" and answers[1]["error"][2] == "items[1].layer"
+    appends, answers, _, _, error = stream.step(
+        [good, gap], [Item(chat, 0, QUERIES), Item(chat, 7, QUERIES)], {"top_k": 5}, None
+    )
+    assert (
+        appends[0] is None
+        and appends[1][0] == "OUT_OF_RANGE"
+        and appends[1][2] == "appends[1].position"
+        and error is None
+    )
+    assert (
+        answers[0]["error"] is None
+        and answers[1]["error"][0] == "INVALID_ARGUMENT"
+        and answers[1]["error"][2] == "items[1].layer"
+    )
     assert answers[1]["positions"].shape == (0, 0)
     narrow = stream.step([Append(chat, 0, TOKENS + 1, rows(1).astype(np.float16), rows(1))], [], None, None)[0][0]
-    assert narrow[0] == "INVALID_ARGUMENT" and "got float16" in narrow[1] and narrow[2:] == ("appends[0].keys.dtype", "DTYPE_MISMATCH")
+    assert (
+        narrow[0] == "INVALID_ARGUMENT"
+        and "got float16" in narrow[1]
+        and narrow[2:] == ("appends[0].keys.dtype", "DTYPE_MISMATCH")
+    )
     appends, answers, attended, _, error = stream.step([good], [Item(chat, 0, QUERIES)], {"top_k": -1}, None)
     assert (appends, answers, attended) == ([], [], []) and error[0] == "INVALID_ARGUMENT" and "top_k" in error[2]
     failed = stream.step([], [Item(chat, 7, QUERIES)], None, Attention(with_positions=True))[2][0]
@@ -94,16 +122,58 @@ def test_errors_inside_a_step(connection, chat):
 @pytest.mark.parametrize(
     "error, text, appends, items, selector, attention",
     [
-        (TypeError, r"sequence: must be a Sequence, .* not 'chat'", lambda chat: [Append("chat", 0, 0, rows(1))], None, None, None),
-        (TypeError, r"sequence: .* not a SequenceInfo; its .handle is one", lambda chat: [Append(SequenceInfo(chat, [], 0, 0), 0, 0, rows(1))], None, None, None),
+        (
+            TypeError,
+            r"sequence: must be a Sequence, .* not 'chat'",
+            lambda chat: [Append("chat", 0, 0, rows(1))],
+            None,
+            None,
+            None,
+        ),
+        (
+            TypeError,
+            r"sequence: .* not a SequenceInfo; its .handle is one",
+            lambda chat: [Append(SequenceInfo(chat, [], 0, 0), 0, 0, rows(1))],
+            None,
+            None,
+            None,
+        ),
         (TypeError, r"layer: must be an int, not '0'", lambda chat: [Append(chat, "0", 0, rows(1))], None, None, None),
-        (TypeError, r"position: must be an int, not 1.5", lambda chat: [Append(chat, 0, 1.5, rows(1))], None, None, None),
+        (
+            TypeError,
+            r"position: must be an int, not 1.5",
+            lambda chat: [Append(chat, 0, 1.5, rows(1))],
+            None,
+            None,
+            None,
+        ),
         (ValueError, r"layer: must fit into 32 bits", None, lambda chat: [Item(chat, 2**31, QUERIES)], None, None),
-        (ValueError, r"keys: dtype must be .* not float64", lambda chat: [Append(chat, 0, 0, np.zeros((1, 2, 64)))], None, None, None),
-        (ValueError, r"queries: at most three dimensions, not \[1, 1, 4, 64\]", None, lambda chat: [Item(chat, 0, QUERIES[None, None])], None, None),
+        (
+            ValueError,
+            r"keys: dtype must be .* not float64",
+            lambda chat: [Append(chat, 0, 0, np.zeros((1, 2, 64)))],
+            None,
+            None,
+            None,
+        ),
+        (
+            ValueError,
+            r"queries: at most three dimensions, not \[1, 1, 4, 64\]",
+            None,
+            lambda chat: [Item(chat, 0, QUERIES[None, None])],
+            None,
+            None,
+        ),
         (ValueError, r"selector: unknown setting topk; there are top_k, ", None, None, {"topk": 3}, None),
         (ValueError, r"scope: must be one of per_kv_head, per_q_head, not 'head'", None, None, {"scope": "head"}, None),
-        (ValueError, r"selector: top_k and mass_p exclude each other", None, None, {"top_k": 3, "mass_p": (0.5, 1, 2)}, None),
+        (
+            ValueError,
+            r"selector: top_k and mass_p exclude each other",
+            None,
+            None,
+            {"top_k": 3, "mass_p": (0.5, 1, 2)},
+            None,
+        ),
         (TypeError, r"mass_p: must be \(p, floor, cap\)", None, None, {"mass_p": 0.9}, None),
         (TypeError, r"scale: 'x' does not fit: must be a number", None, None, None, Attention(scale="x")),
         (AttributeError, "queries", None, lambda chat: [SimpleNamespace(sequence=chat, layer=0)], None, None),
@@ -208,7 +278,9 @@ def test_two_threads_step_at_once(connection, chat):
         outputs = []
         for i in range(100):
             step = Append(sequence, 0, TOKENS + i, rows(1, i), rows(1, i))
-            appends, _, attended, _, error = stream.step([step], [Item(sequence, 0, QUERIES)], {"top_k": 5}, Attention())
+            appends, _, attended, _, error = stream.step(
+                [step], [Item(sequence, 0, QUERIES)], {"top_k": 5}, Attention()
+            )
             if appends != [None] or error is not None or attended[0]["error"] is not None:
                 wrong.append((appends, error, attended))
             outputs.append(attended[0]["output"])

@@ -9,7 +9,9 @@ def path_of(program: str) -> str:
     """Where a program is. FileNotFoundError: this installation has none, as one without the native module."""
     path = Path(__file__).resolve().parent / program
     if not path.is_file():
-        raise FileNotFoundError(f"{program}: this installation of seine-kv has no programs; install a wheel, or build Seine")
+        raise FileNotFoundError(
+            f"{program}: this installation of seine-kv has no programs; install a wheel, or build Seine"
+        )
     return str(path)
 
 

@@ -1,0 +1,140 @@
+"""The wheel of seine-kv as a user has it: in an environment with nothing else, without compiler, tree or PYTHONPATH.
+
+    python client/python/tests/wheel_test.py WHEEL
+
+installs the wheel and numpy into a bare virtual environment of this Python, looks at what it holds, makes an index in
+process, asks the programs for their versions, and calls a seined of the wheel. Then it runs README.md's Python block
+against that server. Libraries must be the wheel's own, but for those of the system that manylinux names. Needs PyPI
+(numpy, grpcio). `./dev wheel test` calls it."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+IN_PROCESS = """
+import sys
+from importlib.metadata import distributions, version
+import numpy as np
+from seine_kv import _native
+from seine_kv.messages import Append, Attention, Item, Sequence
+
+assert {d.metadata["Name"].lower() for d in distributions()} <= {"seine-kv", "numpy", "pip", "setuptools"} assert
+_native.version() == version("seine-kv") connection = _native.Connection.connect(sys.argv[1]) if len(sys.argv) > 1 else
+_native.Connection.in_process() geometry = {"num_layers": 1, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 64,
+"dtype": "float16"} connection.call("CreateIndex", {"spec": {"name": "wheel", "geometry": geometry, "kv_store":
+"keys_values"}}) chat = Sequence(**connection.call("CreateSequence", {"index": "wheel"})["handle"]) rows =
+np.random.default_rng(0).normal(size=(4096, 2, 64)).astype("float16") assert connection.append(chat.index, chat.id,
+chat.generation, 0, 0, rows, rows) == 4096 stream = connection.open_stream() step = stream.step([Append(chat, 0, 4096,
+rows[:1], rows[:1])], [Item(chat, 0, np.ones((8, 64), "float32"))], {"top_k": 50}, Attention()) assert step[0] ==
+[None] and step[2][0]["error"] is None and step[2][0]["path"] == "index" and step[2][0]["output"].shape == (8, 64)
+stream.close() connection.call("DeleteIndex", {"name": "wheel"}) print(connection.endpoint,
+connection.call("GetServerInfo")["simd_target"]) """
+
+
+def run(*command, **more):
+    """Output of a command; SystemExit with all of it where it fails."""
+    folder, environment = more.pop("cwd", None), {**os.environ, **more}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"wheel: {' '.join(command)[:200]} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def pip(*arguments):
+    return run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments)
+
+
+def check_contents(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    for wanted in (
+        r"seine_kv/_native\.[^/]*\.so",
+        r"seine_kv/_native\.pyi",
+        r"seine_kv/py\.typed",
+        r"seine_kv/bin/seined?",
+        r"seine/v1/.*_pb2\.py",
+    ):
+        assert any(re.fullmatch(wanted, name) for name in names), f"{wanted} is missing"
+    return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {len(names)} files"
+
+
+def check_libraries(files):
+    """Every library that the loader finds for these files."""
+    system = r"(lib(c|m|z|dl|rt|pthread|stdc\+\+|gcc_s)\.so\.\d+|ld-linux[^/]*|linux-vdso\.so\.1)"
+    own = 0
+    for file in files:
+        for name, found in re.findall(r"^\s*(\S+) => (.*?)(?: \(0x\w+\))?$", run("ldd", str(file)), re.MULTILINE):
+            own += "seine_kv.libs" in found
+            assert "seine_kv.libs" in found or re.fullmatch(system, name), f"{file.name} takes {name} from {found}"
+    assert own > 0
+    return f"{own} libraries of its own for {', '.join(file.name for file in files)}"
+
+
+def readme_block():
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return next(block for block in blocks if block.startswith("import numpy"))
+
+
+def try_server(bin_folder, python, folder):
+    """The wheel's own seined on a socket, called by the native module and by what README.md says."""
+    address = f"unix://{folder}/seine.sock"
+    server = subprocess.Popen([str(bin_folder / "seined"), "--listen", address, "--log-level", "error"])
+    try:
+        for _ in range(200):
+            if (
+                subprocess.run(
+                    [str(bin_folder / "seine"), "health", "--server", address], capture_output=True
+                ).returncode
+                == 0
+            ):
+                break
+            time.sleep(0.05)
+        lines = [run(python, "-c", IN_PROCESS, address, cwd=folder)]
+        pip("--python", python, "install", "--quiet", "--no-compile", "grpcio", "protobuf")  # of seine_kv.client
+        lines.append(
+            "README.md: " + run(python, "-c", readme_block(), cwd=folder, SEINE_SERVER=address).replace("\n", " ")[:60]
+        )
+    finally:
+        server.terminate()
+        assert server.wait(timeout=20) == 0, "seined did not end cleanly"
+    return lines
+
+
+def main(arguments):
+    if len(arguments) != 1:
+        raise SystemExit(__doc__)
+    wheel = Path(arguments[0]).resolve(strict=True)
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):  # what is tested is what is installed
+        os.environ.pop(name, None)
+    print(f"wheel: {check_contents(wheel)}")
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(Path(folder) / "venv", with_pip=False)
+        bin_folder = Path(folder) / "venv" / "bin"
+        python = str(bin_folder / "python")
+        pip("--python", python, "install", "--quiet", "--no-compile", str(wheel))
+        package = next((Path(folder) / "venv" / "lib").glob("python*/site-packages/seine_kv"))
+        lines = [
+            check_libraries([*package.glob("_native.*.so"), package / "bin" / "seined", package / "bin" / "seine"])
+        ]
+        lines.append(run(python, "-c", IN_PROCESS, cwd=folder))
+        for program in ("seined", "seine"):
+            said = run(str(bin_folder / program), "--version", cwd=folder)
+            assert re.fullmatch(rf"{program} \d+\.\d+\.\d+", said), said
+            lines.append(said)
+        for line in lines + try_server(bin_folder, python, folder):
+            print(f"wheel: {line}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
