@@ -27,8 +27,12 @@ constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 // At most one operation of each kind is under way.
 class QueueStream final : public DecodeStream {
  public:
-  QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport)
-      : endpoint_(std::move(endpoint)), transport_(transport), stub_(v1::RetrievalService::NewStub(channel)) {
+  QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport,
+              std::string fallback)
+      : endpoint_(std::move(endpoint)),
+        transport_(transport),
+        fallback_(std::move(fallback)),
+        stub_(v1::RetrievalService::NewStub(channel)) {
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
     Await(kStart);
@@ -75,6 +79,9 @@ class QueueStream final : public DecodeStream {
     }
     return FromGrpc(End(), endpoint_);
   }
+
+  Transport transport() const override { return transport_; }
+  const std::string& fallback() const override { return fallback_; }
 
  private:
   enum Operation : size_t { kStart, kWrite, kRead, kFinish, kNumOperations };
@@ -135,6 +142,7 @@ class QueueStream final : public DecodeStream {
 
   const std::string endpoint_;
   const Transport transport_;
+  const std::string fallback_;
   const std::unique_ptr<v1::RetrievalService::Stub> stub_;
   Clock::time_point spin_until_;  // an answer has been announced
   grpc::CompletionQueue queue_;
@@ -151,10 +159,10 @@ class QueueStream final : public DecodeStream {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,
-                                                               Transport transport) {
+                                                               Transport transport, std::string fallback) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
-  return std::make_unique<QueueStream>(*channel, endpoint, transport);
+  return std::make_unique<QueueStream>(*channel, endpoint, transport, std::move(fallback));
 }
 
 }  // namespace seine::client
