@@ -11,8 +11,8 @@ namespace seine::channel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPauses = 16;                                  // between two looks at the clock, about half a microsecond
-constexpr auto kUnyielding = std::chrono::microseconds(20);  // longer than a short step takes
+constexpr int kPauses = 16;                                 // between two looks at the clock, about half a microsecond
+constexpr auto kUnyielding = std::chrono::microseconds(3);  // longer than an empty step takes
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
