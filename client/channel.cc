@@ -16,9 +16,8 @@
 #include "client/convert/convert.h"
 
 namespace seine::client {
-namespace {
 
-// Returns the path of "unix:///path", "unix:path", or of a path with a slash in it; empty: not a Unix socket.
+// The path of "unix:///path", "unix:path", or of a path with a slash in it.
 std::string SocketPath(const std::string& endpoint) {
   absl::string_view path = endpoint;
   const bool bare =
@@ -37,7 +36,7 @@ absl::Status NoServer(const std::string& endpoint) {
                                              missing ? " (there is no such socket)" : " (the connection was refused)"));
 }
 
-}  // namespace
+namespace {
 
 absl::Status CheckEndpoint(const std::string& endpoint) {
   constexpr absl::string_view kForms = "expected unix:///path/to/socket, /path/to/socket or host:port";

@@ -23,8 +23,20 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string&
 
 absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint);
 
+// The path of a Unix socket's endpoint; empty: the endpoint is of another kind.
+std::string SocketPath(const std::string& endpoint);
+
+// A stream over gRPC, with a connection of its own. `fallback`: DecodeStream::fallback().
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,
-                                                               Transport transport);
+                                                               Transport transport, std::string fallback);
+// A stream over shared memory, whose channel is asked for over `channel`.
+absl::StatusOr<std::unique_ptr<DecodeStream>> OpenSharedMemoryStream(const std::shared_ptr<grpc::Channel>& channel,
+                                                                     const std::string& endpoint,
+                                                                     const Options& options, Transport transport);
+// The transport that is asked for, or what Transport::kAuto finds.
+absl::StatusOr<std::unique_ptr<DecodeStream>> OpenAnyDecodeStream(const std::shared_ptr<grpc::Channel>& channel,
+                                                                  const std::string& endpoint, const Options& options,
+                                                                  Transport transport);
 std::unique_ptr<JsonCall> OpenJsonCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& endpoint,
                                        absl::Duration timeout, const Method& method);
 

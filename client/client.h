@@ -4,7 +4,7 @@
 //   client->CreateIndex({.name = "llama", .geometry = {32, 32, 8, 128, DType::kBFloat16}}).value();
 //   auto sequence = client->CreateSequence("llama", "").value();
 //   client->AppendStream({{sequence, layer, 0, {keys, DType::kBFloat16, {tokens, 8, 128}}, {}}}).value();   // prefill
-//   auto stream = client->OpenDecodeStream(Transport::kBlocking).value();
+//   auto stream = client->OpenDecodeStream(Transport::kAuto).value();
 //   stream->Write(step); stream->Read(&answer);                                // a layer of a decode step, whole batch
 //
 // Errors are absl::Status with the server's text, opening with the request's field that is wrong where the server names
@@ -54,21 +54,31 @@ struct Options {
   // Of each step of a decode stream, which a step that takes longer ends: DEADLINE_EXCEEDED.
   absl::Duration step_timeout = absl::InfiniteDuration();
   int64_t max_message_bytes = int64_t{64} << 20;  // largest answer taken
+  // Of kSharedMemory: how long Read looks for an answer before it sleeps. A wake-up costs 20 to 50 us.
+  absl::Duration spin = absl::Microseconds(100);
+  // Of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's own.
+  int64_t ring_bytes = 0;
 };
 
 enum class Transport {
   kBlocking,  // sleeps in the kernel while waiting, but for the last moment of a longer step: the usual choice
-  kPolling,   // spins on the caller's thread: least latency, one core busy while Read waits
+  kPolling,   // spins on the caller's thread: least latency over gRPC, one core busy while Read waits
+  // Over memory that is shared with the server, which must listen on a Unix socket of this host: no socket and no gRPC
+  // between a step and its answer.
+  kSharedMemory,         // spins for Options::spin, then sleeps
+  kSharedMemoryPolling,  // never sleeps: one core busy while Read waits
+  kAuto,                 // kSharedMemory where it can be had, else kBlocking: DecodeStream::fallback() says why
 };
 
-// A bidirectional stream with a connection of its own. Answers come in the order of the steps; read one for each step
-// written, and keep few steps unread: the server stops reading while its answers are not taken.
+// A bidirectional stream with a connection, or a same-host channel, of its own. Answers come in the order of the steps;
+// read one for each step written, and keep few steps unread: the server stops reading while its answers are not taken.
 class DecodeStream {
  public:
   virtual ~DecodeStream() = default;  // cancels a stream that was not finished
 
   // Sends a step; copies the tensors out before it returns. INVALID_ARGUMENT: a tensor without data or with a negative
-  // dimension; nothing was sent then. Any other error means that the stream has ended. It does not wait for the step to
+  // dimension, or a step above the server's message limit over shared memory; nothing was sent then. Any other error
+  // means that the stream has ended. It does not wait for the step to
   // reach the server, so an error on the way shows in the next call.
   virtual absl::Status Write(const DecodeStep& step) = 0;
 
@@ -78,6 +88,11 @@ class DecodeStream {
 
   // Says that no step follows, and waits for the server to end the stream. Unread answers are dropped.
   virtual absl::Status Finish() = 0;
+
+  // What carries the stream: never kAuto.
+  virtual Transport transport() const = 0;
+  // Why kAuto took gRPC: the error that opening shared memory gave; empty: it did not.
+  virtual const std::string& fallback() const = 0;
 };
 
 // A call of any method by its name, in protobuf's JSON (methods.h). A call that is not a stream takes one request and

@@ -30,10 +30,11 @@ constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 class QueueStream final : public DecodeStream {
  public:
   QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport,
-              absl::Duration step_timeout)
+              absl::Duration step_timeout, std::string fallback)
       : endpoint_(std::move(endpoint)),
         transport_(transport),
         step_timeout_(step_timeout),
+        fallback_(std::move(fallback)),
         stub_(v1::RetrievalService::NewStub(channel)) {
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
@@ -85,6 +86,9 @@ class QueueStream final : public DecodeStream {
     }
     return FromGrpc(End(), endpoint_);
   }
+
+  Transport transport() const override { return transport_; }
+  const std::string& fallback() const override { return fallback_; }
 
  private:
   enum Operation : size_t { kStart, kWrite, kRead, kFinish, kNumOperations };
@@ -160,6 +164,7 @@ class QueueStream final : public DecodeStream {
   const std::string endpoint_;
   const Transport transport_;
   const absl::Duration step_timeout_;
+  const std::string fallback_;
   const std::unique_ptr<v1::RetrievalService::Stub> stub_;
   Clock::time_point spin_until_;  // an answer has been announced
   // When the step that is read has taken too long, by the clock that gRPC's queues wait by; whether one has.
@@ -179,10 +184,10 @@ class QueueStream final : public DecodeStream {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,
-                                                               Transport transport) {
+                                                               Transport transport, std::string fallback) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
-  return std::make_unique<QueueStream>(*channel, endpoint, transport, options.step_timeout);
+  return std::make_unique<QueueStream>(*channel, endpoint, transport, options.step_timeout, std::move(fallback));
 }
 
 }  // namespace seine::client

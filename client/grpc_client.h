@@ -72,7 +72,7 @@ class GrpcClient final : public Client {
   absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
                                             int64_t end) override;
   absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
-    return client::OpenDecodeStream(endpoint_, options_, transport);
+    return OpenAnyDecodeStream(channel_, endpoint_, options_, transport);
   }
   std::unique_ptr<JsonCall> OpenCall(const Method& method) override {
     return OpenJsonCall(channel_, endpoint_, options_.timeout, method);

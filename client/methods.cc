@@ -23,6 +23,7 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
+#include "seine/v1/shared_memory_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
 
 namespace seine::client {
@@ -36,7 +37,8 @@ constexpr char kTypePrefix[] = "type.googleapis.com/";
 std::vector<const pb::FileDescriptor*> ServiceFiles() {
   return {v1::CreateIndexRequest::descriptor()->file(), v1::CreateSequenceRequest::descriptor()->file(),
           v1::RetrieveRequest::descriptor()->file(),    v1::EvictRequest::descriptor()->file(),
-          v1::GetBasisRequest::descriptor()->file(),    v1::GetServerInfoRequest::descriptor()->file()};
+          v1::GetBasisRequest::descriptor()->file(),    v1::GetServerInfoRequest::descriptor()->file(),
+          v1::OpenChannelRequest::descriptor()->file()};
 }
 
 std::vector<Method> ReadMethods() {

@@ -2,7 +2,7 @@
 set(SEINE_INDEX_LIBRARIES seine_profile seine_kernels seine_index)
 set(SEINE_CLIENT_LIBRARIES)
 if(SEINE_SERVICE)
-  set(SEINE_CLIENT_LIBRARIES seine_proto seine_client)
+  set(SEINE_CLIENT_LIBRARIES seine_proto seine_channel seine_client)
 endif()
 foreach(library IN LISTS SEINE_INDEX_LIBRARIES SEINE_CLIENT_LIBRARIES)
   string(REPLACE "seine_" "" name ${library})

@@ -21,6 +21,7 @@
 #include "service/executor.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
+#include "service/transport/channel/channel_offers.h"
 
 namespace seine {
 
@@ -33,6 +34,8 @@ struct CoreOptions {
   int64_t device_memory_limit_bytes = 0;          // 0: none; of codes in a device's own memory
   int64_t max_message_bytes = int64_t{64} << 20;  // of a request or an answer
   int64_t in_flight_limit_bytes = 0;              // of requests and answers under way; 0: four of the largest
+  int channels = 16;                              // same-host channels at once; 0: none are made
+  std::chrono::microseconds channel_spin{150};    // a channel looks for the next step, before it sleeps
   std::chrono::milliseconds unread_for{10'000};   // an answer may be, until its client is cut off
   std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
   // The process is the server's alone, so that what it holds beyond ConstantBytes and what is stored is under way.
@@ -78,6 +81,7 @@ struct Core {
       : options(o),
         backend(std::move(chosen)),
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
+        channels(o.channels),
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
         catalog(backend.get(), budget),
         executor(o.workers, o.queue_capacity) {}
@@ -93,6 +97,7 @@ struct Core {
   std::string address;  // where the server listens; set before calls come
   std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
+  ChannelOffers channels;
   InFlight in_flight;
   Catalog catalog;
   CallsUnderWay under_way;

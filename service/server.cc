@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/services.h"
 #include "service/transport/address.h"
+#include "service/transport/channel/channel_server.h"
 #include "service/transport/descriptors.h"
 #include "service/transport/listener.h"
 
@@ -34,7 +35,7 @@ int Milliseconds(absl::Duration d) { return static_cast<int>(absl::ToInt64Millis
 class ServerImpl final : public Server {
  public:
   ServerImpl(const ServerOptions& options, std::unique_ptr<Backend> backend)
-      : core_(options.core, std::move(backend)), services_(core_, options.polling) {}
+      : core_(options.core, std::move(backend)), services_(core_, options.polling), channels_(core_, options.polling) {}
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const ServerOptions& options) {
@@ -52,6 +53,7 @@ class ServerImpl final : public Server {
     listener_ = *std::move(listener);
     if (auto s = Build(); !s.ok()) return s;
     core_.address = listener_->address().ToString();
+    channels_.Start(listener_->address());
     services_.Start(&listener_->connections());
     descriptors_.emplace();
     listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_);
@@ -76,6 +78,7 @@ class ServerImpl final : public Server {
       listener_->connections().CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
+    channels_.Stop();
     listener_->Stop();
     // Whoever still waits for an answer, and health's watchers, are cut off.
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlush));
@@ -115,6 +118,7 @@ class ServerImpl final : public Server {
   Core core_;
   Services services_;
   std::unique_ptr<Listener> listener_;
+  ChannelServer channels_;
   std::optional<DescriptorLimit> descriptors_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;

@@ -27,12 +27,17 @@ constexpr char kServiceDescription[] =
     "\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream --polling\n"
-    "  seine-bench service --server /run/user/1000/seine.sock --steps 500 -o json";
+    "  seine-bench service --spawn build/cpu/bin/seined --transport shm --polling\n"
+    "  seine-bench service --server /run/user/1000/seine.sock --steps 500 -o json\n"
+    "\n"
+    "--transport shm also measures an empty step there and back (empty_step_p50_us), beside a counter that two "
+    "processes "
+    "pass to and fro in memory (bare_futex_p50_us), which spins or sleeps likewise.";
 
 struct ServiceFlags {
   ServiceOptions bench;
   std::string spawn, transport = "stream", output = "table", plot;
-  int threads = 1;
+  int threads = 1, spin_us = 100;
   bool polling = false;
 };
 
@@ -45,10 +50,15 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--spawn", f->spawn, "path of seined: start one for this run, on a Unix socket");
   app->add_option("--threads", f->threads, "of the spawned server and of the work in process; 0: one a core")
       ->capture_default_str();
-  app->add_option("--transport", f->transport, "stream (Decode) or unary (Append, then Retrieve)")
-      ->check(IsMember({"stream", "unary"}))
+  app->add_option("--transport", f->transport,
+                  "stream (Decode), shm (the same over shared memory) or unary (Append, then Retrieve)")
+      ->check(IsMember({"stream", "shm", "unary"}))
       ->capture_default_str();
-  app->add_flag("--polling", f->polling, "spin on the completion queue: here, and in a spawned server");
+  app->add_flag("--polling", f->polling, "spin while waiting: here, and in a spawned server");
+  app->add_option(
+         "--spin", f->spin_us,
+         "shm: microseconds that each side spins before it sleeps, here and in a spawned server; 0: sleeps at once")
+      ->capture_default_str();
   app->add_option("--num-kv-heads", b.num_kv_heads, "KV heads")->capture_default_str();
   app->add_option("--group", b.group, "query heads a KV head")->capture_default_str();
   app->add_option("--head-dim", b.head_dim, "coordinates of a key")->capture_default_str();
@@ -77,7 +87,8 @@ absl::Status Check(const ServiceFlags& f) {
   if (f.bench.head_dim < 16 || f.bench.head_dim > kMaxHeadDim || f.bench.head_dim % 16 != 0) {
     return InvalidFlag("head-dim", absl::StrCat("no multiple of 16 in [16, ", kMaxHeadDim, "]"));
   }
-  if (f.polling && f.transport == "unary") return InvalidFlag("polling", "only --transport stream can spin");
+  if (f.polling && f.transport == "unary") return InvalidFlag("polling", "only --transport stream and shm can spin");
+  if (f.spin_us < 0 || f.spin_us > 1'000'000) return InvalidFlag("spin", "not in [0, 1000000]");
   return absl::OkStatus();
 }
 
@@ -95,6 +106,11 @@ Json ToJson(const ServiceFlags& f, const ServiceResult& r) {
   j["in_process_p99_us"] = Percentile(r.local_us, 99);
   j["rpc_overhead_p50_us"] = Percentile(r.remote_us, 50) - Percentile(r.local_us, 50);
   j["bare_socket_p50_us"] = r.bare_socket_us;
+  if (f.transport == "shm") {
+    j["empty_step_p50_us"] = r.empty_step_us;
+    j["bare_futex_p50_us"] = r.bare_futex_us;
+    j["spin_us"] = f.spin_us;
+  }
   j["beyond_server_p50_us"] = r.wire_us.empty() ? Json(nullptr) : Json(Percentile(r.wire_us, 50));
   j["append_keys_per_s_core"] = r.append_keys_per_s_core;
   j["steps"] = r.remote_us.size();
@@ -129,6 +145,10 @@ std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
   if (!r.wire_us.empty()) {
     absl::StrAppendFormat(&text, "\nbeyond what the server says its index took: p50 %.1f us\n",
                           Percentile(r.wire_us, 50));
+  }
+  if (f.transport == "shm") {
+    absl::StrAppendFormat(&text, "an empty step, there and back: p50 %.1f us; a bare futex pair: %.1f us\n",
+                          r.empty_step_us, r.bare_futex_us);
   }
   absl::StrAppendFormat(&text,
                         "\n%.0f steps/s; prefill %.0f tokens/s over the wire; append in process %.2f M keys/s a core\n",
@@ -168,10 +188,17 @@ absl::Status Run(ServiceFlags f) {
   if (f.spawn.empty() && f.bench.endpoint.empty()) f.bench.endpoint = client::EndpointFromEnvironment();
   f.bench.unary = f.transport == "unary";
   f.bench.transport = f.polling ? client::Transport::kPolling : client::Transport::kBlocking;
+  if (f.transport == "shm") {
+    f.bench.transport = f.polling ? client::Transport::kSharedMemoryPolling : client::Transport::kSharedMemory;
+    f.bench.spin = absl::Microseconds(f.spin_us);
+  }
   std::unique_ptr<ServerProcess> server;
   if (!f.spawn.empty()) {
     std::vector<std::string> arguments = {"--threads", absl::StrCat(f.threads), "--log-level", "warning"};
     if (f.polling) arguments.push_back("--polling");
+    if (f.transport == "shm") {
+      arguments.insert(arguments.end(), {"--channel-spin", absl::StrCat(f.spin_us)});
+    }
     auto started = ServerProcess::Start(f.spawn, arguments);
     if (!started.ok()) return started.status();
     server = *std::move(started);

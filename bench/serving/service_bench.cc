@@ -13,6 +13,7 @@
 #include "bench/inputs/dataset.h"
 #include "bench/inputs/synthetic.h"
 #include "bench/report/progress.h"
+#include "bench/serving/bare_futex.h"
 #include "bench/serving/bare_socket.h"
 #include "index/index.h"
 
@@ -120,6 +121,7 @@ class RemoteSide {
     o_ = o;
     client::Options options;
     options.wait_for_server = o.wait_for_server;
+    options.spin = o.spin;
     auto made = client::Client::Connect(o.endpoint, options);
     if (!made.ok()) return made.status();
     client_ = *std::move(made);
@@ -157,6 +159,12 @@ class RemoteSide {
     sets->resize(answer->num_sets);
     for (int i = 0; i < answer->num_sets; ++i) (*sets)[i].assign(answer->set(i).begin(), answer->set(i).end());
     return absl::OkStatus();
+  }
+
+  // A step without appends and items: there and back.
+  absl::Status EmptyStep() {
+    if (absl::Status s = stream_->Write({}); !s.ok()) return s;
+    return stream_->Read(&step_answer_);
   }
 
   int64_t server_us() const { return step_answer_.server_us; }  // of the last step, stream only
@@ -234,6 +242,31 @@ absl::Status RunSteps(Side* side, const ServiceOptions& o, int64_t begin, int64_
   return absl::OkStatus();
 }
 
+bool IsShared(client::Transport transport) {
+  return transport == client::Transport::kSharedMemory || transport == client::Transport::kSharedMemoryPolling;
+}
+
+// Empty steps and a bare futex pair, in turns, so that a neighbour's noise meets both.
+absl::Status MeasureEmptySteps(const ServiceOptions& o, RemoteSide* remote, ServiceResult* result) {
+  constexpr int kTurns = 5, kEmptySteps = 2000;
+  std::vector<double> empty, bare;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::vector<double> us;
+    for (int i = 0; i < kEmptySteps; ++i) {
+      const Clock::time_point begin = Clock::now();
+      if (absl::Status s = remote->EmptyStep(); !s.ok()) return s;
+      if (i >= kEmptySteps / 10) us.push_back(SecondsSince(begin) * 1e6);
+    }
+    empty.push_back(Percentile(us, 50));
+    auto floor = MeasureBareFutex({.spin = o.transport == client::Transport::kSharedMemoryPolling});
+    if (!floor.ok()) return floor.status();
+    bare.push_back(*floor);
+  }
+  result->empty_step_us = Percentile(empty, 50);
+  result->bare_futex_us = Percentile(bare, 50);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 double Percentile(std::vector<double> values, double percent) {
@@ -281,10 +314,13 @@ absl::StatusOr<ServiceResult> MeasureService(const ServiceOptions& o) {
   bare.request_bytes = tokens.key_bytes + tokens.query_bytes;
   bare.response_bytes = sizeof(int32_t) * o.top_k * o.num_kv_heads;
   bare.work_us = Percentile(result.local_us, 50);
-  bare.spin = o.transport == client::Transport::kPolling;
+  bare.spin = o.transport == client::Transport::kPolling || o.transport == client::Transport::kSharedMemoryPolling;
   auto floor = MeasureBareSocket(bare);
   if (!floor.ok()) return floor.status();
   result.bare_socket_us = *floor;
+  if (IsShared(o.transport) && result.errors == 0) {
+    if (absl::Status s = MeasureEmptySteps(o, &remote, &result); !s.ok()) return s;
+  }
   auto append = MeasureAppend(o.num_kv_heads, o.head_dim, o.seed);
   if (!append.ok()) return append.status();
   result.append_keys_per_s_core = *append;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/client.h"
 
 namespace seine::bench {
@@ -19,6 +20,7 @@ struct ServiceOptions {
   bool wait_for_server = false;                                // it has just been started
   bool unary = false;                                          // else the Decode stream
   client::Transport transport = client::Transport::kBlocking;  // of the stream
+  absl::Duration spin = absl::Microseconds(100);               // client::Options::spin
   int num_kv_heads = 8;
   int group = 4;  // query heads a KV head
   int head_dim = 128;
@@ -33,7 +35,10 @@ struct ServiceResult {
   std::vector<double> remote_us, local_us;  // a step each
   std::vector<double> wire_us;  // remote steps less what the server says that its index took; the stream's only
   double bare_socket_us = 0;    // a step's bytes over a bare socket pair, beyond work as long as the step in process
-  int64_t errors = 0;           // steps that failed, or answered other sets than in process
+  // Of shared memory alone: a step with nothing in it, there and back, and beside it the same wait as two processes'
+  // bare counters in memory, in turns: medians.
+  double empty_step_us = 0, bare_futex_us = 0;
+  int64_t errors = 0;  // steps that failed, or answered other sets than in process
   std::string first_error;
   double steps_per_s = 0;             // over the remote steps alone
   double tokens_per_s_append = 0;     // prefill by AppendStream; a token is one position of all KV heads

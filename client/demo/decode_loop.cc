@@ -71,8 +71,9 @@ absl::Status Run(const std::string& endpoint) {
   auto sequence = (*client)->CreateSequence(spec.name, "");
   if (!sequence.ok()) return sequence.status();
   if (auto s = Prefill(client->get(), *sequence); !s.ok()) return s;
-  auto stream = (*client)->OpenDecodeStream(Transport::kBlocking);
+  auto stream = (*client)->OpenDecodeStream(Transport::kAuto);
   if (!stream.ok()) return stream.status();
+  if (const std::string& why = (*stream)->fallback(); !why.empty()) std::printf("over gRPC: %s\n", why.c_str());
   Attended attended;
   for (int64_t position = kPrompt; position < kPrompt + kSteps; ++position) {
     for (int layer = 0; layer < kLayers; ++layer) {

@@ -62,11 +62,15 @@ class InProcessStream final : public client::DecodeStream {
   }
 
   absl::Status Finish() override { return absl::OkStatus(); }
+  // None of these carries it: a step is a call. One that waits for nobody is nearest.
+  client::Transport transport() const override { return client::Transport::kPolling; }
+  const std::string& fallback() const override { return fallback_; }
 
  private:
   const std::shared_ptr<Core> core_;
   DecodeSession session_;
   const absl::Duration step_timeout_;
+  const std::string fallback_;
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
 };

@@ -44,6 +44,7 @@ class Stream {
   }
 
   const std::string& transport() const { return opened_.transport; }
+  std::string fallback() const { return opened_.stream == nullptr ? "" : opened_.stream->fallback(); }
 
   nb::tuple Step(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention) {
     const Use use(*this);
@@ -241,7 +242,8 @@ NB_MODULE(_native, module) {
   nb::class_<Stream>(module, "Stream")
       .def("step", &Stream::Step, arg("appends"), arg("items"), arg("selector").none(), arg("attention").none())
       .def("close", &Stream::Close, arg("cancel") = false)
-      .def_prop_ro("transport", &Stream::transport);
+      .def_prop_ro("transport", &Stream::transport)
+      .def_prop_ro("fallback", &Stream::fallback);
   nb::class_<Holder>(module, "Connection")
       .def_static("in_process", &OpenHere, arg("threads") = 0, arg("backend") = "auto", arg("memory_limit_bytes") = 0,
                   arg("profiles").none() = "")

@@ -2,12 +2,15 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
@@ -19,7 +22,13 @@
 namespace seine::python {
 namespace {
 
-constexpr char kStream[] = "stream";
+constexpr std::pair<client::Transport, const char*> kTransports[] = {
+    {client::Transport::kAuto, "auto"},
+    {client::Transport::kBlocking, "stream"},
+    {client::Transport::kPolling, "polling stream"},
+    {client::Transport::kSharedMemory, "shared memory"},
+    {client::Transport::kSharedMemoryPolling, "polling shared memory"},
+};
 
 using Message = google::protobuf::Message;
 
@@ -97,14 +106,21 @@ class Remote final : public Connection {
   }
 
   absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) override {
-    if (transport != "auto" && transport != kStream) {
-      return absl::InvalidArgumentError(absl::StrCat("transport: must be auto or ", kStream, ", not ", transport));
+    const auto wanted = std::find_if(std::begin(kTransports), std::end(kTransports),
+                                     [&](const auto& known) { return transport == known.second; });
+    if (wanted == std::end(kTransports)) {
+      const auto names = absl::StrJoin(kTransports, ", ", [](auto* out, auto& known) { *out += known.second; });
+      return absl::InvalidArgumentError(absl::StrCat("transport: must be one of ", names, ", not ", transport));
     }
+    const auto channel = Connected(timeout_);
+    if (!channel.ok()) return channel.status();
     client::Options options;
     options.step_timeout = step_timeout;
-    auto stream = client::OpenDecodeStream(endpoint_, options, client::Transport::kBlocking);
+    auto stream = client::OpenAnyDecodeStream(*channel, endpoint_, options, wanted->first);
     if (!stream.ok()) return WithHint(stream.status());
-    return Opened{*std::move(stream), kStream};
+    const auto taken = std::find_if(std::begin(kTransports), std::end(kTransports),
+                                    [&](const auto& known) { return known.first == (*stream)->transport(); });
+    return Opened{*std::move(stream), taken->second};
   }
 
   absl::StatusOr<std::string> AddProfile(const std::string&) override {

@@ -17,6 +17,7 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
+#include "seine/v1/shared_memory_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
 #include "service/calls/retriever.h"
 #include "service/calls/validate.h"
@@ -81,6 +82,9 @@ absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBas
 absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::LoadBasisResponse* response);
 absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request, v1::CalibrateBasisResponse* response);
 absl::Status Reconstruct(Core& core, const v1::ReconstructRequest& request, v1::ReconstructResponse* response);
+
+// SharedMemoryService.
+absl::Status OpenChannel(Core& core, const v1::OpenChannelRequest& request, v1::OpenChannelResponse* response);
 
 // One Decode stream's steps: appends in order, then the items. Not thread-safe.
 class DecodeSession {

@@ -25,6 +25,7 @@
 namespace seine {
 namespace {
 
+constexpr int kMostChannels = 32;  // each has a descriptor out of what connections leave (descriptors.h)
 constexpr int64_t kMinMessageBytes = 64 << 10, kMaxMessageBytes = (int64_t{1} << 31) - 1;  // gRPC counts in int
 
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
@@ -116,6 +117,22 @@ Setting ProfilesSetting() {
       set, [](const ServerConfig& config) { return config.profiles; }};
 }
 
+Setting SpinSetting() {
+  constexpr int kMostSpin = 1'000'000;
+  auto set = [](const std::string& text, ServerConfig* config) {
+    int value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < 0 || value > kMostSpin) {
+      return Wrong(absl::StrCat("'", text, "' is no number in [0, ", kMostSpin, "]"));
+    }
+    config->server.core.channel_spin = std::chrono::microseconds(value);
+    return absl::OkStatus();
+  };
+  return {"server.channel_spin", "N",
+          "Microseconds that a same-host channel looks for the next step before it sleeps, where steps follow one "
+          "another at once. With server.polling it never sleeps.",
+          set, [](const ServerConfig& config) { return absl::StrCat(config.server.core.channel_spin.count()); }};
+}
+
 std::vector<Setting> MakeSettings() {
   constexpr int64_t kAnyBytes = int64_t{1} << 50;
   return {
@@ -150,6 +167,12 @@ std::vector<Setting> MakeSettings() {
           "the largest.",
           0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.in_flight_limit_bytes; }),
       ProfilesSetting(),
+      Number(
+          "server.channels",
+          "Same-host channels (shared memory) that may be open at once beside a Unix socket, each with a thread; 0: "
+          "none are made.",
+          0, kMostChannels, [](auto& c) -> auto& { return c.server.core.channels; }),
+      SpinSetting(),
       Number(
           "server.grace", "Seconds that calls under way get to end after SIGTERM.", 0, 3600,
           [](auto& c) -> auto& { return c.grace_seconds; }),

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <utility>
 
+#include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
 #include "service/transport/rpc.h"
 
@@ -181,26 +181,12 @@ absl::Status DecodeStream::TryStep() {
     admitted = request_share_.TryHold(2 * bytes);  // as it came, and parsed
   }
   response_.Clear();
-  absl::Status refused = admitted ? StillWanted(*token_) : TooMuchInFlight();
+  const absl::Status refused = admitted ? StillWanted(*token_) : TooMuchInFlight();
   if (admitted) {
     if (auto s = Parse(&read_bytes_, &request_); !s.ok()) return s;
   }
   read_bytes_.Clear();
-  if (refused.ok()) {
-    const StopScope scope(&*token_);
-    try {
-      session_.Step(request_, &response_, [this] { Announce(); });
-    } catch (const std::bad_alloc&) {
-      refused = NoMemory();
-    }
-  }
-  if (!refused.ok()) {
-    response_.Clear();
-    response_.set_step(admitted ? request_.step() : 0);
-    ToProto(refused, response_.mutable_status());
-  }
-  core_.calls.fetch_add(1, std::memory_order_relaxed);
-  if (response_.has_status()) core_.errors.fetch_add(1, std::memory_order_relaxed);
+  CountedStep(core_, session_, *token_, refused, admitted, request_, &response_, [this] { Announce(); });
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "seine/v1/index_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 #include "seine/v1/sequence_service.grpc.pb.h"
+#include "seine/v1/shared_memory_service.grpc.pb.h"
 #include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/calls/calls.h"
 #include "service/transport/message_bytes.h"
@@ -97,6 +98,7 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(SubspaceService, LoadBasis, kHeavy, true),
       SEINE_METHOD(SubspaceService, CalibrateBasis, kHeavy, false),
       SEINE_METHOD(SubspaceService, Reconstruct, kHeavy, false),
+      SEINE_METHOD(SharedMemoryService, OpenChannel, kLight, false),
       SEINE_METHOD(AdminService, GetServerInfo, kLight, false),
       SEINE_METHOD(AdminService, DescribeHead, kLight, false),
       SEINE_METHOD(AdminService, MeasureProfile, kHeavy, false),
@@ -106,10 +108,11 @@ const std::vector<RpcMethod>& RpcMethods() {
 #undef SEINE_METHOD
 
 const std::vector<const char*>& ServiceNames() {
-  static const auto* const names =
-      new std::vector<const char*>{v1::IndexService::service_full_name(),    v1::SequenceService::service_full_name(),
-                                   v1::AdminService::service_full_name(),    v1::RetrievalService::service_full_name(),
-                                   v1::EvictionService::service_full_name(), v1::SubspaceService::service_full_name()};
+  static const auto* const names = new std::vector<const char*>{
+      v1::IndexService::service_full_name(),       v1::SequenceService::service_full_name(),
+      v1::AdminService::service_full_name(),       v1::RetrievalService::service_full_name(),
+      v1::EvictionService::service_full_name(),    v1::SubspaceService::service_full_name(),
+      v1::SharedMemoryService::service_full_name()};
   return *names;
 }
 

@@ -1,4 +1,4 @@
-// The decode stream over both transports, against a server that sleeps and one that polls.
+// The decode stream over every transport, against a server that sleeps and one that polls.
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
@@ -138,7 +138,8 @@ TEST_P(DecodeStreamTest, LongStepsAreAnnounced) {
   const auto stream = Open();
   DecodeAnswer answer;
   int announced = 0;
-  const bool wanted = std::get<0>(GetParam()) == Transport::kBlocking;
+  const Transport transport = std::get<0>(GetParam());
+  const bool wanted = transport == Transport::kBlocking || transport == Transport::kSharedMemory;
   for (int tries = 0; tries < (wanted && announced == 0 ? 100 : 4); ++tries) {  // load may leave no moment for it
     DecodeStep step = Step(0, kPrefill);
     step.items.assign(256, step.items[0]);
@@ -195,6 +196,12 @@ TEST_P(DecodeStreamTest, TellsOfALostServer) {
   EXPECT_EQ(stream->Finish().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_P(DecodeStreamTest, SaysWhatCarriesIt) {
+  const auto stream = Open();
+  EXPECT_EQ(stream->transport(), std::get<0>(GetParam()));
+  EXPECT_EQ(stream->fallback(), "");
+}
+
 TEST_P(DecodeStreamTest, MayBeDroppedAtAnyPoint) {
   Open();
   {
@@ -207,12 +214,17 @@ TEST_P(DecodeStreamTest, MayBeDroppedAtAnyPoint) {
   EXPECT_EQ(client_->GetSequence(sequence_)->layer_tokens[1], kPrefill + 1);
 }
 
+std::string NameOf(const testing::TestParamInfo<std::tuple<Transport, bool>>& test) {
+  constexpr const char* kNames[] = {"Blocking", "Polling", "Shared", "SharedPolling"};
+  return absl::StrCat(kNames[static_cast<int>(std::get<0>(test.param))], "Client",
+                      std::get<1>(test.param) ? "PollingServer" : "BlockingServer");
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, DecodeStreamTest,
-                         testing::Combine(testing::Values(Transport::kBlocking, Transport::kPolling), testing::Bool()),
-                         [](const auto& test) {
-                           return absl::StrCat(std::get<0>(test.param) == Transport::kPolling ? "Polling" : "Blocking",
-                                               "Client", std::get<1>(test.param) ? "PollingServer" : "BlockingServer");
-                         });
+                         testing::Combine(testing::Values(Transport::kBlocking, Transport::kPolling,
+                                                          Transport::kSharedMemory, Transport::kSharedMemoryPolling),
+                                          testing::Bool()),
+                         NameOf);
 
 }  // namespace
 }  // namespace seine

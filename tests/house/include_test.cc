@@ -29,6 +29,7 @@ const std::vector<Rule>& Rules() {
       {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
       {"kernels/*_cuda.cu", {"std", "kernels", "cuda"}, {}},
       {"kernels/", {"std", "hwy", "kernels"}, {}},
+      {"proto/", {"std", "proto"}, {}},
       {"profile/", {"std", "absl", "Eigen", "nlohmann", "profile"}, {}},
       {"index/",
        {"std", "absl", "xxhash", "Eigen", "profile", "index"},
@@ -105,7 +106,7 @@ void CheckFile(const fs::path& root, const fs::path& file, const Rule& rule, Rep
 
 Report CheckTree(const fs::path& root) {
   Report report;
-  for (const char* room : {"profile", "kernels", "index", "service", "client", "bench"}) {
+  for (const char* room : {"profile", "kernels", "index", "proto", "service", "client", "bench"}) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (!Matches(entry.path().extension().string(), R"(\.(h|cc|cu|cuh|inc))")) continue;

@@ -26,7 +26,7 @@ check_format() { tree_files '*.cc' '*.h' '*.cu' | xargs -r clang-format --dry-ru
 check_tidy() {
   local args=(--extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-deprecated-declarations --extra-arg=-fno-openmp
     --extra-arg=-idirafter"$(g++ -print-file-name=include)")
-  python3 tests/house/translation_units.py "$build" profile kernels index service client bench |
+  python3 tests/house/translation_units.py "$build" profile kernels index proto service client bench |
     xargs -r -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet "${args[@]}" \
       2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)
 }

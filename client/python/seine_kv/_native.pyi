@@ -87,8 +87,10 @@ class Connection:
 
     def open_stream(self, timeout: Optional[float] = None, transport: str = "auto") -> Stream:
         """A Stream. timeout: seconds that a step may take; a server's stream is ended by one that takes longer, in
-        process the step fails and the stream goes on. transport: "auto", or "in process", or "stream" of a server,
-        else ValueError. A server that is not there is UNAVAILABLE in the first step."""
+        process the step fails and the stream goes on. transport: "auto" or "in process"; of a server "auto" (shared
+        memory where the server is of this host and offers it, else gRPC's stream), "stream", "shared memory", or
+        either with "polling " before it, which never sleeps; else ValueError. A server that is not there is
+        UNAVAILABLE in the first step."""
 
     def add_profile(self, path: Union[str, PathLike[str]]) -> str:
         """In process: a profile's file for indexes to come. Returns the profile's name, for codec.profile: the file's,
@@ -100,7 +102,11 @@ class Stream:
 
     @property
     def transport(self) -> str:
-        """How steps travel: "in process" or "stream"; "" where the server was not there."""
+        """How steps travel: "in process", or as of open_stream; "" where the server was not there."""
+
+    @property
+    def fallback(self) -> str:
+        """Why "auto" has taken gRPC's stream: the error of opening shared memory; "" where it has not."""
 
     def step(
         self,

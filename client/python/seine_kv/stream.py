@@ -37,6 +37,11 @@ class DecodeStream:
         """How steps travel: "in process", "stream" or "shared memory"; "" before the first."""
         return self._stream.transport if self._stream is not None else ""
 
+    @property
+    def fallback(self) -> str:
+        """Why they do not travel through shared memory, where a server of this host was asked for it; else ""."""
+        return self._stream.fallback if self._stream is not None else ""
+
     def close(self, cancel: bool = False) -> None:
         """Ends the stream; raises SeineError if the server ended it otherwise."""
         if self._stream is None:

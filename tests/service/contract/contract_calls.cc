@@ -224,6 +224,16 @@ void Contract::AddAll() {
     rebuilt.legal["begin"] = Within(0, 90);
     rebuilt.legal["end"] = Within(0, kHeld);
   }
+  {
+    v1::OpenChannelRequest request;
+    core_->channels.Open("/run/seine.sock.channel");
+    Rpc& channel = Add<v1::OpenChannelRequest, v1::OpenChannelResponse>(
+        "OpenChannel", &OpenChannel, request, [](const auto& asked, const auto& answer) {
+          EXPECT_EQ(answer.ring_bytes(), asked.ring_bytes() == 0 ? 1 << 20 : asked.ring_bytes());
+          EXPECT_EQ(answer.token().size(), 16u);
+        });
+    channel.legal["ring_bytes"] = Within(0, 0);  // of the values tried
+  }
   AddEvictions();
   AddIndexes();
 }

@@ -19,6 +19,7 @@ from seine.v1 import (
     index_service_pb2,
     retrieval_service_pb2,
     sequence_service_pb2,
+    shared_memory_service_pb2,
     status_pb2,
     subspace_service_pb2,
 )
@@ -30,6 +31,7 @@ _SERVICE_FILES = (
     eviction_service_pb2,
     subspace_service_pb2,
     admin_service_pb2,
+    shared_memory_service_pb2,
 )
 
 

@@ -1,0 +1,78 @@
+#include "proto/channel/frame.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace seine::channel {
+namespace {
+
+// A message's memory grows by so many bytes at once, before they have come.
+constexpr size_t kStep = 256 << 10;
+
+}  // namespace
+
+Progress FrameWriter::Put(const void* data, size_t count, size_t* moved) {
+  const int64_t put = ring_.Put(data, count);
+  if (put == kNonsense) return Progress::kBroken;
+  *moved = static_cast<size_t>(put);
+  return *moved == count ? Progress::kDone : Progress::kWait;
+}
+
+Progress FrameWriter::Write(FrameKind kind, std::string_view message) {
+  if (message.size() > std::numeric_limits<uint32_t>::max()) return Progress::kTooLarge;
+  head_ = {static_cast<uint32_t>(message.size()), kind};
+  head_written_ = 0;
+  rest_ = message;
+  return Continue();
+}
+
+Progress FrameWriter::Continue() {
+  Progress progress = Progress::kDone;
+  size_t moved = 0;
+  if (head_written_ < sizeof(head_)) {
+    progress = Put(reinterpret_cast<const char*>(&head_) + head_written_, sizeof(head_) - head_written_, &moved);
+    head_written_ += moved;
+  }
+  if (progress == Progress::kDone && !rest_.empty()) {
+    moved = 0;
+    progress = Put(rest_.data(), rest_.size(), &moved);
+    rest_.remove_prefix(moved);
+  }
+  if (progress != Progress::kBroken) ring_.Publish();
+  return progress;
+}
+
+bool FrameWriter::TryWrite(FrameKind kind, std::string_view message) {
+  if (head_written_ < sizeof(head_) || !rest_.empty() ||
+      ring_.Room() < static_cast<int64_t>(sizeof(FrameHead) + message.size()))
+    return false;
+  return Write(kind, message) == Progress::kDone;
+}
+
+Progress FrameReader::Read() {
+  if (done_) {
+    done_ = false;
+    head_read_ = message_read_ = 0;
+  }
+  if (head_read_ < sizeof(head_)) {
+    const int64_t taken = ring_.Take(reinterpret_cast<char*>(&head_) + head_read_, sizeof(head_) - head_read_);
+    if (taken == kNonsense) return Progress::kBroken;
+    head_read_ += static_cast<size_t>(taken);
+    if (head_read_ < sizeof(head_)) return Progress::kWait;
+    if (head_.kind != FrameKind::kMessage && head_.kind != FrameKind::kEnd) return Progress::kBroken;
+    if (head_.bytes > most_) return Progress::kTooLarge;
+  }
+  while (message_read_ < head_.bytes) {
+    const size_t wanted = std::min(head_.bytes - message_read_, kStep);
+    if (message_.size() < message_read_ + wanted) message_.resize(message_read_ + wanted);
+    const int64_t taken = ring_.Take(message_.data() + message_read_, wanted);
+    if (taken == kNonsense) return Progress::kBroken;
+    if (taken == 0) return Progress::kWait;
+    message_read_ += static_cast<size_t>(taken);
+  }
+  message_.resize(head_.bytes);
+  done_ = true;
+  return Progress::kDone;
+}
+
+}  // namespace seine::channel

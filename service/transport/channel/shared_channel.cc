@@ -1,0 +1,226 @@
+#include "service/transport/channel/shared_channel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/channel/wait.h"
+#include "service/transport/counted_step.h"
+#include "service/transport/rpc.h"
+
+namespace seine {
+namespace {
+
+using channel::FrameKind;
+using channel::Progress;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kChannelLook = std::chrono::milliseconds(1);  // one that spins looks so often whether it is to end
+constexpr std::chrono::nanoseconds kChannelSleep = std::chrono::hours(1);  // it is woken
+constexpr int64_t kChannelKept = 1 << 20;                                  // as DecodeStream's
+
+Clock::rep SinceEpoch(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+SharedChannel::SharedChannel(Core& core, ChannelMemory memory, std::string peer, bool polling,
+                             std::function<void()> on_change)
+    : core_(core),
+      memory_(std::move(memory)),
+      peer_(std::move(peer)),
+      polling_(polling),
+      on_change_(std::move(on_change)),
+      began_(Clock::now()),
+      session_(core),
+      reader_({&memory_.header().requests, memory_.requests(), memory_.ring_bytes()},
+              static_cast<uint32_t>(core.options.max_message_bytes)),
+      writer_({&memory_.header().answers, memory_.answers(), memory_.ring_bytes()}),
+      request_share_(core.in_flight),
+      answer_share_(core.in_flight) {
+  session_.SetPeer(peer_);
+}
+
+SharedChannel::~SharedChannel() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void SharedChannel::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void SharedChannel::Wake() {
+  channel::Wake(reader_.ring().word());
+  channel::Wake(writer_.ring().word());
+}
+
+void SharedChannel::Cut(End end) {
+  End none = End::kNone;
+  end_.compare_exchange_strong(none, end);
+  if (end == End::kGone) token_.Stop(StopReason::kCancelled);
+  on_change_();
+}
+
+void SharedChannel::Drain() {
+  draining_.store(true);
+  on_change_();
+}
+
+void SharedChannel::Stop(StopReason reason) {
+  token_.Stop(reason);
+  Cut(End::kShutdown);
+}
+
+void SharedChannel::CutUnread(SteadyTime before) {
+  if (unread_since_.load() > SinceEpoch(before) || end_.load() != End::kNone) return;
+  core_.log.CutOff(method(), peer_);
+  Cut(End::kUnread);
+}
+
+void SharedChannel::CutUnsent(SteadyTime before) {
+  if (midway_since_.load() < SinceEpoch(before)) Cut(End::kUnsent);
+}
+
+absl::Status SharedChannel::StatusOf(End end) const {
+  switch (end) {
+    case End::kNone:
+      return absl::OkStatus();
+    case End::kGone:
+      return absl::CancelledError("the client is gone");
+    case End::kUnread:
+      return absl::CancelledError("the client has not read its answer in time");
+    case End::kUnsent:
+      return MemoryShort();
+    case End::kShutdown:
+      break;
+  }
+  return ShuttingDown();
+}
+
+absl::Status SharedChannel::Broken() const {
+  return FieldError("MALFORMED", "request", "the channel's memory holds what no client writes there");
+}
+
+void SharedChannel::Run() {
+  absl::Status status = core_.under_way.Enter();
+  const bool entered = status.ok();
+  const bool listed = entered && core_.open_calls.Add(this);
+  if (entered && !listed) status = ShuttingDown();
+  if (listed) {
+    try {
+      status = Serve();
+    } catch (const std::bad_alloc&) {  // for a message
+      status = absl::UnknownError("the server has no memory; whether the step was applied is not known");
+    }
+  }
+  v1::Status last;
+  if (!status.ok()) ToProto(status, &last);
+  writer_.TryWrite(FrameKind::kEnd, last.SerializeAsString());
+  if (entered) Finished(core_, {method(), peer_, began_}, status);
+  if (listed) core_.open_calls.Remove(this);
+  ended_.store(true);
+  on_change_();
+}
+
+absl::Status SharedChannel::Serve() {
+  for (;;) {
+    if (auto s = Receive(); !s.ok()) return s;
+    if (reader_.kind() == FrameKind::kEnd) return absl::OkStatus();
+    if (auto s = Step(); !s.ok()) return s;
+    if (auto s = Send(); !s.ok()) return s;
+    GiveBack();
+  }
+}
+
+absl::Status SharedChannel::Receive() {
+  const auto end = [this] { return draining_.load() ? ShuttingDown() : StatusOf(end_.load()); };
+  for (absl::Status status = end();; status = end()) {
+    if (!status.ok()) return status;
+    const Progress progress = reader_.Read();
+    midway_since_.store(reader_.midway() ? std::min(midway_since_.load(), SinceEpoch(Clock::now())) : kNever,
+                        std::memory_order_relaxed);
+    switch (progress) {
+      case Progress::kDone:
+        return absl::OkStatus();
+      case Progress::kBroken:
+        return Broken();
+      case Progress::kTooLarge:
+        return absl::ResourceExhaustedError(absl::StrCat("a step of ", reader_.announced_bytes(),
+                                                         " bytes is larger than the message limit, ",
+                                                         core_.options.max_message_bytes));
+      case Progress::kWait:
+        Await(reader_.ring().word(), reader_.ring().seen(), reader_.ring().sleeps());
+    }
+  }
+}
+
+void SharedChannel::Await(std::atomic<uint32_t>& word, uint32_t seen, std::atomic<uint32_t>& sleeps) {
+  const Clock::time_point now = Clock::now();
+  if (polling_) {
+    channel::SpinWhileEqual(word, seen, now + kChannelLook);
+    return;
+  }
+  const auto spin = core_.options.channel_spin;
+  if (brisk_ && channel::SpinWhileEqual(word, seen, std::min(answered_, now) + spin)) return;
+  if (end_.load() != End::kNone) return;
+  channel::SleepWhileEqual(word, seen, sleeps,
+                           draining_.load() ? std::chrono::nanoseconds(kChannelLook) : kChannelSleep);
+}
+
+// A step that is refused as a whole says so in its answer, and the channel goes on.
+absl::Status SharedChannel::Step() {
+  const Clock::time_point now = Clock::now();
+  brisk_ = now < answered_ + 2 * core_.options.channel_spin;  // twice: it may have had to wake us
+  const auto bytes = static_cast<int64_t>(reader_.message().size());
+  kept_ = std::max(kept_, bytes);
+  const bool admitted = request_share_.TryHold(2 * bytes);  // as it came, and parsed
+  if (admitted && !request_.ParseFromString(reader_.message())) {
+    return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", request_.GetTypeName()));
+  }
+  const absl::Status refused = admitted ? StillWanted(token_) : TooMuchInFlight();
+  response_.Clear();
+  CountedStep(core_, session_, token_, refused, admitted, request_, &response_, [this] { Announce(); });
+  return absl::OkStatus();
+}
+
+void SharedChannel::Announce() {
+  v1::DecodeResponse announcement;
+  announcement.set_step(request_.step());
+  announcement.set_announcement(true);
+  writer_.TryWrite(FrameKind::kMessage, announcement.SerializeAsString());
+}
+
+absl::Status SharedChannel::Send() {
+  response_.SerializeToString(&answer_);
+  answer_share_.Hold(static_cast<int64_t>(answer_.size()));  // its step may have changed something: it must be told
+  for (Progress progress = writer_.Write(FrameKind::kMessage, answer_);; progress = writer_.Continue()) {
+    if (progress == Progress::kDone) break;
+    if (progress != Progress::kWait) return Broken();
+    if (auto s = StatusOf(end_.load()); !s.ok()) return s;
+    if (unread_since_.load() == kNever) unread_since_.store(SinceEpoch(Clock::now()));
+    Await(writer_.ring().word(), writer_.ring().seen(), writer_.ring().sleeps());
+  }
+  unread_since_.store(kNever, std::memory_order_relaxed);
+  answer_share_.Hold(0);
+  answered_ = Clock::now();
+  return absl::OkStatus();
+}
+
+// Messages and answers are used again by the next step: their buffers grow once, but no larger than kChannelKept.
+void SharedChannel::GiveBack() {
+  if (kept_ > kChannelKept) {
+    v1::DecodeRequest().Swap(&request_);
+    std::string().swap(reader_.message());
+    kept_ = 0;
+  }
+  if (answer_.size() > kChannelKept) {
+    v1::DecodeResponse().Swap(&response_);
+    std::string().swap(answer_);
+  }
+  request_share_.Hold(kept_);
+}
+
+}  // namespace seine

@@ -1,0 +1,94 @@
+// One same-host channel at the server: a thread that takes steps out of shared memory, runs them as a Decode stream's
+// are run, and writes the answers. What the client writes into the memory, then or at the same time, can end its own
+// channel and nothing else.
+#ifndef SEINE_SERVICE_TRANSPORT_CHANNEL_SHARED_CHANNEL_H_
+#define SEINE_SERVICE_TRANSPORT_CHANNEL_SHARED_CHANNEL_H_
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "kernels/stop.h"
+#include "proto/channel/frame.h"
+#include "seine/v1/retrieval_service.pb.h"
+#include "service/calls/calls.h"
+#include "service/in_flight.h"
+#include "service/open_calls.h"
+#include "service/transport/channel/channel_memory.h"
+
+namespace seine {
+
+// Start once; the destructor waits for the thread's end, which Gone brings about. The methods of OpenCall, Gone, Wake,
+// cut, ending and ended may be called from any thread.
+class SharedChannel final : public OpenCall {
+ public:
+  // `polling`: the thread never sleeps. `peer` is for the log. on_change() is called on any thread once the channel is
+  // to end, and when it has ended; it must not wait.
+  SharedChannel(Core& core, ChannelMemory memory, std::string peer, bool polling, std::function<void()> on_change);
+  ~SharedChannel();
+  void Start();  // std::system_error: there is no thread
+
+  void Gone() { Cut(End::kGone); }  // the client has hung up, or is not wanted any more
+  // Wakes the thread where it sleeps. To be called until ended, once ending: a wake-up between its look at what ends
+  // it and its sleep is lost.
+  void Wake();
+  bool cut() const { return end_.load() != End::kNone; }  // it ends now
+  bool ending() const { return draining_.load() || cut(); }
+  bool ended() const { return ended_.load(); }
+
+  void Drain() override;
+  void Stop(StopReason reason) override;
+  void CutUnread(SteadyTime before) override;
+  void CutUnsent(SteadyTime before) override;
+  const char* method() const override { return "SharedMemory"; }
+
+ private:
+  // Why the thread is to end though the client has not said so. The first counts.
+  enum class End : uint8_t { kNone, kGone, kUnread, kUnsent, kShutdown };
+  using Ticks = std::chrono::nanoseconds::rep;
+  static constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
+
+  void Run();
+  absl::Status Serve();    // until the end, and why
+  absl::Status Receive();  // a frame
+  absl::Status Step();     // answers the message of the frame
+  absl::Status Send();     // the answer
+  void Announce();
+  void GiveBack();
+  // Waits until the word is not `seen`, or might not be.
+  void Await(std::atomic<uint32_t>& word, uint32_t seen, std::atomic<uint32_t>& sleeps);
+  void Cut(End end);
+  absl::Status Broken() const;
+  absl::Status StatusOf(End end) const;
+
+  Core& core_;
+  ChannelMemory memory_;
+  const std::string peer_;
+  const bool polling_;
+  const std::function<void()> on_change_;
+  const SteadyTime began_;
+  DecodeSession session_;
+  StopToken token_;
+  channel::FrameReader reader_;
+  channel::FrameWriter writer_;
+  v1::DecodeRequest request_;
+  v1::DecodeResponse response_;
+  std::string answer_;
+  InFlightShare request_share_, answer_share_;
+  int64_t kept_ = 0;     // bytes that the message's buffers hold, about
+  SteadyTime answered_;  // the last step
+  bool brisk_ = false;   // it followed the one before at once
+
+  std::atomic<End> end_{End::kNone};
+  std::atomic<bool> draining_{false}, ended_{false};
+  std::atomic<Ticks> midway_since_{kNever}, unread_since_{kNever};  // of the steady clock
+  std::thread thread_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_TRANSPORT_CHANNEL_SHARED_CHANNEL_H_

@@ -1,0 +1,130 @@
+// Rings and frames without a server: what is written is read, at every offset and in pieces; nonsense is called so.
+#include "proto/channel/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "proto/channel/wait.h"
+
+namespace seine::channel {
+namespace {
+
+constexpr uint32_t kRing = 4096;  // smaller than a server's, so that everything wraps often
+
+struct Pipe {
+  std::unique_ptr<Cursors> cursors = std::make_unique<Cursors>();
+  std::vector<uint8_t> ring = std::vector<uint8_t>(kRing);
+  FrameWriter writer{RingWriter(cursors.get(), ring.data(), kRing)};
+  FrameReader reader{RingReader(cursors.get(), ring.data(), kRing), 1 << 20};
+};
+
+std::string Text(size_t bytes, size_t seed) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i * 31 + seed);
+  return text;
+}
+
+TEST(Frame, EveryLengthAtEveryOffset) {
+  Pipe pipe;
+  for (size_t bytes = 0; bytes < kRing - sizeof(FrameHead); bytes += 7) {
+    const std::string sent = Text(bytes, bytes);
+    ASSERT_EQ(pipe.writer.Write(FrameKind::kMessage, sent), Progress::kDone) << bytes;
+    ASSERT_EQ(pipe.reader.Read(), Progress::kDone) << bytes;
+    ASSERT_EQ(pipe.reader.message(), sent);
+    ASSERT_EQ(pipe.reader.Read(), Progress::kWait);
+    EXPECT_FALSE(pipe.reader.midway());
+  }
+}
+
+TEST(Frame, LargerThanTheRingTravelsInPieces) {
+  Pipe pipe;
+  for (const size_t bytes : {kRing - 7ul, kRing * 1ul, kRing * 3ul + 1, 700'000ul}) {
+    const std::string sent = Text(bytes, bytes);
+    Progress written = pipe.writer.Write(FrameKind::kMessage, sent), read = Progress::kWait;
+    for (int rounds = 0; read == Progress::kWait && rounds < 1000; ++rounds) {
+      EXPECT_FALSE(pipe.writer.TryWrite(FrameKind::kEnd, "") && written == Progress::kWait);  // none gets in between
+      read = pipe.reader.Read();
+      if (written == Progress::kWait) written = pipe.writer.Continue();
+    }
+    ASSERT_EQ(written, Progress::kDone);
+    if (read == Progress::kWait) read = pipe.reader.Read();
+    ASSERT_EQ(read, Progress::kDone);
+    EXPECT_EQ(pipe.reader.message(), sent);
+    while (pipe.reader.Read() == Progress::kDone) {  // the frame that was tried
+    }
+  }
+}
+
+TEST(Frame, CountersMayPassTheirEnd) {
+  Cursors cursors = {};
+  std::vector<uint8_t> bytes(kRing);
+  RingWriter writer(&cursors, bytes.data(), kRing);
+  RingReader reader(&cursors, bytes.data(), kRing);
+  std::vector<uint8_t> chunk(kRing), got(kRing);
+  for (uint64_t total = 0; total < (uint64_t{1} << 32) + 3 * kRing; total += kRing) {
+    chunk[5] = static_cast<uint8_t>(total >> 12);
+    ASSERT_EQ(writer.Put(chunk.data(), kRing), kRing);
+    writer.Publish();
+    ASSERT_EQ(writer.Put(chunk.data(), 1), 0);  // full
+    ASSERT_EQ(reader.Take(got.data(), kRing), kRing);
+    ASSERT_EQ(got[5], chunk[5]);
+  }
+}
+
+TEST(Frame, NonsenseIsCalledSo) {
+  {
+    Pipe pipe;
+    pipe.cursors->written = kRing + 1;
+    EXPECT_EQ(pipe.reader.Read(), Progress::kBroken);
+  }
+  {
+    Pipe pipe;
+    pipe.cursors->read = 1;  // more than was written
+    EXPECT_EQ(pipe.writer.Write(FrameKind::kMessage, "x"), Progress::kBroken);
+    EXPECT_FALSE(pipe.writer.TryWrite(FrameKind::kEnd, ""));
+  }
+  {
+    Pipe pipe;
+    pipe.writer.Write(static_cast<FrameKind>(3), "x");
+    EXPECT_EQ(pipe.reader.Read(), Progress::kBroken);
+  }
+  {
+    Pipe pipe;
+    const FrameHead head = {(1 << 20) + 1, FrameKind::kMessage};
+    pipe.writer.ring().Put(&head, sizeof(head));
+    pipe.writer.ring().Publish();
+    EXPECT_EQ(pipe.reader.Read(), Progress::kTooLarge);
+    EXPECT_EQ(pipe.reader.announced_bytes(), head.bytes);
+  }
+}
+
+// Two threads that sleep whenever they must wait: a wake-up that was lost would end this by its time limit.
+TEST(Frame, SleepersAreWoken) {
+  Pipe pipe;
+  constexpr int kFrames = 20'000;
+  constexpr auto kLost = std::chrono::seconds(30);
+  std::thread writer([&] {
+    const std::string sent = Text(1500, 1);
+    for (int i = 0; i < kFrames; ++i) {
+      auto& ring = pipe.writer.ring();
+      for (Progress p = pipe.writer.Write(FrameKind::kMessage, sent); p == Progress::kWait;
+           p = pipe.writer.Continue()) {
+        SleepWhileEqual(ring.word(), ring.seen(), ring.sleeps(), kLost);
+      }
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kFrames; ++i) {
+    auto& ring = pipe.reader.ring();
+    while (pipe.reader.Read() == Progress::kWait) SleepWhileEqual(ring.word(), ring.seen(), ring.sleeps(), kLost);
+    ASSERT_EQ(pipe.reader.message().size(), 1500u);
+  }
+  writer.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLost);
+}
+
+}  // namespace
+}  // namespace seine::channel
