@@ -28,6 +28,8 @@ std::string SocketPath(const std::string& endpoint) {
   return std::string(path);
 }
 
+namespace {
+
 absl::Status NoServer(const std::string& endpoint) {
   const std::string path = SocketPath(endpoint);
   struct stat info;
@@ -36,7 +38,7 @@ absl::Status NoServer(const std::string& endpoint) {
                                              missing ? " (there is no such socket)" : " (the connection was refused)"));
 }
 
-namespace {
+}  // namespace
 
 absl::Status CheckEndpoint(const std::string& endpoint) {
   constexpr absl::string_view kForms = "expected unix:///path/to/socket, /path/to/socket or host:port";

@@ -47,7 +47,7 @@ class SharedMemoryStream final : public DecodeStream {
 
   absl::Status Write(const DecodeStep& step) override {
     if (end_) return Ended();
-    if (absl::Status s = ToProto(step, &request_); !s.ok()) return s;
+    if (absl::Status s = client::ToProto(step, &request_); !s.ok()) return s;
     request_.set_announce(transport_ == Transport::kSharedMemory);  // one that spins would gain nothing
     if (const auto bytes = static_cast<int64_t>(request_.ByteSizeLong()); bytes > most_sent_) {
       return absl::InvalidArgumentError(
@@ -65,7 +65,7 @@ class SharedMemoryStream final : public DecodeStream {
       spin_until_ = SharedClock::now() + kSharedAnnounced;
     }
     spin_until_ = {};
-    absl::Status status = FromProto(response_, answer);
+    absl::Status status = client::FromProto(response_, answer);
     answer->announced = announced;
     return status;
   }
@@ -169,7 +169,7 @@ class SharedMemoryStream final : public DecodeStream {
   bool Late() { return End(absl::DeadlineExceededError(absl::StrCat("no answer from ", endpoint_, " in time"))); }
   bool EndedBy(const std::string& message) {
     v1::Status status;
-    return status.ParseFromString(message) ? End(FromProto(status)) : Broken();
+    return status.ParseFromString(message) ? End(client::FromProto(status)) : Broken();
   }
 
   const std::string endpoint_, fallback_;
