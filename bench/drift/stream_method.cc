@@ -10,8 +10,8 @@
 namespace seine::bench {
 
 const std::vector<std::string>& UsualStreamMethods() {
-  static const auto* const kUsual = new std::vector<std::string>{"seine",       "rsq", "pq",      "pq_all", "pqcache",
-                                                                 "pqcache_all", "ivf", "ivf_all", "lsh",    "quest"};
+  static const auto* const kUsual =
+      new std::vector<std::string>{"seine", "rsq", "pq", "pq_all", "pqcache", "pqcache_all", "ivf", "lsh", "quest"};
   return *kUsual;
 }
 
