@@ -1,5 +1,6 @@
-// Locality-sensitive hashing as MagicPIG has it: 150 tables of 10 random hyperplanes each, keys less the prefill's
-// mean. MagicPIG samples keys that collide with the query; here those with the most collisions are the candidates.
+// Locality-sensitive hashing as MagicPIG (docs/references.md) has it: 150 tables of 10 random hyperplanes each, keys
+// less the prefill's mean. MagicPIG samples keys that collide with the query; here those with the most collisions are
+// the candidates.
 #include <algorithm>
 #include <random>
 

@@ -1,5 +1,6 @@
-// Pages as Quest has them: 16 keys a page, of which the least and the largest of every coordinate are kept. A page's
-// score is an upper bound of its keys': sum_j max(q_j min_j, q_j max_j). The best pages' keys are the candidates.
+// Pages as Quest (docs/references.md) has them: 16 keys a page, of which the least and the largest of every coordinate
+// are kept. A page's score is an upper bound of its keys': sum_j max(q_j min_j, q_j max_j). The best pages' keys are
+// the candidates.
 #include <algorithm>
 
 #include "bench/drift/candidate_stream.h"

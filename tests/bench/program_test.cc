@@ -124,7 +124,8 @@ TEST(ProgramTest, PeersAreMergedOrRefused) {
 }
 
 TEST(ProgramTest, HelpIsAHundredColumnsWide) {
-  for (const char* command : {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service "}) {
+  for (const char* command :
+       {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service "}) {
     const ProgramRun run = RunBench(std::string(command) + "--help");
     ASSERT_EQ(run.exit_code, 0) << run.err;
     std::istringstream lines(run.out);
