@@ -36,7 +36,8 @@ constexpr char kDriftDescription[] =
     "MagicPIG's tables; quest: pages of 16 keys; exact: every key.\n"
     "\n"
     "  bench/data/make_drift.sh > drift.txt\n"
-    "  python -m seine_kv.trace --text drift.txt --tokens 8192 --queries-last 8192 --out drift.safetensors\n"
+    "  python -m seine_kv.trace --text drift.txt --tokens 8192 --queries-last 8192 \\\n"
+    "    --out drift.safetensors\n"
     "  seine-bench drift --trace drift.safetensors --profile bench/data/smollm2-135m.profile.safetensors\n"
     "  seine-bench drift --synthetic drift --prefill 4096 --decode 16384 --plot drift.svg";
 
