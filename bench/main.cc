@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "bench/commands/drift_command.h"
 #include "bench/commands/evict_command.h"
 #include "bench/commands/kernels_command.h"
 #include "bench/commands/prompt_command.h"
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
 #endif
   std::function<absl::Status()> run;
   seine::bench::AddRecallCommand(&app, &run);
+  seine::bench::AddDriftCommand(&app, &run);
   seine::bench::AddPromptCommand(&app, &run);
   seine::bench::AddEvictCommand(&app, &run);
   seine::bench::AddStepCommand(&app, &run);

@@ -52,6 +52,13 @@ SUBSPACE = [
     ("cost", "µs an update", "us_per_update", 1),
     ("attention", "error of attention", "attention_error", 4),
 ]
+DRIFT = [
+    ("bytes", "bytes a key", "bytes_per_key", 1),
+    ("first", "recall@k at the prefill's end", "recall_first", 4),
+    ("last", "at the decode's end", "recall_last", 4),
+    ("worst", "worst head there", "worst_head_last", 4),
+    ("kept", "kept", "kept", 4),
+]
 STEP = [
     ("p50", "p50, µs", "p50_us", 0),
     ("p99", "p99, µs", "p99_us", 0),
@@ -111,6 +118,12 @@ PARTS = {
         "subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76",
         SUBSPACE,
         ("stream", "method"),
+    ),
+    "decode": (
+        "Recall over a synthetic decode whose keys drift, four times as long as the prefill",
+        "drift --synthetic drift",
+        DRIFT,
+        ("method",),
     ),
     "evict": (
         "What eviction keeps of a real model's attention",

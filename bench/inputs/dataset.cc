@@ -236,7 +236,7 @@ class TraceDataset : public Dataset {
     if (o.local < 1) return absl::InvalidArgumentError("--local: at least 1, since queries come from the local tokens");
     info_.zone_begin = o.sink;
     info_.zone_end = o.sink + room / o.granule * o.granule;
-    const int64_t usable = std::min(num_query_rows_, o.local);
+    const int64_t usable = o.all_queries ? num_query_rows_ : std::min(num_query_rows_, o.local);
     if (o.own_queries && usable < 2) {
       return absl::InvalidArgumentError(
           "--profile: the trace's one query cannot be measured and asked; give a profile");

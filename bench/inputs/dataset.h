@@ -66,6 +66,7 @@ struct DatasetOptions {
   bool values = false;             // of a trace, which must then hold them
   std::string dtype;               // fp32, fp16 or bf16; empty: the trace's own, or fp32
   int64_t sink = 16, local = 512;  // of a trace
+  bool all_queries = false;        // of a trace, those of every position that it holds, whatever `local` is
   int granule = 64;
 };
 

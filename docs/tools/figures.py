@@ -8,7 +8,8 @@ A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN o
 `<!-- table: ID -->` and `<!-- end of table -->`. Files that `./dev bench` wrote have a date under
 "measured"; where several of them hold a table, the latest counts. A table in JSON has an id, a title, a machine, the commit that stated
 it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
-null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it.
+null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it. A table's "plot"
+draws "bars" of a column or "lines" over columns, of the rows with the ids "rows" or of all.
 """
 
 import decimal
@@ -135,7 +136,8 @@ def table_text(table, linked=()):
 
 def plot(table):
     """The table's SVG, drawn as its "plot" says."""
-    wanted, rows = table["plot"], table["rows"]
+    wanted = table["plot"]
+    rows = [row for row in table["rows"] if "rows" not in wanted or row[0] in wanted["rows"]]
     at = {key: i + 2 for i, (key, _) in enumerate(table["columns"])}
     labels = [re.sub(r"[*`]", "", row[1]) for row in rows]
     if wanted["kind"] == "bars":

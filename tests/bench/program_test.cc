@@ -124,7 +124,8 @@ TEST(ProgramTest, PeersAreMergedOrRefused) {
 }
 
 TEST(ProgramTest, HelpIsAHundredColumnsWide) {
-  for (const char* command : {"", "recall ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service "}) {
+  for (const char* command :
+       {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service "}) {
     const ProgramRun run = RunBench(std::string(command) + "--help");
     ASSERT_EQ(run.exit_code, 0) << run.err;
     std::istringstream lines(run.out);
@@ -135,7 +136,7 @@ TEST(ProgramTest, HelpIsAHundredColumnsWide) {
 TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "subcommand is required"},
-      {"fly", "unknown command fly; there are recall, prompt, evict"},
+      {"fly", "unknown command fly; there are recall, drift, prompt, evict"},
       {"recal", "unknown command recal; did you mean recall?"},
       {"recall --trac x", "recall: unknown flag --trac; did you mean --trace?"},
       {"recall", "exactly one of --trace FILE and --synthetic KIND"},

@@ -94,6 +94,12 @@ class FiguresTest(Tree):
             with self.assertRaises(figures.Wrong, msg=wrong):
                 figures.Results(self.root)
 
+    def test_a_plot_draws_the_rows_that_it_names(self):
+        for rows, drawn in (({}, True), ({"rows": ["recall"]}, False)):
+            svg = figures.plot(dict(TABLE, plot={**TABLE["plot"], **rows}))
+            self.assertIn(">recall<", svg)
+            self.assertEqual(">size<" in svg, drawn)
+
     def test_code_is_left_as_it_is(self):
         code = "```sh\necho '[?](docs/benchmarks.md#demo-recall)'\n```\n"
         self.write("docs/page.md", code)

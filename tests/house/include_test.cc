@@ -43,7 +43,8 @@ const std::vector<Rule>& Rules() {
         "kernels/ops/search/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
       {"bench/report/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
-      {"bench/methods/faiss_baseline.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
+      {"bench/methods/faiss_*.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
+      {"bench/drift/faiss_*.cc", {"std", "absl", "faiss", "bench"}, {}},
       {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "profile", "kernels", "index", "client", "bench"}, {}},
   };
   return *kRules;
