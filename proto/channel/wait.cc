@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPauses = 16;                                 // between two looks at the clock, about half a microsecond
-constexpr auto kUnyielding = std::chrono::microseconds(3);  // longer than an empty step takes
+constexpr auto kUnyielding = std::chrono::nanoseconds(500);  // an answer that comes at once
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
