@@ -55,7 +55,7 @@ struct Options {
   // Of kSharedMemory: how long Read looks for an answer before it sleeps. A wake-up costs 20 to 50 us.
   absl::Duration spin = absl::Microseconds(100);
   int64_t ring_bytes =
-      0;  // of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's own
+      0;  // of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's choice
 };
 
 enum class Transport {
