@@ -56,7 +56,7 @@ struct Options {
   int64_t max_message_bytes = int64_t{64} << 20;  // largest answer taken
   // Of kSharedMemory: how long Read looks for an answer before it sleeps. A wake-up costs 20 to 50 us.
   absl::Duration spin = absl::Microseconds(100);
-  // Of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's own.
+  // Of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's choice.
   int64_t ring_bytes = 0;
 };
 
@@ -78,8 +78,8 @@ class DecodeStream {
 
   // Sends a step; copies the tensors out before it returns. INVALID_ARGUMENT: a tensor without data or with a negative
   // dimension, or a step above the server's message limit over shared memory; nothing was sent then. Any other error
-  // means that the stream has ended. It does not wait for the step to
-  // reach the server, so an error on the way shows in the next call.
+  // means that the stream has ended. It does not wait for the step to reach the server, so an error on the way shows in
+  // the next call.
   virtual absl::Status Write(const DecodeStep& step) = 0;
 
   // Waits for the next answer; reuses what `answer` has allocated. Not OK: the stream has ended, and why. Errors of a

@@ -5,14 +5,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <climits>
 #include <thread>
 
 namespace seine::channel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPauses = 16;                                 // between two looks at the clock, about half a microsecond
-constexpr auto kUnyielding = std::chrono::microseconds(3);  // longer than an empty step takes
+constexpr int kPauses = 16;                                  // between two looks at the clock, about half a microsecond
+constexpr auto kUnyielding = std::chrono::nanoseconds(500);  // an answer that comes at once
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -52,6 +53,7 @@ void SleepWhileEqual(std::atomic<uint32_t>& word, uint32_t seen, std::atomic<uin
   sleeps.store(0, std::memory_order_relaxed);
 }
 
-void Wake(std::atomic<uint32_t>& word) { Futex(word, FUTEX_WAKE, 1, nullptr); }
+// All: a client may put sleepers of its own before the one that counts.
+void Wake(std::atomic<uint32_t>& word) { Futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
 
 }  // namespace seine::channel

@@ -9,11 +9,22 @@
 namespace seine {
 
 absl::Status OpenChannel(Core& core, const v1::OpenChannelRequest& request, v1::OpenChannelResponse* response) {
-  const int64_t ring_bytes = request.ring_bytes() == 0 ? channel::kUsualRing : request.ring_bytes();
+  // A channel's memory counts as bytes under way: it must fit at all.
+  const int64_t limit = core.in_flight.limit_bytes(), room = limit - limit / 4;
+  const auto fits = [room](int64_t bytes) { return static_cast<int64_t>(channel::MemoryBytes(bytes)) <= room; };
+  int64_t ring_bytes = request.ring_bytes();
+  if (ring_bytes == 0) {
+    ring_bytes = channel::kUsualRing;
+    while (!fits(ring_bytes) && ring_bytes > channel::kLeastRing) ring_bytes /= 2;
+  }
   if (!channel::IsRingSize(ring_bytes)) {
     return FieldError(
         "OUT_OF_LIMITS", "ring_bytes",
         absl::StrCat(ring_bytes, " is no power of two in [", channel::kLeastRing, ", ", channel::kMostRing, "]"));
+  }
+  if (!fits(ring_bytes)) {
+    return FieldError("OUT_OF_LIMITS", "ring_bytes",
+                      absl::StrCat("two rings of ", ring_bytes, " bytes are more than may be under way, ", room));
   }
   auto token = core.channels.Promise(ring_bytes);
   if (!token.ok()) return token.status();

@@ -98,7 +98,8 @@ TEST(SharedMemory, StepsAboveTheServersLimitAreNotSent) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "524288")) << status;
   DecodeAnswer answer;
-  ASSERT_TRUE((*stream)->Write(service.Step(kHeldTokens)).ok() && (*stream)->Read(&answer).ok());  // larger than the ring
+  ASSERT_TRUE((*stream)->Write(service.Step(kHeldTokens)).ok() &&
+              (*stream)->Read(&answer).ok());  // larger than the ring
   EXPECT_TRUE(answer.append_status[0].ok()) << answer.append_status[0];
 }
 

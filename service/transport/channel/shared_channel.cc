@@ -18,8 +18,9 @@ using channel::Progress;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kChannelLook = std::chrono::milliseconds(1);  // one that spins looks so often whether it is to end
-constexpr std::chrono::nanoseconds kChannelSleep = std::chrono::hours(1);  // it is woken
-constexpr int64_t kChannelKept = 1 << 20;                                  // as DecodeStream's
+// It is woken, but for a client that moves it to another futex (FUTEX_REQUEUE).
+constexpr std::chrono::nanoseconds kChannelSleep = std::chrono::milliseconds(500);
+constexpr int64_t kChannelKept = 1 << 20;  // as DecodeStream's
 
 Clock::rep SinceEpoch(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();

@@ -1,7 +1,9 @@
 // What a client can do to its channel's memory, and how it can die: the server lives, others' steps are answered as
 // ever, and whatever the channel took comes back.
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +97,23 @@ TEST_P(ChannelAttackTest, NonsenseEndsItsChannelAlone) {
     EXPECT_TRUE(BecomesOpen(1));
     ExpectUnharmed();
   }
+}
+
+// The kernel lets a client move the server's sleeping thread to a futex that nobody wakes. It comes back all the same.
+TEST_P(ChannelAttackTest, ASleeperThatIsMovedElsewhere) {
+  auto channel = RawChannel::Open(*stubs_);
+  ASSERT_NE(channel, nullptr);
+  channel::Cursors& requests = channel->header().requests;
+  for (int i = 0; i < 1000 && requests.reader_sleeps.load() == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(requests.reader_sleeps.load(), GetParam() ? 0u : 1u);  // one that polls never sleeps
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto moved = syscall(SYS_futex, &requests.written, FUTEX_REQUEUE, 0, 1L, channel->memory() + 2048, 0);
+  EXPECT_EQ(moved, GetParam() ? 0 : 1);
+  channel = nullptr;
+  EXPECT_TRUE(BecomesOpen(1));
+  ExpectUnharmed();
 }
 
 // Random words into every byte of the memory, over and over, while honest steps run in it. Whatever the server reads,

@@ -272,6 +272,28 @@ TEST_P(ChannelTest, AStepEndsWithItsClient) {
 INSTANTIATE_TEST_SUITE_P(Serving, ChannelTest, ::testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "Polling" : "Default"; });
 
+class SmallServerChannelTest : public ServerTest {
+  ServerOptions Options() const override {
+    ServerOptions options = ServerTest::Options();
+    options.core.max_message_bytes = 64 << 10;  // four of them may be under way
+    return options;
+  }
+};
+
+TEST_P(SmallServerChannelTest, RingsFitWhatMayBeUnderWay) {
+  v1::OpenChannelResponse offer;
+  const grpc::Status status = AskForChannel(*stubs_, channel::kUsualRing, &offer);
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_EQ(DetailsOf(status).field, "ring_bytes");
+  const auto channel = RawChannel::Open(*stubs_);
+  ASSERT_NE(channel, nullptr);
+  EXPECT_EQ(channel->bytes(), channel::MemoryBytes(channel::kLeastRing));
+  v1::DecodeResponse answer;
+  EXPECT_TRUE(channel->Send({}) && channel->Read(&answer));
+}
+
+INSTANTIATE_TEST_SUITE_P(Serving, SmallServerChannelTest, ::testing::Bool());
+
 class NoChannelTest : public ServerTest {
  protected:
   void ExpectNone(const std::string& why) {
