@@ -12,6 +12,7 @@
 #include "client/channel.h"
 #include "client/convert/convert.h"
 #include "client/convert/pieces.h"
+#include "client/grpc_client.h"
 #include "engines/python/connection.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
@@ -102,7 +103,10 @@ class Remote final : public Connection {
     }
     client::Options options;
     options.step_timeout = step_timeout;
-    auto stream = client::OpenDecodeStream(endpoint_, options, client::Transport::kBlocking);
+    const auto channel = Connected(options.connect_timeout);
+    if (!channel.ok()) return channel.status();
+    client::GrpcClient opener(endpoint_, options, *channel);
+    auto stream = opener.OpenDecodeStream(client::Transport::kBlocking);
     if (!stream.ok()) return WithHint(stream.status());
     return Opened{*std::move(stream), kStream};
   }
