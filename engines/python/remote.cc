@@ -112,10 +112,10 @@ class Remote final : public Connection {
       const auto names = absl::StrJoin(kTransports, ", ", [](auto* out, auto& known) { *out += known.second; });
       return absl::InvalidArgumentError(absl::StrCat("transport: must be one of ", names, ", not ", transport));
     }
-    const auto channel = Connected(timeout_);
-    if (!channel.ok()) return channel.status();
     client::Options options;
     options.step_timeout = step_timeout;
+    const auto channel = Connected(options.connect_timeout);
+    if (!channel.ok()) return channel.status();
     auto stream = client::OpenAnyDecodeStream(*channel, endpoint_, options, wanted->first);
     if (!stream.ok()) return WithHint(stream.status());
     const auto taken = std::find_if(std::begin(kTransports), std::end(kTransports),

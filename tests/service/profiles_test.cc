@@ -327,10 +327,10 @@ TEST(ProfilesByFile, GoBeforeThoseOfTheFolder) {
   WriteProfiles(folder);
   std::filesystem::copy_file(folder + "/plain.safetensors", other);
   const auto profiles = *Profiles::Open(folder);
-  EXPECT_EQ((*profiles->Find("foreign", "f"))->layers.size(), static_cast<size_t>(kLayers + 1));
+  EXPECT_EQ((*profiles->Find("foreign", "f"))->num_layers(), kLayers + 1);
   profiles->Forget();
   ASSERT_TRUE(profiles->Add(other).ok());
-  EXPECT_EQ((*profiles->Find("foreign", "f"))->layers.size(), static_cast<size_t>(kLayers));
+  EXPECT_EQ((*profiles->Find("foreign", "f"))->num_layers(), kLayers);
   EXPECT_EQ(profiles->Names(), (std::vector<std::string>{"foreign", "good", "observed", "plain"}));
 }
 
