@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -268,6 +269,14 @@ def test_a_call_in_process_ends_in_its_time():
     assert caught.value.code == "DEADLINE_EXCEEDED" and time.monotonic() - begun < 5
 
 
+def stop(pid):
+    """Stops a process; the signal alone may reach its threads a moment later."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        while Path(f"/proc/{pid}/task/{thread}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+
 def test_a_server_that_is_stuck_or_gone(tmp_path):
     process, connection = start(tmp_path / "seine.sock")
     try:
@@ -275,7 +284,7 @@ def test_a_server_that_is_stuck_or_gone(tmp_path):
         stream, other = connection.open_stream(timeout=0.5), connection.open_stream()
         assert stream.step([Append(chat, 0, 0, rows(3))], [], None, None)[0] == [None] and stream.transport == "stream"
         other.step([], [], None, None)
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         for late, text in (
             (lambda: connection.call("GetServerInfo", timeout=0.5), "no answer from unix:.* in time"),
             (lambda: append(connection, chat, 0, 3, rows(3), timeout=0.5), "no answer from unix:.* in time"),
