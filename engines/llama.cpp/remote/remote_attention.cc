@@ -124,7 +124,8 @@ std::string RemoteAttention::CheckPast(const AttentionNode& node) const {
   const int64_t first = block_.positions[0];
   if (first == 0) return {};
   if (first > held_.length()) return "positions before these were never seen";
-  // All that came before is in the deepest layer's key of the last position. It tells other sequences and loaded states.
+  // All that came before is in the deepest layer's key of the last position. It tells other sequences and loaded
+  // states.
   const int64_t cell = held_.CellOf(first - 1);
   std::vector<CellRun> runs;
   bool seen = node.CellsSeen(0, 0, &runs);
@@ -209,7 +210,10 @@ absl::Status RemoteAttention::Exchange(const AttentionNode& node, int layer) {
     std::memcpy(values_.data() + i * row, RowAt(values, block_.cells[i]), row);
     if (deepest) held_.SetHash(block_.positions[i], XXH3_64bits(RowAt(keys, block_.cells[i]), keys->nb[1]));
   }
-  if (!block_.answered) return session_->Append(layer, block_.positions[0], count, keys_.data(), values_.data());
+  if (!block_.answered) {
+    const absl::Status status = session_->Append(layer, block_.positions[0], count, keys_.data(), values_.data());
+    return status.ok() ? session_->Settle() : status;
+  }
   queries_.resize(static_cast<size_t>(node.num_q_heads) * node.head_dim);
   for (int64_t t = 0; t < count; ++t) {  // each after its own row: it sees none of the later ones
     for (int head = 0; head < node.num_q_heads; ++head) {

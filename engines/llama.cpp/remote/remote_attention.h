@@ -66,13 +66,13 @@ class RemoteAttention final : public NodeComputer {
   SessionCounts counted_;  // in the report
   HeldCells held_;
   Block block_;
-  int layer_ = 0;                          // that was written last
-  bool pending_ = false;                   // rows of layer_ were not sent
-  std::string lost_, unfit_;               // why nothing goes to the server; unfit_: for good
-  std::set<const void*> keys_seen_;        // key caches
-  const ggml_tensor* deepest_ = nullptr;   // layer's keys; nullptr: none was computed
-  std::vector<char> keys_, values_;        // scratch: rows of a block
-  std::vector<float> queries_;             // scratch
+  int layer_ = 0;                         // that was written last
+  bool pending_ = false;                  // rows of layer_ were not sent
+  std::string lost_, unfit_;              // why nothing goes to the server; unfit_: for good
+  std::set<const void*> keys_seen_;       // key caches
+  const ggml_tensor* deepest_ = nullptr;  // layer's keys; nullptr: none was computed
+  std::vector<char> keys_, values_;       // scratch: rows of a block
+  std::vector<float> queries_;            // scratch
 };
 
 }  // namespace seine::llama

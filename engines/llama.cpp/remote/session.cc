@@ -19,7 +19,9 @@ namespace {
 
 constexpr client::Transport kTransport = client::Transport::kBlocking;
 constexpr absl::Duration kTimeout = absl::Seconds(20);  // of calls but the stream
-constexpr size_t kMostUnread = 8;  // answers: the server stops reading while they are not taken
+// The server drops a stream whose client does not answer its pings for 18 s, and only a client that waits answers them.
+constexpr auto kIdle = std::chrono::seconds(8);
+constexpr size_t kMostUnread = 8;                       // answers: the server stops reading while they are not taken
 
 client::DType DTypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? client::DType::kBFloat16 : client::DType::kFloat16;
@@ -76,10 +78,7 @@ class ClientSession final : public Session {
     absl::StatusOr<client::Sequence> sequence = client_->CreateSequence(index_, "");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *std::move(sequence);
-    absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(kTransport);
-    if (!stream.ok()) return stream.status();
-    stream_ = *std::move(stream);
-    return absl::OkStatus();
+    return OpenStream();
   }
 
   absl::Status Append(int layer, int64_t position, int64_t count, const void* keys, const void* values) override {
@@ -119,6 +118,15 @@ class ClientSession final : public Session {
   const SessionCounts& counts() const override { return counts_; }
 
  private:
+  absl::Status OpenStream() {
+    stream_.reset();
+    absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(kTransport);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    used_ = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+
   int64_t RowBytes() const {
     const Geometry& g = config_.geometry;
     return int64_t{g.num_kv_heads} * g.head_dim * static_cast<int64_t>(SizeOf(g.dtype));
@@ -134,6 +142,9 @@ class ClientSession final : public Session {
 
   absl::Status Write(float* out) {
     if (absl::Status status = ReadUntil(kMostUnread - 1); !status.ok()) return status;
+    if (unread_.empty() && std::chrono::steady_clock::now() - used_ > kIdle) {
+      if (absl::Status status = OpenStream(); !status.ok()) return status;
+    }
     ++step_.step;
     ++counts_.steps;
     if (absl::Status status = stream_->Write(step_); !status.ok()) return status;
@@ -146,7 +157,8 @@ class ClientSession final : public Session {
     const auto begin = std::chrono::steady_clock::now();
     absl::Status status;
     while (status.ok() && unread_.size() > most_unread) status = ReadOne();
-    counts_.waiting_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+    used_ = std::chrono::steady_clock::now();
+    counts_.waiting_ns += std::chrono::nanoseconds(used_ - begin).count();
     return status;
   }
 
@@ -173,6 +185,7 @@ class ClientSession final : public Session {
   std::string index_;  // empty: none was made
   client::Sequence sequence_;
   std::unique_ptr<client::DecodeStream> stream_;
+  std::chrono::steady_clock::time_point used_;  // when an answer was last waited for
   int64_t most_rows_ = 1;  // of a message
   client::DecodeStep step_;
   client::DecodeAnswer answer_;

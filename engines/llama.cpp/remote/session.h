@@ -36,7 +36,7 @@ struct SessionBytes {
 };
 
 // Calls are sent in order, and answers are waited for as late as possible. An error is of any call since the last
-// Settle, and the session is of no use from then on. One thread at a time.
+// Settle, and the session is of no use from then on. Any time may pass behind a Settle. One thread at a time.
 class Session {
  public:
   virtual ~Session() = default;  // deletes what it made on the server

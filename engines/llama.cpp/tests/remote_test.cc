@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engines/llama.cpp/tests/loaded_plugin.h"
@@ -117,9 +119,7 @@ class Texts {
 
   llama_context* plain() { return plain_.get(); }
   llama_context* remote() { return remote_.get(); }
-  llama_pos end(llama_seq_id sequence = 0) {
-    return llama_memory_seq_pos_max(llama_get_memory(plain()), sequence) + 1;
-  }
+  llama_pos end(llama_seq_id sequence = 0) { return llama_memory_seq_pos_max(llama_get_memory(plain()), sequence) + 1; }
 
   // Decodes random tokens in both, and returns the largest difference of their logits; infinite: the remote one failed.
   // Then neither has the tokens.
@@ -306,6 +306,16 @@ TEST_F(Remote, StreamsOfTheirOwn) {
   llama_memory_seq_rm(llama_get_memory(streams.get()), 1, 0, 2);
   EXPECT_EQ(Compute(streams.get(), kSeine, {6}, 5, 0), 0);
   EXPECT_EQ(Compute(streams.get(), kSeine, {6}, 5, 1), kFailed);
+}
+
+// The server takes a stream that is silent for so long to be dead.
+TEST_F(Remote, AProgramThatPauses) {
+  const Model model = MakeModel(kShape);
+  Texts texts(model.get());
+  texts.ReadLong(600);
+  std::this_thread::sleep_for(std::chrono::seconds(22));
+  texts.MakeRoom(1);
+  EXPECT_LT(texts.Decode(1), kSame);
 }
 
 TEST_F(Remote, TwoContextsAtOnce) {
