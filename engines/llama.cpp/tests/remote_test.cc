@@ -91,15 +91,17 @@ Context MakeContext(llama_model* model, Mode mode, int cells, int sequences = 1,
   return {llama_init_from_model(model, params), &llama_free};
 }
 
+// Tokens that follow each other. `second`: of two tokens the second is of the other sequence, at this position.
 int Compute(llama_context* context, Mode mode, const std::vector<llama_token>& tokens, llama_pos position,
-            llama_seq_id sequence = 0) {
+            llama_seq_id sequence = 0, llama_pos second = -1) {
   llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 1);
   for (const llama_token token : tokens) {
     const int n = batch.n_tokens++;
+    const bool other = second >= 0 && n == 1;
     batch.token[n] = token;
-    batch.pos[n] = position + n;
+    batch.pos[n] = other ? second : position + n;
     batch.n_seq_id[n] = 1;
-    batch.seq_id[n][0] = sequence;
+    batch.seq_id[n][0] = other ? 1 - sequence : sequence;
     batch.logits[n] = 1;
   }
   ThePlugin().set_mode(mode);
@@ -127,19 +129,10 @@ class Texts {
     std::vector<llama_token> tokens(count);
     for (llama_token& token : tokens) token = static_cast<llama_token>(rng_() % vocabulary_);
     const llama_pos position = end(sequence);
-    const int result = Compute(remote(), kSeine, tokens, position, sequence);
-    if (result != 0) {
-      EXPECT_EQ(result, kFailed);
-      return INFINITY;
-    }
-    EXPECT_EQ(Compute(plain(), kPlain, tokens, position, sequence), 0);
-    double worst = 0;
-    for (int n = 0; n < count; ++n) {
-      const float *a = llama_get_logits_ith(plain(), n), *b = llama_get_logits_ith(remote(), n);
-      for (int v = 0; v < vocabulary_; ++v) worst = std::max(worst, std::abs(static_cast<double>(a[v]) - b[v]));
-    }
-    return worst;
+    return Compare(tokens, position, sequence);
   }
+  // Two tokens at once, one of each sequence.
+  double DecodeBoth() { return Compare({1, 2}, end(0), 0, end(1)); }
   // Leaves room for `count` tokens in the remote context's cache by removing its oldest cells.
   void MakeRoom(int count) { RemoveBefore(end() + count - cells_); }
   void RemoveBefore(llama_pos position) {
@@ -158,6 +151,23 @@ class Texts {
   }
 
  private:
+  double Compare(const std::vector<llama_token>& tokens, llama_pos position, llama_seq_id sequence,
+                 llama_pos second = -1) {
+    const int result = Compute(remote(), kSeine, tokens, position, sequence, second);
+    if (result != 0) {
+      EXPECT_EQ(result, kFailed);
+      return INFINITY;
+    }
+    EXPECT_EQ(Compute(plain(), kPlain, tokens, position, sequence, second), 0);
+    double worst = 0;
+    for (size_t n = 0; n < tokens.size(); ++n) {
+      const float *a = llama_get_logits_ith(plain(), static_cast<int32_t>(n)),
+                  *b = llama_get_logits_ith(remote(), static_cast<int32_t>(n));
+      for (int v = 0; v < vocabulary_; ++v) worst = std::max(worst, std::abs(static_cast<double>(a[v]) - b[v]));
+    }
+    return worst;
+  }
+
   const int vocabulary_, cells_;
   std::mt19937 rng_{11};
   Context plain_, remote_;
@@ -287,6 +297,7 @@ TEST_F(Remote, SequencesOfOneCache) {
   }
   for (int i = 0; i < 3; ++i) {
     for (const llama_seq_id s : {0, 1}) EXPECT_LT(texts.Decode(1, s), kSame);
+    EXPECT_LT(texts.DecodeBoth(), kSame);
   }
   texts.RemoveBefore(100);
   EXPECT_LT(texts.Decode(1, 1), kSame);
@@ -296,6 +307,19 @@ TEST_F(Remote, SequencesOfOneCache) {
   EXPECT_LT(others.Decode(200, 0), kSame);
   EXPECT_LT(others.Decode(200, 0), kSame);
   EXPECT_EQ(Compute(others.remote(), kSeine, {1}, 300, 1), kFailed);
+}
+
+// Positions that follow each other do not make one text of two.
+TEST_F(Remote, SequencesWhosePositionsFollow) {
+  const Model model = MakeModel(kShape);
+  Texts texts(model.get(), 1024, 2);
+  EXPECT_LT(texts.Decode(200, 1), kSame);
+  EXPECT_LT(texts.Decode(199, 0), kSame);
+  const int64_t declined = Count("cells that the server does not have");
+  EXPECT_LT(texts.DecodeBoth(), kSame);
+  EXPECT_GT(Count("cells that the server does not have"), declined) << ThePlugin().report();
+  texts.RemoveBefore(10);
+  EXPECT_EQ(texts.Decode(1), INFINITY);
 }
 
 TEST_F(Remote, StreamsOfTheirOwn) {
