@@ -21,7 +21,7 @@ constexpr client::Transport kTransport = client::Transport::kBlocking;
 constexpr absl::Duration kTimeout = absl::Seconds(20);  // of calls but the stream
 // The server drops a stream whose client does not answer its pings for 18 s, and only a client that waits answers them.
 constexpr auto kIdle = std::chrono::seconds(8);
-constexpr size_t kMostUnread = 8;                       // answers: the server stops reading while they are not taken
+constexpr size_t kMostUnread = 8;  // answers: the server stops reading while they are not taken
 
 client::DType DTypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? client::DType::kBFloat16 : client::DType::kFloat16;
@@ -186,7 +186,7 @@ class ClientSession final : public Session {
   client::Sequence sequence_;
   std::unique_ptr<client::DecodeStream> stream_;
   std::chrono::steady_clock::time_point used_;  // when an answer was last waited for
-  int64_t most_rows_ = 1;  // of a message
+  int64_t most_rows_ = 1;                       // of a message
   client::DecodeStep step_;
   client::DecodeAnswer answer_;
   std::deque<float*> unread_;  // where each answer goes; nullptr: it is of rows alone
