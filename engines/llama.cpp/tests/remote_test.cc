@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -379,6 +380,20 @@ TEST_F(Remote, WithoutFlashAttention) {
   const Model model = MakeModel(kShape);
   const Context context = MakeContext(model.get(), kSeine, kCells, 1, GGML_TYPE_F16, true, /*flash=*/false);
   EXPECT_EQ(Compute(context.get(), kSeine, {1, 2, 3}, 0), kFailed);
+}
+
+TEST_F(Remote, SettingsThatAServerHasNoUseForAreSaid) {
+  const TempFolder folder;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string(), path = folder.Path("err");
+  const std::string command = "SEINE_CALIBRATE=a SEINE_PROFILES=b SEINE_CHECK=1 " + program +
+                              " --gtest_filter=Remote.WithoutFlashAttention > /dev/null 2> " + path;
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::ifstream file(path);
+  const std::string said = {std::istreambuf_iterator<char>(file), {}};
+  for (const char* name : {"SEINE_CALIBRATE", "SEINE_PROFILES", "SEINE_CHECK"}) {
+    EXPECT_NE(said.find(std::string(name) + " is passed over, since SEINE_ENDPOINT is set"), std::string::npos) << said;
+  }
+  EXPECT_FALSE(std::filesystem::exists("a"));
 }
 
 TEST_F(Remote, AServerWithoutMemory) {
