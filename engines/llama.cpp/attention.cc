@@ -30,19 +30,6 @@ int64_t NowNs() {
       .count();
 }
 
-int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
-  const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
-  int64_t index = 0;
-  if (indices->type == GGML_TYPE_I32) {
-    int32_t narrow;
-    std::memcpy(&narrow, at, sizeof(narrow));
-    index = narrow;
-  } else {
-    std::memcpy(&index, at, sizeof(index));
-  }
-  return index;
-}
-
 }  // namespace
 
 Attention::~Attention() {

@@ -11,22 +11,20 @@
 
 #include "absl/status/status.h"
 #include "engines/llama.cpp/node.h"
-#include "engines/llama.cpp/team.h"
+#include "engines/llama.cpp/node_computer.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
 
 namespace seine::llama {
 
-// One thread at a time calls it.
-class Attention {
+// Answers by an index in this process.
+class Attention final : public NodeComputer {
  public:
-  ~Attention();
+  ~Attention() override;
 
-  Team& team() { return team_; }
-  // Each computes its node, here or by llama.cpp's own kernel.
-  ggml_status Attend(ggml_tensor* node);
-  ggml_status SetRows(ggml_tensor* node);
-  ggml_status Shift(ggml_tensor* node);  // GGML_OP_ROPE in the cache itself
+  ggml_status Attend(ggml_tensor* node) override;
+  ggml_status SetRows(ggml_tensor* node) override;
+  ggml_status Shift(ggml_tensor* node) override;
 
  private:
   // One layer of one stream.
@@ -72,7 +70,6 @@ class Attention {
   void Check(const AttentionNode& node);
   ggml_status Decline(ggml_tensor* node, const std::string& why);
 
-  Team team_;
   std::unique_ptr<CellContext> context_;
   std::string no_context_;  // why there is none
   std::map<const void*, Layer> layers_;

@@ -33,6 +33,19 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor) {
 bool IsKeyCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_k_l", layer); }
 bool IsValueCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_v_l", layer); }
 
+int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
+  const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
+  int64_t index = 0;
+  if (indices->type == GGML_TYPE_I32) {
+    int32_t narrow;
+    std::memcpy(&narrow, at, sizeof(narrow));
+    index = narrow;
+  } else {
+    std::memcpy(&index, at, sizeof(index));
+  }
+  return index;
+}
+
 AttentionNode::AttentionNode(const ggml_tensor* n)
     : node(n),
       queries(n->src[0]),

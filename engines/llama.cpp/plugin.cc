@@ -5,6 +5,8 @@
 #include "engines/llama.cpp/attention.h"
 #include "engines/llama.cpp/calibration.h"
 #include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/remote/remote_attention.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 #include "ggml-backend-impl.h"
@@ -15,7 +17,9 @@ namespace {
 
 ggml_backend_dev_t CpuDevice() { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
 
-Attention* Of(ggml_backend_t backend) { return static_cast<Attention*>(backend->context); }
+NodeComputer* Of(ggml_backend_t backend) { return static_cast<NodeComputer*>(backend->context); }
+
+bool IsRemote() { return !settings().endpoint.empty(); }
 
 ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
   for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
@@ -30,6 +34,15 @@ ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
   return GGML_STATUS_SUCCESS;
 }
 
+// With a server, the engine's cache may lack cells: every attention node over it is seen, also those that its own
+// kernel computes.
+bool SupportsRemote(const ggml_tensor* op) {
+  if (op->op == GGML_OP_SET_ROWS) return IsKeyCache(RootOf(op)) || IsValueCache(RootOf(op));
+  if (!IsKeyCache(RootOf(op->src[1]))) return false;
+  if (const AttentionNode node(op); node.Unfit() == nullptr) Learn(node);
+  return true;
+}
+
 bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
   Calibration* const calibration = Calibration::Get();
   switch (op->op) {
@@ -40,6 +53,7 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
     case GGML_OP_TRANSPOSE:
       return true;
     case GGML_OP_FLASH_ATTN_EXT: {
+      if (IsRemote()) return mode() != Mode::kPlain && SupportsRemote(op);
       const AttentionNode node(op);
       if (const char* why = node.Unfit()) {
         Report::Get().Declined(why);
@@ -52,6 +66,7 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       return node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
     }
     case GGML_OP_SET_ROWS: {
+      if (IsRemote()) return mode() != Mode::kPlain && SupportsRemote(op);
       const ggml_tensor* root = RootOf(op);
       if (mode() == Mode::kPlain || !(IsKeyCache(root) || IsValueCache(root))) return false;
       return calibration != nullptr ? calibration->measuring() : root->ne[1] >= settings().min_kv;
@@ -80,7 +95,13 @@ ggml_backend_t Init(ggml_backend_dev_t device, const char*) {
   calls.get_name = Name;
   calls.free = Free;
   calls.graph_compute = Compute;
-  return new ggml_backend{Guid(), calls, device, new Attention()};
+  NodeComputer* computer = nullptr;
+  if (IsRemote()) {
+    computer = new RemoteAttention();
+  } else {
+    computer = new Attention();
+  }
+  return new ggml_backend{Guid(), calls, device, computer};
 }
 
 const char* DeviceName(ggml_backend_dev_t) { return "Seine"; }

@@ -31,6 +31,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
   --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
   --build          build alone
+  --remote         builds what SEINE_ENDPOINT needs as well, seined and the example seine-long-decode (needs gRPC)
   --test           builds the plug-in in the tree of SEINE_PRESET (default: cpu) and runs its tests there
   --plot FILE.svg  draws tokens a second against the length
   -o json          one JSON object
@@ -42,12 +43,13 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 test=0 server=0 python=0
+model='' texts='' build_only=0 test=0 server=0 python=0 remote=0
 more=()
 while (($# > 0)); do
   case $1 in
   -h | --help) usage && exit 0 ;;
   --build) build_only=1 && shift && continue ;;
+  --remote) remote=1 build_only=1 && shift && continue ;;
   --test) test=1 build_only=1 && shift && continue ;;
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
@@ -102,17 +104,22 @@ if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
   if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
-    cmake --build --preset "$preset" --target llama_plugin_test; } >"$BUILD/test.log" 2>&1; then
+    cmake --build --preset "$preset" --target llama_plugin_test llama_remote_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
     tail -n 40 "$BUILD/test.log" >&2
     die "building the plug-in's tests failed: $BUILD/test.log"
   fi
   exec env -u SEINE_PROFILE ctest --test-dir "build/$preset/engines/llama.cpp" --output-on-failure
 fi
 echo "llama: building the plug-in in $BUILD/seine" >&2
-cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE=OFF -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
+targets=(ggml-seine seine-llama-bench) service=OFF
+# What was built once is kept up to date: the two libraries must be of one build.
+if ((remote == 1)) || [[ -f $BUILD/seine/bin/libggml-seine-remote.so ]]; then
+  targets+=(ggml-seine-remote seine-long-decode seined seine) service=ON
+fi
+cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE="$service" -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
   -DSEINE_CUDA=OFF -DSEINE_INSTALL=OFF -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" \
   >"$BUILD/seine.log" 2>&1 || die "configuring the plug-in failed: $BUILD/seine.log"
-cmake --build "$BUILD/seine" --target ggml-seine seine-llama-bench >>"$BUILD/seine.log" 2>&1 ||
+cmake --build "$BUILD/seine" --target "${targets[@]}" >>"$BUILD/seine.log" 2>&1 ||
   die "building the plug-in failed: $BUILD/seine.log"
 echo "llama: $BUILD/seine/bin/libggml-seine.so" >&2
 ((build_only == 0)) || exit 0

@@ -41,6 +41,18 @@ void Read(const char* name, std::string* out) {
   if (const char* text = std::getenv(name)) *out = text;
 }
 
+// What has no meaning where a server answers, and is set nonetheless.
+void PassOver(Settings* s) {
+  const auto say = [](bool set, const char* name, const char* why) {
+    if (set) std::fprintf(stderr, "seine: %s is passed over, since SEINE_ENDPOINT is set: %s\n", name, why);
+  };
+  say(!s->calibrate.empty(), "SEINE_CALIBRATE", "no profile is measured");
+  say(!s->profiles.empty(), "SEINE_PROFILES", "SEINE_PROFILE names one of the server's profiles");
+  say(s->check != 0, "SEINE_CHECK", "no answer is compared with exact attention");
+  s->calibrate.clear(), s->profiles.clear();
+  s->check = 0;
+}
+
 }  // namespace
 
 Settings Settings::FromEnvironment() {
@@ -61,10 +73,12 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_CALIBRATE_TOKENS", 512, 1 << 30, &calibrate_tokens);
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);
+  Read("SEINE_ENDPOINT", &s.endpoint);
   Read("SEINE_REPORT", &s.report);
   s.min_kv = min_kv;
   s.check = check;
   s.calibrate_tokens = calibrate_tokens;
+  if (!s.endpoint.empty()) PassOver(&s);
   return s;
 }
 

@@ -21,7 +21,8 @@ struct Settings {
   int64_t calibrate_tokens = 8192;  // SEINE_CALIBRATE_TOKENS: that are measured before it is written
   int64_t check = 0;                // SEINE_CHECK=n: every n-th answer is compared with exact attention
   bool log = false;                 // SEINE_LOG=1: says on stderr what it does
-  std::string report;               // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
+  std::string endpoint;  // SEINE_ENDPOINT: of a seined that holds keys, values and codes; empty: they are here
+  std::string report;    // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
 
   // A value that cannot be read is said on stderr, counted nowhere, and its default is taken.
   static Settings FromEnvironment();

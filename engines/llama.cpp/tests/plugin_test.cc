@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engines/llama.cpp/random_model.h"
+#include "engines/llama.cpp/tests/loaded_plugin.h"
 #include "ggml-backend.h"
 #include "llama.h"
 #include "profile/moments.h"
@@ -22,52 +23,6 @@
 
 namespace seine::llama {
 namespace {
-
-enum Mode { kSeine = 0, kPlain = 1 };  // settings.h
-
-struct Plugin {
-  void (*set_mode)(int);
-  const char* (*report)();
-  // A count of the report's.
-  int64_t Count(const std::string& name) const {
-    const std::string json = report();
-    const size_t at = json.find("\"" + name + "\": ");
-    return at == std::string::npos ? 0 : std::atoll(json.c_str() + at + name.size() + 4);
-  }
-};
-
-// Loaded once a process, before the first model. Everything is chosen, from 256 cells on.
-const Plugin& ThePlugin() {
-  static const Plugin* const plugin = [] {
-    setenv("SEINE_MIN_KV", "256", 1);
-    for (const char* name : {"SEINE_TOP_K", "SEINE_REFINE"}) setenv(name, "4096", 0);  // one test has less
-    setenv("SEINE_BETA", "1", 0);
-    llama_log_set(
-        [](ggml_log_level level, const char* text, void*) {
-          if (level >= GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
-        },
-        nullptr);
-    ggml_backend_load_all();
-    ggml_backend_reg_t registry = ggml_backend_load(SEINE_PLUGIN);
-    EXPECT_NE(registry, nullptr);
-    llama_backend_init();
-    return new Plugin{reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode")),
-                      reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"))};
-  }();
-  return *plugin;
-}
-
-using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
-using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
-
-Model MakeModel(const ModelShape& shape) {
-  (void)ThePlugin();
-  const std::string path = ::testing::TempDir() + "seine-plugin-test-" + std::to_string(getpid()) + ".gguf";
-  EXPECT_TRUE(WriteRandomModel(shape, 3, path));
-  Model model = {llama_model_load_from_file(path.c_str(), llama_model_default_params()), &llama_model_free};
-  std::filesystem::remove(path);
-  return model;
-}
 
 // The same calls to a context with the plug-in and one without.
 class Pair {

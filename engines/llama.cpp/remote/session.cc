@@ -1,0 +1,206 @@
+// A session over the C++ client's decode stream. All of libggml-seine-remote.so that is not the client.
+#include "engines/llama.cpp/remote/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace seine::llama {
+
+namespace {
+
+constexpr client::Transport kTransport = client::Transport::kBlocking;
+constexpr absl::Duration kTimeout = absl::Seconds(20);  // of calls but the stream
+// The server drops a stream whose client does not answer its pings for 18 s, and only a client that waits answers them.
+constexpr auto kIdle = std::chrono::seconds(8);
+constexpr size_t kMostUnread = 8;  // answers: the server stops reading while they are not taken
+
+client::DType DTypeOf(DType dtype) {
+  return dtype == DType::kBFloat16 ? client::DType::kBFloat16 : client::DType::kFloat16;
+}
+
+// Nobody else's, also where several programs serve one model from several machines.
+std::string NewName() {
+  std::random_device random;
+  return absl::StrFormat("llama.cpp-%08x%08x", random(), random());
+}
+
+client::IndexSpec SpecOf(const SessionConfig& c) {
+  const Geometry& g = c.geometry;
+  client::IndexSpec spec;
+  spec.name = NewName();
+  spec.geometry = {g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim, DTypeOf(g.dtype)};
+  if (g.rope.stated()) {
+    spec.rope.style =
+        g.rope.style == Rope::Style::kInterleaved ? client::RopeStyle::kInterleaved : client::RopeStyle::kHalfSplit;
+    spec.rope.inv_freq = g.rope.inv_freq;
+  }
+  spec.sink = c.sink;
+  spec.local = c.local;
+  spec.update_buffer = 64;  // a window: as the plug-in's own index
+  spec.dense_threshold = static_cast<int>(c.dense_tokens);
+  spec.profile = c.profile;
+  spec.beta = c.beta;
+  spec.refine = c.refine;
+  spec.softmax_scale = c.scale;
+  spec.kv_store = client::KvStore::kKeysValues;
+  return spec;
+}
+
+class ClientSession final : public Session {
+ public:
+  explicit ClientSession(const SessionConfig& config) : config_(config) {}
+
+  ~ClientSession() override {
+    stream_.reset();
+    if (!index_.empty()) client_->DeleteIndex(index_).IgnoreError();  // of a server that is gone nothing is left
+  }
+
+  absl::Status Open() {
+    absl::StatusOr<std::unique_ptr<client::Client>> connected =
+        client::Client::Connect(config_.endpoint, {.timeout = kTimeout});
+    if (!connected.ok()) return connected.status();
+    client_ = *std::move(connected);
+    absl::StatusOr<client::ServerInfo> server = client_->GetServerInfo();
+    if (!server.ok()) return server.status();
+    most_rows_ = std::max<int64_t>(1, server->max_message_bytes / 2 / (2 * RowBytes()));
+    absl::StatusOr<client::IndexInfo> made = client_->CreateIndex(SpecOf(config_));
+    if (!made.ok()) return made.status();
+    index_ = made->spec.name;
+    absl::StatusOr<client::Sequence> sequence = client_->CreateSequence(index_, "");
+    if (!sequence.ok()) return sequence.status();
+    sequence_ = *std::move(sequence);
+    return OpenStream();
+  }
+
+  absl::Status Append(int layer, int64_t position, int64_t count, const void* keys, const void* values) override {
+    step_.items.clear();
+    step_.attention.reset();
+    for (int64_t done = 0; done < count; done += most_rows_) {
+      const int64_t rows = std::min(most_rows_, count - done);
+      SetRows(layer, position + done, rows, static_cast<const char*>(keys) + done * RowBytes(),
+              static_cast<const char*>(values) + done * RowBytes());
+      if (absl::Status status = Write(nullptr); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Attend(int layer, int64_t position, const void* key, const void* value, const float* queries, int top_k,
+                      float* out) override {
+    const Geometry& g = config_.geometry;
+    SetRows(layer, position, 1, key, value);
+    step_.items = {{sequence_, layer, {queries, client::DType::kFloat32, {g.num_q_heads, g.head_dim}}}};
+    step_.selector.top_k = top_k;
+    step_.attention = client::Attention{.tail = config_.tail};
+    counts_.bytes += int64_t{g.num_q_heads} * g.head_dim * static_cast<int64_t>(sizeof(float));
+    return Write(out);
+  }
+
+  absl::Status Settle() override { return ReadUntil(0); }
+
+  absl::Status Truncate(int64_t position) override {
+    if (absl::Status status = Settle(); !status.ok()) return status;
+    return client_->TruncateSequence(sequence_, position).status();
+  }
+
+  SessionBytes bytes() override {
+    const absl::StatusOr<client::IndexInfo> index = client_->GetIndex(index_);
+    return index.ok() ? SessionBytes{index->code_bytes, index->store_bytes} : SessionBytes{};
+  }
+  const SessionCounts& counts() const override { return counts_; }
+
+ private:
+  absl::Status OpenStream() {
+    stream_.reset();
+    absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(kTransport);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    used_ = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+
+  int64_t RowBytes() const {
+    const Geometry& g = config_.geometry;
+    return int64_t{g.num_kv_heads} * g.head_dim * static_cast<int64_t>(SizeOf(g.dtype));
+  }
+
+  void SetRows(int layer, int64_t position, int64_t count, const void* keys, const void* values) {
+    const Geometry& g = config_.geometry;
+    const client::Shape shape = {count, g.num_kv_heads, g.head_dim};
+    const client::DType dtype = DTypeOf(g.dtype);
+    step_.appends = {{sequence_, layer, position, {keys, dtype, shape}, {values, dtype, shape}}};
+    counts_.bytes += 2 * count * RowBytes();
+  }
+
+  absl::Status Write(float* out) {
+    if (absl::Status status = ReadUntil(kMostUnread - 1); !status.ok()) return status;
+    if (unread_.empty() && std::chrono::steady_clock::now() - used_ > kIdle) {
+      if (absl::Status status = OpenStream(); !status.ok()) return status;
+    }
+    ++step_.step;
+    ++counts_.steps;
+    if (absl::Status status = stream_->Write(step_); !status.ok()) return status;
+    unread_.push_back(out);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadUntil(size_t most_unread) {
+    if (unread_.size() <= most_unread) return absl::OkStatus();
+    const auto begin = std::chrono::steady_clock::now();
+    absl::Status status;
+    while (status.ok() && unread_.size() > most_unread) status = ReadOne();
+    used_ = std::chrono::steady_clock::now();
+    counts_.waiting_ns += std::chrono::nanoseconds(used_ - begin).count();
+    return status;
+  }
+
+  absl::Status ReadOne() {
+    absl::Status status = stream_->Read(&answer_);
+    float* const out = unread_.front();
+    unread_.pop_front();
+    if (status.ok()) status = answer_.status;
+    if (status.ok() && answer_.append_status.size() == 1) status = answer_.append_status[0];
+    if (!status.ok() || out == nullptr) return status;
+    if (answer_.attended.size() != 1) return absl::InternalError("the server did not answer a step's item");
+    const client::Attended& attended = answer_.attended[0];
+    if (!attended.status.ok()) return attended.status;
+    const Geometry& g = config_.geometry;
+    if (attended.output.size() != static_cast<size_t>(g.num_q_heads) * g.head_dim) {
+      return absl::InternalError("the server answered a step in another shape");
+    }
+    std::copy(attended.output.begin(), attended.output.end(), out);
+    return absl::OkStatus();
+  }
+
+  const SessionConfig config_;
+  std::unique_ptr<client::Client> client_;
+  std::string index_;  // empty: none was made
+  client::Sequence sequence_;
+  std::unique_ptr<client::DecodeStream> stream_;
+  std::chrono::steady_clock::time_point used_;  // when an answer was last waited for
+  int64_t most_rows_ = 1;                       // of a message
+  client::DecodeStep step_;
+  client::DecodeAnswer answer_;
+  std::deque<float*> unread_;  // where each answer goes; nullptr: it is of rows alone
+  SessionCounts counts_;
+};
+
+}  // namespace
+
+}  // namespace seine::llama
+
+extern "C" __attribute__((visibility("default"))) absl::Status SeineOpenSession(
+    const seine::llama::SessionConfig& config, std::unique_ptr<seine::llama::Session>* session) {
+  auto made = std::make_unique<seine::llama::ClientSession>(config);
+  absl::Status status = made->Open();
+  if (status.ok()) *session = std::move(made);
+  return status;
+}

@@ -1,0 +1,33 @@
+// The plug-in in this test's process, models of random weights, and contexts of them.
+#ifndef SEINE_ENGINES_LLAMA_CPP_TESTS_LOADED_PLUGIN_H_
+#define SEINE_ENGINES_LLAMA_CPP_TESTS_LOADED_PLUGIN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engines/llama.cpp/random_model.h"
+#include "llama.h"
+
+namespace seine::llama {
+
+enum Mode { kSeine = 0, kPlain = 1 };  // settings.h
+
+struct Plugin {
+  void (*set_mode)(int);
+  const char* (*report)();
+  // A count of the report's.
+  int64_t Count(const std::string& name) const;
+};
+
+// Loaded once a process, before the first model. Everything is chosen, from 256 cells on.
+const Plugin& ThePlugin();
+
+using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
+using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
+
+Model MakeModel(const ModelShape& shape);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_TESTS_LOADED_PLUGIN_H_
