@@ -70,9 +70,10 @@ void Report::Changed(int64_t windows) {
   changed_windows_ += windows;
 }
 
-void Report::Remote(int64_t steps, int64_t bytes, int64_t waiting_ns) {
+void Report::Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   remote_steps_ += steps;
+  remote_grpc_steps_ += grpc_steps;
   remote_bytes_ += bytes;
   remote_waiting_ns_ += waiting_ns;
 }
@@ -96,7 +97,8 @@ std::string Report::Json() {
       ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
       ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
       ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
-      ", \"remote_steps\": ", remote_steps_, ", \"remote_bytes\": ", remote_bytes_,
+      ", \"remote_steps\": ", remote_steps_, ", \"remote_grpc_steps\": ", remote_grpc_steps_,
+      ", \"remote_bytes\": ", remote_bytes_,
       ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";

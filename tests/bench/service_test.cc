@@ -36,7 +36,7 @@ TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
       {kSpawn + "--server /a/b", "give one of --server ADDRESS and --spawn PROGRAM"},
       {"service --spawn /nowhere/seined", "--spawn: /nowhere/seined is no program that can be run"},
       {kSpawn + "--transport pigeon", "--transport"},
-      {kSpawn + "--transport unary --polling", "--polling: only --transport stream can spin"},
+      {kSpawn + "--transport unary --polling", "--polling: only --transport stream and shm can spin"},
       {kSpawn + "--steps 0", "--steps: not in"},
       {kSpawn + "--num-kv-heads 0", "--num-kv-heads: not in"},
       {kSpawn + "--group 99", "--group: not in"},

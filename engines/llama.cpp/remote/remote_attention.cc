@@ -228,7 +228,9 @@ absl::Status RemoteAttention::Exchange(const AttentionNode& node, int layer) {
 
 void RemoteAttention::Count() {
   const SessionCounts& c = session_->counts();
-  Report::Get().Remote(c.steps - counted_.steps, c.bytes - counted_.bytes, c.waiting_ns - counted_.waiting_ns);
+  if (!c.why_grpc.empty()) SayOnce("steps go over gRPC: " + c.why_grpc);
+  Report::Get().Remote(c.steps - counted_.steps, c.grpc_steps - counted_.grpc_steps, c.bytes - counted_.bytes,
+                       c.waiting_ns - counted_.waiting_ns);
   counted_ = c;
 }
 

@@ -17,7 +17,7 @@ namespace seine::llama {
 
 namespace {
 
-constexpr client::Transport kTransport = client::Transport::kBlocking;
+constexpr client::Transport kTransport = client::Transport::kAuto;
 constexpr absl::Duration kTimeout = absl::Seconds(20);  // of calls but the stream
 // The server drops a stream whose client does not answer its pings for 18 s, and only a client that waits answers them.
 constexpr auto kIdle = std::chrono::seconds(8);
@@ -123,6 +123,7 @@ class ClientSession final : public Session {
     absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(kTransport);
     if (!stream.ok()) return stream.status();
     stream_ = *std::move(stream);
+    counts_.why_grpc = stream_->fallback();
     used_ = std::chrono::steady_clock::now();
     return absl::OkStatus();
   }
@@ -147,6 +148,7 @@ class ClientSession final : public Session {
     }
     ++step_.step;
     ++counts_.steps;
+    if (!counts_.why_grpc.empty()) ++counts_.grpc_steps;
     if (absl::Status status = stream_->Write(step_); !status.ok()) return status;
     unread_.push_back(out);
     return absl::OkStatus();

@@ -29,6 +29,8 @@ struct SessionConfig {
 struct SessionCounts {
   int64_t steps = 0, bytes = 0;  // bytes: of keys, values and queries
   int64_t waiting_ns = 0;        // for answers
+  int64_t grpc_steps = 0;        // of them, sent over gRPC for want of a same-host channel
+  std::string why_grpc;          // the error of opening one
 };
 
 struct SessionBytes {
