@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/inputs/head_profile.h"
 #include "kernels/codecs/codec_traits.h"
+#include "profile/moments.h"
 
 namespace seine::bench {
 namespace {
