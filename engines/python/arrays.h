@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
 
 #include <cstddef>
 #include <cstdint>

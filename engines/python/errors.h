@@ -3,6 +3,7 @@
 #define SEINE_ENGINES_PYTHON_ERRORS_H_
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
 
 #include <string>
 

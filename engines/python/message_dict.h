@@ -10,6 +10,7 @@
 
 #include <google/protobuf/message.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
 
 #include <string>
 
