@@ -249,13 +249,15 @@ bool IsShared(client::Transport transport) {
 // Empty steps and a bare futex pair, in turns, so that a neighbour's noise meets both.
 absl::Status MeasureEmptySteps(const ServiceOptions& o, RemoteSide* remote, ServiceResult* result) {
   constexpr int kTurns = 5, kEmptySteps = 2000;
+  constexpr double kSettling = .05;  // seconds in which the kernel gives two sides that spin on one core a core each
   std::vector<double> empty, bare;
   for (int turn = 0; turn < kTurns; ++turn) {
     std::vector<double> us;
-    for (int i = 0; i < kEmptySteps; ++i) {
+    const Clock::time_point first = Clock::now();
+    while (us.size() < kEmptySteps) {
       const Clock::time_point begin = Clock::now();
       if (absl::Status s = remote->EmptyStep(); !s.ok()) return s;
-      if (i >= kEmptySteps / 10) us.push_back(SecondsSince(begin) * 1e6);
+      if (SecondsSince(first) > kSettling) us.push_back(SecondsSince(begin) * 1e6);
     }
     empty.push_back(Percentile(us, 50));
     auto floor = MeasureBareFutex({.spin = o.transport == client::Transport::kSharedMemoryPolling});
