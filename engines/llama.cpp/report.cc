@@ -98,8 +98,8 @@ std::string Report::Json() {
       ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
       ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
       ", \"remote_steps\": ", remote_steps_, ", \"remote_grpc_steps\": ", remote_grpc_steps_,
-      ", \"remote_bytes\": ", remote_bytes_,
-      ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
+      ", \"remote_bytes\": ", remote_bytes_, ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6,
+      ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {
