@@ -51,12 +51,12 @@ struct Options {
   absl::Duration connect_timeout = absl::Seconds(5);
   bool wait_for_server = false;                // true: try again until connect_timeout; false: the first refusal counts
   absl::Duration timeout = absl::Seconds(60);  // of each call but streams; InfiniteDuration(): none
-  // Of each step of a decode stream, which a step that takes longer ends: DEADLINE_EXCEEDED.
+  // Longest time of one decode step. A step that takes longer ends the stream: DEADLINE_EXCEEDED.
   absl::Duration step_timeout = absl::InfiniteDuration();
   int64_t max_message_bytes = int64_t{64} << 20;  // largest answer taken
-  // Of kSharedMemory: how long Read looks for an answer before it sleeps. A wake-up costs 20 to 50 us.
+  // Time that Read spins for an answer before it sleeps (kSharedMemory). A wake-up costs 20 to 50 us.
   absl::Duration spin = absl::Microseconds(100);
-  // Of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's choice.
+  // Bytes of each of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's choice.
   int64_t ring_bytes = 0;
 };
 

@@ -49,7 +49,7 @@ struct StreamOptions {
 // INVALID_ARGUMENT "--methods: ..." where there is none of that name. `backend` must outlive the method.
 absl::StatusOr<std::unique_ptr<StreamMethod>> MakeStreamMethod(const std::string& name, const StreamOptions& options,
                                                                Backend* backend);
-// What is made where nothing is named, and all names.
+// Names of the methods that run by default; all names.
 const std::vector<std::string>& UsualStreamMethods();
 const std::vector<std::string>& StreamMethodNames();
 

@@ -35,8 +35,8 @@ struct ServiceResult {
   std::vector<double> remote_us, local_us;  // a step each
   std::vector<double> wire_us;  // remote steps less what the server says that its index took; the stream's only
   double bare_socket_us = 0;    // a step's bytes over a bare socket pair, beyond work as long as the step in process
-  // Of shared memory alone: a step with nothing in it, there and back, and beside it the same wait as two processes'
-  // bare counters in memory, in turns: medians.
+  // The round trip of an empty step over shared memory, and that of two processes' bare counters in memory: medians,
+  // by turns. 0 over other transports.
   double empty_step_us = 0, bare_futex_us = 0;
   int64_t errors = 0;  // steps that failed, or answered other sets than in process
   std::string first_error;

@@ -19,7 +19,7 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor);
 // Whether it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams], and of which layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
 bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
-// Of GGML_OP_SET_ROWS, whose second source says where the rows go.
+// The cell that row `i` of a GGML_OP_SET_ROWS goes to, by that operation's second source.
 int64_t RowIndex(const ggml_tensor* indices, int64_t i);
 
 constexpr int kMostTokens = 16;  // query tokens of a stream that are answered at once: speculative decoding's

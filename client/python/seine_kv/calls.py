@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from seine_kv import settings
 from seine_kv.arrays import as_array
 from seine_kv.layer_calls import LayerCalls, Settings
-from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo, Step
 
 
 class Calls(LayerCalls):
@@ -249,4 +249,37 @@ class Calls(LayerCalls):
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
         """One Answer an Item, or one Attended with an Attention. selector: as settings.selector_of returns it."""
+        raise NotImplementedError
+
+
+class Steps:
+    """What every Decode stream has; never made by itself."""
+
+    def step(
+        self,
+        appends: Iterable[Append] = (),
+        items: Iterable[Item] = (),
+        attention: Optional[Attention] = None,
+        *,
+        on_error: str = "raise",
+        **selector: Any,
+    ) -> Step:
+        """Applies the Appends, then retrieves for the Items, or attends with an Attention; returns a Step.
+
+        For the selector see Client.retrieve_batch. on_error: "raise" makes a StepError of the first append or item that
+        failed, whose `step` has what the others got, or of a step that was refused whole; "return" leaves errors in the
+        Step, to be looked at one by one. Either way the stream goes on. A stream that breaks raises SeineError.
+        """
+        if on_error not in ("raise", "return"):
+            raise ValueError(f"on_error: must be one of raise, return, not {on_error!r}")
+        appends, items = list(appends), list(items)
+        step = self._answered(appends, items, attention, settings.selector_of(**selector))
+        if on_error == "raise":
+            step.raise_first(appends, items)
+        return step
+
+    def _answered(
+        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
+    ) -> Step:
+        """The Step of what is sent, errors left in it."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from seine_kv.arrays import ALIASES, as_array, check_dtype, dtype_word
-from seine_kv.messages import Append, Item, Sequence, SequenceInfo
+from seine_kv.messages import Append, Sequence, SequenceInfo
 
 SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
 
@@ -68,30 +68,6 @@ def check_append(append: Append) -> None:
         if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
             raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
         check_dtype(append.queries, "queries")
-
-
-def checked_append(append: Append) -> Append:
-    """One of a step, with plain numbers and numpy's arrays; the server tells its shapes apart from the others'."""
-    handle_of(append.sequence)
-    layer, position = integer(append.layer, "layer"), integer(append.position, "position")
-    checked = Append(append.sequence, layer, position, _floats(append.keys, "keys"))
-    if append.values is not None:
-        checked.values = _floats(append.values, "values")
-    if append.queries is not None:
-        checked.queries = _floats(append.queries, "queries")
-    return checked
-
-
-def checked_item(item: Item) -> Item:
-    """One of a call or step, with plain numbers and numpy's arrays."""
-    handle_of(item.sequence)
-    return Item(item.sequence, integer(item.layer, "layer"), _floats(item.queries, "queries"))
-
-
-def _floats(array: Any, name: str) -> np.ndarray:
-    array = as_array(array)
-    check_dtype(array, name)
-    return array
 
 
 def selector_of(**selector: Any) -> dict[str, Any]:

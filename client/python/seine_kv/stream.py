@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
 try:
@@ -11,12 +11,12 @@ except ImportError as error:
     _HOW = "install the wheel of seine-kv, or call a server over grpcio: from seine_kv.grpc import Client"
     raise ImportError(f"seine_kv's native module cannot be loaded ({error}); {_HOW}", name="seine_kv._native") from None
 
-from seine_kv import settings
 from seine_kv.address import unavailable
+from seine_kv.calls import Steps
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step, error_of
 
 
-class DecodeStream:
+class DecodeStream(Steps):
     """One message a layer and decode step for a whole batch. Use in a with statement, from one thread.
 
     timeout: seconds that a step may take, None: any. A step that takes longer ends the stream.
@@ -51,42 +51,22 @@ class DecodeStream:
         except native.NativeError as error:
             raise raised(error, self._address) from None
 
-    def step(
-        self,
-        appends: Iterable[Append] = (),
-        items: Iterable[Item] = (),
-        attention: Optional[Attention] = None,
-        *,
-        on_error: str = "raise",
-        **selector: Any,
+    def _answered(
+        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
     ) -> Step:
-        """Applies the Appends, then retrieves for the Items, or attends with an Attention; returns a Step.
-
-        For the selector see Client.retrieve_batch. on_error: "raise" makes a StepError of the first append or item that
-        failed, whose `step` has what the others got, or of a step that was refused whole; "return" leaves errors in the
-        Step, to be looked at one by one. Either way the stream goes on. A stream that breaks raises SeineError.
-        """
-        if on_error not in ("raise", "return"):
-            raise ValueError(f"on_error: must be one of raise, return, not {on_error!r}")
-        appends = [settings.checked_append(append) for append in appends]
-        items = [settings.checked_item(item) for item in items]
-        chosen = settings.selector_of(**selector)
         try:
             if self._stream is None:
                 self._stream = self._connection.open_stream(self._timeout)
-            errors, answers, attended, server_us, refused = self._stream.step(appends, items, chosen or None, attention)
+            errors, answers, attended, server_us, refused = self._stream.step(appends, items, selector or None, attention)
         except native.NativeError as error:
             raise raised(error, self._address) from None
-        step = Step(
+        return Step(
             append_errors=[_error(one) for one in errors],
             answers=[_answer(one) for one in answers],
             server_us=server_us,
             error=_error(refused),
             attended=[_attended(one) for one in attended],
         )
-        if on_error == "raise":
-            step.raise_first(appends, items)
-        return step
 
 
 def raised(error: Any, address: str = "") -> SeineError:

@@ -20,7 +20,7 @@ class HeldCells {
   // The cell of a position below length(); -1: another row lies there now.
   int64_t CellOf(int64_t position) const;
 
-  // Of the deepest layer's key. 0: it was not computed.
+  // Hash of the deepest layer's key. 0: it was not computed.
   uint64_t hash(int64_t position) const { return hashes_[position]; }
   void SetHash(int64_t position, uint64_t hash) { hashes_[position] = hash; }
 

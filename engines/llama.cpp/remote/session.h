@@ -25,7 +25,7 @@ struct SessionConfig {
   int64_t dense_tokens = 0;  // below so many the server attends all
 };
 
-// Of all that was sent since the session was opened.
+// Counts of all that was sent since the session was opened.
 struct SessionCounts {
   int64_t steps = 0, bytes = 0;  // bytes: of keys, values and queries
   int64_t waiting_ns = 0;        // for answers

@@ -139,7 +139,7 @@ class Texts {
   void RemoveBefore(llama_pos position) {
     if (position > 0) llama_memory_seq_rm(llama_get_memory(remote()), 0, 0, position);
   }
-  // Of both: the newest tokens are not accepted.
+  // Rolls both back: the newest tokens are not accepted.
   void RollBack(llama_pos position, llama_seq_id sequence = 0) {
     for (llama_context* c : {plain(), remote()}) llama_memory_seq_rm(llama_get_memory(c), sequence, position, -1);
   }

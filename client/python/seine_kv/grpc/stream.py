@@ -5,18 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Optional
 
 import grpc
 
 from seine.v1 import retrieval_service_pb2
-from seine_kv import settings
+from seine_kv.calls import Steps
 from seine_kv.grpc import wire
 from seine_kv.messages import Append, Attention, Item, SeineError, Step
 
 
-class DecodeStream:
+class DecodeStream(Steps):
     """One message a layer and decode step for a whole batch. Use in a with statement, from one thread.
 
     timeout: seconds that a step may take, None: any. A longer step ends the stream, within a quarter of that.
@@ -51,43 +51,25 @@ class DecodeStream:
         except grpc.RpcError as error:
             raise wire.error_of_call(error, self._address) from None
 
-    def step(
-        self,
-        appends: Iterable[Append] = (),
-        items: Iterable[Item] = (),
-        attention: Optional[Attention] = None,
-        *,
-        on_error: str = "raise",
-        **selector: Any,
+    def _answered(
+        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
     ) -> Step:
-        """Applies the Appends, then retrieves for the Items, or attends with an Attention; returns a Step.
-
-        For the selector see Client.retrieve_batch. on_error: "raise" makes a StepError of the first append or item that
-        failed, whose `step` has what the others got, or of a step that was refused whole; "return" leaves errors in the
-        Step, to be looked at one by one. Either way the stream goes on. A stream that breaks raises SeineError.
-        """
-        if on_error not in ("raise", "return"):
-            raise ValueError(f"on_error: must be one of raise, return, not {on_error!r}")
-        appends, items = list(appends), list(items)
         request = retrieval_service_pb2.DecodeRequest(
             step=self._steps + 1,
             appends=map(wire.append_item, appends),
             items=map(wire.retrieve_item, items),
-            selector=wire.selector_of(settings.selector_of(**selector)),
+            selector=wire.selector_of(selector),
             attention=None if attention is None else wire.attention_of(attention),
         )
         self._steps += 1
         response = self._exchange(request)
-        step = Step(
+        return Step(
             append_errors=[wire.error_of(status) for status in response.append_status],
             answers=[wire.answer_of(answer) for answer in response.answers],
             server_us=response.server_us,
             error=wire.error_of(response.status),
             attended=[wire.attended_of(answer) for answer in response.attended],
         )
-        if on_error == "raise":
-            step.raise_first(appends, items)
-        return step
 
     def _exchange(self, request: Any) -> Any:
         self._begun = time.monotonic()
