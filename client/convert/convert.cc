@@ -43,13 +43,16 @@ void ShrinkTo(google::protobuf::RepeatedPtrField<Message>* field, int size) {
   while (field->size() > size) field->RemoveLast();
 }
 
-absl::Status ToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out) {
+absl::Status ToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out, TensorViews* apart = nullptr) {
   size_t bytes = 0;
   absl::Status status = CheckTensor(name, tensor, &bytes);
   if (!status.ok()) return status;
   out->set_dtype(static_cast<v1::DType>(tensor.dtype));
   out->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-  if (bytes > 0) {
+  if (apart != nullptr) {
+    out->clear_raw();
+    apart->emplace_back(static_cast<const char*>(tensor.data), bytes);
+  } else if (bytes > 0) {
     out->mutable_raw()->assign(static_cast<const char*>(tensor.data), bytes);
   } else {
     out->mutable_raw()->clear();
@@ -200,41 +203,42 @@ absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1
   return ToProto(name, tensor, out);
 }
 
-absl::Status ToProto(const AppendItem& item, v1::AppendItem* out) {
+absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* apart) {
   ToProto(item.sequence, out->mutable_handle());
   out->set_layer(item.layer);
   out->set_position(item.position);
-  absl::Status status = ToProto("keys", item.keys, out->mutable_keys());
+  absl::Status status = ToProto("keys", item.keys, out->mutable_keys(), apart);
   if (IsAbsent(item.values)) {
     out->clear_values();
   } else {
-    status.Update(ToProto("values", item.values, out->mutable_values()));
+    status.Update(ToProto("values", item.values, out->mutable_values(), apart));
   }
   if (IsAbsent(item.queries)) {
     out->clear_queries();
   } else {
-    status.Update(ToProto("queries", item.queries, out->mutable_queries()));
+    status.Update(ToProto("queries", item.queries, out->mutable_queries(), apart));
   }
   return status;
 }
 
-absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out) {
+absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorViews* apart) {
   ToProto(item.sequence, out->mutable_handle());
   out->set_layer(item.layer);
-  return ToProto("queries", item.queries, out->mutable_queries());
+  return ToProto("queries", item.queries, out->mutable_queries(), apart);
 }
 
-absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out) {
+absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews* apart) {
+  if (apart != nullptr) apart->clear();
   out->set_step(step.step);
   int i = 0;
   for (const AppendItem& item : step.appends) {
-    absl::Status status = ToProto(item, ElementAt(out->mutable_appends(), i++));
+    absl::Status status = ToProto(item, ElementAt(out->mutable_appends(), i++), apart);
     if (!status.ok()) return status;
   }
   ShrinkTo(out->mutable_appends(), i);
   i = 0;
   for (const RetrieveItem& item : step.items) {
-    absl::Status status = ToProto(item, ElementAt(out->mutable_items(), i++));
+    absl::Status status = ToProto(item, ElementAt(out->mutable_items(), i++), apart);
     if (!status.ok()) return status;
   }
   ShrinkTo(out->mutable_items(), i);

@@ -5,6 +5,7 @@
 #define SEINE_CLIENT_CONVERT_CONVERT_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,10 +36,12 @@ void ToProto(const IndexSpec& spec, v1::IndexSpec* out);
 // `name` opens the error.
 absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out);
 absl::Status ToProto(const Selector& selector, v1::Selector* out);
-absl::Status ToProto(const AppendItem& item, v1::AppendItem* out);
-absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out);
+// `apart`: the tensors' bytes are appended to it, as views of the caller's memory, and left out of the message.
+using TensorViews = std::vector<std::string_view>;
+absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* apart = nullptr);
+absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorViews* apart = nullptr);
 void ToProto(const Attention& attention, v1::Attention* out);  // attention_convert.cc
-absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out);
+absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews* apart = nullptr);
 
 Sequence FromProto(const v1::SequenceHandle& handle);
 SequenceInfo FromProto(const v1::SequenceInfo& info);

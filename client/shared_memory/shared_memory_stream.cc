@@ -5,13 +5,17 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "proto/channel/frame.h"
+#include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
 #include "seine/v1/shared_memory_service.grpc.pb.h"
 
@@ -47,13 +51,19 @@ class SharedMemoryStream final : public DecodeStream {
 
   absl::Status Write(const DecodeStep& step) override {
     if (end_) return Ended();
-    if (absl::Status s = client::ToProto(step, &request_); !s.ok()) return s;
+    if (absl::Status s = client::ToProto(step, &request_, &tensors_); !s.ok()) return s;
     request_.set_announce(transport_ == Transport::kSharedMemory);  // one that spins would gain nothing
-    if (const auto bytes = static_cast<int64_t>(request_.ByteSizeLong()); bytes > most_sent_) {
+    request_.SerializeToString(&sent_);
+    auto bytes = static_cast<int64_t>(sent_.size());
+    for (const std::string_view tensor : tensors_) bytes += static_cast<int64_t>(tensor.size());
+    if (bytes > most_sent_) {
       return absl::InvalidArgumentError(
           absl::StrCat("step: ", bytes, " bytes, and the server takes at most ", most_sent_));
     }
-    request_.SerializeToString(&sent_);
+    if (tensors_.size() > channel::kMostTensors) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step: ", tensors_.size(), " tensors, and a channel takes at most ", channel::kMostTensors));
+    }
     return Send(FrameKind::kMessage) ? absl::OkStatus() : Ended();
   }
 
@@ -66,12 +76,15 @@ class SharedMemoryStream final : public DecodeStream {
     }
     spin_until_ = {};
     absl::Status status = client::FromProto(response_, answer);
+    channel::TakeTensorsBack(came_, &response_);
+    came_ = {};
     answer->announced = announced;
     return status;
   }
 
   absl::Status Finish() override {
     sent_.clear();
+    tensors_.clear();
     if (!end_ && Send(FrameKind::kEnd)) {
       while (Receive()) {
       }
@@ -83,6 +96,11 @@ class SharedMemoryStream final : public DecodeStream {
   const std::string& fallback() const override { return fallback_; }
 
  private:
+  struct Early {
+    std::string message;
+    std::vector<std::string> tensors;
+  };
+
   absl::Status Ended() const { return end_->ok() ? absl::UnavailableError("the server has ended the stream") : *end_; }
   bool End(absl::Status status) {
     if (!end_) end_ = std::move(status);
@@ -94,17 +112,17 @@ class SharedMemoryStream final : public DecodeStream {
   }
   SharedClock::time_point Deadline() const { return SharedClock::now() + timeout_; }
 
-  // Sends sent_ as a frame. False: the stream has ended.
+  // Sends tensors_ and sent_. False: the stream has ended.
   bool Send(FrameKind kind) {
     const SharedClock::time_point deadline = Deadline();
-    for (channel::Progress progress = writer_.Write(kind, sent_);; progress = writer_.Continue()) {
+    for (channel::Progress progress = writer_.Write(kind, sent_, tensors_);; progress = writer_.Continue()) {
       if (progress == channel::Progress::kDone) return true;
       if (progress != channel::Progress::kWait) return Broken();
       // The server may wait for room as well: an answer that is there is put aside for Read.
       channel::Progress read = reader_.Read();
       for (; read == channel::Progress::kDone; read = reader_.Read()) {
         if (reader_.kind() == FrameKind::kEnd) return EndedBy(reader_.message());
-        early_.push_back(reader_.message());
+        early_.push_back({reader_.message(), {reader_.tensors().begin(), reader_.tensors().end()}});
       }
       if (read != channel::Progress::kWait) return Broken();
       auto& ring = writer_.ring();
@@ -116,9 +134,9 @@ class SharedMemoryStream final : public DecodeStream {
   // The next message to response_. False: none comes any more.
   bool Receive() {
     if (!early_.empty()) {
-      const std::string message = std::move(early_.front());
+      taken_ = std::move(early_.front());
       early_.pop_front();
-      return response_.ParseFromString(message) || Broken();
+      return Parse(taken_.message, taken_.tensors);
     }
     if (end_) return false;
     const SharedClock::time_point deadline = Deadline();
@@ -128,7 +146,7 @@ class SharedMemoryStream final : public DecodeStream {
       switch (reader_.Read()) {
         case channel::Progress::kDone:
           if (reader_.kind() == FrameKind::kEnd) return EndedBy(reader_.message());
-          return response_.ParseFromString(reader_.message()) || Broken();
+          return Parse(reader_.message(), reader_.tensors());
         case channel::Progress::kWait:
           break;
         case channel::Progress::kBroken:
@@ -145,6 +163,11 @@ class SharedMemoryStream final : public DecodeStream {
         return Late();
       }
     }
+  }
+
+  bool Parse(const std::string& message, std::span<std::string> tensors) {
+    came_ = tensors;
+    return (response_.ParseFromString(message) && channel::PutTensors(tensors, &response_)) || Broken();
   }
 
   // Waits for more of an answer. False: it is time to look whether the server is still there.
@@ -180,10 +203,13 @@ class SharedMemoryStream final : public DecodeStream {
   channel::FrameReader reader_;
   channel::FrameWriter writer_;
   SharedClock::time_point spin_until_;  // an answer has been announced
-  std::deque<std::string> early_;       // answers that came before they were asked for
+  std::deque<Early> early_;             // answers that came before they were asked for
+  Early taken_;                         // of them
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
   std::string sent_;
+  TensorViews tensors_;          // of the step that is sent, in the caller's memory
+  std::span<std::string> came_;  // the tensors of response_
   std::optional<absl::Status> end_;
 };
 

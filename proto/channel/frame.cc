@@ -18,15 +18,41 @@ Progress FrameWriter::Put(const void* data, size_t count, size_t* moved) {
   return *moved == count ? Progress::kDone : Progress::kWait;
 }
 
-Progress FrameWriter::Write(FrameKind kind, std::string_view message) {
-  if (message.size() > std::numeric_limits<uint32_t>::max()) return Progress::kTooLarge;
-  head_ = {static_cast<uint32_t>(message.size()), kind};
-  head_written_ = 0;
-  rest_ = message;
+Progress FrameWriter::Write(FrameKind kind, std::string_view message, std::span<const std::string_view> tensors) {
+  if (tensors.size() > kMostTensors) return Progress::kTooLarge;
+  size_t bytes = message.size();
+  for (const std::string_view tensor : tensors) bytes += tensor.size();
+  if (bytes > std::numeric_limits<uint32_t>::max()) return Progress::kTooLarge;
+  tensors_ = tensors;
+  kind_ = kind;
+  message_ = message;
+  follows_ = true;
   return Continue();
 }
 
+void FrameWriter::Begin(FrameKind kind, std::string_view bytes) {
+  head_ = {static_cast<uint32_t>(bytes.size()), kind};
+  head_written_ = 0;
+  rest_ = bytes;
+}
+
 Progress FrameWriter::Continue() {
+  Progress progress = ContinueFrame();
+  while (progress == Progress::kDone && follows_) {
+    if (tensors_.empty()) {
+      Begin(kind_, message_);
+      follows_ = false;
+    } else {
+      Begin(FrameKind::kTensor, tensors_.front());
+      tensors_ = tensors_.subspan(1);
+    }
+    progress = ContinueFrame();
+  }
+  if (progress != Progress::kBroken) ring_.Publish();
+  return progress;
+}
+
+Progress FrameWriter::ContinueFrame() {
   Progress progress = Progress::kDone;
   size_t moved = 0;
   if (head_written_ < sizeof(head_)) {
@@ -38,29 +64,46 @@ Progress FrameWriter::Continue() {
     progress = Put(rest_.data(), rest_.size(), &moved);
     rest_.remove_prefix(moved);
   }
-  if (progress != Progress::kBroken) ring_.Publish();
   return progress;
 }
 
 bool FrameWriter::TryWrite(FrameKind kind, std::string_view message) {
-  if (head_written_ < sizeof(head_) || !rest_.empty() ||
-      ring_.Room() < static_cast<int64_t>(sizeof(FrameHead) + message.size()))
-    return false;
+  if (midway() || ring_.Room() < static_cast<int64_t>(sizeof(FrameHead) + message.size())) return false;
   return Write(kind, message) == Progress::kDone;
 }
 
 Progress FrameReader::Read() {
   if (done_) {
     done_ = false;
+    head_read_ = message_read_ = tensor_bytes_ = num_tensors_ = 0;
+  }
+  const Progress progress = ReadMessage();
+  ring_.Release();
+  return progress;
+}
+
+Progress FrameReader::ReadMessage() {
+  for (;;) {
+    if (const Progress progress = ReadFrame(); progress != Progress::kDone) return progress;
+    if (head_.kind != FrameKind::kTensor) break;
+    if (num_tensors_ == kMostTensors) return Progress::kBroken;
+    if (num_tensors_ == tensors_.size()) tensors_.emplace_back();
+    tensors_[num_tensors_++].swap(message_);
+    tensor_bytes_ += head_.bytes;
     head_read_ = message_read_ = 0;
   }
+  done_ = true;
+  return Progress::kDone;
+}
+
+Progress FrameReader::ReadFrame() {
   if (head_read_ < sizeof(head_)) {
     const int64_t taken = ring_.Take(reinterpret_cast<char*>(&head_) + head_read_, sizeof(head_) - head_read_);
     if (taken == kNonsense) return Progress::kBroken;
     head_read_ += static_cast<size_t>(taken);
     if (head_read_ < sizeof(head_)) return Progress::kWait;
-    if (head_.kind != FrameKind::kMessage && head_.kind != FrameKind::kEnd) return Progress::kBroken;
-    if (head_.bytes > most_) return Progress::kTooLarge;
+    if (head_.kind < FrameKind::kMessage || head_.kind > FrameKind::kTensor) return Progress::kBroken;
+    if (head_.bytes > most_ - tensor_bytes_) return Progress::kTooLarge;
   }
   while (message_read_ < head_.bytes) {
     const size_t wanted = std::min(head_.bytes - message_read_, kStep);
@@ -71,8 +114,13 @@ Progress FrameReader::Read() {
     message_read_ += static_cast<size_t>(taken);
   }
   message_.resize(head_.bytes);
-  done_ = true;
   return Progress::kDone;
+}
+
+void FrameReader::GiveBack() {
+  std::string().swap(message_);
+  std::vector<std::string>().swap(tensors_);
+  num_tensors_ = tensor_bytes_ = 0;
 }
 
 }  // namespace seine::channel

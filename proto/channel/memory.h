@@ -5,8 +5,9 @@
 //   [4096, 4096 + n)             ring of requests: the client writes, the server reads
 //   [4096 + n, 4096 + 2 n)       ring of answers: the server writes, the client reads
 //
-// A ring carries frames: a FrameHead, then `bytes` bytes of a message in protobuf's form. A frame may be larger than
-// its ring: it is then written while it is read. Counters are bytes modulo 2^32, so that a ring's length divides them.
+// A ring carries frames: a FrameHead, then `bytes` bytes. A message in protobuf's form is a frame; before it, a frame
+// each, may come the bytes of its tensors (tensors.h). A frame may be larger than its ring: it is then written while it
+// is read. Counters are bytes modulo 2^32, so that a ring's length divides them.
 //
 // Neither side believes the other: a counter is loaded once and checked, and a message is copied out before it is
 // parsed (ring.h).
@@ -20,7 +21,7 @@
 namespace seine::channel {
 
 inline constexpr uint64_t kMagic = 0x4c4843454e494553;  // "SEINECHL"
-inline constexpr uint32_t kLayout = 1;                  // another number: other rules
+inline constexpr uint32_t kLayout = 2;                  // another number: other rules
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr int64_t kLeastRing = 64 << 10, kMostRing = 16 << 20, kUsualRing = 1 << 20;
 inline constexpr size_t kTokenBytes = 16;
@@ -29,6 +30,7 @@ inline constexpr char kWelcome = 'S';  // the byte that comes with the descripto
 enum class FrameKind : uint32_t {
   kMessage = 1,  // a DecodeRequest or DecodeResponse
   kEnd = 2,      // nothing follows. Of the client without bytes; of the server with a Status that says why
+  kTensor = 3,   // the bytes of one of the tensors of the message that follows, in which they are missing
 };
 
 struct FrameHead {

@@ -38,9 +38,14 @@ int64_t RingReader::Take(void* out, size_t count) {
   memcpy(out, ring_ + place, first);
   memcpy(static_cast<uint8_t*>(out) + first, ring_, moved - first);
   at_ += moved;
+  return moved;
+}
+
+void RingReader::Release() {
+  if (released_ == at_) return;
+  released_ = at_;
   cursors_->read.store(at_, std::memory_order_release);
   WakeSleeper(cursors_->read, cursors_->writer_sleeps);
-  return moved;
 }
 
 }  // namespace seine::channel

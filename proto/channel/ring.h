@@ -41,8 +41,10 @@ class RingReader {
  public:
   RingReader(Cursors* cursors, const uint8_t* ring, uint32_t bytes) : cursors_(cursors), ring_(ring), bytes_(bytes) {}
 
-  // Copies at most `count` of the bytes that are there, and makes room for the writer.
+  // Copies at most `count` of the bytes that are there. The writer has their room from Release on.
   int64_t Take(void* out, size_t count);
+  // Gives back the room of what was taken, and wakes a writer that sleeps.
+  void Release();
   // Whether nothing has come, or what has come was taken.
   bool empty() const { return cursors_->written.load(std::memory_order_acquire) == at_; }
   // For a wait until more has come.
@@ -54,7 +56,7 @@ class RingReader {
   Cursors* const cursors_;
   const uint8_t* const ring_;
   const uint32_t bytes_;
-  uint32_t at_ = 0;
+  uint32_t at_ = 0, released_ = 0;
 };
 
 }  // namespace seine::channel

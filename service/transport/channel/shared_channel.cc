@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/rpc.h"
@@ -175,15 +176,20 @@ void SharedChannel::Await(std::atomic<uint32_t>& word, uint32_t seen, std::atomi
 absl::Status SharedChannel::Step() {
   const Clock::time_point now = Clock::now();
   brisk_ = now < answered_ + 2 * core_.options.channel_spin;  // twice: it may have had to wake us
-  const auto bytes = static_cast<int64_t>(reader_.message().size());
+  const auto bytes = static_cast<int64_t>(reader_.bytes()), message = static_cast<int64_t>(reader_.message().size());
   kept_ = std::max(kept_, bytes);
-  const bool admitted = request_share_.TryHold(2 * bytes);  // as it came, and parsed
+  const bool admitted = request_share_.TryHold(bytes + message);  // as it came, and parsed
   if (admitted && !request_.ParseFromString(reader_.message())) {
     return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", request_.GetTypeName()));
+  }
+  if (admitted && !channel::PutTensors(reader_.tensors(), &request_)) {
+    return FieldError("MALFORMED", "request",
+                      absl::StrCat(reader_.tensors().size(), " tensors came apart, and the message has others"));
   }
   const absl::Status refused = admitted ? StillWanted(token_) : TooMuchInFlight();
   response_.Clear();
   CountedStep(core_, session_, token_, refused, admitted, request_, &response_, [this] { Announce(); });
+  if (admitted) channel::TakeTensorsBack(reader_.tensors(), &request_);
   return absl::OkStatus();
 }
 
@@ -195,9 +201,12 @@ void SharedChannel::Announce() {
 }
 
 absl::Status SharedChannel::Send() {
+  channel::TakeTensors(&response_, &tensors_, &tensor_views_);
   response_.SerializeToString(&answer_);
-  answer_share_.Hold(static_cast<int64_t>(answer_.size()));  // its step may have changed something: it must be told
-  for (Progress progress = writer_.Write(FrameKind::kMessage, answer_);; progress = writer_.Continue()) {
+  answer_bytes_ = static_cast<int64_t>(answer_.size());
+  for (const std::string_view tensor : tensor_views_) answer_bytes_ += static_cast<int64_t>(tensor.size());
+  answer_share_.Hold(answer_bytes_);  // its step may have changed something: it must be told
+  for (Progress progress = writer_.Write(FrameKind::kMessage, answer_, tensor_views_);; progress = writer_.Continue()) {
     if (progress == Progress::kDone) break;
     if (progress != Progress::kWait) return Broken();
     if (auto s = StatusOf(end_.load()); !s.ok()) return s;
@@ -214,12 +223,13 @@ absl::Status SharedChannel::Send() {
 void SharedChannel::GiveBack() {
   if (kept_ > kChannelKept) {
     v1::DecodeRequest().Swap(&request_);
-    std::string().swap(reader_.message());
+    reader_.GiveBack();
     kept_ = 0;
   }
-  if (answer_.size() > kChannelKept) {
+  if (answer_bytes_ > kChannelKept) {
     v1::DecodeResponse().Swap(&response_);
     std::string().swap(answer_);
+    std::vector<std::string>().swap(tensors_);
   }
   request_share_.Hold(kept_);
 }

@@ -9,7 +9,9 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
@@ -78,10 +80,13 @@ class SharedChannel final : public OpenCall {
   v1::DecodeRequest request_;
   v1::DecodeResponse response_;
   std::string answer_;
+  std::vector<std::string> tensors_;  // of the answer, taken out of it
+  std::vector<std::string_view> tensor_views_;
   InFlightShare request_share_, answer_share_;
-  int64_t kept_ = 0;     // bytes that the message's buffers hold, about
-  SteadyTime answered_;  // the last step
-  bool brisk_ = false;   // it followed the one before at once
+  int64_t kept_ = 0;          // bytes that the message's buffers hold, about
+  int64_t answer_bytes_ = 0;  // of the last one
+  SteadyTime answered_;       // the last step
+  bool brisk_ = false;        // it followed the one before at once
 
   std::atomic<End> end_{End::kNone};
   std::atomic<bool> draining_{false}, ended_{false};

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
 
 namespace seine::test {
@@ -113,7 +114,8 @@ bool RawChannel::ReadFrame() {
 }
 
 bool RawChannel::Read(v1::DecodeResponse* response) {
-  return ReadFrame() && reader_->kind() == FrameKind::kMessage && response->ParseFromString(reader_->message());
+  return ReadFrame() && reader_->kind() == FrameKind::kMessage && response->ParseFromString(reader_->message()) &&
+         channel::PutTensors(reader_->tensors(), response);
 }
 
 absl::Status RawChannel::End() {
