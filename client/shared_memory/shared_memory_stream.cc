@@ -14,6 +14,7 @@
 #include "client/channel.h"
 #include "client/convert/convert.h"
 #include "client/shared_memory/shared_memory_link.h"
+#include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"
 #include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
@@ -71,12 +72,12 @@ class SharedMemoryStream final : public DecodeStream {
     bool announced = false;
     for (;; announced = true) {
       if (!Receive()) return Ended();
-      if (!response_.announcement()) break;
+      if (!response_->announcement()) break;
       spin_until_ = SharedClock::now() + kSharedAnnounced;
     }
     spin_until_ = {};
-    absl::Status status = client::FromProto(response_, answer);
-    channel::TakeTensorsBack(came_, &response_);
+    absl::Status status = client::FromProto(*response_, answer);
+    channel::TakeTensorsBack(came_, response_.get());
     came_ = {};
     answer->announced = announced;
     return status;
@@ -167,7 +168,7 @@ class SharedMemoryStream final : public DecodeStream {
 
   bool Parse(const std::string& message, std::span<std::string> tensors) {
     came_ = tensors;
-    return (response_.ParseFromString(message) && channel::PutTensors(tensors, &response_)) || Broken();
+    return (response_.Renew().ParseFromString(message) && channel::PutTensors(tensors, response_.get())) || Broken();
   }
 
   // Waits for more of an answer. False: it is time to look whether the server is still there.
@@ -206,7 +207,7 @@ class SharedMemoryStream final : public DecodeStream {
   std::deque<Early> early_;             // answers that came before they were asked for
   Early taken_;                         // of them
   v1::DecodeRequest request_;
-  v1::DecodeResponse response_;
+  channel::BlockMessage<v1::DecodeResponse> response_;
   std::string sent_;
   TensorViews tensors_;          // of the step that is sent, in the caller's memory
   std::span<std::string> came_;  // the tensors of response_

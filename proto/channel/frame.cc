@@ -75,7 +75,7 @@ bool FrameWriter::TryWrite(FrameKind kind, std::string_view message) {
 Progress FrameReader::Read() {
   if (done_) {
     done_ = false;
-    head_read_ = message_read_ = tensor_bytes_ = num_tensors_ = 0;
+    head_read_ = frame_read_ = tensor_bytes_ = num_tensors_ = 0;
   }
   const Progress progress = ReadMessage();
   ring_.Release();
@@ -86,11 +86,9 @@ Progress FrameReader::ReadMessage() {
   for (;;) {
     if (const Progress progress = ReadFrame(); progress != Progress::kDone) return progress;
     if (head_.kind != FrameKind::kTensor) break;
-    if (num_tensors_ == kMostTensors) return Progress::kBroken;
-    if (num_tensors_ == tensors_.size()) tensors_.emplace_back();
-    tensors_[num_tensors_++].swap(message_);
+    ++num_tensors_;
     tensor_bytes_ += head_.bytes;
-    head_read_ = message_read_ = 0;
+    head_read_ = frame_read_ = 0;
   }
   done_ = true;
   return Progress::kDone;
@@ -104,17 +102,26 @@ Progress FrameReader::ReadFrame() {
     if (head_read_ < sizeof(head_)) return Progress::kWait;
     if (head_.kind < FrameKind::kMessage || head_.kind > FrameKind::kTensor) return Progress::kBroken;
     if (head_.bytes > most_ - tensor_bytes_) return Progress::kTooLarge;
+    if (head_.kind == FrameKind::kTensor && num_tensors_ == kMostTensors) return Progress::kBroken;
+    if (head_.kind == FrameKind::kTensor && num_tensors_ == tensors_.size()) tensors_.emplace_back();
   }
-  while (message_read_ < head_.bytes) {
-    const size_t wanted = std::min(head_.bytes - message_read_, kStep);
-    if (message_.size() < message_read_ + wanted) message_.resize(message_read_ + wanted);
-    const int64_t taken = ring_.Take(message_.data() + message_read_, wanted);
+  std::string& out = head_.kind == FrameKind::kTensor ? tensors_[num_tensors_] : message_;
+  while (frame_read_ < head_.bytes) {
+    const size_t wanted = std::min(head_.bytes - frame_read_, kStep);
+    if (out.size() < frame_read_ + wanted) out.resize(frame_read_ + wanted);
+    const int64_t taken = ring_.Take(out.data() + frame_read_, wanted);
     if (taken == kNonsense) return Progress::kBroken;
     if (taken == 0) return Progress::kWait;
-    message_read_ += static_cast<size_t>(taken);
+    frame_read_ += static_cast<size_t>(taken);
   }
-  message_.resize(head_.bytes);
+  out.resize(head_.bytes);
   return Progress::kDone;
+}
+
+size_t FrameReader::held() const {
+  size_t bytes = message_.capacity() + tensors_.capacity() * sizeof(std::string);
+  for (const std::string& tensor : tensors_) bytes += tensor.capacity();
+  return bytes;
 }
 
 void FrameReader::GiveBack() {

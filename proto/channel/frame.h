@@ -67,7 +67,8 @@ class FrameReader {
   size_t bytes() const { return tensor_bytes_ + message_.size(); }                // of both
   bool midway() const { return (head_read_ > 0 || num_tensors_ > 0) && !done_; }  // a part of a message has come
   size_t announced_bytes() const { return tensor_bytes_ + head_.bytes; }
-  void GiveBack();  // the memory of a message that was read
+  size_t held() const;  // memory for messages, of this one and of those before
+  void GiveBack();      // all of it, once a message was read
   RingReader& ring() { return ring_; }
 
  private:
@@ -77,7 +78,7 @@ class FrameReader {
   RingReader ring_;
   const uint32_t most_;
   FrameHead head_ = {};
-  size_t head_read_ = 0, message_read_ = 0, tensor_bytes_ = 0, num_tensors_ = 0;
+  size_t head_read_ = 0, frame_read_ = 0, tensor_bytes_ = 0, num_tensors_ = 0;
   bool done_ = false;
   std::string message_;
   std::vector<std::string> tensors_;  // the first num_tensors_ are the message's

@@ -75,7 +75,8 @@ void TakeTensors(Message* message, std::vector<std::string>* held, std::vector<s
     place.clear();
     place.swap(raw);
   });
-  views->assign(held->begin(), held->begin() + static_cast<std::ptrdiff_t>(count));
+  held->resize(count);
+  views->assign(held->begin(), held->end());
 }
 
 }  // namespace seine::channel

@@ -177,32 +177,30 @@ absl::Status SharedChannel::Step() {
   const Clock::time_point now = Clock::now();
   brisk_ = now < answered_ + 2 * core_.options.channel_spin;  // twice: it may have had to wake us
   const auto bytes = static_cast<int64_t>(reader_.bytes()), message = static_cast<int64_t>(reader_.message().size());
-  kept_ = std::max(kept_, bytes);
   const bool admitted = request_share_.TryHold(bytes + message);  // as it came, and parsed
-  if (admitted && !request_.ParseFromString(reader_.message())) {
-    return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", request_.GetTypeName()));
+  if (admitted && !request_->ParseFromString(reader_.message())) {
+    return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", request_->GetTypeName()));
   }
-  if (admitted && !channel::PutTensors(reader_.tensors(), &request_)) {
+  if (admitted && !channel::PutTensors(reader_.tensors(), request_.get())) {
     return FieldError("MALFORMED", "request",
                       absl::StrCat(reader_.tensors().size(), " tensors came apart, and the message has others"));
   }
   const absl::Status refused = admitted ? StillWanted(token_) : TooMuchInFlight();
-  response_.Clear();
-  CountedStep(core_, session_, token_, refused, admitted, request_, &response_, [this] { Announce(); });
-  if (admitted) channel::TakeTensorsBack(reader_.tensors(), &request_);
+  CountedStep(core_, session_, token_, refused, admitted, *request_, response_.get(), [this] { Announce(); });
+  if (admitted) channel::TakeTensorsBack(reader_.tensors(), request_.get());
   return absl::OkStatus();
 }
 
 void SharedChannel::Announce() {
   v1::DecodeResponse announcement;
-  announcement.set_step(request_.step());
+  announcement.set_step(request_->step());
   announcement.set_announcement(true);
   writer_.TryWrite(FrameKind::kMessage, announcement.SerializeAsString());
 }
 
 absl::Status SharedChannel::Send() {
-  channel::TakeTensors(&response_, &tensors_, &tensor_views_);
-  response_.SerializeToString(&answer_);
+  channel::TakeTensors(response_.get(), &tensors_, &tensor_views_);
+  response_->SerializeToString(&answer_);
   answer_bytes_ = static_cast<int64_t>(answer_.size());
   for (const std::string_view tensor : tensor_views_) answer_bytes_ += static_cast<int64_t>(tensor.size());
   answer_share_.Hold(answer_bytes_);  // its step may have changed something: it must be told
@@ -219,19 +217,21 @@ absl::Status SharedChannel::Send() {
   return absl::OkStatus();
 }
 
-// Messages and answers are used again by the next step: their buffers grow once, but no larger than kChannelKept.
+// Buffers are used again by the next step: they grow once, but no larger than kChannelKept. Messages are made anew
+// here, where no client waits for it.
 void SharedChannel::GiveBack() {
-  if (kept_ > kChannelKept) {
-    v1::DecodeRequest().Swap(&request_);
+  request_.Renew();
+  response_.Renew();
+  auto kept = static_cast<int64_t>(reader_.held());
+  if (kept > kChannelKept) {
     reader_.GiveBack();
-    kept_ = 0;
+    kept = 0;
   }
   if (answer_bytes_ > kChannelKept) {
-    v1::DecodeResponse().Swap(&response_);
     std::string().swap(answer_);
     std::vector<std::string>().swap(tensors_);
   }
-  request_share_.Hold(kept_);
+  request_share_.Hold(kept);
 }
 
 }  // namespace seine

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
+#include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/calls/calls.h"
@@ -77,13 +78,12 @@ class SharedChannel final : public OpenCall {
   StopToken token_;
   channel::FrameReader reader_;
   channel::FrameWriter writer_;
-  v1::DecodeRequest request_;
-  v1::DecodeResponse response_;
+  channel::BlockMessage<v1::DecodeRequest> request_;
+  channel::BlockMessage<v1::DecodeResponse> response_;
   std::string answer_;
   std::vector<std::string> tensors_;  // of the answer, taken out of it
   std::vector<std::string_view> tensor_views_;
   InFlightShare request_share_, answer_share_;
-  int64_t kept_ = 0;          // bytes that the message's buffers hold, about
   int64_t answer_bytes_ = 0;  // of the last one
   SteadyTime answered_;       // the last step
   bool brisk_ = false;        // it followed the one before at once

@@ -40,6 +40,15 @@ int Kills() {
   return text != nullptr ? std::atoi(text) : 50;
 }
 
+constexpr std::string_view kTwoTensors[] = {"abcd", "efgh"};
+
+// A step of so many items whose tensors have no bytes.
+v1::DecodeRequest Emptied(int items) {
+  v1::DecodeRequest step;
+  for (int i = 0; i < items; ++i) step.add_items()->mutable_queries()->set_dtype(v1::D_TYPE_FLOAT32);
+  return step;
+}
+
 class ChannelAttackTest : public ServerTest {
  protected:
   void SetUp() override {
@@ -81,6 +90,23 @@ TEST_P(ChannelAttackTest, NonsenseEndsItsChannelAlone) {
       {"a counter that goes back", [](RawChannel& c) { c.header().requests.written.fetch_sub(1); }},
       {"an unknown kind of frame", [](RawChannel& c) { c.SendFrame(static_cast<FrameKind>(77), "x"); }},
       {"bytes that are no message", [](RawChannel& c) { c.SendFrame(FrameKind::kMessage, "\xff\xff\xff"); }},
+      {"tensors of no message", [](RawChannel& c) { c.SendFrame(FrameKind::kMessage, "", kTwoTensors); }},
+      {"fewer tensors than the message has",
+       [](RawChannel& c) { c.SendFrame(FrameKind::kMessage, Emptied(3).SerializeAsString(), kTwoTensors); }},
+      {"more tensors than the message has",
+       [](RawChannel& c) { c.SendFrame(FrameKind::kMessage, Emptied(1).SerializeAsString(), kTwoTensors); }},
+      {"tensors both apart and within",
+       [](RawChannel& c) {
+         v1::DecodeRequest step = Emptied(2);
+         step.mutable_items(1)->mutable_queries()->set_raw("x");
+         c.SendFrame(FrameKind::kMessage, step.SerializeAsString(), kTwoTensors);
+       }},
+      {"tensors without end",
+       [](RawChannel& c) {
+         for (size_t i = 0; i <= channel::kMostTensors; ++i) {
+           if (!c.SendFrame(FrameKind::kTensor, "")) return;
+         }
+       }},
       {"more read than was written",
        [](RawChannel& c) {
          c.header().answers.read.fetch_add(5);
@@ -142,8 +168,10 @@ TEST_P(ChannelAttackTest, AWriterThatRacesWithSteps) {
     v1::DecodeRequest step = step_;
     for (int i = 0; i < 20; ++i) {
       if (channel->HangsUp(std::chrono::milliseconds(0))) break;
-      const std::string bytes = step.SerializeAsString();
-      channel->writer().TryWrite(FrameKind::kMessage, bytes);
+      const std::string bytes = step.SerializeAsString(), apart = Emptied(2).SerializeAsString();
+      // Apart: over what is midway, and never to be continued.
+      if (i % 2 == 0) channel->writer().TryWrite(FrameKind::kMessage, bytes);
+      if (i % 2 == 1) channel->writer().Write(FrameKind::kMessage, apart, kTwoTensors);
       channel::Wake(channel->header().requests.written);
       channel->reader().Read();  // whatever it is
       std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -58,6 +58,49 @@ TEST(Frame, LargerThanTheRingTravelsInPieces) {
   }
 }
 
+TEST(Frame, TensorsComeBeforeTheirMessage) {
+  Pipe pipe;
+  for (size_t round = 0; round < 300; ++round) {
+    std::vector<std::string> sent;
+    for (size_t i = 0; i < round % 5; ++i) sent.push_back(Text((round * 131 + i * 1777) % 3000, i));
+    const std::vector<std::string_view> views(sent.begin(), sent.end());
+    const std::string text = Text(round, round);
+    Progress written = pipe.writer.Write(FrameKind::kMessage, text, views), read = pipe.reader.Read();
+    for (int i = 0; read == Progress::kWait && i < 100; ++i) {
+      EXPECT_TRUE(pipe.reader.midway());
+      EXPECT_FALSE(pipe.writer.TryWrite(FrameKind::kMessage, ""));  // none gets in between
+      if (written == Progress::kWait) written = pipe.writer.Continue();
+      read = pipe.reader.Read();
+    }
+    ASSERT_EQ(written, Progress::kDone) << round;
+    ASSERT_EQ(read, Progress::kDone) << round;
+    EXPECT_EQ(pipe.reader.message(), text);
+    ASSERT_EQ(pipe.reader.tensors().size(), sent.size());
+    size_t bytes = text.size();
+    for (size_t i = 0; i < sent.size(); ++i) {
+      EXPECT_EQ(pipe.reader.tensors()[i], sent[i]) << round << " " << i;
+      bytes += sent[i].size();
+    }
+    EXPECT_EQ(pipe.reader.bytes(), bytes);
+    if (round % 50 == 49) pipe.reader.GiveBack();
+  }
+}
+
+TEST(Frame, TensorsCountTowardsTheirMessage) {
+  Pipe pipe;
+  const std::string half = Text(600 << 10, 1), other = Text(600 << 10, 2);
+  const std::string_view tensors[] = {half};
+  Progress written = pipe.writer.Write(FrameKind::kMessage, other, tensors), read = pipe.reader.Read();
+  for (int i = 0; read == Progress::kWait && i < 1000; ++i) {
+    if (written == Progress::kWait) written = pipe.writer.Continue();
+    read = pipe.reader.Read();
+  }
+  EXPECT_EQ(read, Progress::kTooLarge);
+  EXPECT_EQ(pipe.reader.announced_bytes(), half.size() + other.size());
+  EXPECT_EQ(Pipe().writer.Write(FrameKind::kMessage, "", std::vector<std::string_view>(kMostTensors + 1)),
+            Progress::kTooLarge);
+}
+
 TEST(Frame, CountersMayPassTheirEnd) {
   Cursors cursors = {};
   std::vector<uint8_t> bytes(kRing);

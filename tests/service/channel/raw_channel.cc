@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <vector>
 
 #include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
@@ -89,9 +90,16 @@ bool RawChannel::Send(const v1::DecodeRequest& request) {
   return SendFrame(FrameKind::kMessage, request.SerializeAsString());
 }
 
-bool RawChannel::SendFrame(FrameKind kind, const std::string& message) {
+bool RawChannel::SendApart(v1::DecodeRequest request) {
+  std::vector<std::string> held;
+  std::vector<std::string_view> views;
+  channel::TakeTensors(&request, &held, &views);
+  return SendFrame(FrameKind::kMessage, request.SerializeAsString(), views);
+}
+
+bool RawChannel::SendFrame(FrameKind kind, const std::string& message, std::span<const std::string_view> tensors) {
   const auto until = Clock::now() + kPatience;
-  Progress progress = writer_->Write(kind, message);
+  Progress progress = writer_->Write(kind, message, tensors);
   for (; progress == Progress::kWait && Clock::now() < until; progress = writer_->Continue()) {
     channel::SpinWhileEqual(writer_->ring().word(), writer_->ring().seen(),
                             Clock::now() + std::chrono::milliseconds(1));

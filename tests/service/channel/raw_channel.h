@@ -3,7 +3,9 @@
 #define SEINE_TESTS_SERVICE_CHANNEL_RAW_CHANNEL_H_
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "proto/channel/frame.h"
 #include "seine/v1/retrieval_service.pb.h"
@@ -27,7 +29,8 @@ class RawChannel {
 
   // Waits at most 20 s for room, or a frame. False: the channel's socket is closed, or nothing comes.
   bool Send(const v1::DecodeRequest& request);
-  bool SendFrame(channel::FrameKind kind, const std::string& message);
+  bool SendApart(v1::DecodeRequest request);  // its tensors before it, as the client library does
+  bool SendFrame(channel::FrameKind kind, const std::string& message, std::span<const std::string_view> tensors = {});
   bool ReadFrame();
   bool Read(v1::DecodeResponse* response);  // false as well where it is no answer
   // Reads until the server's last frame; its status, or UNAVAILABLE where the socket closes without one.
