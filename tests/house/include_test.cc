@@ -29,7 +29,7 @@ const std::vector<Rule>& Rules() {
       {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
       {"kernels/*_cuda.cu", {"std", "kernels", "cuda"}, {}},
       {"kernels/", {"std", "hwy", "kernels"}, {}},
-      {"proto/", {"std", "proto"}, {}},
+      {"proto/", {"std", "protobuf", "proto"}, {}},
       {"profile/", {"std", "absl", "Eigen", "nlohmann", "profile"}, {}},
       {"index/",
        {"std", "absl", "xxhash", "Eigen", "profile", "index"},
