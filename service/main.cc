@@ -25,13 +25,13 @@
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
-#include "service/notify.h"
-#include "service/resident.h"
+#include "service/process/notify.h"
+#include "service/process/resident.h"
+#include "service/process/signals.h"
+#include "service/process/watchdog.h"
 #include "service/server.h"
-#include "service/signals.h"
 #include "service/transport/address.h"
 #include "service/transport/descriptors.h"
-#include "service/watchdog.h"
 
 namespace seine {
 namespace {

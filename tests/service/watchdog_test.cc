@@ -1,5 +1,5 @@
 // Being supervised: what a service manager is told, and the end of a server that no longer answers.
-#include "service/watchdog.h"
+#include "service/process/watchdog.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "service/notify.h"
+#include "service/process/notify.h"
 #include "service/server.h"
 #include "tests/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "service/watchdog.h"
+#include "service/process/watchdog.h"
 
 #include <utility>
 

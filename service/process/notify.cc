@@ -1,4 +1,4 @@
-#include "service/notify.h"
+#include "service/process/notify.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,7 +1,7 @@
 // Notices a server that no longer answers, such as one whose threads wait for each other: a call of its own, again and
 // again, must come back.
-#ifndef SEINE_SERVICE_WATCHDOG_H_
-#define SEINE_SERVICE_WATCHDOG_H_
+#ifndef SEINE_SERVICE_PROCESS_WATCHDOG_H_
+#define SEINE_SERVICE_PROCESS_WATCHDOG_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -45,4 +45,4 @@ class Watchdog {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_WATCHDOG_H_
+#endif  // SEINE_SERVICE_PROCESS_WATCHDOG_H_

@@ -1,8 +1,8 @@
 // What a service manager is told of the server's state (systemd's Type=notify and WatchdogSec=): datagrams to the
 // socket that NOTIFY_SOCKET names, as sd_notify(3) describes them. Written here, for libsystemd would bring seven
 // libraries into the wheel. Without NOTIFY_SOCKET nothing is told.
-#ifndef SEINE_SERVICE_NOTIFY_H_
-#define SEINE_SERVICE_NOTIFY_H_
+#ifndef SEINE_SERVICE_PROCESS_NOTIFY_H_
+#define SEINE_SERVICE_PROCESS_NOTIFY_H_
 
 #include <string>
 
@@ -37,4 +37,4 @@ class Notifier {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_NOTIFY_H_
+#endif  // SEINE_SERVICE_PROCESS_NOTIFY_H_
