@@ -1,6 +1,6 @@
 // seined: configuration, one server, a reload on SIGHUP, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1
 // could not serve (address in use, no memory for an index); 2 wrong configuration; 3 ended with calls cut off that did
-// not end in time.
+// not end in time; 4 ended itself, for it no longer answered its own calls.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,16 +25,18 @@
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
-#include "service/resident.h"
+#include "service/process/notify.h"
+#include "service/process/resident.h"
+#include "service/process/signals.h"
+#include "service/process/watchdog.h"
 #include "service/server.h"
-#include "service/signals.h"
 #include "service/transport/address.h"
 #include "service/transport/descriptors.h"
 
 namespace seine {
 namespace {
 
-constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3;
+constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4;
 constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
 
 constexpr char kFooter[] = R"(
@@ -118,13 +121,17 @@ absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
   return config;
 }
 
+std::string OpenCalls(const Core& core) {
+  std::vector<std::string> open;
+  for (const auto& [method, count] : core.open_calls.Count()) open.push_back(absl::StrCat(method, " x", count));
+  return open.empty() ? "nothing" : absl::StrJoin(open, ", ");
+}
+
 // Ends the process where its server does not end in time, and says what it cut off. It lives as long as the process.
 void EndHardAfter(absl::Duration time, Core* core) {
   std::thread([time, core] {
     absl::SleepFor(time);
-    std::vector<std::string> left;
-    for (const auto& [method, count] : core->open_calls.Count()) left.push_back(absl::StrCat(method, " x", count));
-    spdlog::error("ended hard; cut off: {}", left.empty() ? "nothing" : absl::StrJoin(left, ", "));
+    spdlog::error("ended hard; cut off: {}", OpenCalls(*core));
     spdlog::shutdown();
     _exit(kCutOff);
   }).detach();
@@ -140,6 +147,26 @@ int64_t BaseBytes() {
   constexpr int64_t kRoom = 120 * kMiB;
 #endif
   return (ResidentBytes() + kRoom) / kMiB * kMiB;
+}
+
+void WarnUnless(const absl::Status& told) {
+  if (!told.ok()) spdlog::warn("{}", std::string(told.message()));
+}
+
+// Ends the process where it no longer answers, and tells a service manager that it does. Null where nobody asks.
+std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifier& notifier, Server* server) {
+  const absl::Duration asked = absl::Seconds(config.watchdog_seconds);
+  const absl::Duration limit = asked > absl::ZeroDuration() ? asked : notifier.watchdog();
+  if (limit <= absl::ZeroDuration()) return nullptr;
+  return std::make_unique<Watchdog>(Watchdog::Watch{limit, [server, limit] { return server->Answers(limit / 4); },
+                                                    [&notifier] { notifier.Tell("WATCHDOG=1").IgnoreError(); },
+                                                    [server, limit] {
+                                                      spdlog::error(
+                                                          "no answer to its own calls for {}: ended; under way: {}",
+                                                          absl::FormatDuration(limit), OpenCalls(server->core()));
+                                                      spdlog::shutdown();
+                                                      _exit(kSilent);
+                                                    }});
 }
 
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
@@ -160,12 +187,21 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   if (core.channels.path().empty()) spdlog::info("{}", core.channels.why_not());
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   WarnOfProfiles(*core.options.profiles);
+  const Notifier notifier;
+  WarnUnless(notifier.Tell(absl::StrCat("READY=1\nSTATUS=listens on ", (*server)->address())));
+  std::unique_ptr<Watchdog> watchdog = MakeWatchdog(config, notifier, server->get());
   Signals::Event event = signals.Wait();
-  for (; event.reload; event = signals.Wait()) Reload(Configure(line), &config, &core);
+  for (; event.reload; event = signals.Wait()) {
+    WarnUnless(notifier.TellReloading());
+    Reload(Configure(line), &config, &core);
+    WarnUnless(notifier.Tell("READY=1"));
+  }
   signals.Release();  // a second one ends the process at once
+  WarnUnless(notifier.Tell("STOPPING=1"));
   const absl::Duration delay = absl::Seconds(config.drain_delay_seconds), grace = absl::Seconds(config.grace_seconds);
   spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
   EndHardAfter(delay + grace + kHardEnd, &core);
+  watchdog = nullptr;
   (*server)->Unready();
   absl::SleepFor(delay);
   (*server)->Shutdown(grace);

@@ -3,6 +3,7 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -62,6 +63,25 @@ class ServerImpl final : public Server {
 
   const std::string& address() const override { return core_.address; }
   Core& core() override { return core_; }
+
+  bool Answers(absl::Duration within) override {
+    grpc::GenericStub stub(grpc_->InProcessChannel(grpc::ChannelArguments()));
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + within));
+    grpc::CompletionQueue queue;
+    const grpc::Slice whole_server;  // an empty request
+    const grpc::ByteBuffer request(&whole_server, 1);
+    const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    call->StartCall();
+    call->Finish(&answer, &status, this);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    core_.catalog.List();
+    return status.ok();
+  }
 
   void Unready() override { services_.Unready(); }
 

@@ -181,6 +181,11 @@ std::vector<Setting> MakeSettings() {
           "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see "
           "it.",
           0, 3600, [](auto& c) -> auto& { return c.drain_delay_seconds; }),
+      Number(
+          "server.watchdog",
+          "Seconds without an answer to its own calls after which it ends itself, exit code 4, to be started anew; 0: "
+          "what systemd's WatchdogSec asks for, and never without it.",
+          0, 3600, [](auto& c) -> auto& { return c.watchdog_seconds; }),
       Word(
           "log.level", "What is worth a line.", {"debug", "info", "warning", "error"},
           [](auto& c) -> auto& { return c.log_level; }),

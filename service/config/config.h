@@ -28,6 +28,7 @@ struct ServerConfig {
   std::vector<IndexEntry> entries;  // what server.indexes is made of
   int grace_seconds = 10;
   int drain_delay_seconds = 0;
+  int watchdog_seconds = 0;  // 0: what a service manager asks for, if any does
   int slow_call_ms = 1000;
   std::string log_level = "info";
   std::string log_format = "text";

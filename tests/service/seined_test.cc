@@ -340,6 +340,38 @@ TEST_F(SeinedTest, SighupReadsTheSettingsAgainAndLosesNothing) {
 }
 
 // A profile that was read is read again after a SIGHUP.
+// As systemd starts it with Type=notify and WatchdogSec=.
+TEST_F(SeinedTest, AServiceManagerIsToldOfItsLife) {
+  const std::string path = dir_.path + "/notify";
+  const int manager = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un at = {};
+  at.sun_family = AF_UNIX;
+  std::strncpy(at.sun_path, path.c_str(), sizeof(at.sun_path) - 1);
+  ASSERT_EQ(bind(manager, reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  const timeval patience = {20, 0};
+  setsockopt(manager, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  // The next message that is not the watchdog's.
+  const auto next = [&](bool watchdog) {
+    for (;;) {
+      char text[512];
+      const ssize_t size = recv(manager, text, sizeof(text), 0);
+      if (size <= 0) return std::string("nothing came");
+      const std::string told(text, size);
+      if (watchdog == (told == "WATCHDOG=1")) return told;
+    }
+  };
+  Process seined(dir_.path, {"--listen", socket()}, {"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=4000000"});
+  EXPECT_EQ(next(false), "READY=1\nSTATUS=listens on " + socket());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(next(true), "WATCHDOG=1");
+  seined.Signal(SIGHUP);
+  EXPECT_EQ(next(false).rfind("RELOADING=1\n", 0), 0u);
+  EXPECT_EQ(next(false), "READY=1");
+  seined.Signal(SIGTERM);
+  EXPECT_EQ(next(false), "STOPPING=1");
+  EXPECT_EQ(seined.Wait(), 0);
+  close(manager);
+}
+
 TEST_F(SeinedTest, SighupForgetsTheProfilesThatWereRead) {
   const std::string profiles = dir_.path + "/profiles", file = profiles + "/p.safetensors";
   std::filesystem::create_directory(profiles);

@@ -152,15 +152,17 @@ void AddRows8Impl(const int8_t* rows, size_t stride_bytes, int64_t count, int di
 template <int kQ>
 void DotRows8Of(const int8_t* rows, size_t stride_bytes, int64_t count, int dim, const int8_t* queries, int64_t stride,
                 float* out) {
-  constexpr int kRows = 32;
+  constexpr int kRows = 32, kAhead = 32;  // whole records are asked for: their steps and values are next
   const int8_t* query[kQ];
   for (int q = 0; q < kQ; ++q) query[q] = queries + static_cast<size_t>(q) * dim;
   alignas(64) int32_t dots[kQ][kRows];
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(rows);
+  const size_t end = count * stride_bytes;
+  size_t asked = 0;
   for (int64_t first = 0; first < count; first += kRows) {
     const int now = count - first < kRows ? static_cast<int>(count - first) : kRows;
-    const int64_t ahead = std::min<int64_t>(first + 2 * kRows, count);
-    for (int64_t i = first == 0 ? 0 : first + kRows; i < ahead; ++i) {
-      for (int b = 0; b < dim; b += 64) PrefetchFar(rows + i * stride_bytes + b);
+    for (const size_t until = std::min((first + kRows + kAhead) * stride_bytes, end); asked < until; asked += 64) {
+      PrefetchFar(bytes + asked);
     }
     Dots8(rows + first * stride_bytes, stride_bytes, now, dim, query, dots[0], kRows);
     for (int q = 0; q < kQ; ++q) {
