@@ -217,7 +217,7 @@ def test_a_budget_that_holds_all_is_dense_attention(model, where, uninstalled):
 
 
 @pytest.mark.parametrize("scorer", ["keydiff", SNAPKV], ids=["by the index", "by call"])
-def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypatch):
+def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypatch, request):
     """Of a prompt of 300 tokens no more than budget + block are ever held a head, counted at every append and attention."""
     model = make_model(head_dim=80)  # no other tensor has rows of 80
     seine, most = install(model, scorer, threads=1), {"index": 0, "torch": 0}
@@ -238,6 +238,8 @@ def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypat
     monkeypatch.setattr(seine.client, "append", counted_append)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted_attention)
     ids = prompt(1, 300)
+    gc.freeze()  # what is there by now is not looked through
+    request.addfinalizer(gc.unfreeze)
     with torch.inference_mode():
         cache = model(ids, use_cache=True, logits_to_keep=1)[cache_name(model)]
         assert most == {"index": BUDGET + BLOCK, "torch": BUDGET + BLOCK}
