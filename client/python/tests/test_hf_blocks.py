@@ -24,12 +24,12 @@ SNAPKV = {"name": "snapkv", "query_window": 8, "kernel": 5}
 WINDOWED = {"name": "windowed_manifoldkv", "window": 32}
 
 
-# The paper's loop ------------------------------------------------------------------------------------------------------
+# The paper's loop ----------------------------------------------------------------------------------------------------
 
 
 def scored(name, keys, positions, queries):
-    """float64 scores [KV heads, tokens] of what a block leaves. keys [KV heads, tokens, head_dim], queries [query heads,
-    block, head_dim] of the last positions, positions [KV heads, tokens]."""
+    """float64 scores [KV heads, tokens] of what a block leaves. keys [KV heads, tokens, head_dim], positions [KV heads,
+    tokens], queries [query heads, block, head_dim] of the last positions."""
     if name == "keydiff":
         unit = keys / keys.norm(dim=-1, keepdim=True)
         return -(unit * torch.nn.functional.normalize(unit.mean(dim=1, keepdim=True), dim=-1)).sum(-1)
@@ -58,7 +58,7 @@ def scored(name, keys, positions, queries):
 
 
 class Loop:
-    """Equation 6 of KeyDiff: a model of float64 whose attention sees what it retained of earlier blocks and the block."""
+    """KeyDiff's equation 6: a float64 model whose attention sees what it retained of earlier blocks, and the block."""
 
     def __init__(self, model, scorer, budget=BUDGET):
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -218,7 +218,7 @@ def test_a_budget_that_holds_all_is_dense_attention(model, where, uninstalled):
 
 @pytest.mark.parametrize("scorer", ["keydiff", SNAPKV], ids=["by the index", "by call"])
 def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypatch, request):
-    """Of a prompt of 300 tokens no more than budget + block are ever held a head, counted at every append and attention."""
+    """No more than budget + block are ever held a head, counted at every append and attention of 300 tokens."""
     model = make_model(head_dim=80)  # no other tensor has rows of 80
     seine, most = install(model, scorer, threads=1), {"index": 0, "torch": 0}
     append, attention = seine.client.append, torch.nn.functional.scaled_dot_product_attention
@@ -246,7 +246,7 @@ def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypat
         assert tensors_held(cache) == [] and cache.get_seq_length() == 300
         for _ in range(10):
             model(ids[:, :1], **{cache_name(model): cache}, use_cache=True)
-        model(ids[:, :100], **{cache_name(model): cache}, use_cache=True)  # a second turn, after tokens that were decoded
+        model(ids[:, :100], **{cache_name(model): cache}, use_cache=True)  # a second turn, after decoded tokens
     assert most == {"index": BUDGET + BLOCK, "torch": BUDGET + BLOCK}
     assert seine.stats().block_tokens == BUDGET + BLOCK and seine.memory().tokens == 3 * 410
     del cache
@@ -264,7 +264,8 @@ def test_rows_are_padded_on_the_left(model, uninstalled):
     shifted = torch.cat([first, shifted.read(prompt(1, 90, seed=2)[:, 10:], BLOCK)])
     seine = install(model, threads=1)
     with torch.inference_mode():
-        together = model(ids, attention_mask=mask, use_cache=True, position_ids=(mask.cumsum(1) - 1).clamp(min=0)).logits
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        together = model(ids, attention_mask=mask, use_cache=True, position_ids=positions).logits
         assert torch.isfinite(together).all()
         for row, length in enumerate(lengths[:2]):
             alone = model(prompt(1, length, seed=row), use_cache=True).logits[0]
@@ -327,7 +328,7 @@ def test_settings(model):
         ({"prefill": "block", "evict": evict}, "prefill: must be one of dense, blocks, not 'block'"),
         ({"prefill": "blocks"}, "prefill: blocks need evict"),
         ({"block": 64, "evict": evict}, "block: needs prefill='blocks'"),
-        ({"prefill": "blocks", "evict": evict, "block": 129}, "block: must be 2 to evict.interval, 128, tokens, not 129"),
+        ({"prefill": "blocks", "evict": evict, "block": 129}, "block: must be 2 to evict.interval, 128"),
         ({"prefill": "blocks", "evict": evict, "block": 1}, "block: must be 2"),
         ({"prefill": "blocks", "evict": evict, "block": True}, "block: must be 2"),
         ({"prefill": "blocks", "evict": evict, "block": 64.0}, "block: must be 2"),
@@ -395,11 +396,12 @@ def keydiff_sets(keys, budget, block):
 
 @pytest.mark.parametrize("peer", [keydiff_sets] + ([kvpress_sets] if find_spec("kvpress") else []))
 def test_what_is_left_of_a_models_keys_is_the_peers(model, peer, uninstalled):
-    """Of the first layer, whose keys no eviction changes. A budget of whole blocks: kvpress begins with its budget's tokens."""
+    """Of the first layer, whose keys no eviction changes. The budget is whole blocks: kvpress begins with as many."""
     ids = prompt(1, 333)
     with torch.inference_mode():
         keys = model(ids, use_cache=True)[cache_name(model)].layers[0].keys[0]
-        seine = hf.install(model, evict=hf.Eviction(64, keep={}, interval=32), prefill="blocks", dtype="float32", threads=1)
+        evict = hf.Eviction(64, keep={}, interval=32)
+        seine = hf.install(model, evict=evict, prefill="blocks", dtype="float32", threads=1)
         cache = model(ids, use_cache=True)[cache_name(model)]
     held = seine.client.score(cache.batch.rows[0].sequence, 0, "knorm")
     assert [positions.tolist() for positions, _ in held] == peer(keys, 64, 32).tolist()
@@ -415,7 +417,8 @@ def test_an_index_leaves_what_kvpress_does(client, name):
     for key, expected in sets.items():
         budget, block = expected.shape[1], int(key.rpartition(".")[2])
         eviction = {"scorer": name, "budget": {"tokens": budget}, "interval": block}
-        client.create_index(key, num_layers=1, num_q_heads=4, num_kv_heads=2, head_dim=64, kv_store="keys", eviction=eviction)
+        geometry = {"num_layers": 1, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64}
+        client.create_index(key, kv_store="keys", eviction=eviction, **geometry)
         sequence = client.create_sequence(key)
         client.append(sequence, 0, 0, keys)
         kept = client.evict(sequence, 0, budget, name).kept  # what came after the last whole block

@@ -18,10 +18,10 @@ from seine_kv.model import CausalModel, InputError, Reporter, add_model_argument
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
 what is measured:
-  quality   A text is read densely (or as "prompt" says) but for its last tokens; these are given one at a time, each method attending for
-            itself. Perplexity of what follows; KL divergence from dense attention's predictions; share of positions
-            with the same likeliest token; how many first tokens of greedy decoding are dense attention's; and the bytes of
-            keys and values held, over those of the full cache.
+  quality   A text is read densely, or in blocks as "prompt" says, but for its last tokens; these are given one at a time,
+            each method attending for itself. Perplexity of what follows; KL divergence from dense attention's
+            predictions; share of positions with the same likeliest token; how many first tokens of greedy decoding are
+            dense attention's; and the bytes of keys and values held, over those of the full cache.
   needle    A fact hidden in a long text is asked for at its end, alone or among three others of its kind: share of
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
@@ -86,9 +86,11 @@ def parse_args(argv):
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
     search.add_argument("--local", type=int, default=64, metavar="N", help="(default: %(default)s)")
     search.add_argument(
-        "--kept", metavar="LIST", help="measure eviction to these shares of a prompt's tokens, as 0.1,0.25, in place of the rest"
+        "--kept", metavar="LIST", help="measure eviction alone, to these shares of a prompt's tokens, as 0.1,0.25"
     )
-    search.add_argument("--block", type=int, default=128, metavar="N", help="tokens of a block, of --kept (default: %(default)s)")
+    search.add_argument(
+        "--block", type=int, default=128, metavar="N", help="tokens of a block, with --kept (default: %(default)s)"
+    )
     search.add_argument("--beta", type=float, default=0.02, help="share of keys rescored (default: %(default)s)")
     search.add_argument("--refine", type=int, default=300, metavar="N", help="scored exactly (default: %(default)s)")
     search.add_argument(

@@ -1,5 +1,5 @@
-"""A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache; or read
-by a method itself, where it reads them in blocks."""
+"""A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache; or
+read by the method itself, where that reads them in blocks."""
 
 import copy
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ def prefill(model, ids, cache=None):
 
 
 class Prompt:
-    """A prompt, read once but for its last tokens; through what reads in blocks, whole and each time. ids: [1, tokens]"""
+    """A prompt, read once but for its last tokens; by what reads in blocks whole, each time. ids: [1, tokens]"""
 
     def __init__(self, model, ids):
         self.model, self.ids = model, ids

@@ -88,8 +88,14 @@ def retrieval_methods(budget, profile, beta, refine, rank=0.6):
 
 def eviction_methods(budget, scorers, profile):
     """StreamingLLM (sink and recent tokens alone), then each scorer, of one budget."""
+    streaming = {"name": "streaming_llm", "sink": budget.sink}
+    named = [("streaming_llm", "StreamingLLM", streaming)]
+    for scorer in scorers:
+        windowed = scorer == "windowed_manifoldkv"
+        label = f"evicted by {scorer} ({WINDOW})" if windowed else f"evicted by {scorer}"
+        named.append((f"evict_{scorer}", label, {"name": scorer, "window": WINDOW} if windowed else scorer))
     methods = []
-    for key, label, scorer in _named(budget, scorers):
+    for key, label, scorer in named:
         # All that is retained is attended, so nothing is left for a tail.
         settings = {"evict": budget.eviction(scorer), "tail": False}
         if scorer == "qfilters":
@@ -104,22 +110,11 @@ def kept_methods(budget, shares, scorers, profile, block):
     methods = []
     for share in shares:
         for method in eviction_methods(replace(budget, buffer=block), scorers, profile):
-            name = method.key.removeprefix("evict_")
-            for key, prompt in (("evict", "dense"), ("blocks", f"blocks of {block}")):
-                settings = {**method.settings, "prefill": "blocks"} if key == "blocks" else method.settings
-                methods.append(
-                    Method(f"{key}_{name}_{100 * share:g}", f"{method.label}, {share:.4g} kept", settings, share, prompt)
-                )
+            name, label = f"{method.key.removeprefix('evict_')}_{100 * share:g}", f"{method.label}, {share:g} kept"
+            in_blocks = {**method.settings, "prefill": "blocks"}
+            methods.append(Method(f"evict_{name}", label, method.settings, share))
+            methods.append(Method(f"blocks_{name}", label, in_blocks, share, f"blocks of {block}"))
     return methods
-
-
-def _named(budget, scorers):
-    """(key, label, scorer) of StreamingLLM and of each scorer."""
-    yield "streaming_llm", "StreamingLLM", {"name": "streaming_llm", "sink": budget.sink}
-    for scorer in scorers:
-        windowed = scorer == "windowed_manifoldkv"
-        label = f"evicted by {scorer} ({WINDOW})" if windowed else f"evicted by {scorer}"
-        yield f"evict_{scorer}", label, {"name": scorer, "window": WINDOW} if windowed else scorer
 
 
 def choose(names, methods):

@@ -9,8 +9,8 @@ from seine_kv.model import cache_name
 
 
 class Quality:
-    """One text: its first tokens are read densely, or in blocks by a method that does; the last `decoded` are given one at
-    a time, by every method."""
+    """One text: its first tokens are read densely, or in blocks by a method that does; the last `decoded` are given one
+    at a time, by every method."""
 
     def __init__(self, model, ids, decoded, free):
         self.model, self.free = model, free

@@ -24,7 +24,8 @@ def show(results):
         rows = []
         for method in quality["methods"]:
             rows.append([
-                method["label"], method.get("prompt", "dense"), f"{method['attended_tokens']:.0f}", f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
+                method["label"], method.get("prompt", "dense"), f"{method['attended_tokens']:.0f}",
+                f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
                 f"{method['agreement']:.3f}", f"{method['greedy_tokens']} of {quality['greedy']}",
                 f"{method['kv_bytes']:.0%}",
             ])  # fmt: skip

@@ -132,11 +132,11 @@ class Batch:
                 return
 
     def block(self, layer, query, key, value, scale, attend):
-        """Attention of a prompt's block over what the index retains of each row, and causally over itself; then the block is
-        appended, and the layer cut back to its budget. [rows, new, query heads, head_dim]
+        """Attention of a prompt's block over what the index retains of each row, and causally over itself; then the
+        block is appended, and the layer cut back to its budget. [rows, new, query heads, head_dim]
 
-        key and value: of the block, and before it of what the index has not been sent. attend(query, keys, values, mask):
-        torch's own attention.
+        key and value: of the block, and before it of what the index has not been sent. attend(query, keys, values,
+        mask): torch's own attention.
         """
         tokens, new = self.tokens(layer, key), query.shape[2]
         past, begin = tokens - new, tokens - key.shape[2]
@@ -155,8 +155,8 @@ class Batch:
         return output
 
     def retained(self, layer, dtype, device):
-        """What the index holds of a layer: keys and values [rows, KV heads, most tokens, head_dim], with 0 behind a head's
-        last, and how many each head has, of [rows][KV heads]."""
+        """What the index holds of a layer: keys and values [rows, KV heads, most tokens, head_dim], with 0 behind a
+        head's last, and how many each head has, of [rows][KV heads]."""
         client, heads = self.owner.client, self.owner.shape(1, 0)[1]
         sets = [[()] * heads for _ in self.rows]
         for r, row in enumerate(self.rows):
@@ -338,8 +338,8 @@ class Batch:
             given["queries"] = () if window is None else to_numpy(window.row(r, tokens))
             if len(given["queries"]) < min(evict.query_window, tokens):
                 return  # a cache filled before install: the next tokens bring them
-        client = self.owner.client
-        evicted = client.evict(row.sequence, layer, evict.budget, evict.scorer, evict.keep, softmax_scale=scale, **given)
+        client, settings = self.owner.client, (evict.budget, evict.scorer, evict.keep)
+        evicted = client.evict(row.sequence, layer, *settings, softmax_scale=scale, **given)
         row.evicted_at[layer] = tokens
         self.owner.counts.evicted_tokens += evicted.tokens_evicted
 

@@ -1,7 +1,7 @@
 """Prompts in blocks: each block attends what the index retains and itself, is appended, and the layer is cut back.
 
-Block prompt processing, KeyDiff section 2.4, equation 6 (arXiv 2504.15364). With a budget of N and blocks of B tokens no
-layer holds more than N + B tokens a head at any time, in the index or in torch. Positions stay the original ones.
+Block prompt processing, KeyDiff section 2.4, equation 6 (arXiv 2504.15364). With a budget of N and blocks of B tokens
+no layer holds more than N + B tokens a head at any time, in the index or in torch. Positions stay the original ones.
 """
 
 import functools
@@ -46,8 +46,8 @@ def read_in_blocks(base, size):
 
 
 def in_blocks(forward, size):
-    """`forward` of a base model that takes more than `size` tokens in blocks of so many, the last one shorter. Its answer is
-    the same but for attention: the last hidden state of every token, which is all that torch keeps of earlier blocks."""
+    """`forward` of a base model that takes more than `size` tokens in blocks of so many, the last one shorter. Its
+    answer has what `forward`'s has: hidden states of every token, which are all that torch keeps of earlier blocks."""
     signature = inspect.signature(forward)
 
     @functools.wraps(forward)

@@ -58,8 +58,8 @@ class SeineCache(DynamicCache):
 class IndexLayer(DynamicLayer):
     """One layer of a cache whose keys and values lie in the index alone.
 
-    A decode step's update hands on the new token and no more, as does a prompt's block where it attends what is retained; a
-    longer one also what is read back. `keys` and `values`
+    A decode step's update hands on the new token and no more, as does a prompt's block where it attends what is
+    retained; a longer one also what is read back. `keys` and `values`
     read all back, [rows, KV heads, tokens, head_dim], in the dtype that came; to the index's rounding.
     """
 

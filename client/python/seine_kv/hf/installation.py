@@ -60,7 +60,7 @@ class Installation:
         whole = evict is None and low_rank is None  # all rows can be read back as they came
         if self.block is not None:
             if keep_cache:
-                raise ValueError("keep_cache: with prefill='blocks' what is evicted is gone, so torch cannot keep the cache")
+                raise ValueError("keep_cache: with prefill='blocks' torch cannot keep what is evicted")
             keep_cache = False
         elif keep_cache is None:
             keep_cache = not (local and whole)

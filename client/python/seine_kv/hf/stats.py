@@ -46,7 +46,8 @@ class Stats:
             f"{self.truncations:,} truncations, {self.evicted_tokens:,} tokens evicted",
         ]
         if self.blocks:
-            lines.append(f"{self.blocks:,} blocks of prompts, a layer each, at most {self.block_tokens:,} tokens a head at once")
+            most = f"at most {self.block_tokens:,} tokens a head at once"
+            lines.append(f"{self.blocks:,} blocks of prompts, a layer each, {most}")
         if self.dense_rows:
             reasons = ", ".join(f"{code} {count:,}" for code, count in self.dense_reasons.most_common())
             lines.append(f"{self.dense_rows:,} rows attended by torch instead ({reasons}), "
