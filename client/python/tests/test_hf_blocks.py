@@ -332,15 +332,18 @@ def test_settings(model):
         ({"prefill": "blocks", "evict": evict, "block": 1}, "block: must be 2"),
         ({"prefill": "blocks", "evict": evict, "block": True}, "block: must be 2"),
         ({"prefill": "blocks", "evict": evict, "block": 64.0}, "block: must be 2"),
+        ({"prefill": "blocks", "evict": hf.Eviction(100, interval=1)}, "evict.interval: prompts in blocks need 2"),
         ({"prefill": "blocks", "evict": evict, "keep_cache": True}, "keep_cache: with prefill='blocks'"),
     ):
         with pytest.raises(ValueError, match=match):
             hf.install(model, **settings)
     assert "forward" not in model.base_model.__dict__
-    seine = hf.install(model, prefill="blocks", evict=evict, threads=1)
-    assert seine.block == 128 and not seine.keeps_cache and "forward" in model.base_model.__dict__
+    assert hf.install(model, prefill="blocks", evict=evict, block=np.int64(64), threads=1).block == 64
     hf.uninstall(model)
-    assert "forward" not in model.base_model.__dict__
+    seine = hf.install(model, prefill="blocks", evict=evict, threads=1)
+    assert hf.installed(model) is seine and seine.block == 128 and not seine.keeps_cache and "forward" in model.base_model.__dict__
+    hf.uninstall(model)
+    assert "forward" not in model.base_model.__dict__ and hf.installed(model) is None
 
 
 def test_a_cache_whose_tokens_were_evicted_is_lost_with_the_installation(model):

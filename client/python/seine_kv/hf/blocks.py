@@ -6,6 +6,7 @@ no layer holds more than N + B tokens a head at any time, in the index or in tor
 
 import functools
 import inspect
+from numbers import Integral
 
 import torch
 
@@ -25,11 +26,13 @@ def block_size(prefill, block, evict):
         return None
     if evict is None:
         raise ValueError("prefill: blocks need evict, whose budget is what they attend")
+    if evict.interval < 2:
+        raise ValueError(f"evict.interval: prompts in blocks need 2 tokens or more, not {evict.interval}")
     if block is None:
         return evict.interval
-    if isinstance(block, bool) or not isinstance(block, int) or not 2 <= block <= evict.interval:
+    if isinstance(block, bool) or not isinstance(block, Integral) or not 2 <= block <= evict.interval:
         raise ValueError(f"block: must be 2 to evict.interval, {evict.interval}, tokens, not {block!r}")
-    return block
+    return int(block)
 
 
 def read_in_blocks(base, size):
