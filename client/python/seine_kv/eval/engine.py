@@ -1,4 +1,5 @@
-"""A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache."""
+"""A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache; or
+read by the method itself, where that reads them in blocks."""
 
 import copy
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ def prefill(model, ids, cache=None):
 
 
 class Prompt:
-    """A prompt, read once but for its last tokens. ids: [1, tokens]"""
+    """A prompt, read once but for its last tokens; by what reads in blocks whole, each time. ids: [1, tokens]"""
 
     def __init__(self, model, ids):
         self.model, self.ids = model, ids
@@ -33,10 +34,12 @@ class Prompt:
     def begin(self, model=None):
         """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now. model: one
         of the same weights in its place."""
-        model, cache = model or self.model, copy.deepcopy(self._cache)
-        name = cache_name(model)
+        model = model or self.model
+        name, seine = cache_name(model), hf.installed(model)
+        in_blocks = seine is not None and seine.block is not None
+        cache, ids = (None, self.ids) if in_blocks else (copy.deepcopy(self._cache), self.ids[:, -LAST:])
         with torch.inference_mode():
-            out = model(self.ids[:, -LAST:], **{name: cache}, use_cache=True, logits_to_keep=1)
+            out = model(ids, **{name: cache}, use_cache=True, logits_to_keep=1)
         return out[name], out.logits[0, -1].float()
 
 
@@ -50,6 +53,8 @@ FAILURES = (NotServed, SeineError)  # of one method, after which the others can 
 @contextmanager
 def through(model, method, endpoint):
     """The Installation of a method, for a while; endpoint None: in this process. Every row must have been attended by Seine: a fallback is an error."""
+    if method.share is not None:
+        raise ValueError(f"{method.key}: its budget is a share of a prompt, which Method.of states")
     seine = hf.install(model, endpoint, timeout=60.0, **method.settings)
     try:
         yield seine

@@ -1,6 +1,7 @@
 """The methods that are compared, each as settings of hf.install: they all run through the same server and client."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 
 from seine_kv import hf
 
@@ -8,6 +9,8 @@ QUICK_SCORERS = ("keydiff", "snapkv")
 # All of seined's but those of the caller (client); streaming_llm is always there.
 SCORERS = ("keydiff", "normalized", "hybrid", "knorm", "manifoldkv", "windowed_manifoldkv", "qfilters", "snapkv", "tova", "h2o",
            "expected_attention")  # fmt: skip
+# Of --kept, where nobody chooses; streaming_llm is always there.
+KEPT_SCORERS = ("keydiff", "snapkv", "tova", "manifoldkv", "windowed_manifoldkv")
 WINDOW = 512  # of windowed_manifoldkv: a text of 4,096 tokens is one window of the default, which is manifoldkv
 
 
@@ -18,6 +21,15 @@ class Method:
     key: str
     label: str
     settings: dict
+    share: Optional[float] = None  # of a prompt's tokens, that eviction leaves, in place of the budget of `settings`
+    prompt: str = "dense"  # how it attends a prompt's tokens
+
+    def of(self, tokens):
+        """The Method for a prompt of so many tokens."""
+        if self.share is None:
+            return self
+        evict = replace(self.settings["evict"], budget=max(1, int(self.share * tokens)))
+        return replace(self, settings={**self.settings, "evict": evict}, share=None)
 
 
 @dataclass
@@ -89,6 +101,19 @@ def eviction_methods(budget, scorers, profile):
         if scorer == "qfilters":
             settings["profile"] = profile
         methods.append(Method(key, label, settings))
+    return methods
+
+
+def kept_methods(budget, shares, scorers, profile, block):
+    """The same at shares of a prompt's tokens: attending it densely, then in blocks of so many tokens. Both evict every
+    `block` tokens."""
+    methods = []
+    for share in shares:
+        for method in eviction_methods(replace(budget, buffer=block), scorers, profile):
+            name, label = f"{method.key.removeprefix('evict_')}_{100 * share:g}", f"{method.label}, {share:g} kept"
+            in_blocks = {**method.settings, "prefill": "blocks"}
+            methods.append(Method(f"evict_{name}", label, method.settings, share))
+            methods.append(Method(f"blocks_{name}", label, in_blocks, share, f"blocks of {block}"))
     return methods
 
 

@@ -61,7 +61,7 @@ def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, failed
         ask("dense")
         for method in list(methods):
             try:
-                with through(model, method, endpoint):
+                with through(model, method.of(context), endpoint):
                     ask(method.key)
             except FAILURES as error:
                 failed(method, error)

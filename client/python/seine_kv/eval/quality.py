@@ -9,7 +9,8 @@ from seine_kv.model import cache_name
 
 
 class Quality:
-    """One text: its first tokens are read densely, the last `decoded` given one at a time, by every method."""
+    """One text: its first tokens are read densely, or in blocks by a method that does; the last `decoded` are given one
+    at a time, by every method."""
 
     def __init__(self, model, ids, decoded, free):
         self.model, self.free = model, free
@@ -33,7 +34,7 @@ class Quality:
         }
 
     def measure(self, method, endpoint, progress):
-        with through(self.model, method, endpoint) as seine:
+        with through(self.model, method.of(self.prompt.ids.shape[1]), endpoint) as seine:
             log_probabilities = teacher_forced(self.model, self.prompt, self.inputs, progress).log_softmax(-1)
             stats, memory = seine.stats(), seine.memory()
             free = greedy(self.model, self.prompt, self.free) if self.free else []

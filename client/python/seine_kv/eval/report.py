@@ -24,11 +24,12 @@ def show(results):
         rows = []
         for method in quality["methods"]:
             rows.append([
-                method["label"], f"{method['attended_tokens']:.0f}", f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
+                method["label"], method.get("prompt", "dense"), f"{method['attended_tokens']:.0f}",
+                f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
                 f"{method['agreement']:.3f}", f"{method['greedy_tokens']} of {quality['greedy']}",
                 f"{method['kv_bytes']:.0%}",
             ])  # fmt: skip
-        header = ["method", "tokens", "perplexity", "KL to dense", "same token", "greedy alike", "KV bytes"]
+        header = ["method", "prompt", "tokens", "perplexity", "KL to dense", "same token", "greedy alike", "KV bytes"]
         lines += table(header, rows)
     if results["needle"]:
         lines += ["", "needle in a haystack, share of right answers"]

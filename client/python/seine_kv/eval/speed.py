@@ -55,7 +55,7 @@ def measure(model, ids, contexts, method, endpoint, tokens, progress):
     rows, dense_model = [], twin_of(model)
     for n, context in enumerate(contexts):
         prompt = Prompt(model, ids[:, :context])
-        with through(model, method, endpoint) as installation:
+        with through(model, method.of(context), endpoint) as installation:
             seine = Decoder(model, prompt)
             dense = Decoder(dense_model, prompt)
             begin = installation.stats()

@@ -8,10 +8,10 @@
     print(seine.memory())                                    # what the index holds, against the full cache
     hf.uninstall(model)
 
-Prompts are attended in torch, densely, while their keys and values go to the index, layer by layer. Each token after
-them is one step a layer, for the whole batch: the new key and value are appended, and attention over sink, selected and
-local tokens (and the tail of the others) comes back. A cache that is copied forks its sequences, one that is cropped
-truncates them, beams fork them.
+Prompts are attended in torch, densely or in blocks, while their keys and values go to the index, layer by layer. Each
+token after them is one step a layer, for the whole batch: the new key and value are appended, and attention over sink,
+selected and local tokens (and the tail of the others) comes back. A cache that is copied forks its sequences, one that
+is cropped truncates them, beams fork them.
 
 In this process the index is the cache: torch keeps no keys and values. What needs them all, such as a prompt's second
 block, reads them back. With a server, transformers' own cache stays as it is: it is what a step falls back on when the server
@@ -58,9 +58,15 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
                   that is not given means "per_q_head"
       evict       an Eviction: attention over what it retains
       low_rank    a LowRank: keys and values of the zone kept low-rank, attended as they read; with evict, those retained
+    How prompts are read:
+      prefill     "dense": attended whole in torch, whatever is evicted. "blocks", which needs evict: each block attends
+                  what is retained and itself, and the layer is cut back before the next. No layer ever holds more than
+                  budget + block tokens a head, in the index or in torch; torch keeps no cache
+      block       tokens of a block, 2 to evict.interval (the default)
     And:
       keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
-                  (prompts attend all). False: an error of the index is raised, for there is nothing to fall back on
+                  (prompts attend all). False, and always with blocks: an error of the index is raised, for there is
+                  nothing to fall back on
       threads     of an index in this process (0: one a core)
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
@@ -79,6 +85,11 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
         raise
     _installed[model] = installation
     return installation
+
+
+def installed(model: Any) -> Optional[Installation]:
+    """The Installation of `model`; None: there is none."""
+    return _installed.get(model)
 
 
 def uninstall(model: Any) -> None:

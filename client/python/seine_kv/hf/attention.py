@@ -23,19 +23,22 @@ def register():
 
 def seine_attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
     """query [rows, query heads, n, head_dim]; key, value [rows, KV heads, cached + n, head_dim], after RoPE, or of the
-    last token alone where n is 1 and the index holds the others.
+    last token alone where n is 1 and the index holds the others, or of a block where prompts are read in blocks.
 
     Returns (output [rows, n, query heads, head_dim], None).
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    def attend(queries, keys, values, mask):
+        return sdpa_attention_forward(
+            module, queries, keys, values, mask, dropout=dropout, scaling=scaling, **kwargs
+        )[0]
+
     def dense(rows=slice(None)):
         mask = attention_mask
         if mask is not None and mask.shape[0] > 1:
             mask = mask[rows]
-        return sdpa_attention_forward(
-            module, query[rows], key[rows], value[rows], mask, dropout=dropout, scaling=scaling, **kwargs
-        )[0]
+        return attend(query[rows], key[rows], value[rows], mask)
 
     batch = current.get()
     if batch is None:
@@ -43,6 +46,8 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
+    if query.shape[2] > 1 and batch.owner.block is not None:
+        return batch.block(module.layer_idx, query, key, value, scaling, attend), None
     if query.shape[2] > 1:
         batch.prefill(module.layer_idx, query, key, value, scaling)
         return dense(), None

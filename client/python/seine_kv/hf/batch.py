@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from seine_kv.client import Append, Item, SeineError, Sequence
+from seine_kv.hf.blocks import block_mask
 from seine_kv.hf.eviction import QueryWindow
 from seine_kv.hf.tensors import from_numpy, to_numpy
 
@@ -23,6 +24,7 @@ LOST = ("NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS")
 # What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings, and
 # raised.
 DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
+ALL = 2**31 - 1  # tokens: a budget that nothing is evicted by
 
 
 @dataclass
@@ -128,6 +130,48 @@ class Batch:
                     raise
                 self.owner.failed(error)
                 return
+
+    def block(self, layer, query, key, value, scale, attend):
+        """Attention of a prompt's block over what the index retains of each row, and causally over itself; then the
+        block is appended, and the layer cut back to its budget. [rows, new, query heads, head_dim]
+
+        key and value: of the block, and before it of what the index has not been sent. attend(query, keys, values,
+        mask): torch's own attention.
+        """
+        tokens, new = self.tokens(layer, key), query.shape[2]
+        past, begin = tokens - new, tokens - key.shape[2]
+        for r in range(len(self.rows)):
+            self._advance(r, layer, key, value, past, begin, scale)
+        self._watch(layer, query)
+        own_keys, own_values = key[:, :, -new:], value[:, :, -new:]
+        keys, values, counts = self.retained(layer, key.dtype, key.device)
+        padding, group = [row.padding for row in self.rows], query.shape[1] // key.shape[1]
+        mask = block_mask(counts, padding, past, new, group, query.device)
+        both = torch.cat([keys, own_keys], dim=2), torch.cat([values, own_values], dim=2)
+        output = attend(query, *both, mask)
+        for r in range(len(self.rows)):
+            self._advance(r, layer, key, value, tokens, begin, scale)
+        self.owner.counts.count_block(counts, new)
+        return output
+
+    def retained(self, layer, dtype, device):
+        """What the index holds of a layer: keys and values [rows, KV heads, most tokens, head_dim], with 0 behind a
+        head's last, and how many each head has, of [rows][KV heads]."""
+        client, heads = self.owner.client, self.owner.shape(1, 0)[1]
+        sets = [[()] * heads for _ in self.rows]
+        for r, row in enumerate(self.rows):
+            if row.sent[layer]:
+                sets[r] = client.evict(row.sequence, layer, ALL, "streaming_llm", dry_run=True).kept
+        counts = [[len(positions) for positions in row] for row in sets]
+        shape = self.owner.shape(len(self.rows), max(map(max, counts)))
+        both = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)]
+        for r, row in enumerate(self.rows):
+            for head, positions in enumerate(sets[r]):
+                if len(positions):
+                    held = client.gather(row.sequence, layer, head, positions, keys=True, values=True)
+                    for rows, part in zip(both, held):
+                        rows[r, head, : len(positions)] = from_numpy(part, self.owner.dtype)
+        return *both, counts
 
     def step(self, layer, query, key, value, scale, dense):
         """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
@@ -283,14 +327,27 @@ class Batch:
     def _evict(self, r, layer, tokens, scale):
         """Cuts a layer of row r back, if `interval` tokens have come since it was cut last. scale: of the model's logits."""
         row, evict = self.rows[r], self.owner.evict
-        if not self._by_call() or tokens - row.evicted_at.get(layer, -evict.interval) < evict.interval:
-            return
-        queries = to_numpy(self._queries[layer].row(r, tokens))
-        if len(queries) < min(evict.query_window, tokens):
-            return  # a cache filled before install: the next tokens bring them
-        client = self.owner.client
-        evicted = client.evict(
-            row.sequence, layer, evict.budget, evict.scorer, evict.keep, queries=queries, softmax_scale=scale
-        )
+        if self._by_call() and tokens - row.evicted_at.get(layer, -evict.interval) >= evict.interval:
+            self._cut(r, layer, tokens, scale)
+
+    def _cut(self, r, layer, tokens, scale):
+        """Cuts a layer of row r back to its budget."""
+        row, evict, given = self.rows[r], self.owner.evict, {}
+        if evict.by_call:
+            window = self._queries.get(layer)
+            given["queries"] = () if window is None else to_numpy(window.row(r, tokens))
+            if len(given["queries"]) < min(evict.query_window, tokens):
+                return  # a cache filled before install: the next tokens bring them
+        client, settings = self.owner.client, (evict.budget, evict.scorer, evict.keep)
+        evicted = client.evict(row.sequence, layer, *settings, softmax_scale=scale, **given)
         row.evicted_at[layer] = tokens
         self.owner.counts.evicted_tokens += evicted.tokens_evicted
+
+    def _advance(self, r, layer, key, value, upto, begin, scale):
+        """Brings row r to the columns before `upto`, as _send does, and cuts it back where tokens have come since."""
+        tokens = upto - self.rows[r].padding
+        if tokens <= 0:
+            return
+        self._send(r, layer, key, value, upto, begin)
+        if self.rows[r].evicted_at.get(layer) != tokens:
+            self._cut(r, layer, tokens, scale)

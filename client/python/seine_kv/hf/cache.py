@@ -58,7 +58,8 @@ class SeineCache(DynamicCache):
 class IndexLayer(DynamicLayer):
     """One layer of a cache whose keys and values lie in the index alone.
 
-    A decode step's update hands on the new token and no more; a longer one also what is read back. `keys` and `values`
+    A decode step's update hands on the new token and no more, as does a prompt's block where it attends what is
+    retained; a longer one also what is read back. `keys` and `values`
     read all back, [rows, KV heads, tokens, head_dim], in the dtype that came; to the index's rounding.
     """
 
@@ -99,8 +100,11 @@ class IndexLayer(DynamicLayer):
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        past, new = self.length, key_states.shape[-2]
-        before = self.pending if self.pending is not None or new == 1 or past == 0 else self._held()
+        past, new, owner = self.length, key_states.shape[-2], self.batch.owner
+        if past and self.pending is None and not owner.attached:
+            raise RuntimeError("cache: its keys and values lay in an index that has been uninstalled, and are lost")
+        new_alone = new == 1 or past == 0 or owner.block is not None
+        before = self.pending if self.pending is not None or new_alone else self._held()
         self.length, self.pending = past + new, None
         if before is None:
             return key_states, value_states

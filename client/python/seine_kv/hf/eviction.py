@@ -19,7 +19,8 @@ class Eviction:
     and then every `interval` tokens, with the last `queries` positions' queries: an index could keep these itself, but not
     those of a cache that was filled before install, or of one that a new server is sent again. Snapkv waits there until
     its query_window's have been seen. A sequence no longer than that window, or than the budget, loses nothing. Prompts
-    are attended densely all the same.
+    are attended densely all the same, but with hf.install's prefill="blocks": there every scorer is called after each
+    block, and the next one attends what it has left.
     """
 
     budget: Union[int, dict]

@@ -14,6 +14,7 @@ import torch
 from seine_kv.client import Attention, Client, SeineError
 from seine_kv.hf.attention import current
 from seine_kv.hf.batch import Batch
+from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
@@ -46,6 +47,8 @@ class Installation:
         evict=None,
         low_rank=None,
         dtype=None,
+        prefill="dense",
+        block=None,
         keep_cache=None,
         threads=0,
         timeout=10.0,
@@ -53,8 +56,13 @@ class Installation:
     ):
         self._timeout, self._retry = timeout, retry
         local = endpoint is None
+        self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
         whole = evict is None and low_rank is None  # all rows can be read back as they came
-        if keep_cache is None:
+        if self.block is not None:
+            if keep_cache:
+                raise ValueError("keep_cache: with prefill='blocks' torch cannot keep what is evicted")
+            keep_cache = False
+        elif keep_cache is None:
             keep_cache = not (local and whole)
         elif not keep_cache and not whole:
             raise ValueError("keep_cache: torch must keep the cache where rows are evicted or low-rank, for prompts attend all")
@@ -86,6 +94,7 @@ class Installation:
             self.client.close()
             raise
         self._model, self._hooks, self._previous = model, [], None
+        self._undo_blocks = lambda: None
         atexit.register(self.close)
 
     def attach(self, name):
@@ -95,6 +104,8 @@ class Installation:
         if self._model.config._attn_implementation != name:
             raise ValueError(f"{type(self._model).__name__} does not use transformers' attention interface")
         base = self._model.base_model
+        if self.block is not None:
+            self._undo_blocks = read_in_blocks(base, self.block)
         self._hooks = [
             base.register_forward_pre_hook(self._before, with_kwargs=True),
             base.register_forward_hook(self._after, always_call=True),
@@ -111,6 +122,8 @@ class Installation:
         if self._previous is not None:
             self._model.set_attn_implementation(self._previous)
         self._hooks, self._previous = [], None
+        self._undo_blocks()
+        self._undo_blocks = lambda: None
         self._end_stream()
         for batch in self._batches:
             batch.leave()
@@ -146,6 +159,11 @@ class Installation:
     @property
     def counts(self):
         return self._stats
+
+    @property
+    def attached(self):
+        """Whether the model decodes through this installation."""
+        return bool(self._hooks)
 
     def available(self):
         """Whether the server may be called now; comes back to it once `retry` seconds have passed since it failed."""

@@ -17,6 +17,8 @@ class Stats:
     tail_rows: int = 0  # of these, with a tail
     dense_rows: int = 0  # attended by torch instead, for want of an answer
     dense_reasons: Counter = field(default_factory=Counter)  # the same by error code
+    blocks: int = 0  # of prompts that were read in blocks: a block once a layer
+    block_tokens: int = 0  # the most that a KV head had at once while a block was attended: retained and its own
     appended_tokens: int = 0  # a token once a layer; of prompts, and of what was sent again
     rebuilt_sequences: int = 0  # that the server had lost, or held differently
     forks: int = 0
@@ -31,6 +33,11 @@ class Stats:
         """Tokens that a query head attended, on average; the tail's not counted."""
         return self.attended_tokens / self.rows if self.rows else 0.0
 
+    def count_block(self, counts, new):
+        """Notes a block of `new` tokens beside `counts`, what is retained of [rows][KV heads]."""
+        self.blocks += 1
+        self.block_tokens = max(self.block_tokens, max(map(max, counts)) + new)
+
     def __str__(self):
         lines = [
             f"{self.rows:,} rows attended by Seine in {self.steps:,} steps, {self.mean_attended_tokens:.0f} tokens each, "
@@ -38,6 +45,9 @@ class Stats:
             f"{self.appended_tokens:,} tokens appended in {self.append_seconds:.2f} s; {self.forks:,} forks, "
             f"{self.truncations:,} truncations, {self.evicted_tokens:,} tokens evicted",
         ]
+        if self.blocks:
+            most = f"at most {self.block_tokens:,} tokens a head at once"
+            lines.append(f"{self.blocks:,} blocks of prompts, a layer each, {most}")
         if self.dense_rows:
             reasons = ", ".join(f"{code} {count:,}" for code, count in self.dense_reasons.most_common())
             lines.append(f"{self.dense_rows:,} rows attended by torch instead ({reasons}), "
