@@ -55,8 +55,8 @@ const std::vector<std::string>& StreamMethodNames();
 
 // Beside their classes, for MakeStreamMethod alone.
 std::unique_ptr<StreamMethod> MakeSeineStream(const std::string& codec, const StreamOptions& options, Backend* backend);
-std::unique_ptr<StreamMethod> MakeFaissStream(const std::string& name, bool learns_from_all,
-                                              const StreamOptions& options);
+absl::StatusOr<std::unique_ptr<StreamMethod>> MakeFaissStream(const std::string& name, bool learns_from_all,
+                                                              const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeLshStream(const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeQuestStream(const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeExactStream(const StreamOptions& options);

@@ -7,6 +7,7 @@ process, asks the programs for their versions, and calls a seined of the wheel. 
 against that server. Libraries must be the wheel's own, but for those of the system that manylinux names. Needs PyPI
 (numpy, grpcio). `./dev wheel test` calls it."""
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = ("seined", "seine", "seine-bench")
+BENCH = ["recall", "--synthetic", "rope", "--num-keys", "4096", "--head-dim", "64", "--num-queries", "2", "-o", "json"]
 IN_PROCESS = """
 import sys
 from importlib.metadata import distributions, version
@@ -67,6 +70,7 @@ def check_contents(wheel):
         r"seine_kv/_native\.pyi",
         r"seine_kv/py\.typed",
         r"seine_kv/bin/seined?",
+        r"seine_kv/bin/seine-bench",
         r"seine/v1/.*_pb2\.py",
     ):
         assert any(re.fullmatch(wanted, name) for name in names), f"{wanted} is missing"
@@ -124,13 +128,20 @@ def main(arguments):
         pip("--python", python, "install", "--quiet", "--no-compile", str(wheel))
         package = next((Path(folder) / "venv" / "lib").glob("python*/site-packages/seine_kv"))
         lines = [
-            check_libraries([*package.glob("_native.*.so"), package / "bin" / "seined", package / "bin" / "seine"])
+            check_libraries([*package.glob("_native.*.so"), *(package / "bin" / name for name in PROGRAMS)])
         ]
         lines.append(run(python, "-c", IN_PROCESS, cwd=folder))
-        for program in ("seined", "seine"):
+        for program in PROGRAMS:
             said = run(str(bin_folder / program), "--version", cwd=folder)
             assert re.fullmatch(rf"{program} \d+\.\d+\.\d+", said), said
             lines.append(said)
+        rows = json.loads(run(str(bin_folder / "seine-bench"), *BENCH, cwd=folder))["rows"]
+        assert all(row["recall_at_k"] > 0.5 for row in rows), rows
+        without = subprocess.run(
+            [bin_folder / "seine-bench", *BENCH, "--baseline", "faiss_flat"], capture_output=True, text=True
+        )
+        assert without.returncode != 0 and "faiss_flat needs FAISS" in without.stderr, without
+        lines.append(f"seine-bench recall: {len(rows)} rows; {without.stderr.strip()[:80]}")
         for line in lines + try_server(bin_folder, python, folder):
             print(f"wheel: {line}")
 

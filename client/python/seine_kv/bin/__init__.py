@@ -1,4 +1,7 @@
-"""The programs that a wheel of seine-kv brings: seined, the server, and seine, the command line."""
+"""The programs that a wheel of seine-kv brings: seined, the server, seine, the command line, and seine-bench.
+
+The wheel's seine-bench is without FAISS, whose baselines it names as missing, and draws its plots as .svg.
+"""
 
 import os
 import sys
@@ -31,3 +34,8 @@ def seined() -> None:
 def seine() -> None:
     """The entry point of the command line."""
     _become("seine")
+
+
+def seine_bench() -> None:
+    """The entry point of the benchmarks."""
+    _become("seine-bench")

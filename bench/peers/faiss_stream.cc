@@ -1,11 +1,11 @@
-// PQ and IVF by FAISS (bench/methods/faiss_specs.h), whose centroids are trained once; later keys are assigned to them.
+// PQ and IVF by FAISS (bench/peers/faiss_specs.h), whose centroids are trained once; later keys are assigned to them.
 #include <faiss/Index.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "bench/drift/candidate_stream.h"
-#include "bench/methods/faiss_specs.h"
+#include "bench/peers/faiss_specs.h"
 
 namespace seine::bench {
 namespace {
@@ -56,8 +56,8 @@ FaissSpec SpecOf(const std::string& name, const StreamOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<StreamMethod> MakeFaissStream(const std::string& name, bool learns_from_all,
-                                              const StreamOptions& options) {
+absl::StatusOr<std::unique_ptr<StreamMethod>> MakeFaissStream(const std::string& name, bool learns_from_all,
+                                                              const StreamOptions& options) {
   return std::make_unique<FaissStream>(SpecOf(name, options), learns_from_all, options);
 }
 

@@ -1,5 +1,5 @@
 // See faiss_specs.h. FAISS is included by the files faiss_*.cc alone.
-#include "bench/methods/faiss_specs.h"
+#include "bench/peers/faiss_specs.h"
 
 #include <faiss/IndexFlat.h>
 #include <faiss/IndexIVFPQ.h>

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "bench/methods/faiss_specs.h"
 #include "bench/methods/method.h"
 #include "bench/methods/refine.h"
+#include "bench/peers/faiss_specs.h"
 
 namespace seine::bench {
 namespace {
