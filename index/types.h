@@ -110,8 +110,8 @@ struct AttendAnswer {
 enum class RetainedReport : uint8_t { kNone = 0, kDropped = 1, kKept = 2 };
 
 // For an engine that holds keys and values itself: what each KV head of a layer retains, so that it can follow without
-// asking. Who knows the sets as of evictions_before has those of now by the report. Under kDropped it adds the positions
-// from the length that it knew to num_tokens, then takes `dropped` out. Under kKept the sets are `kept`.
+// asking. Who knows the sets as of evictions_before has those of now by the report. Under kDropped it adds the
+// positions from the length that it knew to num_tokens, then takes `dropped` out. Under kKept the sets are `kept`.
 //
 // The sets change by nothing else but truncation, which takes what is at and after its position out of all heads and is
 // no eviction. A fork begins with its source's sets and number of evictions. Who has missed a report finds other

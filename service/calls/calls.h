@@ -65,9 +65,10 @@ struct AppendedTensors {
   std::optional<TensorBytes> values, queries;
 };
 // Append without a message, for a caller in the same process; returns the layer's length. Errors name fields inside
-// `field`.
+// `field`. `retained` may be nullptr where no report is asked for.
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& handle, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field);
+                                      const AppendedTensors& tensors, const std::string& field, RetainedReport report,
+                                      Retained* retained);
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
 absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);

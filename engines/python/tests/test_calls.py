@@ -68,7 +68,7 @@ def everything(connection):
     for attention in (None, Attention(), Attention(with_positions=True)):
         for selector in (None, {"top_k": 5, "with_scores": True}, {"mass_p": (0.9, 1, 30)}, {"top_k": -1}):
             items = [Item(chat, layer, QUERIES) for layer in (0, 1, 7)]
-            appends, answers, attended, _, error = stream.step(more, items, selector, attention)
+            appends, answers, attended, _, error, _ = stream.step(more, items, selector, attention)
             results.append([appends, answers, attended, error])
     stream.close()
     results.append(connection.call("DeleteSequence", {"handle": handle}))
@@ -181,9 +181,9 @@ def test_append_checks_before_anything_leaves(connection):
         append(connection, chat, 0, 5, keys, keys)
     assert caught.value.code == "OUT_OF_RANGE" and caught.value.field == "item.position"
     assert (
-        append(connection, chat, 0, 0, keys, keys) == 20 and append(connection, chat, 0, 0, keys, keys) == 20
+        append(connection, chat, 0, 0, keys, keys)[0] == 20 and append(connection, chat, 0, 0, keys, keys)[0] == 20
     )  # a replay
-    assert append(connection, chat, 0, 20, keys[::-2], keys[::-2]) == 10
+    assert append(connection, chat, 0, 20, keys[::-2], keys[::-2])[0] == 10
     held = connection.call("Gather", {"handle": chat, "positions": np.arange(20, 30), "keys": True})["keys"]
     assert same(held, keys[::-2][:, 0].copy())
 
@@ -191,7 +191,7 @@ def test_append_checks_before_anything_leaves(connection):
 def test_a_long_append_goes_in_pieces(remote, connection):
     chat = create(connection, "x" if connection is not remote else "y", kv_store="keys_values")
     keys = rows(20_000, 3)  # 10 MiB of keys, above a piece
-    assert append(connection, chat, 1, 0, keys, keys) == 20_000
+    assert append(connection, chat, 1, 0, keys, keys)[0] == 20_000
     held = connection.call(
         "Gather", {"handle": chat, "layer": 1, "kv_head": 1, "positions": np.arange(0, 20_000, 999), "values": True}
     )
