@@ -95,8 +95,11 @@ absl::Status Run(const std::string& endpoint) {
   spec.name = "follow-retained";
   spec.geometry = {/*num_layers=*/1, kQHeads, kKvHeads, kHeadDim, DType::kFloat32};
   spec.kv_store = KvStore::kKeys;  // scorers read them
-  spec.eviction =
-      Eviction{.scorer = {"keydiff"}, .budget = {.tokens = kBudget}, .keep = {.sinks = 4}, .interval = kInterval};
+  Eviction& eviction = spec.eviction.emplace();
+  eviction.scorer.name = "keydiff";
+  eviction.budget.tokens = kBudget;
+  eviction.keep.sinks = 4;
+  eviction.interval = kInterval;
   if (auto index = (*client)->CreateIndex(spec); !index.ok()) return index.status();
   std::vector<Sequence> sequences = {*(*client)->CreateSequence(spec.name, "")};
   std::vector<OwnCache> caches(1);
