@@ -9,7 +9,7 @@
 namespace seine::test {
 namespace {
 
-constexpr int64_t kPiece = 70, kTokens = 5 * kPiece;
+constexpr int64_t kPieceTokens = 70, kTextTokens = 5 * kPieceTokens;
 
 class RetainedTest : public ServerTest {
  protected:
@@ -27,7 +27,7 @@ class RetainedTest : public ServerTest {
 
   // Tokens [position, position + tokens) of the one text that is appended here.
   v1::AppendItem Part(const v1::SequenceHandle& handle, int64_t position, int64_t tokens, v1::RetainedReport report) {
-    static const std::string all = Halves({kTokens, kKvHeads, kDim}, 5).raw();
+    static const std::string all = Halves({kTextTokens, kKvHeads, kDim}, 5).raw();
     v1::AppendItem item = Item(handle, 0, position, tokens);
     constexpr int64_t kRow = int64_t{kKvHeads} * kDim * 2;
     item.mutable_keys()->set_raw(all.substr(position * kRow, tokens * kRow));
@@ -71,12 +71,12 @@ class RetainedTest : public ServerTest {
 
 TEST_P(RetainedTest, PiecesAreReportedAsOneAppend) {
   for (const auto report : {v1::RETAINED_REPORT_DROPPED, v1::RETAINED_REPORT_KEPT}) {
-    const v1::Retained whole = Append(Part(NewSequence("evicting"), 0, kTokens, report)).retained();
+    const v1::Retained whole = Append(Part(NewSequence("evicting"), 0, kTextTokens, report)).retained();
     EXPECT_EQ(Ints(whole.counts()), (std::vector<int32_t>(kKvHeads, static_cast<int32_t>(Ints(whole.counts())[0]))));
     EXPECT_GT(whole.evictions(), 10);
     std::vector<v1::AppendItem> pieces;
     const v1::SequenceHandle handle = NewSequence("evicting");
-    for (int64_t at = 0; at < kTokens; at += kPiece) pieces.push_back(Part(handle, at, kPiece, report));
+    for (int64_t at = 0; at < kTextTokens; at += kPieceTokens) pieces.push_back(Part(handle, at, kPieceTokens, report));
     pieces.insert(pieces.begin() + 3, pieces[2]);  // a replay
     v1::AppendStreamResponse totals;
     ASSERT_TRUE(Stream(pieces, &totals).ok());

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from seine_kv import settings
-from seine_kv.messages import Evicted, Retained, RetainedSets, Sequence
+from seine_kv.messages import Evicted, Retained, RetainedSets, Sequence, wanted_of
 
 Settings = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ class LayerCalls:
             "keep": settings.keep_of(keep),
             "given": settings.given_of(**given),
             "dry_run": dry_run,
-            "report": None if retained is None else retained.wanted,
+            "report": wanted_of(retained),
         }
         answer = self._invoke("Evict", request)
         report = None if answer["retained"] is None else Retained(**answer["retained"])

@@ -67,8 +67,8 @@ class Append:
 
     @property
     def report(self) -> Optional[str]:
-        """What the answer is to report of the retained positions."""
-        return None if self.retained is None else self.retained.wanted
+        """What the answer is to report of the retained positions. TypeError where retained is no RetainedSets."""
+        return wanted_of(self.retained)
 
 
 @dataclass
@@ -225,6 +225,15 @@ class RetainedSets:
         copy = RetainedSets(0)
         copy.__dict__.update(self.__dict__)
         return copy
+
+
+def wanted_of(retained: Optional[RetainedSets]) -> Optional[str]:
+    """What an answer is to report for a RetainedSets; None without one. TypeError for anything else."""
+    if retained is None:
+        return None
+    if not isinstance(retained, RetainedSets):
+        raise TypeError(f"retained: must be a RetainedSets, as Client.retained returns it, not {retained!r}")
+    return retained.wanted
 
 
 @dataclass

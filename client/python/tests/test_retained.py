@@ -87,17 +87,16 @@ def test_dropped_is_what_the_answer_took_out(client):
     assert [head.tolist() for head in retained.dropped] == gone
 
 
-def test_a_wrong_report_is_named(client):
+def test_what_is_no_retained_sets_is_named(client):
     client.create_index("wrong", **GEOMETRY, kv_store="keys")
     chat, keys = client.create_sequence("wrong"), rows(np.random.default_rng(2), 3)
-
-    class Odd(RetainedSets):
-        wanted = "everything"
-
-    with pytest.raises(ValueError, match="report: must be one of .*dropped, kept"):
-        client.append(chat, 0, 0, keys, retained=Odd(2))
-    with pytest.raises(ValueError, match="report: must be one of"):
-        client.evict(chat, 0, 5, retained=Odd(2))
+    wrong = r"retained: must be a RetainedSets, as Client.retained returns it, not \[\[0\]\]"
+    with pytest.raises(TypeError, match=wrong):
+        client.append(chat, 0, 0, keys, retained=[[0]])
+    with pytest.raises(TypeError, match=wrong):
+        client.evict(chat, 0, 5, retained=[[0]])
+    with client.decode_stream() as stream, pytest.raises(TypeError, match=wrong):
+        stream.step([Append(chat, 0, 0, keys, retained=[[0]])])
     assert client.get_sequence(chat).layer_tokens == [0, 0]
     with pytest.raises(SeineError, match="layer"):
         client.retained(chat, 7)

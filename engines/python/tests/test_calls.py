@@ -35,13 +35,16 @@ def everything(connection):
     results.append(connection.call("CreateSequence", {"index": "x", "id": "chat"}))
     chat, keys, values = Sequence("x", "chat"), rows(TOKENS, 1), rows(TOKENS, 2)
     for layer in range(2):
-        results.append(append(connection, chat, layer, 0, keys, values))
+        results.append(append(connection, chat, layer, 0, keys, values, report="kept"))
     item = {"handle": handle, "layer": 0, "queries": QUERIES}
     selector = {"top_k": 9, "scope": "per_q_head", "with_scores": True}
     at = {"handle": handle, "layer": 0}
     for method, request in (
-        ("Append", {"item": {**at, "position": TOKENS, "keys": keys[:3], "values": values[:3]}}),
-        ("AppendStream", {"item": {**at, "position": TOKENS + 3, "keys": keys[:3], "values": values[:3]}}),
+        ("Append", {"item": {**at, "position": TOKENS, "keys": keys[:3], "values": values[:3], "report": "kept"}}),
+        (
+            "AppendStream",
+            {"item": {**at, "position": TOKENS + 3, "keys": keys[:3], "values": values[:3], "report": "dropped"}},
+        ),
         ("Retrieve", {"items": [item, {**item, "layer": 9}], "selector": selector}),
         ("Retrieve", {"items": [item], "selector": {"mass_p": (0.5, 1, 20)}}),
         ("Attend", {"items": [item], "selector": selector, "attention": {"with_positions": True}}),
@@ -55,7 +58,7 @@ def everything(connection):
         ("MeasureProfile", {"sequences": [handle], "layer": 0}),
         ("ForkSequence", {"source": handle, "new_id": "fork"}),
         ("TruncateSequence", {"handle": {**handle, "id": "fork"}, "position": 300}),
-        ("Evict", {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200}),
+        ("Evict", {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200, "report": "dropped"}),
         ("GetSequence", {"handle": handle}),
         ("ListSequences", {"index": "x"}),
         ("ListIndexes", {}),
