@@ -19,8 +19,8 @@ Json RetainedJson(const std::vector<client::LayerRetained>& reports) {
 std::string RetainedText(const std::vector<client::LayerRetained>& reports) {
   if (reports.empty()) return "";
   const client::Retained& report = reports[0].retained;
-  std::string text = absl::StrCat(report.evictions - report.evictions_before, " evictions, of ", report.evictions,
-                                  " since the layer's first token\n");
+  std::string text = absl::StrCat("evictions: ", report.evictions - report.evictions_before,
+                                  "; of the layer so far: ", report.evictions, "\n");
   const bool kept = report.report == client::RetainedReport::kKept;
   const auto& heads = kept ? report.kept : report.dropped;
   for (size_t h = 0; h < report.counts.size(); ++h) {

@@ -120,15 +120,14 @@ class InProcess final : public Connection {
     tensors.keys = TensorBytesOf(item.keys, key_bytes);
     if (with_values) tensors.values = TensorBytesOf(item.values, value_bytes);
     if (with_queries) tensors.queries = TensorBytesOf(item.queries, query_bytes);
+    tensors.report = static_cast<RetainedReport>(item.report);
     v1::SequenceHandle handle;
     client::ToProto(item.sequence, &handle);
     const StopToken token(DeadlineIn(timeout));
     const StopScope scope(&token);
     Retained retained;
     try {
-      status = AppendTensors(*core_, handle, item.layer, item.position, tensors, "item",
-                             static_cast<RetainedReport>(item.report), &retained)
-                   .status();
+      status = AppendTensors(*core_, handle, item.layer, item.position, tensors, "item", &retained).status();
     } catch (const std::bad_alloc&) {
       status = NoMemory();
     }

@@ -50,22 +50,19 @@ absl::StatusOr<QueryView> AppendedQueries(const std::optional<TensorBytes>& give
 
 // Checks that the report on an append of so many tokens takes at most `room` bytes of an answer: it lists each token
 // that is held or appended, head by head, at most once.
-absl::Status CheckReport(Core& core, const v1::AppendItem& item, int64_t tokens, int64_t room,
-                         const std::string& field) {
-  SequenceHandle handle;
-  auto index = ResolveHandle(core, item.handle(), field + ".handle", &handle);
-  if (!index.ok()) return index.status();
-  const int heads = (*index)->config().geometry.num_kv_heads;
+absl::Status CheckReport(const Core& core, const Index& index, const SequenceHandle& handle, int layer, int64_t tokens,
+                         int64_t room, const std::string& field) {
+  const int heads = index.config().geometry.num_kv_heads;
   int64_t listed = heads * tokens;
   for (int h = 0; h < heads; ++h) {
-    auto head = (*index)->DescribeHead(handle, item.layer(), h);
+    auto head = index.DescribeHead(handle, layer, h);
     if (!head.ok()) return absl::OkStatus();  // the append says what is wrong
     if (h == 0 && (head->num_tokens + tokens) * heads <= room / kPositionBytes) return absl::OkStatus();
     listed += head->num_retained;
   }
   if (listed <= room / kPositionBytes) return absl::OkStatus();
   return FieldError(
-      "OUT_OF_LIMITS", field + ".report",
+      "OUT_OF_LIMITS", field,
       absl::StrCat("the answer might pass ", core.options.max_message_bytes, " bytes, the message limit"));
 }
 
@@ -79,15 +76,14 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
                                   v1::Retained* out) {
   RetainedReport report = RetainedReport::kNone;
   if (auto s = ReportFrom(item.report(), field + ".report", &report); !s.ok()) return s;
-  if (report != RetainedReport::kNone && item.keys().shape_size() > 0) {
-    if (auto s = CheckReport(core, item, item.keys().shape(0), room, field); !s.ok()) return s;
-  }
   AppendedTensors tensors;
+  tensors.report = report;
+  tensors.report_bytes = room;
   tensors.keys = item.keys();
   if (item.has_values()) tensors.values = item.values();
   if (item.has_queries()) tensors.queries = item.queries();
   Retained retained;
-  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, report, &retained);
+  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, &retained);
   if (length.ok() && report != RetainedReport::kNone) ToProto(retained, out);
   return length;
 }
@@ -95,8 +91,7 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
 }  // namespace
 
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field, RetainedReport report,
-                                      Retained* retained) {
+                                      const AppendedTensors& tensors, const std::string& field, Retained* retained) {
   SequenceHandle handle;
   auto index = ResolveHandle(core, wire, field + ".handle", &handle);
   if (!index.ok()) return index.status();
@@ -108,7 +103,11 @@ absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire
   std::vector<float> scratch;
   auto queries = AppendedQueries(tensors.queries, config.geometry, field + ".queries", &scratch);
   if (!queries.ok()) return queries.status();
-  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries, report, retained);
+  if (tensors.report != RetainedReport::kNone) {
+    auto s = CheckReport(core, **index, handle, layer, keys->num_tokens, tensors.report_bytes, field + ".report");
+    if (!s.ok()) return s;
+  }
+  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries, tensors.report, retained);
   if (!length.ok()) return Explain(length.status(), field);
   return *length;
 }

@@ -70,6 +70,7 @@ class RetainedSetsTest : public testing::Test {
   void Tell(Engine* engine, int layer, const Retained& report) {
     const bool lost = Pick(30) == 0;
     const bool taken = !lost && engine->layers[layer].Update(report);
+    EXPECT_TRUE(lost || taken || engine->behind[layer]) << "a false alarm";
     engine->behind[layer] = !taken;
     missed_ += !lost && !taken;
   }

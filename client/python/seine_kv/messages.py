@@ -168,8 +168,8 @@ class RetainedSets:
         client.append(chat, layer, position, keys, values, retained=retained)
         retained.heads[0], retained.dropped                      # what head 0 retains; what the append took out
 
-    For an engine that holds keys and values itself, and frees the rows of what is evicted. evict and Append take it, too.
-    Where an answer is lost, the next one says so: in_step is False, and the one after sets it right. A fork begins with
+    For an engine that holds keys and values itself, and frees the rows of what is evicted. evict and Append take it,
+    too. Where an answer is lost, the next one says so: in_step is False, and the one after sets it right. A fork begins with
     copy(), truncated where the fork is. One thread at a time.
     """
 

@@ -370,10 +370,11 @@ def test_retained_positions_are_known_without_asking(model, client, scorer, monk
     seine = hf.install(model, client.address, tail=False, evict=hf.Eviction(100, scorer, interval=16))
     _, _, cache = decode(model, prompt(), 40)
     copied = copy.deepcopy(cache)
-    copied.crop(170)
+    copied.crop(-9)
     decode(model, torch.tensor([[5]]), 30, copied)
     copied.batch_repeat_interleave(2)
-    decode(model, torch.tensor([[5], [7]]), 20, copied)
+    for token in range(20):
+        decode(model, torch.tensor([[5 + token], [7]]), 1, copied)
     asked = []
     monkeypatch.setattr(seine.client, "retained", lambda *a: asked.append(a))
     for held, rows in ((cache, 1), (copied, 2)):

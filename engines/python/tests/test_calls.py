@@ -58,7 +58,10 @@ def everything(connection):
         ("MeasureProfile", {"sequences": [handle], "layer": 0}),
         ("ForkSequence", {"source": handle, "new_id": "fork"}),
         ("TruncateSequence", {"handle": {**handle, "id": "fork"}, "position": 300}),
-        ("Evict", {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200, "report": "dropped"}),
+        (
+            "Evict",
+            {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200, "report": "dropped"},
+        ),
         ("GetSequence", {"handle": handle}),
         ("ListSequences", {"index": "x"}),
         ("ListIndexes", {}),

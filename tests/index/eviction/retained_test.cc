@@ -103,8 +103,10 @@ class RetainedTest : public ::testing::TestWithParam<ReportedBudget> {
   // Tells the engine, unless the report is lost on its way; what follows is then noticed, and set right.
   void Tell(Engine* engine, int layer, const Retained& report) {
     Followed& followed = engine->layers[layer];
+    const bool was_behind = followed.behind;
     followed.behind = Pick(25) == 0;
     if (followed.behind || followed.Take(report)) return;
+    EXPECT_TRUE(was_behind) << "a false alarm";
     ++missed_;
     EvictParams now;
     now.budget.tokens = std::numeric_limits<int32_t>::max();

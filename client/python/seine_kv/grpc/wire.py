@@ -48,7 +48,8 @@ def pieces(append: Append) -> Iterator[Any]:
         begin, end = max(0, first - tokens + asked), min(first + step, tokens) - tokens + asked
         queries = append.queries[begin:end] if asked and end > 0 else None
         position = append.position + first
-        yield append_item(Append(append.sequence, append.layer, position, append.keys[part], values, queries, append.retained))
+        keys, retained = append.keys[part], append.retained
+        yield append_item(Append(append.sequence, append.layer, position, keys, values, queries, retained))
 
 
 def retrieve_item(item: Item) -> Any:

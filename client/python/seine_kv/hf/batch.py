@@ -204,8 +204,9 @@ class Batch:
                         raise RuntimeError(f"layer {layer} of row {r} lacks tokens {first} to {begin}: a step has failed")
                     part = (r, slice(None), slice(first - begin, upto - begin))
                     k, v = (to_numpy(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
+                    retained = self._sets(row, layer)
                     with self.owner.appending(upto - first):
-                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, retained=self._sets(row, layer))
+                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, retained=retained)
                     self._count_dropped(row, layer)
                     row.sent[layer] = upto - row.padding
                 return

@@ -131,7 +131,8 @@ class Installation:
 
     def retained(self, cache, layer, row=0):
         """The positions that each KV head of a layer retains of a row of `cache`, its padding not counted: one ascending
-        int32 array a head, as the answers so far have told. ValueError: nothing is evicted, or the cache is none of these."""
+        int32 array a head, as the answers so far have told. ValueError: nothing is evicted, or the index holds nothing
+        of the row."""
         if self.evict is None:
             raise ValueError("retained: nothing is evicted; install with evict")
         batch = getattr(cache, "batch", None)
