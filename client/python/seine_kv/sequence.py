@@ -146,7 +146,8 @@ class Sequence:
         return self.index.client.evict(self.handle, layer, budget, scorer, keep, dry_run, retained, **given)
 
     def retained(self, layer: int) -> RetainedSets:
-        """The positions that each KV head of a layer retains. Given to append and evict it is kept up to date."""
+        """The positions that each KV head of a layer retains. Given to append and evict it is kept up to date; where the
+        sequence is truncated its own truncate(position) follows, and a fork's begins with its copy()."""
         return self.index.client.retained(self.handle, layer)
 
     def score(
