@@ -183,13 +183,14 @@ absl::StatusOr<SequenceInfo> GrpcClient::TruncateSequence(const Sequence& sequen
   return FromProto(response.sequence());
 }
 
-absl::StatusOr<int64_t> GrpcClient::Append(const AppendItem& item) {
+absl::StatusOr<int64_t> GrpcClient::Append(const AppendItem& item, Retained* retained) {
   google::protobuf::Arena arena;
   auto* request = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
   absl::Status status = ToProto(item, request->mutable_item());
   if (!status.ok()) return status;
   v1::AppendResponse response;
   status = Call(retrieval_, &v1::RetrievalService::Stub::Append, *request, &response);
+  if (status.ok() && retained != nullptr) status = FromProto(response.retained(), retained);
   if (!status.ok()) return status;
   return response.num_tokens();
 }
@@ -228,7 +229,10 @@ absl::StatusOr<AppendTotals> GrpcClient::AppendStream(absl::Span<const AppendIte
   const grpc::Status ended = writer->Finish();
   if (!status.ok()) return status;
   if (!ended.ok()) return FromGrpc(ended, endpoint_);
-  return AppendTotals{response.pieces(), response.tokens()};
+  AppendTotals totals;
+  status = FromProto(response, &totals);
+  if (!status.ok()) return status;
+  return totals;
 }
 
 // Sends a request that has a selector and items, and reads a response that has an answer an item.

@@ -144,8 +144,9 @@ class Client {
   virtual absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) = 0;
 
   // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions
-  // already held ALREADY_EXISTS. Returns the layer's length.
-  virtual absl::StatusOr<int64_t> Append(const AppendItem& item) = 0;
+  // already held ALREADY_EXISTS. Returns the layer's length; `retained`, which may be nullptr, is what the item asked.
+  virtual absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) = 0;
+  absl::StatusOr<int64_t> Append(const AppendItem& item) { return Append(item, nullptr); }
   // Prefill: sends the items in order over one stream, cut along tokens into pieces below the server's message limit.
   // `progress` (may be empty) hears the tokens sent so far. On an error the pieces before it stay.
   virtual absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
@@ -158,6 +159,9 @@ class Client {
                                               const Attention& attention) = 0;
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
   virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
+  // What each KV head of a layer retains, as a kKept report: for whoever begins to follow a layer, or has missed an
+  // answer (retained_sets.h). Nothing changes. FAILED_PRECONDITION where the index keeps no keys.
+  absl::StatusOr<Retained> GetRetained(const Sequence& sequence, int layer);
   // The scores of every token that a layer holds, by KV head.
   virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
                                                         const Given& given) = 0;

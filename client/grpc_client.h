@@ -54,7 +54,7 @@ class GrpcClient final : public Client {
                                         std::optional<int64_t> position) override;
   absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) override;
 
-  absl::StatusOr<int64_t> Append(const AppendItem& item) override;
+  absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) override;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
                                             const std::function<void(int64_t)>& progress) override;
   absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;

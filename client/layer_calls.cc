@@ -1,4 +1,5 @@
 // Calls on what a layer keeps: eviction and subspaces.
+#include <limits>
 #include <utility>
 
 #include "client/convert/convert.h"
@@ -16,6 +17,7 @@ absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
   ToProto(in.budget, request.mutable_budget());
   ToProto(in.keep, request.mutable_keep());
   request.set_dry_run(in.dry_run);
+  request.set_report(static_cast<v1::RetainedReport>(in.report));
   absl::Status status = ToProto(in.given, request.mutable_given());
   v1::EvictResponse response;
   if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Evict, request, &response);
@@ -23,6 +25,16 @@ absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
   if (status.ok()) status = FromProto(response, &out);
   if (!status.ok()) return status;
   return out;
+}
+
+absl::StatusOr<Retained> Client::GetRetained(const Sequence& sequence, int layer) {
+  EvictRequest request = {.sequence = sequence, .layer = layer};
+  request.budget.tokens = std::numeric_limits<int32_t>::max();
+  request.dry_run = true;
+  request.report = RetainedReport::kKept;
+  absl::StatusOr<Evicted> answer = Evict(request);
+  if (!answer.ok()) return answer.status();
+  return std::move(answer->retained);
 }
 
 absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer, const Scorer& scorer,

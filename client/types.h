@@ -146,11 +146,21 @@ struct AppendItem {
   // The last tokens' queries, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps
   // queries to evict by (Eviction::keep_queries), which may do without; any other refuses them.
   ConstTensor queries = {};
+  RetainedReport report = RetainedReport::kNone;  // what the answer says of the retained positions
+};
+
+// A report on one layer.
+struct LayerRetained {
+  Sequence sequence;
+  int layer = 0;
+  Retained retained = {};
 };
 
 struct AppendTotals {
   int64_t pieces = 0;
   int64_t tokens = 0;
+  // Of items that ask, in order: one an item, or one for items of a layer and report that follow each other.
+  std::vector<LayerRetained> retained = {};
 };
 
 struct RetrieveItem {
@@ -254,6 +264,7 @@ struct DecodeAnswer {
   std::vector<absl::Status> append_status;  // one an append, in order
   std::vector<Answer> answers;              // one an item, in order
   std::vector<Attended> attended;           // in place of answers, where the step has an attention
+  std::vector<Retained> retained = {};      // one an append, in order, where any asks; empty of one that failed
   int64_t server_us = 0;
   bool announced = false;  // the server said beforehand that it was near: steps of 250 us on, to Transport::kBlocking
 };
@@ -303,12 +314,15 @@ struct EvictRequest {
   Keep keep = {};
   Given given = {};
   bool dry_run = false;  // nothing changes
+  // A dry run drops nothing, and what is kept under it is what the layer retains now.
+  RetainedReport report = RetainedReport::kNone;
 };
 
 struct Evicted {
   std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending
   int64_t tokens_evicted = 0;              // of all heads together
   int64_t bytes_freed = 0;                 // 0 in a dry run
+  Retained retained = {};                  // as EvictRequest::report asks
 };
 
 struct HeadScores {

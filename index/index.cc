@@ -275,15 +275,17 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position,
 }
 
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
-                                          const TensorView& keys, const TensorView& values, const QueryView& queries) {
+                                          const TensorView& keys, const TensorView& values, const QueryView& queries,
+                                          RetainedReport report, Retained* retained) {
   absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
   if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
+  if (report != RetainedReport::kNone && retained == nullptr) return BadField("retained", "must be given for a report");
   Layer& target = *(*sequence)->layers[layer];
   absl::StatusOr<WriteLock> lock = WriteLock::Of(&target);
   if (!lock.ok()) return lock.status();
-  absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries);
+  absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries, report, retained);
   const bool outgrown = target.WantsReencoding(keys.num_tokens);
   lock->Unlock();
   if (outgrown) reencoder_.Add(*sequence, layer);

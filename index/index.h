@@ -64,9 +64,14 @@ class Index {
   // `queries`, which may be empty, are kept where eviction.keep_queries says so, else INVALID_ARGUMENT. Where the index
   // evicts by queries and none of the last `interval` positions' was seen, FAILED_PRECONDITION: a replay may bring
   // them.
+  // `report`: what `retained` is to say of the positions that the heads retain; it may be nullptr under kNone.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,
-                                         const TensorView& keys, const TensorView& values,
-                                         const QueryView& queries) = 0;
+                                         const TensorView& keys, const TensorView& values, const QueryView& queries,
+                                         RetainedReport report, Retained* retained) = 0;
+  absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
+                                 const TensorView& values, const QueryView& queries) {
+    return Append(handle, layer, position, keys, values, queries, RetainedReport::kNone, nullptr);
+  }
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
                                  const TensorView& values) {
     return Append(handle, layer, position, keys, values, {});

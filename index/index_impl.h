@@ -40,8 +40,10 @@ class IndexImpl : public Index {
   absl::StatusOr<SequenceHandle> Fork(const SequenceHandle& handle, absl::string_view new_id,
                                       int64_t position) override;
   absl::Status Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) override;
+  using Index::Append;
   absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position, const TensorView& keys,
-                                 const TensorView& values, const QueryView& queries) override;
+                                 const TensorView& values, const QueryView& queries, RetainedReport report,
+                                 Retained* retained) override;
   using Index::Attend;
   using Index::Retrieve;
   absl::StatusOr<std::vector<ItemAnswer>> Retrieve(absl::Span<const RetrieveItem> items,

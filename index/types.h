@@ -105,12 +105,35 @@ struct AttendAnswer {
   ItemAnswer selected;             // if attention.with_positions
 };
 
+// What an append or eviction reports of the positions that the layer's KV heads retain: nothing, what it took out of
+// them, or what they are now.
+enum class RetainedReport : uint8_t { kNone = 0, kDropped = 1, kKept = 2 };
+
+// For an engine that holds keys and values itself: what each KV head of a layer retains, so that it can follow without
+// asking. Who knows the sets as of evictions_before has those of now by the report. Under kDropped it adds the
+// positions from the length that it knew to num_tokens, then takes `dropped` out. Under kKept the sets are `kept`.
+//
+// The sets change by nothing else but truncation, which takes what is at and after its position out of all heads and is
+// no eviction. A fork begins with its source's sets and number of evictions. Who has missed a report finds other
+// evictions_before, or counts, than its own, and asks for kKept: with the next append, or with a dry run of Evict. The
+// replay of an append drops nothing.
+struct Retained {
+  RetainedReport report = RetainedReport::kNone;
+  int64_t evictions_before = 0, evictions = 0;  // of the layer, since its first token: up to the call, and with it
+  int64_t num_tokens = 0;                       // the layer's length
+  std::vector<int32_t> counts = {};  // [num_kv_heads] tokens retained. Empty: there was no memory to report the rest
+  std::vector<std::vector<int32_t>> dropped = {};  // [num_kv_heads] ascending, or empty where nothing was dropped
+  std::vector<std::vector<int32_t>> kept = {};     // [num_kv_heads] ascending
+};
+
 // The parameters of Evict.
 struct EvictParams {
   ScorerConfig scorer;
   BudgetConfig budget;
   KeepConfig keep;
   bool dry_run = false;  // answers alone; nothing changes
+  // A dry run drops nothing, and what is kept under it is what the layer retains now.
+  RetainedReport report = RetainedReport::kNone;
 };
 
 // The data that comes with a call that scores. Q-Filters takes its directions from `filters`, else from `queries`, else
@@ -129,6 +152,7 @@ struct EvictAnswer {
   std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending
   int64_t tokens_evicted = 0;              // of all heads together
   int64_t bytes_freed = 0;                 // codes and stores of this sequence's layer; 0 in a dry run
+  Retained retained = {};                  // as EvictParams::report asks
 };
 
 }  // namespace seine

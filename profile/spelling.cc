@@ -51,6 +51,7 @@ const std::vector<ValueSpellings>& AllValueSpellings() {
       {"Similarity", {{"cosine"}, {"dot"}, {"euclid", "euclidean"}}},
       {"Metric", {{"l2"}, {"l1"}, {"linf"}}},
       {"HeadBudget", {{"uniform"}, {"adaptive"}, {"pyramid"}}},
+      {"RetainedReport", {{"dropped"}, {"kept"}}},
       {"Path", {{"index"}, {"dense"}, {"exact"}}},
   };
   return *kAll;

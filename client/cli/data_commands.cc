@@ -10,6 +10,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/input/vector_file.h"
 #include "client/cli/names.h"
+#include "client/cli/retained_output.h"
 #include "profile/io/tensor_file.h"
 
 namespace seine::cli {
@@ -31,6 +32,7 @@ struct AppendArguments {
   std::optional<int64_t> position;
   int64_t first = 0;
   std::optional<int64_t> count;
+  client::RetainedReport report = client::RetainedReport::kNone;
 };
 
 // Sets with their heads. A single vector belongs to one query head, and only that head's set means anything.
@@ -245,6 +247,7 @@ absl::Status Append(const Session& session, const AppendArguments& arguments) {
   const absl::StatusOr<TensorFile> file = TensorFile::Open(arguments.path);
   if (!file.ok()) return FileError(file.status());
   client::AppendItem item = {arguments.sequence, arguments.layer, 0, {}, {}};
+  item.report = arguments.report;
   if (absl::Status status = FillItem(session, arguments, *file, &item); !status.ok()) return status;
   if (arguments.position) {
     item.position = *arguments.position;
@@ -269,10 +272,12 @@ absl::Status Append(const Session& session, const AppendArguments& arguments) {
                      {"position", item.position},
                      {"tokens", totals->tokens},
                      {"pieces", totals->pieces},
-                     {"queries", asked}};
+                     {"queries", asked},
+                     {"retained", RetainedJson(totals->retained)}};
   session.Print(json, [&] {
     return absl::StrCat("layer ", arguments.layer, ": ", totals->tokens, " tokens at position ", item.position,
-                        asked > 0 ? absl::StrCat(", with the queries of the last ", asked) : "", "\n");
+                        asked > 0 ? absl::StrCat(", with the queries of the last ", asked) : "", "\n",
+                        RetainedText(totals->retained));
   });
   return absl::OkStatus();
 }
@@ -348,6 +353,10 @@ void AddDataCommands(CLI::App* app, Session* session) {
                      "Position of the first token (default: the layer's end)");
   append->add_option("--first", append_arguments->first, "First token of the tensor to take (default: 0)");
   append->add_option("--count", append_arguments->count, "Tokens to take (default: all that follow)");
+  append
+      ->add_option("--report", append_arguments->report,
+                   "Show what the append dropped, or what the heads have kept, by KV head: dropped or kept")
+      ->transform(Names(kReportNames));
   append->callback([=] { session->action = [=] { return Append(*session, *append_arguments); }; });
 }
 

@@ -25,6 +25,7 @@ inline constexpr NameTable<client::Coarse> kCoarseNames{"Coarse"};
 inline constexpr NameTable<client::Centre> kCentreNames{"Centre"};
 inline constexpr NameTable<client::RopeStyle> kRopeStyleNames{"RopeStyle"};
 inline constexpr NameTable<client::KvStore> kKvStoreNames{"KvStore"};
+inline constexpr NameTable<client::RetainedReport> kReportNames{"RetainedReport"};
 inline constexpr NameTable<client::KeyFrame> kKeyFrameNames{"KeyFrame"};
 inline constexpr NameTable<client::HeadBudget> kHeadBudgetNames{"HeadBudget"};
 inline constexpr NameTable<client::Path> kPathNames{"Path"};

@@ -218,6 +218,7 @@ absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* a
   } else {
     status.Update(ToProto("queries", item.queries, out->mutable_queries(), apart));
   }
+  out->set_report(static_cast<v1::RetainedReport>(item.report));
   return status;
 }
 
@@ -311,6 +312,11 @@ absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out) {
   out->status = FromProto(response.status());
   out->append_status.clear();
   for (const v1::Status& status : response.append_status()) out->append_status.push_back(FromProto(status));
+  out->retained.resize(response.retained_size());
+  for (int i = 0; i < response.retained_size(); ++i) {
+    absl::Status status = FromProto(response.retained(i), &out->retained[i]);
+    if (!status.ok()) return status;
+  }
   out->answers.resize(response.answers_size());
   for (int i = 0; i < response.answers_size(); ++i) {
     absl::Status status = FromProto(response.answers(i), &out->answers[i]);

@@ -32,6 +32,15 @@ absl::Status Read(const v1::Tensor& tensor, v1::DType dtype, std::vector<T>* out
   return absl::OkStatus();
 }
 
+// Positions of each KV head.
+absl::Status ReadHeads(const google::protobuf::RepeatedPtrField<v1::Tensor>& heads,
+                       std::vector<std::vector<int32_t>>* out) {
+  absl::Status status;
+  out->resize(heads.size());
+  for (int h = 0; h < heads.size(); ++h) status.Update(Read(heads[h], v1::D_TYPE_INT32, &(*out)[h]));
+  return status;
+}
+
 template <typename Field, typename Value>
 void TakeIf(bool has, Field field, std::optional<Value>* out) {
   if (has) *out = static_cast<Value>(field);
@@ -155,11 +164,40 @@ absl::Status ReadVector(const v1::Tensor& tensor, std::vector<float>* out) {
   return Read(tensor, v1::D_TYPE_FLOAT32, out);
 }
 
+absl::Status FromProto(const v1::Retained& retained, Retained* out) {
+  out->report = static_cast<RetainedReport>(retained.report());
+  out->evictions_before = retained.evictions_before();
+  out->evictions = retained.evictions();
+  out->num_tokens = retained.num_tokens();
+  absl::Status status = ReadVector(retained.counts(), &out->counts);
+  status.Update(ReadHeads(retained.dropped(), &out->dropped));
+  status.Update(ReadHeads(retained.kept(), &out->kept));
+  if (!status.ok()) return status;
+  for (const auto* heads : {&out->dropped, &out->kept}) {
+    if (heads->empty() || heads->size() == out->counts.size()) continue;
+    return absl::InternalError("the server's answer is malformed: counts and positions retained are of other heads");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FromProto(const v1::AppendStreamResponse& response, AppendTotals* out) {
+  *out = {response.pieces(), response.tokens()};
+  absl::Status status;
+  for (const v1::LayerRetained& in : response.retained()) {
+    LayerRetained& entry = out->retained.emplace_back();
+    entry.sequence = FromProto(in.handle());
+    entry.layer = in.layer();
+    status.Update(FromProto(in.retained(), &entry.retained));
+  }
+  return status;
+}
+
 absl::Status FromProto(const v1::EvictResponse& response, Evicted* out) {
   absl::Status status;
   for (const v1::Tensor& kept : response.kept()) status.Update(ReadVector(kept, &out->kept.emplace_back()));
   out->tokens_evicted = response.tokens_evicted();
   out->bytes_freed = response.bytes_freed();
+  status.Update(FromProto(response.retained(), &out->retained));
   return status;
 }
 

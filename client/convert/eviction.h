@@ -8,6 +8,7 @@
 #include "client/types.h"
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/eviction_service.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
 
 namespace seine::client {
 
@@ -21,6 +22,8 @@ Eviction FromProto(const v1::EvictionSettings& eviction);
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree.
 absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out);
 absl::Status ReadVector(const v1::Tensor& tensor, std::vector<float>* out);
+absl::Status FromProto(const v1::Retained& retained, Retained* out);
+absl::Status FromProto(const v1::AppendStreamResponse& response, AppendTotals* out);
 absl::Status FromProto(const v1::EvictResponse& response, Evicted* out);
 absl::Status FromProto(const v1::ScoreResponse& response, std::vector<HeadScores>* out);
 absl::Status FromProto(const v1::DiagnoseResponse& response, std::vector<HeadDiagnosis>* out);

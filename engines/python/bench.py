@@ -52,7 +52,7 @@ def measure(connection, tokens, steps):
     for i in range(steps):
         row = rows[i % tokens : i % tokens + 1]
         begun = time.perf_counter_ns()
-        appends, _, attended, index[i], error = stream.step(
+        appends, _, attended, index[i], error, _ = stream.step(
             [Append(sequence, 0, tokens + i, row, row)], [Item(sequence, 0, queries)], selector, attention
         )
         total[i] = (time.perf_counter_ns() - begun) / 1000

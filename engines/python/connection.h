@@ -27,8 +27,8 @@ class Connection {
   // A method that is no stream of answers. The messages are of the method's types.
   virtual absl::Status Call(const client::Method& method, const google::protobuf::Message& request,
                             google::protobuf::Message* response, absl::Duration timeout) = 0;
-  // Appends tokens of one layer, however many; returns how many.
-  virtual absl::StatusOr<int64_t> Append(const client::AppendItem& item, absl::Duration timeout) = 0;
+  // Appends tokens of one layer, however many.
+  virtual absl::StatusOr<client::AppendTotals> Append(const client::AppendItem& item, absl::Duration timeout) = 0;
 
   // A stream, and how its steps travel.
   struct Opened {

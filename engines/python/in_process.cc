@@ -32,6 +32,16 @@ absl::Status Ended(Core& core, const absl::Status& status) {
   return AsClientHasIt(status);
 }
 
+client::Retained AsClientHasIt(Retained retained, client::RetainedReport report) {
+  return {.report = report,
+          .evictions_before = retained.evictions_before,
+          .evictions = retained.evictions,
+          .num_tokens = retained.num_tokens,
+          .counts = std::move(retained.counts),
+          .dropped = std::move(retained.dropped),
+          .kept = std::move(retained.kept)};
+}
+
 // A step is taken where its answer is read, out of messages that are never written as bytes.
 class InProcessStream final : public client::DecodeStream {
  public:
@@ -99,7 +109,7 @@ class InProcess final : public Connection {
     return absl::UnimplementedError(absl::StrCat(method.name, " is not answered in process"));
   }
 
-  absl::StatusOr<int64_t> Append(const client::AppendItem& item, absl::Duration timeout) override {
+  absl::StatusOr<client::AppendTotals> Append(const client::AppendItem& item, absl::Duration timeout) override {
     size_t key_bytes = 0, value_bytes = 0, query_bytes = 0;
     const bool with_values = !client::IsAbsent(item.values), with_queries = !client::IsAbsent(item.queries);
     absl::Status status = client::CheckTensor("keys", item.keys, &key_bytes);
@@ -110,18 +120,24 @@ class InProcess final : public Connection {
     tensors.keys = TensorBytesOf(item.keys, key_bytes);
     if (with_values) tensors.values = TensorBytesOf(item.values, value_bytes);
     if (with_queries) tensors.queries = TensorBytesOf(item.queries, query_bytes);
+    tensors.report = static_cast<RetainedReport>(item.report);
     v1::SequenceHandle handle;
     client::ToProto(item.sequence, &handle);
     const StopToken token(DeadlineIn(timeout));
     const StopScope scope(&token);
+    Retained retained;
     try {
-      status = AppendTensors(*core_, handle, item.layer, item.position, tensors, "item").status();
+      status = AppendTensors(*core_, handle, item.layer, item.position, tensors, "item", &retained).status();
     } catch (const std::bad_alloc&) {
       status = NoMemory();
     }
     status = Ended(*core_, status);
     if (!status.ok()) return status;
-    return item.keys.shape[0];
+    client::AppendTotals totals = {.pieces = 1, .tokens = item.keys.shape[0]};
+    if (item.report != client::RetainedReport::kNone) {
+      totals.retained.push_back({item.sequence, item.layer, AsClientHasIt(std::move(retained), item.report)});
+    }
+    return totals;
   }
 
   absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) override {

@@ -168,20 +168,22 @@ nb::dict Call(const Holder& connection, const std::string& name, nb::handle requ
   return DictOf(*out);
 }
 
-int64_t Append(const Holder& connection, const std::string& index, const std::string& id, uint64_t generation,
-               int layer, int64_t position, nb::handle keys, nb::handle values, nb::handle queries,
-               std::optional<double> timeout) {
+nb::tuple Append(const Holder& connection, const std::string& index, const std::string& id, uint64_t generation,
+                 int layer, int64_t position, nb::handle keys, nb::handle values, nb::handle queries, nb::handle report,
+                 std::optional<double> timeout) {
   std::vector<ArrayView> arrays;
   const client::AppendItem item =
-      CheckedAppend({index, id, generation}, layer, position, keys, values, queries, &arrays);
+      CheckedAppend({index, id, generation}, layer, position, keys, values, queries, report, &arrays);
   const absl::Duration time = DurationOf(timeout, connection->timeout());
-  absl::StatusOr<int64_t> tokens;
+  absl::StatusOr<client::AppendTotals> totals;
   {
     const nb::gil_scoped_release release;
-    tokens = connection->Append(item, time);
+    totals = connection->Append(item, time);
   }
-  RaiseIfWrong(tokens.status());
-  return *tokens;
+  RaiseIfWrong(totals.status());
+  nb::object retained = nb::none();
+  for (const client::LayerRetained& layer_report : totals->retained) retained = RetainedDict(layer_report.retained);
+  return nb::make_tuple(totals->tokens, retained);
 }
 
 // A server that is not there is said by the first step, as by the first call.
@@ -251,7 +253,8 @@ NB_MODULE(_native, module) {
       .def_prop_ro("endpoint", [](const Holder& connection) { return connection->endpoint(); })
       .def("call", &Call, arg("method"), arg("request").none() = nb::none(), arg("timeout") = nb::none())
       .def("append", &Append, arg("index"), arg("id"), arg("generation"), arg("layer"), arg("position"), arg("keys"),
-           arg("values") = nb::none(), arg("queries") = nb::none(), arg("timeout") = nb::none())
+           arg("values") = nb::none(), arg("queries") = nb::none(), arg("report") = nb::none(),
+           arg("timeout") = nb::none())
       .def("open_stream", &OpenStream, arg("timeout") = nb::none(), arg("transport") = "auto")
       .def("add_profile", &AddProfile, arg("path"));
   module.def("version", [] { return SEINE_VERSION; });

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
+#include "client/convert/eviction.h"
 #include "client/convert/pieces.h"
 #include "engines/python/connection.h"
 #include "seine/v1/admin_service.grpc.pb.h"
@@ -78,7 +79,7 @@ class Remote final : public Connection {
     return absl::InternalError(absl::StrCat("the answer of ", endpoint_, " is no ", method.response));
   }
 
-  absl::StatusOr<int64_t> Append(const client::AppendItem& item, absl::Duration timeout) override {
+  absl::StatusOr<client::AppendTotals> Append(const client::AppendItem& item, absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
     const auto channel = Connected(timeout);
     if (!channel.ok()) return channel.status();
@@ -102,7 +103,9 @@ class Remote final : public Connection {
     const grpc::Status ended = writer->Finish();
     if (!sent.ok()) return sent;
     if (!ended.ok()) return client::FromGrpc(ended, endpoint_);
-    return response.tokens();
+    client::AppendTotals totals;
+    if (auto s = client::FromProto(response, &totals); !s.ok()) return s;
+    return totals;
   }
 
   absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) override {

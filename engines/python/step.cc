@@ -23,6 +23,7 @@ struct Names {
   PyObject* const keys = Make("keys");
   PyObject* const values = Make("values");
   PyObject* const queries = Make("queries");
+  PyObject* const report = Make("report");
   PyObject* const tail = Make("tail");
   PyObject* const scale = Make("scale");
   PyObject* const with_positions = Make("with_positions");
@@ -82,6 +83,15 @@ client::ConstTensor OptionalTensor(nb::handle array, const char* name, std::vect
   return array.is_none() ? client::ConstTensor{} : TensorOf(array, name, arrays);
 }
 
+client::RetainedReport ReportOf(nb::handle word) {
+  if (word.is_none()) return client::RetainedReport::kNone;
+  v1::AppendItem wire;
+  nb::dict settings;
+  settings["report"] = word;
+  FillMessage(settings, "", "append", &wire);
+  return static_cast<client::RetainedReport>(wire.report());
+}
+
 // The settings go through the message, whose words and checks they share with every other call.
 client::Selector SelectorOf(nb::handle settings) {
   v1::Selector wire;
@@ -136,6 +146,7 @@ void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::
     item.keys = TensorOf(Attribute(append, names->keys), "keys", &out->arrays);
     item.values = OptionalTensor(Attribute(append, names->values), "values", &out->arrays);
     item.queries = OptionalTensor(Attribute(append, names->queries), "queries", &out->arrays);
+    item.report = ReportOf(Attribute(append, names->report));
     step.appends.push_back(std::move(item));
   }
   for (nb::handle asked : nb::iter(items)) {
@@ -147,7 +158,8 @@ void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::
 }
 
 client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
-                                 nb::handle values, nb::handle queries, std::vector<ArrayView>* arrays) {
+                                 nb::handle values, nb::handle queries, nb::handle report,
+                                 std::vector<ArrayView>* arrays) {
   client::AppendItem item{std::move(sequence), layer, position, {}, {}};
   arrays->emplace_back(keys, "keys");
   if (arrays->back().shape().size() != 3) {
@@ -167,6 +179,7 @@ client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t p
   if (!queries.is_none() && (asked.size() != 3 || asked[0] < 1 || asked[0] > item.keys.shape[0])) {
     throw nb::value_error("queries: must be [1 to tokens, num_q_heads, head_dim]");
   }
+  item.report = ReportOf(report);
   return item;
 }
 

@@ -27,11 +27,15 @@ struct PreparedStep {
 void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention, PreparedStep* out);
 
 // One append by its attributes' values, with `arrays` as above. ValueError where keys are not [tokens, num_kv_heads,
-// head_dim], values not of the same shape, or queries not [1 to tokens, num_q_heads, head_dim].
+// head_dim], values not of the same shape, queries not [1 to tokens, num_q_heads, head_dim], or a report is none.
 client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
-                                 nb::handle values, nb::handle queries, std::vector<ArrayView>* arrays);
+                                 nb::handle values, nb::handle queries, nb::handle report,
+                                 std::vector<ArrayView>* arrays);
 
-// (append_errors, answers, attended, server_us, error), as _native.pyi describes them.
+// Reports of retained positions, as dicts of the words of messages.Retained.
+nb::dict RetainedDict(const client::Retained& retained);
+
+// (append_errors, answers, attended, server_us, error, retained), as _native.pyi describes them.
 nb::tuple StepResult(const client::DecodeAnswer& answer, bool with_positions);
 
 }  // namespace seine::python

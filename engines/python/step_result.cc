@@ -30,6 +30,12 @@ nb::object Vector(client::DType dtype, const std::vector<T>& data) {
   return NewArray(dtype, {static_cast<int64_t>(data.size())}, data.data());
 }
 
+nb::list Vectors(const std::vector<std::vector<int32_t>>& heads) {
+  nb::list out;
+  for (const auto& head : heads) out.append(Vector(client::DType::kInt32, head));
+  return out;
+}
+
 nb::dict AnswerDict(const client::Answer& answer) {
   nb::dict out;
   out["path"] = PathWord(answer.path);
@@ -41,9 +47,7 @@ nb::dict AnswerDict(const client::Answer& answer) {
   out["counts"] = Vector(client::DType::kInt32, answer.counts);
   out["scores"] = answer.scores.empty() ? nb::none()
                                         : Matrix(client::DType::kFloat32, answer.scores, answer.num_sets, answer.width);
-  nb::list dense;
-  for (const auto& positions : answer.dense_positions) dense.append(Vector(client::DType::kInt32, positions));
-  out["dense_positions"] = dense;
+  out["dense_positions"] = Vectors(answer.dense_positions);
   out["error"] = ErrorTuple(answer.status);
   out["codes_outgrown"] = answer.codes_outgrown;
   out["masses"] = answer.masses.empty() ? nb::none() : Vector(client::DType::kFloat32, answer.masses);
@@ -67,14 +71,35 @@ nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
   return out;
 }
 
+const char* ReportWord(client::RetainedReport report) {
+  return report == client::RetainedReport::kKept ? "kept" : "dropped";
+}
+
 }  // namespace
+
+nb::dict RetainedDict(const client::Retained& retained) {
+  nb::dict out;
+  out["report"] = ReportWord(retained.report);
+  out["evictions_before"] = retained.evictions_before;
+  out["evictions"] = retained.evictions;
+  out["num_tokens"] = retained.num_tokens;
+  out["counts"] = retained.counts.empty() ? nb::none() : Vector(client::DType::kInt32, retained.counts);
+  out["dropped"] = Vectors(retained.dropped);
+  out["kept"] = Vectors(retained.kept);
+  return out;
+}
 
 nb::tuple StepResult(const client::DecodeAnswer& answer, bool with_positions) {
   nb::list append_errors, answers, attended;
   for (const absl::Status& status : answer.append_status) append_errors.append(ErrorTuple(status));
   for (const client::Answer& one : answer.answers) answers.append(AnswerDict(one));
   for (const client::Attended& one : answer.attended) attended.append(AttendedDict(one, with_positions));
-  return nb::make_tuple(append_errors, answers, attended, answer.server_us, ErrorTuple(answer.status));
+  nb::list retained;
+  for (const client::Retained& one : answer.retained) {
+    const bool told = one.report != client::RetainedReport::kNone;
+    retained.append(told ? nb::object(RetainedDict(one)) : nb::none());
+  }
+  return nb::make_tuple(append_errors, answers, attended, answer.server_us, ErrorTuple(answer.status), retained);
 }
 
 }  // namespace seine::python

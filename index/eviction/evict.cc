@@ -107,12 +107,18 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
   for (size_t h = 0; h < places->size(); ++h) {
     answer.tokens_evicted += target.cache(static_cast<int>(h)).size() - static_cast<int64_t>((*places)[h].size());
   }
-  if (params.dry_run) return answer;
+  DroppedPositions dropped;
+  target.BeginReport(params.report, &answer.retained, &dropped);
+  if (params.dry_run) {
+    target.EndReport(&dropped, &answer.retained);
+    return answer;
+  }
   const int64_t before = target.code_bytes() + target.store_bytes();
-  absl::StatusOr<int64_t> gone = target.Keep(*places);
+  absl::StatusOr<int64_t> gone = target.Keep(*places, &dropped);
   if (!gone.ok()) return gone.status();
   context_.eviction.Count(*gone > 0 ? 1 : 0, *gone);
   answer.bytes_freed = before - target.code_bytes() - target.store_bytes();
+  target.EndReport(&dropped, &answer.retained);
   return answer;
 }
 

@@ -37,11 +37,13 @@ Layer::Layer(const Context* context, int layer)
 }
 
 absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, const TensorView& values,
-                                      const QueryView& queries) {
+                                      const QueryView& queries, RetainedReport report, Retained* retained) {
   if (position > length_) {
     return FieldError(absl::StatusCode::kOutOfRange, "position",
                       absl::StrCat(position, " leaves a gap; the layer holds ", length_, " tokens"));
   }
+  Cuts cuts;
+  BeginReport(report, retained, &cuts.dropped);
   const auto* key_rows = static_cast<const uint8_t*>(keys.data);
   const auto* value_rows = static_cast<const uint8_t*>(values.data);
   const int64_t replayed = std::min(keys.num_tokens, length_ - position);
@@ -61,7 +63,6 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   const bool in_parts = keys.num_tokens - replayed > std::max<int64_t>(0, Room());
   Before before = Remember(in_parts, in_parts || !again->empty());
   kept_queries_.Commit(*std::move(again));
-  Cuts cuts;
   for (int64_t done = replayed; done < keys.num_tokens;) {
     absl::StatusOr<int64_t> part = absl::ResourceExhaustedError("out of memory: no room to work in");
     try {
@@ -85,6 +86,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   } catch (const std::bad_alloc&) {
   }
   context_->eviction.Count(cuts.layers, cuts.tokens);
+  EndReport(&cuts.dropped, retained);
   return length_;
 }
 
@@ -106,7 +108,7 @@ absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const Tens
 }
 
 Layer::Before Layer::Remember(bool caches, bool queries) const {
-  Before before{length_, due(), {}, std::nullopt};
+  Before before{length_, evictions_, due(), {}, std::nullopt};
   if (queries && kept_queries_.on()) before.queries = kept_queries_.Entries();
   if (!caches) return before;
   for (const auto& cache : caches_) before.caches.push_back(*cache);
@@ -117,6 +119,7 @@ void Layer::GoBackTo(const Before& before) {
   if (before.queries) kept_queries_.Restore(*before.queries);
   if (before.caches.empty()) return;
   length_ = before.length;
+  evictions_ = before.evictions;
   due_ = before.due;
   caches_.clear();
   for (const HeadGroupCache& cache : before.caches) caches_.push_back(std::make_unique<HeadGroupCache>(cache));
@@ -210,6 +213,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
 
 void Layer::ShareFrom(const Layer& source) {
   length_ = source.length_;
+  evictions_ = source.evictions_;
   due_ = source.due();
   kept_queries_.ShareFrom(source.kept_queries_);
   caches_.clear();
@@ -226,10 +230,12 @@ void Layer::FillAttention(int kv_head, bool searched, bool tail, host::Attention
   held.FillAttention(kv_head - held.first_head(), searched, tail, task);
 }
 
-absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places) {
+absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places, DroppedPositions* dropped) {
   int64_t gone = 0;
   for (int h = 0; h < num_heads(); ++h) gone += cache(h).size() - static_cast<int64_t>(places[h].size());
   if (gone == 0) return 0;
+  DroppedPositions::Eviction eviction(dropped);
+  for (int h = 0; h < num_heads() && dropped->watches(); ++h) eviction.Add(h, cache(h), places[h]);
   const std::shared_ptr<const LayerCodecs> old = codecs();
   std::shared_ptr<const LayerCodecs> chosen;  // one set for all heads, for the queries that the old ones were made for
   std::vector<std::unique_ptr<HeadGroupCache>> kept;
@@ -252,7 +258,9 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   }
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   caches_ = std::move(kept);
+  eviction.Done();
   ++cuts_;
+  ++evictions_;
   JudgeDue(0);
   return gone;
 }
@@ -264,7 +272,7 @@ absl::Status Layer::EvictByItself(Cuts* cuts) {
   params.keep = settings.keep;
   auto places = Select(params, context_->eviction.scorer(), {});
   if (!places.ok()) return OfAppend(places.status());
-  absl::StatusOr<int64_t> gone = Keep(*places);
+  absl::StatusOr<int64_t> gone = Keep(*places, &cuts->dropped);
   if (!gone.ok()) return gone.status();
   cuts->layers += *gone > 0 ? 1 : 0;
   cuts->tokens += *gone;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/context.h"
+#include "index/eviction/dropped_positions.h"
 #include "index/eviction/kept_queries.h"
 #include "index/index.h"
 #include "index/retrieval/query_window.h"
@@ -40,7 +41,7 @@ class Layer {
   // Index::Append for views that are checked but for their position. `values` is empty unless they are stored. Evicts
   // where the index does that by itself. A failure has changed nothing.
   absl::StatusOr<int64_t> Append(int64_t position, const TensorView& keys, const TensorView& values,
-                                 const QueryView& queries);
+                                 const QueryView& queries, RetainedReport report, Retained* retained);
 
   // Truncation in steps, so that all layers of a sequence change or none does: Plan each, allocate, install, Commit
   // each. FAILED_PRECONDITION where keys that would become dense are gone (kNone).
@@ -67,9 +68,13 @@ class Layer {
   // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
                                                             const ScoreGiven& given) const;
-  // Keeps nothing else; returns how many tokens went, all heads together, which the caller counts.
-  // RESOURCE_EXHAUSTED: nothing has changed.
-  absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places);
+  // Keeps nothing else; returns how many tokens went, all heads together, which the caller counts, and adds them to
+  // `dropped` where that watches. RESOURCE_EXHAUSTED: nothing has changed.
+  absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places, DroppedPositions* dropped);
+
+  // A call's report (Index::Append, Index::Evict), in two steps: before the call changes anything, and after that.
+  void BeginReport(RetainedReport report, Retained* retained, DroppedPositions* dropped) const;
+  void EndReport(DroppedPositions* dropped, Retained* retained) const;
 
   // Whether the positions that the codes' transform was made for end before the layer does, or the layer has doubled
   // since: codes made anew would find more.
@@ -137,6 +142,7 @@ class Layer {
   // Evictions that an append has made.
   struct Cuts {
     int64_t layers = 0, tokens = 0;
+    DroppedPositions dropped;
   };
   absl::Status EvictByItself(Cuts* cuts);
   // Takes as many of the tokens from `done` on as there is room for, cutting back first where there is none; returns
@@ -147,6 +153,7 @@ class Layer {
   // where a single part is all or nothing anyway.
   struct Before {
     int64_t length = 0;
+    int64_t evictions = 0;
     bool due = false;
     std::vector<HeadGroupCache> caches;
     std::optional<KeptQueries::Staged> queries;  // nullopt: they do not change before all is taken
@@ -184,6 +191,7 @@ class Layer {
   mutable std::atomic<bool> due_{false};
   int64_t length_ = 0;
   int64_t cuts_ = 0;
+  int64_t evictions_ = 0;  // of these tokens, here and in what they were forked from
   std::atomic<bool> queued_{false};
   mutable QueryWindow queries_;
   mutable KeptQueries kept_queries_;

@@ -6,6 +6,7 @@
 #define SEINE_SERVICE_CALLS_CALLS_H_
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,15 +60,17 @@ absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals);
-// The tensors of an append, read where they lie.
+// The tensors of an append, read where they lie, and what it is to report in how many bytes.
 struct AppendedTensors {
   TensorBytes keys;
   std::optional<TensorBytes> values, queries;
+  RetainedReport report = RetainedReport::kNone;
+  int64_t report_bytes = std::numeric_limits<int64_t>::max();
 };
 // Append without a message, for a caller in the same process; returns the layer's length. Errors name fields inside
-// `field`.
+// `field`. `retained` may be nullptr where no report is asked for.
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& handle, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field);
+                                      const AppendedTensors& tensors, const std::string& field, Retained* retained);
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
 absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);

@@ -62,7 +62,9 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;
   if (auto s = KeepFrom(request.keep(), "keep", &params.keep); !s.ok()) return s;
   params.dry_run = request.dry_run();
-  if (auto s = CheckTokens(core, target, request.layer(), sizeof(int32_t)); !s.ok()) return s;
+  if (auto s = ReportFrom(request.report(), "report", &params.report); !s.ok()) return s;
+  const int64_t lists = params.report == RetainedReport::kNone ? 1 : 2;  // kept, and the report's
+  if (auto s = CheckTokens(core, target, request.layer(), lists * sizeof(int32_t)); !s.ok()) return s;
   EventLog::ByCall by_call(core.log, request.handle().index());
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
   if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);
@@ -70,6 +72,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   for (const std::vector<int32_t>& head : answer->kept) SetVector(head, response->add_kept());
   response->set_tokens_evicted(answer->tokens_evicted);
   response->set_bytes_freed(answer->bytes_freed);
+  if (params.report != RetainedReport::kNone) ToProto(answer->retained, response->mutable_retained());
   return absl::OkStatus();
 }
 

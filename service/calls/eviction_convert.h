@@ -10,6 +10,7 @@
 #include "index/index.h"
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/eviction_service.pb.h"
+#include "seine/v1/retrieval_service.pb.h"
 #include "service/config/profiles.h"
 
 namespace seine {
@@ -36,6 +37,12 @@ void SetVector(const std::vector<int32_t>& values, v1::Tensor* tensor);
 void SetVector(const std::vector<float>& values, v1::Tensor* tensor);
 
 void ToProto(const HeadDiagnosis& head, int scorers, v1::HeadDiagnosis* out);
+
+// Reports of retained positions. Where there is no memory for one, it has no counts.
+absl::Status ReportFrom(v1::RetainedReport wire, const std::string& field, RetainedReport* report);
+void ToProto(const Retained& retained, v1::Retained* out);  // which is empty
+// Adds the report on a piece of an AppendStream, `item`, to the last one, which it may continue.
+void AddPiece(const v1::AppendItem& item, v1::Retained piece, v1::AppendStreamResponse* totals);
 
 }  // namespace seine
 

@@ -12,12 +12,14 @@
 #include "service/calls/calls.h"
 #include "service/calls/convert.h"
 #include "service/calls/error.h"
+#include "service/calls/eviction_convert.h"
 #include "service/calls/validate.h"
 
 namespace seine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int64_t kPositionBytes = sizeof(int32_t);
 
 class Stopwatch {
  public:
@@ -46,18 +48,50 @@ absl::StatusOr<QueryView> AppendedQueries(const std::optional<TensorBytes>& give
   return QueryView{*queries, given->shape[0]};
 }
 
-absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
+// Checks that the report on an append of so many tokens takes at most `room` bytes of an answer: it lists each token
+// that is held or appended, head by head, at most once.
+absl::Status CheckReport(const Core& core, const Index& index, const SequenceHandle& handle, int layer, int64_t tokens,
+                         int64_t room, const std::string& field) {
+  const int heads = index.config().geometry.num_kv_heads;
+  int64_t listed = heads * tokens;
+  for (int h = 0; h < heads; ++h) {
+    auto head = index.DescribeHead(handle, layer, h);
+    if (!head.ok()) return absl::OkStatus();  // the append says what is wrong
+    if (h == 0 && (head->num_tokens + tokens) * heads <= room / kPositionBytes) return absl::OkStatus();
+    listed += head->num_retained;
+  }
+  if (listed <= room / kPositionBytes) return absl::OkStatus();
+  return FieldError(
+      "OUT_OF_LIMITS", field,
+      absl::StrCat("the answer might pass ", core.options.max_message_bytes, " bytes, the message limit"));
+}
+
+// Bytes that an answer may still grow by.
+int64_t Room(const Core& core, const google::protobuf::Message& answer) {
+  return core.options.max_message_bytes - static_cast<int64_t>(answer.ByteSizeLong());
+}
+
+// `out` is filled where the item asks for a report, in an answer that has `room` for it.
+absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field, int64_t room,
+                                  v1::Retained* out) {
+  RetainedReport report = RetainedReport::kNone;
+  if (auto s = ReportFrom(item.report(), field + ".report", &report); !s.ok()) return s;
   AppendedTensors tensors;
+  tensors.report = report;
+  tensors.report_bytes = room;
   tensors.keys = item.keys();
   if (item.has_values()) tensors.values = item.values();
   if (item.has_queries()) tensors.queries = item.queries();
-  return AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field);
+  Retained retained;
+  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, &retained);
+  if (length.ok() && report != RetainedReport::kNone) ToProto(retained, out);
+  return length;
 }
 
 }  // namespace
 
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field) {
+                                      const AppendedTensors& tensors, const std::string& field, Retained* retained) {
   SequenceHandle handle;
   auto index = ResolveHandle(core, wire, field + ".handle", &handle);
   if (!index.ok()) return index.status();
@@ -69,7 +103,11 @@ absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire
   std::vector<float> scratch;
   auto queries = AppendedQueries(tensors.queries, config.geometry, field + ".queries", &scratch);
   if (!queries.ok()) return queries.status();
-  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries);
+  if (tensors.report != RetainedReport::kNone) {
+    auto s = CheckReport(core, **index, handle, layer, keys->num_tokens, tensors.report_bytes, field + ".report");
+    if (!s.ok()) return s;
+  }
+  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries, tensors.report, retained);
   if (!length.ok()) return Explain(length.status(), field);
   return *length;
 }
@@ -87,15 +125,19 @@ absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::s
 }
 
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
-  auto length = AppendOne(core, request.item(), "item");
+  v1::Retained retained;
+  auto length = AppendOne(core, request.item(), "item", Room(core, *response), &retained);
   if (!length.ok()) return length.status();
   response->set_num_tokens(*length);
+  if (request.item().report() != v1::RETAINED_REPORT_UNSPECIFIED) response->mutable_retained()->Swap(&retained);
   return absl::OkStatus();
 }
 
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals) {
-  auto length = AppendOne(core, request.item(), "item");
+  v1::Retained retained;
+  auto length = AppendOne(core, request.item(), "item", Room(core, *totals), &retained);
   if (!length.ok()) return length.status();
+  if (request.item().report() != v1::RETAINED_REPORT_UNSPECIFIED) AddPiece(request.item(), std::move(retained), totals);
   totals->set_pieces(totals->pieces() + 1);
   totals->set_tokens(totals->tokens() + request.item().keys().shape(0));
   return absl::OkStatus();
@@ -193,14 +235,22 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
-  for (int i = 0; i < request.appends_size(); ++i) response->add_append_status();
+  bool reports = false;
+  int64_t room = core_.options.max_message_bytes;
+  for (const v1::AppendItem& item : request.appends()) reports |= item.report() != v1::RETAINED_REPORT_UNSPECIFIED;
+  for (int i = 0; i < request.appends_size(); ++i) {
+    response->add_append_status();
+    if (reports) response->add_retained();
+  }
   for (int i = 0; i < request.appends_size(); ++i) {
     absl::StatusOr<int64_t> length = NoMemory();
     try {
-      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
+      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"), room,
+                         reports ? response->mutable_retained(i) : nullptr);
     } catch (const std::bad_alloc&) {
     }
     if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));
+    if (reports) room -= static_cast<int64_t>(response->retained(i).ByteSizeLong());
   }
   if (attention != nullptr) {
     Answer([&](auto* answers) { retriever_.Attend(answers, progress).IgnoreError(); }, response->mutable_attended());

@@ -138,6 +138,7 @@ class ServedCall final : public OpenCall {
     } else if (draining_) {
       Finish(ShuttingDown());
     } else {
+      answer_share_.Hold(static_cast<int64_t>(response_.Length()));  // the totals, which may grow
       Read();  // a fast sender waits in its own buffers until this piece is in the index
     }
     Leave(&lock);

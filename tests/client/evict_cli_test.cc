@@ -138,6 +138,31 @@ class EvictCliTest : public ::testing::Test {
 Server* EvictCliTest::server_ = nullptr;
 TempFolder* EvictCliTest::folder_ = nullptr;
 
+TEST_F(EvictCliTest, AnAppendShowsWhatItDropped) {
+  ASSERT_EQ(Seine("index create shown --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --evict-budget 20 "
+                  "--evict-interval 10 --evict-scorer streaming_llm")
+                .exit_code,
+            0);
+  ASSERT_EQ(Seine("seq create shown s").exit_code, 0);
+  const std::string append = "append shown s --layer 0 --file %kq --tensor k ";
+  const Json none = Json::parse(Seine(append + "--count 10 -o json").out);
+  EXPECT_TRUE(none.at("retained").is_null());
+  const Json dropped = Json::parse(Seine(append + "--first 10 --count 50 --report dropped -o json").out).at("retained");
+  EXPECT_EQ(dropped.at("counts"), Json({20, 20}));
+  EXPECT_EQ(dropped.at("num_tokens"), 60);
+  EXPECT_EQ(dropped.at("evictions").get<int>() - dropped.at("evictions_before").get<int>(), 4);
+  EXPECT_EQ(dropped.at("dropped").at(1).size(), 40u);
+  const Json kept = Json::parse(Seine(append + "--first 60 --count 1 --report kept -o json").out).at("retained");
+  EXPECT_EQ(kept.at("kept").at(0).size(), 21u);
+  EXPECT_FALSE(kept.contains("dropped"));
+  const Outcome text = Seine(append + "--first 61 --count 9 --report dropped");
+  EXPECT_TRUE(absl::StrContains(text.out, "evictions: 1; of the layer so far: 5\n")) << text.out;
+  EXPECT_TRUE(absl::StrContains(text.out, "KV head 1 retains 20, dropped ")) << text.out;
+  const Outcome wrong = Seine(append + "--report gone");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(wrong.err, "must be one of dropped, kept, not gone")) << wrong.err;
+}
+
 TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
   const Outcome outcome =
       Seine("evict m s --layer 1 --scorer qfilters --filters %filters --budget 20 --dry-run -o json");

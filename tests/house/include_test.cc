@@ -42,9 +42,8 @@ const std::vector<Rule>& Rules() {
        {"kernels/backend.h", "kernels/stop.h", "kernels/types.h", "kernels/codecs/codec_traits.h",
         "kernels/ops/search/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
-      {"bench/report/plot_file.cc", {"std", "absl", "librsvg", "bench"}, {}},
-      {"bench/methods/faiss_*.cc", {"std", "absl", "faiss", "index", "kernels", "bench"}, {}},
-      {"bench/drift/faiss_*.cc", {"std", "absl", "faiss", "bench"}, {}},
+      {"bench/peers/png.cc", {"std", "librsvg", "bench"}, {}},
+      {"bench/peers/", {"std", "absl", "faiss", "bench"}, {}},
       {"bench/", {"std", "absl", "hwy", "CLI", "nlohmann", "profile", "kernels", "index", "client", "bench"}, {}},
   };
   return *kRules;
@@ -266,7 +265,7 @@ TEST(Include, WhatIsAllowedIsNotReported) {
   tree.Plant("service/a.cc",
              "#include <grpcpp/grpcpp.h>\n#include \"index/index.h\"\n#include \"kernels/backend.h\"\n");
   tree.Plant("client/a.cc", "#include <grpcpp/grpcpp.h>\n#include \"seine/v1/common.pb.h\"\n#include <math.h>\n");
-  tree.Plant("bench/methods/faiss_baseline.cc", "#include <faiss/IndexFlat.h>\n#include <omp.h>\n");
+  tree.Plant("bench/peers/faiss_baseline.cc", "#include <faiss/IndexFlat.h>\n#include <omp.h>\n");
   tree.Plant("tests/kernels/a_test.cc", "#include \"client/client.h\"\n");
   const Report report = CheckTree(tree.root());
   EXPECT_EQ(report.files, 6);

@@ -76,11 +76,12 @@ class Connection:
         keys: Any,
         values: Any = None,
         queries: Any = None,
+        report: Optional[str] = None,
         timeout: Optional[float] = None,
-    ) -> int:
-        """Appends tokens of one layer at `position`; returns how many. keys, values [tokens, num_kv_heads, head_dim]
-        in the index's dtype; queries [1 to tokens, num_q_heads, head_dim] of the last tokens, where the index keeps
-        them.
+    ) -> tuple[int, Optional[dict[str, Any]]]:
+        """Appends tokens of one layer at `position`; returns how many, and the report. keys, values [tokens,
+        num_kv_heads, head_dim] in the index's dtype; queries [1 to tokens, num_q_heads, head_dim] of the last tokens,
+        where the index keeps them. report: "dropped" or "kept"; then a dict with the fields of messages.Retained.
 
         In process the index reads the arrays where they lie, and takes all or none. To a server they go in pieces, and
         those before a failing one stay. The index's errors name fields inside "item"."""
@@ -114,12 +115,19 @@ class Stream:
         items: Iterable[Any],
         selector: Optional[Mapping[str, Any]],
         attention: Optional[Any],
-    ) -> tuple[list[Optional[ErrorParts]], list[dict[str, Any]], list[dict[str, Any]], int, Optional[ErrorParts]]:
+    ) -> tuple[
+        list[Optional[ErrorParts]],
+        list[dict[str, Any]],
+        list[dict[str, Any]],
+        int,
+        Optional[ErrorParts],
+        list[Optional[dict[str, Any]]],
+    ]:
         """Applies the appends in order, then retrieves for the items, or attends where there is an attention.
 
         appends: seine_kv.messages.Append, or what has its attributes; items: messages.Item; selector: a dict of top_k
         or mass_p (p, floor, cap), scope, gqa_reduce, beta, recall_target, refine, with_scores, exact; attention:
-        messages.Attention. Returns (append_errors, answers, attended, server_us, error):
+        messages.Attention. Returns (append_errors, answers, attended, server_us, error, retained):
 
         append_errors: None or (code, message, field, reason), one an append. answers: one dict an item, none in a step
         with attention, with the fields of messages.Answer: path ("index", "dense", "exact"), num_tokens, zone_begin,
@@ -128,7 +136,8 @@ class Stream:
         attended: one dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens,
         output float32 [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None, attended_tokens,
         tail, selected (such a dict as answers have, with with_positions, or None), error, codes_outgrown. server_us:
-        microseconds in the index. error: of the whole step, which then has changed nothing.
+        microseconds in the index. error: of the whole step, which then has changed nothing. retained: one dict an
+        append where any has a report, with the fields of messages.Retained; None of one without, or that failed.
 
         NativeError: the stream has ended, and why."""
 

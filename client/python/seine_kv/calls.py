@@ -16,7 +16,19 @@ from numpy.typing import ArrayLike, DTypeLike
 from seine_kv import settings
 from seine_kv.arrays import as_array
 from seine_kv.layer_calls import LayerCalls, Settings
-from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Sequence, SequenceInfo, Step
+from seine_kv.messages import (
+    Answer,
+    Append,
+    Attended,
+    Attention,
+    Item,
+    Retained,
+    RetainedSets,
+    SeineError,
+    Sequence,
+    SequenceInfo,
+    Step,
+)
 
 
 class Calls(LayerCalls):
@@ -175,17 +187,23 @@ class Calls(LayerCalls):
         keys: ArrayLike,
         values: Optional[ArrayLike] = None,
         queries: Optional[ArrayLike] = None,
+        retained: Optional[RetainedSets] = None,
     ) -> int:
         """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
         queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
+        retained: of this layer, brought up to date by the answer.
 
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held
         ALREADY_EXISTS. On an error, messages before the failing one stay. Returns the tokens sent.
         """
         item = Append(sequence, layer, position, as_array(keys))
         item.values, item.queries = (None if array is None else as_array(array) for array in (values, queries))
+        item.retained = retained
         settings.check_append(item)  # before the first piece leaves
-        return self._append(item)
+        tokens, report = self._append(item)
+        if retained is not None:
+            retained.update(report)
+        return tokens
 
     def retrieve(self, sequence: Sequence, layer: int, queries: ArrayLike, **selector: Any) -> Answer:
         """The Answer for one (sequence, layer). queries: [num_q_heads, head_dim]. For the selector see
@@ -243,8 +261,8 @@ class Calls(LayerCalls):
 
     # What a carrier gives -------------------------------------------------------------------------------------------
 
-    def _append(self, append: Append) -> int:
-        """Sends what was checked; returns the tokens sent."""
+    def _append(self, append: Append) -> tuple[int, Optional[Retained]]:
+        """Sends what was checked; returns the tokens sent, and the report that was asked for."""
         raise NotImplementedError
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
@@ -274,6 +292,9 @@ class Steps:
             raise ValueError(f"on_error: must be one of raise, return, not {on_error!r}")
         appends, items = list(appends), list(items)
         step = self._answered(appends, items, attention, settings.selector_of(**selector))
+        for append, error, report in zip(appends, step.append_errors, step.retained):
+            if append.retained is not None and error is None:
+                append.retained.update(report)
         if on_error == "raise":
             step.raise_first(appends, items)
         return step

@@ -42,6 +42,8 @@ from seine_kv.messages import (
     Attention,
     Evicted,
     Item,
+    Retained,
+    RetainedSets,
     SeineError,
     Sequence,
     SequenceInfo,
@@ -62,6 +64,8 @@ __all__ = [
     "DecodeStream",
     "Evicted",
     "Item",
+    "Retained",
+    "RetainedSets",
     "SeineError",
     "Sequence",
     "SequenceInfo",
@@ -195,13 +199,14 @@ class Client(Calls):
         except native.NativeError as error:
             raise raised(error, self.address) from None
 
-    def _append(self, append: Append) -> int:
+    def _append(self, append: Append) -> tuple[int, Optional[Retained]]:
         to = append.sequence
         arrays = (append.keys, append.values, append.queries)
         try:
-            return self._open().append(
-                to.index, to.id, to.generation, append.layer, append.position, *arrays, timeout=self.timeout
+            tokens, retained = self._open().append(
+                to.index, to.id, to.generation, append.layer, append.position, *arrays, append.report, self.timeout
             )
+            return tokens, None if retained is None else Retained(**retained)
         except native.NativeError as error:
             raise raised(error, self.address) from None
 

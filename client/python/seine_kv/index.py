@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from seine_kv import messages
 from seine_kv.arrays import as_array, is_torch
 from seine_kv.client import Client
-from seine_kv.messages import Answer, Append, Attention, Item
+from seine_kv.messages import Answer, Append, Attention, Item, RetainedSets
 from seine_kv.sequence import Sequence
 
 PROFILES = "SEINE_PROFILES"  # of the environment: a folder of model profiles
@@ -170,7 +170,8 @@ class Index:
         """A decode step of one layer in one call: appends first, then attention for a batch.
 
         appends: (sequence, keys, values) each, [tokens, num_kv_heads, head_dim], or (sequence, keys) where no values
-        are stored; they go after what the layer holds. batch: (sequence, queries [num_q_heads, head_dim]) each. Returns
+        are stored; they go after what the layer holds. A RetainedSets of the layer may end each: it is brought up to
+        date. batch: (sequence, queries [num_q_heads, head_dim]) each. Returns
         (output, log_sum_exp) for each of the batch, as attend; with attention=None Answers, as retrieve.
         """
         sent, batch = self._placed(layer, appends), list(batch)
@@ -189,10 +190,11 @@ class Index:
         """Each after what its sequence's layer holds, and after those before it."""
         placed, ends = [], dict[messages.Sequence, int]()
         for one, *arrays in appends:
+            retained = arrays.pop() if isinstance(arrays[-1], RetainedSets) else None
             arrays = [as_array(array) for array in arrays]
             position = ends.get(one.handle, one.next_position(layer))
             ends[one.handle] = position + len(arrays[0])
-            placed.append((one, Append(one.handle, layer, position, *arrays)))
+            placed.append((one, Append(one.handle, layer, position, *arrays, retained=retained)))
         return placed
 
 

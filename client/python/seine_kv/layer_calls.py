@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from seine_kv import settings
-from seine_kv.messages import Evicted, Sequence
+from seine_kv.messages import Evicted, Retained, RetainedSets, Sequence, wanted_of
 
 Settings = Mapping[str, Any]
+
+_MOST_TOKENS = 2**31 - 1  # a budget that holds any layer
 
 
 class LayerCalls:
@@ -34,6 +36,7 @@ class LayerCalls:
         scorer: Union[str, Settings] = "keydiff",
         keep: Optional[Settings] = None,
         dry_run: bool = False,
+        retained: Optional[RetainedSets] = None,
         **given: Any,
     ) -> Evicted:
         """Cuts a layer back to a budget and returns Evicted; with dry_run says what would be kept.
@@ -43,7 +46,8 @@ class LayerCalls:
         the score: dict of sinks and recent (first and last positions, counts), recent_share (of the budget, for the
         last positions), positions (an array of any). given, for the scorers that need it: queries [positions,
         num_q_heads, head_dim] of the last positions, filters [num_kv_heads, head_dim] float32, scores (one float32
-        array a KV head), softmax_scale (of the attention that scorers compute; the index's).
+        array a KV head), softmax_scale (of the attention that scorers compute; the index's). retained: of this layer,
+        brought up to date by the answer, which has it as a Retained besides.
         """
         request = {
             **self._layer(sequence, layer),
@@ -52,8 +56,22 @@ class LayerCalls:
             "keep": settings.keep_of(keep),
             "given": settings.given_of(**given),
             "dry_run": dry_run,
+            "report": wanted_of(retained),
         }
-        return Evicted(**self._invoke("Evict", request))
+        answer = self._invoke("Evict", request)
+        report = None if answer["retained"] is None else Retained(**answer["retained"])
+        if retained is not None:
+            retained.update(report)
+        return Evicted(**{**answer, "retained": report})
+
+    def retained(self, sequence: Sequence, layer: int) -> RetainedSets:
+        """The RetainedSets of a layer as it is now, to be followed from here on. Nothing changes. FAILED_PRECONDITION
+        where the index keeps no keys."""
+        dry = {"budget": {"tokens": _MOST_TOKENS}, "dry_run": True, "report": "kept"}
+        report = Retained(**self._invoke("Evict", {**self._layer(sequence, layer), **dry})["retained"])
+        sets = RetainedSets(len(report.kept))
+        sets.update(report)
+        return sets
 
     def score(
         self, sequence: Sequence, layer: int, scorer: Union[str, Settings] = "keydiff", **given: Any

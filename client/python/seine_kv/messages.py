@@ -63,6 +63,12 @@ class Append:
     keys: np.ndarray
     values: Optional[np.ndarray] = None
     queries: Optional[np.ndarray] = None  # of the last tokens, [n, num_q_heads, head_dim], where eviction looks at them
+    retained: Optional[RetainedSets] = None  # of this layer: brought up to date by the answer
+
+    @property
+    def report(self) -> Optional[str]:
+        """What the answer is to report of the retained positions. TypeError where retained is no RetainedSets."""
+        return wanted_of(self.retained)
 
 
 @dataclass
@@ -139,6 +145,95 @@ class Evicted:
     kept: list[np.ndarray]  # one int32 array of positions a KV head, ascending
     tokens_evicted: int  # of all heads together
     bytes_freed: int  # 0 in a dry run
+    retained: Optional[Retained] = None  # where a RetainedSets was to be brought up to date
+
+
+@dataclass
+class Retained:
+    """A report on the positions that the KV heads of a layer retain: what a call dropped, or what they are now."""
+
+    report: str  # "dropped" or "kept"
+    evictions_before: int  # of the layer, since its first token: up to the call
+    evictions: int  # the same with those of the call
+    num_tokens: int  # the layer's length
+    counts: Optional[np.ndarray]  # int32 [num_kv_heads] tokens retained; None: there was no memory to report the rest
+    dropped: list[np.ndarray]  # one int32 array a KV head, ascending; none where nothing was dropped
+    kept: list[np.ndarray]  # one int32 array a KV head, ascending
+
+
+class RetainedSets:
+    """The positions that each KV head of one layer of a sequence retains, followed from answers alone.
+
+        retained = client.retained(chat, layer)                  # or RetainedSets(num_kv_heads), of an empty sequence
+        client.append(chat, layer, position, keys, values, retained=retained)
+        retained.heads[0], retained.dropped                      # what head 0 retains; what the append took out
+
+    For an engine that holds keys and values itself, and frees the rows of what is evicted. evict and Append take it,
+    too. Where an answer is lost, the next one says so: in_step is False, and the one after sets it right. A fork begins with
+    copy(), truncated where the fork is. One thread at a time.
+    """
+
+    def __init__(self, num_kv_heads: int) -> None:
+        self.heads = [np.empty(0, np.int32) for _ in range(num_kv_heads)]  # of each KV head, ascending
+        self.dropped: list[np.ndarray] = []  # by the last answer, its own tokens counted in; empty: nothing
+        self.num_tokens = 0  # the layer's length, as of the last answer
+        self.evictions = 0  # of the layer
+        self.in_step = True
+
+    @property
+    def wanted(self) -> str:
+        """What the next answer is to report: "kept" once one was missed, else "dropped"."""
+        return "dropped" if self.in_step else "kept"
+
+    def update(self, report: Optional[Retained]) -> bool:
+        """Takes an answer's report. False: one before it was missed, or somebody else has truncated the sequence; the
+        sets stay as they were until a report of "kept" comes."""
+        self.dropped = []
+        after = None if report is None else self._after(report)
+        self.in_step = after is not None
+        if report is None or after is None:
+            return False
+        heads, dropped = after
+        if any(len(head) for head in dropped):
+            self.dropped = dropped
+        self.heads, self.num_tokens, self.evictions = heads, report.num_tokens, report.evictions
+        return True
+
+    def _after(self, report: Retained) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
+        """The sets with the report, and what they lose by it; None where it does not follow on them."""
+        if report.counts is None or len(report.counts) != len(self.heads):
+            return None
+        added = np.arange(self.num_tokens, report.num_tokens, dtype=np.int32)
+        heads = [np.concatenate([head, added]) if len(added) else head for head in self.heads]
+        if report.report == "kept":
+            return list(report.kept), [np.setdiff1d(*pair, True) for pair in zip(heads, report.kept)]
+        if not self.in_step or report.evictions_before != self.evictions or report.num_tokens < self.num_tokens:
+            return None
+        dropped = report.dropped or [head[:0] for head in heads]
+        left = [np.setdiff1d(*pair, True) if len(pair[1]) else pair[0] for pair in zip(heads, dropped)]
+        if any(len(head) != count for head, count in zip(left, report.counts)):
+            return None
+        return left, dropped
+
+    def truncate(self, position: int) -> None:
+        """Follows a truncation of the sequence."""
+        self.heads = [head[: np.searchsorted(head, position)] for head in self.heads]
+        self.num_tokens = min(self.num_tokens, max(0, position))
+
+    def copy(self) -> RetainedSets:
+        """One of a fork's. The arrays are shared, for none is written."""
+        copy = RetainedSets(0)
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+
+def wanted_of(retained: Optional[RetainedSets]) -> Optional[str]:
+    """What an answer is to report for a RetainedSets; None without one. TypeError for anything else."""
+    if retained is None:
+        return None
+    if not isinstance(retained, RetainedSets):
+        raise TypeError(f"retained: must be a RetainedSets, as Client.retained returns it, not {retained!r}")
+    return retained.wanted
 
 
 @dataclass
@@ -150,6 +245,8 @@ class Step:
     server_us: int
     error: Optional[SeineError] = None  # the whole step was refused
     attended: list[Attended] = field(default_factory=list)  # one Attended an item, in a step with attention
+    # One an append, where any has a RetainedSets; None of one that has not, or failed.
+    retained: list[Optional[Retained]] = field(default_factory=list)
 
     def raise_first(self, appends: Many[Append], items: Many[Item]) -> None:
         """StepError of what failed, if anything did; an append's failure before those of items, which may follow from

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from seine_kv import messages
-from seine_kv.messages import Answer, Evicted, SequenceInfo
+from seine_kv.messages import Answer, Evicted, RetainedSets, SequenceInfo
 
 if TYPE_CHECKING:
     from seine_kv.index import Index
@@ -72,18 +72,20 @@ class Sequence:
         values: Optional[ArrayLike] = None,
         position: Optional[int] = None,
         queries: Optional[ArrayLike] = None,
+        retained: Optional[RetainedSets] = None,
     ) -> int:
         """Appends tokens of one layer; returns how many the layer has now.
 
         keys, values: [tokens, num_kv_heads, head_dim] in the index's dtype, keys after RoPE; values where the index
         stores them, as it does unless told otherwise. position: of the first token; None: after what the layer holds.
         queries: those of the last tokens, [n, num_q_heads, head_dim], for an index that evicts by them.
+        retained: the layer's, as retained(layer) returns it: brought up to date by the answer.
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data ALREADY_EXISTS.
         """
         position = self.next_position(layer) if position is None else position
         known = self._tokens
         self.forget()  # should this fail half-way
-        sent = self.index.client.append(self.handle, layer, position, keys, values, queries)
+        sent = self.index.client.append(self.handle, layer, position, keys, values, queries, retained)
         self._tokens = known
         self.note(layer, position + sent)
         return self.tokens[layer]
@@ -137,10 +139,16 @@ class Sequence:
         scorer: Union[str, Settings] = "keydiff",
         keep: Optional[Settings] = None,
         dry_run: bool = False,
+        retained: Optional[RetainedSets] = None,
         **given: Any,
     ) -> Evicted:
         """Cuts a layer back to a budget: tokens a head, or {"ratio": share that goes}. As Client.evict."""
-        return self.index.client.evict(self.handle, layer, budget, scorer, keep, dry_run, **given)
+        return self.index.client.evict(self.handle, layer, budget, scorer, keep, dry_run, retained, **given)
+
+    def retained(self, layer: int) -> RetainedSets:
+        """The positions that each KV head of a layer retains. Given to append and evict it is kept up to date; where the
+        sequence is truncated its own truncate(position) follows, and a fork's begins with its copy()."""
+        return self.index.client.retained(self.handle, layer)
 
     def score(
         self, layer: int, scorer: Union[str, Settings] = "keydiff", **given: Any

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from seine_kv.arrays import ALIASES, as_array, check_dtype, dtype_word
-from seine_kv.messages import Append, Sequence, SequenceInfo
+from seine_kv.messages import Append, Sequence, SequenceInfo, wanted_of
 
 SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
 
@@ -68,6 +68,7 @@ def check_append(append: Append) -> None:
         if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
             raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
         check_dtype(append.queries, "queries")
+    wanted_of(append.retained)
 
 
 def selector_of(**selector: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ except ImportError as error:
 
 from seine_kv.address import unavailable
 from seine_kv.calls import Steps
-from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step, error_of
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, Retained, SeineError, Step, error_of
 
 
 class DecodeStream(Steps):
@@ -57,7 +57,9 @@ class DecodeStream(Steps):
         try:
             if self._stream is None:
                 self._stream = self._connection.open_stream(self._timeout)
-            errors, answers, attended, server_us, refused = self._stream.step(appends, items, selector or None, attention)
+            errors, answers, attended, server_us, refused, retained = self._stream.step(
+                appends, items, selector or None, attention
+            )
         except native.NativeError as error:
             raise raised(error, self._address) from None
         return Step(
@@ -66,6 +68,7 @@ class DecodeStream(Steps):
             server_us=server_us,
             error=_error(refused),
             attended=[_attended(one) for one in attended],
+            retained=[None if one is None else Retained(**one) for one in retained],
         )
 
 

@@ -360,7 +360,39 @@ def test_eviction_keeps_to_its_budget(model, client, scorer):
     assert_all_served(seine)
     held = [client.score(info.handle, 1, "knorm") for info in client.list_sequences(seine.index)]
     assert all(100 <= len(positions) <= 116 for heads in held for positions, _ in heads)
-    assert evict.by_call == (scorer == "snapkv") == (stats.evicted_tokens > 0)
+    assert evict.by_call == (scorer == "snapkv") and stats.evicted_tokens > 0
+    hf.uninstall(model)
+
+
+@pytest.mark.parametrize("scorer", ["keydiff", "snapkv"])
+def test_retained_positions_are_known_without_asking(model, client, scorer, monkeypatch):
+    """By the answers to appends, steps and evictions; over a copy, a roll-back and a row that is doubled."""
+    seine = hf.install(model, client.address, tail=False, evict=hf.Eviction(100, scorer, interval=16))
+    _, _, cache = decode(model, prompt(), 40)
+    copied = copy.deepcopy(cache)
+    copied.crop(-9)
+    decode(model, torch.tensor([[5]]), 30, copied)
+    copied.batch_repeat_interleave(2)
+    for token in range(20):
+        decode(model, torch.tensor([[5 + token], [7]]), 1, copied)
+    asked = []
+    monkeypatch.setattr(seine.client, "retained", lambda *a: asked.append(a))
+    for held, rows in ((cache, 1), (copied, 2)):
+        for row in range(rows):
+            for layer in range(3):
+                truth = [positions for positions, _ in client.score(held.batch.rows[row].sequence, layer, "knorm")]
+                followed = seine.retained(held, layer, row)
+                assert [head.tolist() for head in followed] == [head.tolist() for head in truth]
+    assert not asked
+    info = client.get_index(seine.index)
+    assert seine.stats().evicted_tokens == info["evicted_tokens"]
+    assert_all_served(seine)
+    with pytest.raises(ValueError, match="cache: no forward"):
+        seine.retained(DynamicCache(), 0)
+    hf.uninstall(model)
+    seine = hf.install(model, client.address)
+    with pytest.raises(ValueError, match="retained: nothing is evicted"):
+        seine.retained(cache, 0)
     hf.uninstall(model)
 
 

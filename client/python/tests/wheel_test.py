@@ -35,10 +35,10 @@ geometry = {"num_layers": 1, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 64
 connection.call("CreateIndex", {"spec": {"name": "wheel", "geometry": geometry, "kv_store": "keys_values"}})
 chat = Sequence(**connection.call("CreateSequence", {"index": "wheel"})["handle"])
 rows = np.random.default_rng(0).normal(size=(4096, 2, 64)).astype("float16")
-assert connection.append(chat.index, chat.id, chat.generation, 0, 0, rows, rows) == 4096
+assert connection.append(chat.index, chat.id, chat.generation, 0, 0, rows, rows)[0] == 4096
 stream = connection.open_stream()
 append, item = Append(chat, 0, 4096, rows[:1], rows[:1]), Item(chat, 0, np.ones((8, 64), "float32"))
-errors, _, (attended,), _, _ = stream.step([append], [item], {"top_k": 50}, Attention())
+errors, _, (attended,), _, _, _ = stream.step([append], [item], {"top_k": 50}, Attention())
 assert errors == [None] and attended["error"] is None and attended["path"] == "index"
 assert attended["output"].shape == (8, 64)
 stream.close()

@@ -35,13 +35,16 @@ def everything(connection):
     results.append(connection.call("CreateSequence", {"index": "x", "id": "chat"}))
     chat, keys, values = Sequence("x", "chat"), rows(TOKENS, 1), rows(TOKENS, 2)
     for layer in range(2):
-        results.append(append(connection, chat, layer, 0, keys, values))
+        results.append(append(connection, chat, layer, 0, keys, values, report="kept"))
     item = {"handle": handle, "layer": 0, "queries": QUERIES}
     selector = {"top_k": 9, "scope": "per_q_head", "with_scores": True}
     at = {"handle": handle, "layer": 0}
     for method, request in (
-        ("Append", {"item": {**at, "position": TOKENS, "keys": keys[:3], "values": values[:3]}}),
-        ("AppendStream", {"item": {**at, "position": TOKENS + 3, "keys": keys[:3], "values": values[:3]}}),
+        ("Append", {"item": {**at, "position": TOKENS, "keys": keys[:3], "values": values[:3], "report": "kept"}}),
+        (
+            "AppendStream",
+            {"item": {**at, "position": TOKENS + 3, "keys": keys[:3], "values": values[:3], "report": "dropped"}},
+        ),
         ("Retrieve", {"items": [item, {**item, "layer": 9}], "selector": selector}),
         ("Retrieve", {"items": [item], "selector": {"mass_p": (0.5, 1, 20)}}),
         ("Attend", {"items": [item], "selector": selector, "attention": {"with_positions": True}}),
@@ -55,7 +58,10 @@ def everything(connection):
         ("MeasureProfile", {"sequences": [handle], "layer": 0}),
         ("ForkSequence", {"source": handle, "new_id": "fork"}),
         ("TruncateSequence", {"handle": {**handle, "id": "fork"}, "position": 300}),
-        ("Evict", {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200}),
+        (
+            "Evict",
+            {"handle": {**handle, "id": "fork"}, "layer": 1, "scorer": "knorm", "budget": 200, "report": "dropped"},
+        ),
         ("GetSequence", {"handle": handle}),
         ("ListSequences", {"index": "x"}),
         ("ListIndexes", {}),
@@ -68,7 +74,7 @@ def everything(connection):
     for attention in (None, Attention(), Attention(with_positions=True)):
         for selector in (None, {"top_k": 5, "with_scores": True}, {"mass_p": (0.9, 1, 30)}, {"top_k": -1}):
             items = [Item(chat, layer, QUERIES) for layer in (0, 1, 7)]
-            appends, answers, attended, _, error = stream.step(more, items, selector, attention)
+            appends, answers, attended, _, error, _ = stream.step(more, items, selector, attention)
             results.append([appends, answers, attended, error])
     stream.close()
     results.append(connection.call("DeleteSequence", {"handle": handle}))
@@ -181,9 +187,9 @@ def test_append_checks_before_anything_leaves(connection):
         append(connection, chat, 0, 5, keys, keys)
     assert caught.value.code == "OUT_OF_RANGE" and caught.value.field == "item.position"
     assert (
-        append(connection, chat, 0, 0, keys, keys) == 20 and append(connection, chat, 0, 0, keys, keys) == 20
+        append(connection, chat, 0, 0, keys, keys)[0] == 20 and append(connection, chat, 0, 0, keys, keys)[0] == 20
     )  # a replay
-    assert append(connection, chat, 0, 20, keys[::-2], keys[::-2]) == 10
+    assert append(connection, chat, 0, 20, keys[::-2], keys[::-2])[0] == 10
     held = connection.call("Gather", {"handle": chat, "positions": np.arange(20, 30), "keys": True})["keys"]
     assert same(held, keys[::-2][:, 0].copy())
 
@@ -191,7 +197,7 @@ def test_append_checks_before_anything_leaves(connection):
 def test_a_long_append_goes_in_pieces(remote, connection):
     chat = create(connection, "x" if connection is not remote else "y", kv_store="keys_values")
     keys = rows(20_000, 3)  # 10 MiB of keys, above a piece
-    assert append(connection, chat, 1, 0, keys, keys) == 20_000
+    assert append(connection, chat, 1, 0, keys, keys)[0] == 20_000
     held = connection.call(
         "Gather", {"handle": chat, "layer": 1, "kv_head": 1, "positions": np.arange(0, 20_000, 999), "values": True}
     )

@@ -29,11 +29,11 @@ def chat(connection):
 
 def test_answers_have_the_fields_of_messages(connection, chat):
     stream = connection.open_stream()
-    appends, answers, attended, server_us, error = stream.step(
+    appends, answers, attended, server_us, error, retained = stream.step(
         [], [Item(chat, 0, QUERIES)], {"top_k": 5, "with_scores": True}, None
     )
     answer = Answer(**answers[0])
-    assert appends == [] and attended == [] and error is None and isinstance(server_us, int)
+    assert appends == [] and attended == [] and error is None and retained == [] and isinstance(server_us, int)
     assert answer.path == "index" and answer.positions.shape == (2, 5) and answer.positions.dtype == np.int32
     assert (
         answer.scores.shape == (2, 5)
@@ -73,7 +73,7 @@ def test_a_step_answers_as_calls_do(connection, chat):
 def test_arrays_of_other_kinds(connection):
     chat = create(connection, geometry={"dtype": "bfloat16"}, kv_store="keys_values")
     keys = torch.from_numpy(rows(TOKENS, 1)).bfloat16()
-    assert append(connection, chat, 0, 0, keys, keys) == TOKENS
+    assert append(connection, chat, 0, 0, keys, keys) == (TOKENS, None)
     stream, answers = connection.open_stream(), []
     same_row = keys[:1].contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     for i, row in enumerate((keys[:1], same_row, keys[::3][:1], keys.float().numpy().astype(ml_dtypes.bfloat16)[:1])):
@@ -91,7 +91,7 @@ def test_arrays_of_other_kinds(connection):
 def test_errors_inside_a_step(connection, chat):
     stream = connection.open_stream()
     good, gap = Append(chat, 0, TOKENS, rows(1), rows(1)), Append(chat, 0, TOKENS + 9, rows(1), rows(1))
-    appends, answers, _, _, error = stream.step(
+    appends, answers, _, _, error, _ = stream.step(
         [good, gap], [Item(chat, 0, QUERIES), Item(chat, 7, QUERIES)], {"top_k": 5}, None
     )
     assert (
@@ -112,7 +112,7 @@ def test_errors_inside_a_step(connection, chat):
         and "got float16" in narrow[1]
         and narrow[2:] == ("appends[0].keys.dtype", "DTYPE_MISMATCH")
     )
-    appends, answers, attended, _, error = stream.step([good], [Item(chat, 0, QUERIES)], {"top_k": -1}, None)
+    appends, answers, attended, _, error, _ = stream.step([good], [Item(chat, 0, QUERIES)], {"top_k": -1}, None)
     assert (appends, answers, attended) == ([], [], []) and error[0] == "INVALID_ARGUMENT" and "top_k" in error[2]
     failed = stream.step([], [Item(chat, 7, QUERIES)], None, Attention(with_positions=True))[2][0]
     assert failed["output"] is None and failed["selected"] is None and failed["error"][0] == "INVALID_ARGUMENT"
@@ -279,7 +279,7 @@ def test_two_threads_step_at_once(connection, chat):
         outputs = []
         for i in range(100):
             step = Append(sequence, 0, TOKENS + i, rows(1, i), rows(1, i))
-            appends, _, attended, _, error = stream.step(
+            appends, _, attended, _, error, _ = stream.step(
                 [step], [Item(sequence, 0, QUERIES)], {"top_k": 5}, Attention()
             )
             if appends != [None] or error is not None or attended[0]["error"] is not None:

@@ -51,11 +51,14 @@ void Contract::AddAll() {
     v1::AppendRequest request;
     *request.mutable_item() = Tokens(Work("own"), 0, kHeld, 3);
     *request.mutable_item()->mutable_queries() = Singles({2, kQHeads, kDim});
+    request.mutable_item()->set_report(v1::RETAINED_REPORT_DROPPED);
     Add<v1::AppendRequest, v1::AppendResponse>("Append", &Append, request, [](const auto&, const auto& answer) {
       EXPECT_EQ(answer.num_tokens(), kHeld + 3);
+      EXPECT_EQ(answer.retained().num_tokens(), kHeld + 3);
     }).changes = true;
     v1::AppendStreamRequest piece;
     *piece.mutable_item() = request.item();
+    piece.mutable_item()->set_report(v1::RETAINED_REPORT_KEPT);
     Add<v1::AppendStreamRequest, v1::AppendStreamResponse>(
         "AppendPiece", &AppendPiece, piece, [](const auto&, const auto& answer) { EXPECT_EQ(answer.tokens(), 3); })
         .changes = true;
@@ -113,6 +116,7 @@ void Contract::AddAll() {
     v1::DecodeRequest request;
     request.set_step(7);
     *request.add_appends() = Tokens(Work("plain"), 0, kHeld, 3);
+    request.mutable_appends(0)->set_report(v1::RETAINED_REPORT_KEPT);
     *request.add_items() = Query(Work("plain"), 1);
     request.mutable_selector()->set_top_k(kTopK);
     const auto decode = [](Core& core, const v1::DecodeRequest& asked, v1::DecodeResponse* answer) {
@@ -261,6 +265,7 @@ void Contract::AddEvictions() {
     *diagnose.add_scorers() = evict.scorer();
     *diagnose.mutable_given() = evict.given();
     diagnose.mutable_budget()->set_tokens(100);
+    evict.set_report(v1::RETAINED_REPORT_DROPPED);
     Add<v1::EvictRequest, v1::EvictResponse>(absl::StrCat("Evict ", scorer), &Evict, evict, ExpectKept).changes = true;
     Add<v1::ScoreRequest, v1::ScoreResponse>(
         absl::StrCat("Score ", scorer), &Score, score,

@@ -12,7 +12,7 @@ from seine_kv.address import default_address, no_server, target_of
 from seine_kv.calls import Calls, Settings
 from seine_kv.grpc import methods, settings, wire
 from seine_kv.grpc.stream import DecodeStream
-from seine_kv.messages import Append, Attention, Item, SeineError
+from seine_kv.messages import Append, Attention, Item, Retained, SeineError
 
 
 class Client(Calls):
@@ -80,9 +80,11 @@ class Client(Calls):
         settings.fill(message, request, "")
         return settings.to_dict(self._call(self._method(found), message))
 
-    def _append(self, append: Append) -> int:
+    def _append(self, append: Append) -> tuple[int, Optional[Retained]]:
         pieces = (retrieval_service_pb2.AppendStreamRequest(item=piece) for piece in wire.pieces(append))
-        return self._call(self._retrieval.AppendStream, pieces).tokens
+        totals = self._call(self._retrieval.AppendStream, pieces)
+        reports = [wire.retained_of(one.retained) for one in totals.retained]
+        return totals.tokens, reports[-1] if reports else None
 
     def _answers(self, items: list[Item], selector: Settings, attention: Optional[Attention]) -> list[Any]:
         asked = {"items": map(wire.retrieve_item, items), "selector": wire.selector_of(selector)}

@@ -69,6 +69,7 @@ class DecodeStream(Steps):
             server_us=response.server_us,
             error=wire.error_of(response.status),
             attended=[wire.attended_of(answer) for answer in response.attended],
+            retained=[wire.retained_of(retained) for retained in response.retained],
         )
 
     def _exchange(self, request: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Any, Optional
 import grpc
 import numpy as np
 
-from seine.v1 import common_pb2, retrieval_service_pb2, status_pb2
+from seine.v1 import common_pb2, eviction_pb2, retrieval_service_pb2, status_pb2
 from seine_kv.address import unavailable
 from seine_kv.grpc.arrays import array_of, tensor_of
 from seine_kv.grpc.settings import number_of, word_of
-from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, error_of as seine_error
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, Retained, SeineError, error_of as seine_error
 from seine_kv.settings import handle_of, integer
 
 _PIECE_BYTES = 4 << 20  # of an append: what one message carries
@@ -29,6 +29,8 @@ def append_item(append: Append) -> Any:
         item.values.CopyFrom(tensor_of(append.values, "values"))
     if append.queries is not None:
         item.queries.CopyFrom(tensor_of(append.queries, "queries"))
+    if append.report is not None:
+        item.report = number_of(_REPORT.DESCRIPTOR, append.report, "report")
     return item
 
 
@@ -46,7 +48,8 @@ def pieces(append: Append) -> Iterator[Any]:
         begin, end = max(0, first - tokens + asked), min(first + step, tokens) - tokens + asked
         queries = append.queries[begin:end] if asked and end > 0 else None
         position = append.position + first
-        yield append_item(Append(append.sequence, append.layer, position, append.keys[part], values, queries))
+        keys, retained = append.keys[part], append.retained
+        yield append_item(Append(append.sequence, append.layer, position, keys, values, queries, retained))
 
 
 def retrieve_item(item: Item) -> Any:
@@ -58,6 +61,8 @@ def retrieve_item(item: Item) -> Any:
 
 
 _SELECTOR_ENUMS = {"scope": common_pb2.Scope.DESCRIPTOR, "gqa_reduce": common_pb2.GqaReduce.DESCRIPTOR}
+_REPORT = eviction_pb2.RetainedReport
+_REPORTS = {number: word_of(_REPORT.DESCRIPTOR, number) for number in _REPORT.values() if number}
 _PATH = retrieval_service_pb2.Path
 _PATHS = {number: word_of(_PATH.DESCRIPTOR, number) for number in _PATH.values()}
 
@@ -77,6 +82,22 @@ def selector_of(given: Mapping[str, Any]) -> Any:
 def attention_of(attention: Attention) -> Any:
     return retrieval_service_pb2.Attention(
         tail=attention.tail, scale=attention.scale, with_positions=attention.with_positions
+    )
+
+
+def retained_of(retained: Any) -> Optional[Retained]:
+    """None of a message that nobody has filled."""
+    report = _REPORTS.get(retained.report)
+    if report is None:
+        return None
+    return Retained(
+        report=report,
+        evictions_before=retained.evictions_before,
+        evictions=retained.evictions,
+        num_tokens=retained.num_tokens,
+        counts=array_of(retained.counts) if retained.HasField("counts") else None,
+        dropped=[array_of(positions) for positions in retained.dropped],
+        kept=[array_of(positions) for positions in retained.kept],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Optional
 import numpy as np
 import torch
 
-from seine_kv.client import Append, Item, SeineError, Sequence
+from seine_kv.client import Append, Item, RetainedSets, SeineError, Sequence
 from seine_kv.hf.blocks import block_mask
 from seine_kv.hf.eviction import QueryWindow
 from seine_kv.hf.tensors import from_numpy, to_numpy
@@ -35,6 +35,7 @@ class Row:
     padding: int = 0
     sequence: Optional[Sequence] = None
     evicted_at: dict = field(default_factory=dict)  # layer -> tokens at its last eviction by call
+    retained: dict = field(default_factory=dict)  # layer -> RetainedSets, where tokens are evicted
 
 
 class Batch:
@@ -214,7 +215,8 @@ class Batch:
         appends, items = [], []
         for r in ready:
             row = self.rows[r]
-            appends.append(Append(row.sequence, layer, tokens - 1 - row.padding, keys[r][None], values[r][None]))
+            position, sets = tokens - 1 - row.padding, self._sets(row, layer)
+            appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
             items.append(Item(row.sequence, layer, queries[r]))
         if not ready:
             return {}, failures
@@ -222,6 +224,7 @@ class Batch:
         for r, error, answer in zip(ready, step.append_errors, step.attended):
             if error is None:
                 self.rows[r].sent[layer] = tokens - self.rows[r].padding
+                self._count_dropped(self.rows[r], layer)
             if error is not None or answer.error is not None:
                 failures[r] = self._failed_row(r, error or answer.error)
                 continue
@@ -245,8 +248,10 @@ class Batch:
                         raise RuntimeError(f"layer {layer} of row {r} lacks tokens {first} to {begin}: a step has failed")
                     part = (r, slice(None), slice(first - begin, upto - begin))
                     k, v = (to_numpy(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
+                    retained = self._sets(row, layer)
                     with self.owner.appending(upto - first):
-                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v)
+                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, retained=retained)
+                    self._count_dropped(row, layer)
                     row.sent[layer] = upto - row.padding
                 return
             except SeineError as error:
@@ -261,6 +266,8 @@ class Batch:
         self.owner.client.truncate(row.sequence, tokens)
         row.sent = [min(sent, tokens) for sent in row.sent]
         row.evicted_at = {layer: min(at, tokens) for layer, at in row.evicted_at.items()}
+        for sets in row.retained.values():
+            sets.truncate(tokens)
         self.owner.counts.truncations += 1
 
     def _fork(self, row):
@@ -277,12 +284,13 @@ class Batch:
                 self.owner.failed(error)
             return fork
         fork.sent, fork.evicted_at = list(row.sent), dict(row.evicted_at)
+        fork.retained = {layer: sets.copy() for layer, sets in row.retained.items()}
         self.owner.counts.forks += 1
         return fork
 
     def _forget(self, row):
         self.owner.bury(row.sequence)
-        row.sequence, row.sent, row.evicted_at = None, [0] * len(row.sent), {}
+        row.sequence, row.sent, row.evicted_at, row.retained = None, [0] * len(row.sent), {}, {}
 
     def _failed_row(self, r, error):
         """Notes one row's failure; returns its code."""
@@ -314,6 +322,19 @@ class Batch:
         counts.attended_tokens += answer.attended_tokens / len(answer.log_sum_exp)
         counts.tail_rows += answer.tail
 
+    # What is retained -----------------------------------------------------------------------------------------------
+
+    def _sets(self, row, layer):
+        """The RetainedSets of a row's layer, which its answers keep up to date; None where nothing is evicted."""
+        if self.owner.evict is None:
+            return None
+        return row.retained.setdefault(layer, RetainedSets(self.owner.shape(1, 0)[1]))
+
+    def _count_dropped(self, row, layer):
+        """Counts what the last answer about a row's layer says is gone."""
+        if self.owner.evict is not None:
+            self.owner.counts.evicted_tokens += sum(map(len, row.retained[layer].dropped))
+
     # Eviction by call -----------------------------------------------------------------------------------------------
 
     def _by_call(self):
@@ -339,9 +360,9 @@ class Batch:
             if len(given["queries"]) < min(evict.query_window, tokens):
                 return  # a cache filled before install: the next tokens bring them
         client, settings = self.owner.client, (evict.budget, evict.scorer, evict.keep)
-        evicted = client.evict(row.sequence, layer, *settings, softmax_scale=scale, **given)
+        client.evict(row.sequence, layer, *settings, retained=self._sets(row, layer), softmax_scale=scale, **given)
         row.evicted_at[layer] = tokens
-        self.owner.counts.evicted_tokens += evicted.tokens_evicted
+        self._count_dropped(row, layer)
 
     def _advance(self, r, layer, key, value, upto, begin, scale):
         """Brings row r to the columns before `upto`, as _send does, and cuts it back where tokens have come since."""

@@ -142,6 +142,23 @@ class Installation:
         """A copy of the counts since install."""
         return copy.deepcopy(self._stats)
 
+    def retained(self, cache, layer, row=0):
+        """The positions that each KV head of a layer retains of a row of `cache`, its padding not counted: one ascending
+        int32 array a head, as the answers so far have told. ValueError: nothing is evicted, or the index holds nothing
+        of the row."""
+        if self.evict is None:
+            raise ValueError("retained: nothing is evicted; install with evict")
+        batch = getattr(cache, "batch", None)
+        if batch is None or batch.owner is not self:
+            raise ValueError("cache: no forward of this model has seen it since install")
+        held = batch.rows[row]
+        if held.sequence is None:
+            raise ValueError(f"row: the index holds nothing of row {row}")
+        sets = held.retained.get(layer)
+        if sets is None or not sets.in_step:
+            sets = self.client.retained(held.sequence, layer)
+        return list(sets.heads)
+
     def memory(self):
         """What the server holds now for the caches that live and for those gone since the last forward, as Memory.
         SeineError: the server's."""

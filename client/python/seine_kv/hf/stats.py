@@ -23,7 +23,7 @@ class Stats:
     rebuilt_sequences: int = 0  # that the server had lost, or held differently
     forks: int = 0
     truncations: int = 0
-    evicted_tokens: int = 0  # by calls; each once a KV head
+    evicted_tokens: int = 0  # by the index and by calls; each once a KV head
     append_seconds: float = 0.0  # waiting for appends of prompts
     step_seconds: float = 0.0  # waiting for steps
     server_seconds: float = 0.0  # of these, in the index
