@@ -15,6 +15,7 @@ from seine_kv.address import target_of
 from seine_kv.client import Client, SeineError
 from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
+PARTS = ("quality", "needle", "speed", "tasks")
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
 what is measured:
@@ -26,6 +27,12 @@ what is measured:
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
             and what lies between (the RPC, where there is one, and Python). And the memory that each one's cache takes.
+  tasks     Only if --parts names it. Questions about facts that are hidden in a long text, after RULER: a number
+            (single), one or three of six (multikey, multiquery), all of one owner (multivalue), a copied variable
+            (tracking), the most common words (common). Prompts are read densely, questions included. What leads to an
+            answer and the answer are given one token at a time, each method attending for itself. Share of answers that
+            are chosen rightly among those of their kind, and share that greedy decoding gives, beside guessing and
+            dense attention. Then seconds to the first token, and tokens a second of several sequences at once.
 
 methods, all through the same index, all at the same number of attended tokens a head
 (--sink + --top-k + --local, and up to 64 more that wait to be encoded):
@@ -43,6 +50,9 @@ examples:
   python -m seine_kv.eval --parts speed --speeds 32768 --rope-scaling yarn:4 --profile bench/data/smollm2-135m.profile.safetensors
   # your model and your text, on a server that runs; everything into a file
   python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
+  # RULER's kind of tasks over a book at 4K; then at 16K and 32K, stretched
+  python -m seine_kv.eval --parts tasks --text book.txt --json tasks.json
+  python -m seine_kv.eval --parts tasks --text book.txt --lengths 16384,32768 --rope-scaling yarn:4 --batches 1
   # one comparison alone
   python -m seine_kv.eval --quick --parts quality --methods seine,exact --top-k 50
 """
@@ -57,9 +67,10 @@ def parse_args(argv):
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer tokens, cells and scorers")
-    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s)")
+    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s; tasks)")
     add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
+    add("--json", metavar="FILE", help="writes the results there as JSON, whatever stdout shows")
     add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
     server = parser.add_argument_group("the server, in place of an index in this process")
     server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port")
@@ -76,6 +87,18 @@ def parse_args(argv):
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
     data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
+    tasks = parser.add_argument_group("tasks")
+    tasks.add_argument("--tasks", metavar="LIST", help="of these alone (default: all)")
+    tasks.add_argument("--lengths", metavar="LIST", help="tokens of a document (default: 4096; quick: 2048)")
+    tasks.add_argument("--samples", type=int, metavar="N", help="documents a length (default: 6; quick: 2)")
+    tasks.add_argument("--batches", metavar="LIST", help="sequences at once, for speed; 0: none (default: 1,4; quick: 1)")
+    tasks.add_argument(
+        "--ask",
+        choices=("prompt", "later"),
+        default="prompt",
+        help="where questions stand: they end the prompt, or come after it, through the method (default: %(default)s)",
+    )
+    tasks.add_argument("--seed", type=int, default=0, metavar="N", help="of the documents (default: %(default)s)")
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
@@ -127,8 +150,8 @@ class Progress:
 def check(args):
     parts = args.parts.split(",")
     for part in parts:
-        if part not in ("quality", "needle", "speed"):
-            raise InputError(f"--parts: unknown part {part}; there are quality, needle, speed")
+        if part not in PARTS:
+            raise InputError(f"--parts: unknown part {part}; there are {', '.join(PARTS)}")
     args.context = args.context or 4096
     args.decoded = args.decoded or (256 if args.quick else 512)
     if args.context < args.decoded + 1024:
@@ -137,17 +160,41 @@ def check(args):
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
     if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
         raise InputError(f"--profile {args.profile}: no such file; the name of a server's needs --server or --spawn")
-    try:
-        args.speeds = [int(n) for n in args.speeds.split(",")] if args.speeds else None
-    except ValueError:
-        raise InputError(f"--speeds {args.speeds}: must be context lengths, as 4096,8192") from None
+    args.speeds = numbers(args.speeds, "--speeds", "context lengths, as 4096,8192")
     if args.speeds and min(args.speeds) < 128:
         raise InputError("--speeds: a context must have 128 tokens or more")
     if args.spawn and not shutil.which(args.spawn):
         raise InputError(f"--spawn {args.spawn}: no such program")
-    if args.plot:
-        check_output(args.plot, "--plot")
+    check_tasks(args)
+    for path, option in ((args.plot, "--plot"), (args.json, "--json")):
+        if path:
+            check_output(path, option)
     return parts
+
+
+def check_tasks(args):
+    from seine_kv.eval.tasks import TASKS
+
+    args.tasks = list(dict.fromkeys(args.tasks.split(","))) if args.tasks else list(TASKS)
+    for task in args.tasks:
+        if task not in TASKS:
+            raise InputError(f"--tasks: unknown task {task}; there are {', '.join(TASKS)}")
+    args.lengths = numbers(args.lengths, "--lengths", "tokens, as 4096,8192") or [2048 if args.quick else 4096]
+    args.batches = numbers(args.batches, "--batches", "numbers of sequences, as 1,4") or ([1] if args.quick else [1, 4])
+    args.samples = (2 if args.quick else 6) if args.samples is None else args.samples
+    for option, least, values in (("--lengths", 512, args.lengths), ("--samples", 1, [args.samples])):
+        if min(values) < least:
+            raise InputError(f"{option}: must be at least {least}, not {min(values)}")
+    if min(args.batches) < 0 or (0 in args.batches and args.batches != [0]):
+        raise InputError("--batches: must be numbers of sequences above 0, or 0 alone for none")
+
+
+def numbers(text, option, what):
+    """The whole numbers of a list, each once; None without one."""
+    try:
+        return list(dict.fromkeys(int(n) for n in text.split(","))) if text else None
+    except ValueError:
+        raise InputError(f"{option} {text}: must be {what}") from None
 
 
 class Evaluation:
@@ -161,7 +208,7 @@ class Evaluation:
         if args.server is not None:
             with server_of(args) as address, Client(address, timeout=10.0) as client:
                 client.server_info()  # that nobody waits minutes to hear of it
-        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds}
+        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds, "tasks": args.lengths}
         self.model = CausalModel(args, max(n for part in self.parts for n in lengths[part]))
         from seine_kv.eval import texts  # after torch is known to be there
 
@@ -177,6 +224,7 @@ class Evaluation:
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
         results["speed"] = self._speed(address) if "speed" in self.parts else []
+        results["tasks"] = self._tasks(address) if "tasks" in self.parts else None
         results["failed"] = self.failed
         return results
 
@@ -253,6 +301,25 @@ class Evaluation:
         tokens, progress = 16 if self.args.quick else 64, Progress(self.reporter, "speed")
         return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
 
+    def _tasks(self, address):
+        from seine_kv.eval import serving, trials
+
+        args, (text, name), longest = self.args, self.texts[0], max(self.args.lengths)
+        self.model.tokenize(name, text, longest)  # an error where the text is too short
+        ids = self.model.tokenizer(text, add_special_tokens=False, verbose=False, return_tensors="pt").input_ids
+        later = args.ask == "later"
+        chosen = (args.tasks, args.lengths, args.samples, self.methods, later, args.seed)
+        asked = trials.Trials(self.model, ids[0].tolist(), *chosen)
+        failed = lambda method, error: self._fail("tasks", method.label, error)  # noqa: E731
+        records, rows = asked.run(address, self.reporter.say, failed), []
+        if args.batches != [0]:
+            progress, tokens = Progress(self.reporter, "first tokens and batches"), 8 if args.quick else 32
+            chosen = (args.lengths, args.batches, self.methods[0], address, tokens, progress)
+            rows = serving.measure(self.model.model, ids.to(self.model.device), *chosen)
+        labels = {"dense": "dense", **{method.key: method.label for method in self.methods}}
+        about = {"text": name, "ask": args.ask, "seed": args.seed, "labels": labels}
+        return {**about, "lengths": trials.summary(records), "serving": rows, "answers": records}
+
 
 def run(args, reporter):
     from seine_kv.eval import report
@@ -262,6 +329,8 @@ def run(args, reporter):
         results = evaluation.run(address)
     if args.plot:
         Path(args.plot).write_text(report.plot(results), encoding="utf-8")
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
     print(json.dumps(results, indent=2) if args.output == "json" else report.show(results))
     if results["failed"]:
         raise InputError(f"left out: {', '.join(dict.fromkeys(f['label'] for f in results['failed']))}; why is told above")
