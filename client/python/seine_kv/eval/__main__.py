@@ -302,23 +302,36 @@ class Evaluation:
         return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
 
     def _tasks(self, address):
-        from seine_kv.eval import serving, trials
+        from seine_kv.eval import methods, trials
 
         args, (text, name), longest = self.args, self.texts[0], max(self.args.lengths)
         self.model.tokenize(name, text, longest)  # an error where the text is too short
         ids = self.model.tokenizer(text, add_special_tokens=False, verbose=False, return_tensors="pt").input_ids
-        later = args.ask == "later"
-        chosen = (args.tasks, args.lengths, args.samples, self.methods, later, args.seed)
+        # Nothing is hidden where a method looks anyway: what it may hold of both ends, and a sentence more.
+        edges = args.sink + 16, args.top_k + args.local + methods.Budget.buffer + 28
+        chosen = (args.tasks, args.lengths, args.samples, self.methods, args.ask == "later", args.seed, edges)
         asked = trials.Trials(self.model, ids[0].tolist(), *chosen)
         failed = lambda method, error: self._fail("tasks", method.label, error)  # noqa: E731
         records, rows = asked.run(address, self.reporter.say, failed), []
         if args.batches != [0]:
-            progress, tokens = Progress(self.reporter, "first tokens and batches"), 8 if args.quick else 32
-            chosen = (args.lengths, args.batches, self.methods[0], address, tokens, progress)
-            rows = serving.measure(self.model.model, ids.to(self.model.device), *chosen)
+            try:
+                for row in self._serving(ids, asked.costs(), address):
+                    rows.append(row)
+            except (SeineError, RuntimeError) as error:  # torch's for want of memory, too: what is measured is not lost
+                self._fail("tasks", f"batches of {self.methods[0].label}", error)
         labels = {"dense": "dense", **{method.key: method.label for method in self.methods}}
         about = {"text": name, "ask": args.ask, "seed": args.seed, "labels": labels}
         return {**about, "lengths": trials.summary(records), "serving": rows, "answers": records}
+
+    def _serving(self, ids, costs, address):
+        from seine_kv.eval import serving
+        from seine_kv.eval.costs import about
+
+        args, what, tokens = self.args, "first tokens and batches", 8 if self.args.quick else 32
+        expected = sum(costs.batches(length, args.batches, tokens) for length in args.lengths)
+        self.reporter.say(f"{what}: {about(expected)}")
+        chosen = (args.lengths, args.batches, self.methods[0], address, tokens, Progress(self.reporter, what))
+        return serving.measure(self.model.model, ids.to(self.model.device), *chosen)
 
 
 def run(args, reporter):

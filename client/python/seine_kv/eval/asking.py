@@ -10,6 +10,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
+from transformers.cache_utils import DynamicLayer
 
 from seine_kv.eval.engine import LAST, prefill, through
 from seine_kv.eval.tasks import encode
@@ -130,6 +131,7 @@ class Reading:
     def _answer(self, cache, group, reads):
         cache.batch_repeat_interleave(len(group))
         self._forward(cache, reads)
+        leave_room(cache, max(len(self.rows[r].steps) for r in group))
         rows, seen = [self.rows[r] for r in group], [{} for _ in group]
         for step in range(max(len(row.steps) for row in rows)):
             # A row that has ended repeats its last token, and nobody looks at the answer.
@@ -155,3 +157,29 @@ def share(cache):
     twin = copy.copy(cache)
     twin.layers = [copy.copy(layer) for layer in cache.layers]
     return twin
+
+
+class RoomyLayer(DynamicLayer):
+    """A DynamicLayer with room for the tokens to come, so that it copies none of those before with each. Where a method
+    leaves a batch's whole cache in torch, that copy would take longer than all else."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        begin, end = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
+        for room, states in zip(self.room, (key_states, value_states)):
+            room[:, :, begin:end] = states
+        self.keys, self.values = (room[:, :, :end] for room in self.room)
+        return self.keys, self.values
+
+
+def leave_room(cache, tokens):
+    """Makes the layers that hold their keys in torch RoomyLayers, in place. The cache must not be shared after it."""
+    for layer in cache.layers:
+        if type(layer) is DynamicLayer:
+            held = layer.keys, layer.values
+            layer.__class__ = RoomyLayer
+            layer.room = [
+                states.new_empty((*states.shape[:2], states.shape[2] + tokens, states.shape[3])) for states in held
+            ]
+            for room, states in zip(layer.room, held):
+                room[:, :, : states.shape[2]] = states
+            layer.keys, layer.values = (room[:, :, : held[0].shape[2]] for room in layer.room)

@@ -37,11 +37,12 @@ class Batch:
 
 
 def measure(model, text_ids, lengths, batches, method, endpoint, tokens, progress):
-    """One dict a length and batch: seconds from a prompt to its first token, and tokens a second of the whole batch
-    (medians of steps), by torch's attention and by Seine's. The sequences of a batch are of other places of the text.
+    """Yields a dict a length and batch, by torch's attention and by Seine's: seconds from a prompt to its first token,
+    of the step after it, and tokens a second of the whole batch (medians of later steps). The sequences of a batch are
+    of other places of the text.
 
     text_ids: [1, tokens], at least the longest length."""
-    rows, dense_model = [], twin_of(model)
+    dense_model = twin_of(model)
     cells = [(length, batch) for length in lengths for batch in batches]
     for n, (length, batch) in enumerate(cells):
         shift = max((text_ids.shape[1] - length) // batch, 1)
@@ -58,7 +59,6 @@ def measure(model, text_ids, lengths, batches, method, endpoint, tokens, progres
             row[f"{name}_first_s"] = one.read_seconds
             row[f"{name}_second_s"] = one.times[0]
             row[f"{name}_tokens_per_s"] = batch / statistics.median(one.times[1:])
-        rows.append(row)
         del seine, dense
         progress(n + 1, len(cells))
-    return rows
+        yield row

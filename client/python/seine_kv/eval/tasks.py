@@ -25,13 +25,12 @@ THINGS = ("apple", "river", "window", "garden", "candle", "hammer", "bottle", "p
           "lemon", "ladder", "blanket", "needle", "button", "carpet", "rocket", "saddle", "pepper", "orange", "copper",
           "silver", "violin", "tiger", "eagle", "rabbit", "dragon", "castle", "bridge")  # fmt: skip
 NEAR = 64  # tokens by which a fact may be off its depth, so that it stands between sentences
-SINK = 32  # tokens at the beginning among which nothing is hidden, for every method attends them
-FIRST_DEPTH, LAST_DEPTH = 0.03, 0.94  # nor is anything among the last tokens
+EDGES = 32, 256  # tokens at both ends of a text among which nothing is hidden, for every method may attend them
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence hidden at `depth`, a share of the document's text."""
+    """A sentence hidden at `depth`, a share of the text between the edges."""
 
     depth: float
     text: str
@@ -93,8 +92,7 @@ class Deck:
 
     def depths(self, count):
         """One in each of `count` equal parts of the document, in random order."""
-        width = (LAST_DEPTH - FIRST_DEPTH) / count
-        depths = [FIRST_DEPTH + width * (part + self.dice.random()) for part in range(count)]
+        depths = [(part + self.dice.random()) / count for part in range(count)]
         self.dice.shuffle(depths)
         return depths
 
@@ -199,9 +197,9 @@ class Document:
     """`ids`, `tokens` of them, of running text with the facts of `tasks`; and `questions` about them.
 
     text_ids: a list without special tokens. The text is a piece of it from the beginning of some sentence on; it goes
-    on at the beginning of the list where that ends. ValueError: the facts leave no room for a third of text."""
+    on at the beginning of the list where that ends. edges: as EDGES. ValueError: facts and edges leave no quarter."""
 
-    def __init__(self, tokenizer, text_ids, tokens, tasks, seed):
+    def __init__(self, tokenizer, text_ids, tokens, tasks, seed, edges=EDGES):
         dice = random.Random(f"{seed} {tokens}")
         deck = Deck(tokenizer, dice)
         facts, self.questions = [], []
@@ -212,15 +210,17 @@ class Document:
         pieces = [encode(tokenizer, fact.text) for fact in facts]
         special = tokenizer("").input_ids  # what the model wants first
         room = tokens - len(special) - sum(map(len, pieces))
-        if room < tokens // 3:
-            raise ValueError(f"--lengths {tokens}: facts take {tokens - room} tokens; a third must be left for text")
+        between = room - sum(edges)
+        if between < tokens // 4:
+            taken = f"facts take {tokens - room} tokens and the edges {sum(edges)}"
+            raise ValueError(f"--lengths {tokens}: {taken}; a quarter must be left for what lies between")
         begin = dice.choice(sentence_ends(tokenizer, text_ids))
         hay = [text_ids[(begin + i) % len(text_ids)] for i in range(room)]
-        ends = [end for end in sentence_ends(tokenizer, hay) if end >= SINK]
+        ends = [end for end in sentence_ends(tokenizer, hay) if edges[0] <= end <= room - edges[1]]
         order = sorted(range(len(facts)), key=lambda i: facts[i].depth)
         self.ids, at = special, 0
         for i in order:
-            place = max(at, nearest(ends, int(facts[i].depth * room)))
+            place = max(at, nearest(ends, edges[0] + int(facts[i].depth * between)))
             self.ids = self.ids + hay[at:place] + pieces[i]
             at = place
         self.ids += hay[at:]

@@ -3,45 +3,50 @@
 import math
 import time
 
-import torch
-
-from seine_kv.eval.asking import Reading
-from seine_kv.eval.engine import FAILURES, LAST
-from seine_kv.eval.tasks import Document
-from seine_kv.model import cache_name
-
-PROBE_TOKENS, PROBE_STEPS = 256, 4  # of the measurement that an estimate rests on
-APPENDED = 0.1  # what a token costs an index, in tokens that the model reads; measured with a small model on two cores
+from seine_kv.eval.asking import Reading, Row
+from seine_kv.eval.costs import Costs, about
+from seine_kv.eval.engine import FAILURES
+from seine_kv.eval.tasks import EDGES, Document
 
 
 class Trials:
     """What is asked of whom. loaded: a CausalModel; text_ids: a list of ids; tasks: names of seine_kv.eval.tasks."""
 
-    def __init__(self, loaded, text_ids, tasks, lengths, samples, methods, decoded=False, seed=0):
+    def __init__(self, loaded, text_ids, tasks, lengths, samples, methods, decoded=False, seed=0, edges=EDGES):
         self.loaded, self.text_ids, self.tasks = loaded, text_ids, tasks
         self.lengths, self.samples, self.methods = sorted(lengths), samples, list(methods)
-        self.decoded, self.seed = decoded, seed
-        self.document(self.lengths[0], 0)  # a length that is too short is an error before anything is read
+        self.decoded, self.seed, self.edges = decoded, seed, edges
+        self._first = self.document(self.lengths[0], 0)  # one that is too short is an error before anything is read
 
     def document(self, length, sample):
-        return Document(self.loaded.tokenizer, self.text_ids, length, self.tasks, self.seed + sample)
+        seed = self.seed + sample
+        return Document(self.loaded.tokenizer, self.text_ids, length, self.tasks, seed, self.edges)
 
     def run(self, endpoint, say, failed):
         """One dict a question and method: method, task, length, document, depths, slots, chance, attended_tokens and
         what Row.score says. The method "dense" is torch's own attention. A method that fails is told to failed(method,
         error) and has no answers. say(line): what is to be expected, and how far it is."""
         records, documents = [], [(length, sample) for length in self.lengths for sample in range(self.samples)]
-        expected = self.estimate()
+        expected = self._estimate()
         whole = sum(expected.values()) * self.samples
-        say(f"tasks: {len(documents)} documents, {1 + len(self.methods)} methods: {minutes(whole)}")
+        say(f"tasks: {len(documents)} documents, {1 + len(self.methods)} methods: {about(whole)}")
         begun, share = time.monotonic(), 0.0
         for n, (length, sample) in enumerate(documents):
             records = self._ask(records, length, sample, endpoint, failed)
             share += expected[length] / whole
             spent = time.monotonic() - begun
-            left = f", {minutes(spent / share - spent)} left" if n + 1 < len(documents) else ""
+            left = f", {about(spent / share - spent)} left" if n + 1 < len(documents) else ""
             say(f"tasks: document {n + 1} of {len(documents)}, {length:,} tokens: {spent:.0f} s{left}")
         return records
+
+    def costs(self):
+        return Costs(self.loaded.model, self._first.ids, len(self._first.questions))
+
+    def _estimate(self):
+        """length -> seconds that one document takes."""
+        rows, costs = [Row(self.loaded.tokenizer, question) for question in self._first.questions], self.costs()
+        steps = max(len(row.steps) + self.decoded * len(row.ask) for row in rows)
+        return {length: costs.document(length, len(self.methods), steps) for length in self.lengths}
 
     def _ask(self, records, length, sample, endpoint, failed):
         document = self.document(length, sample)
@@ -64,39 +69,6 @@ class Trials:
             else:
                 keep(method.key, scores, attended_tokens=attended)
         return records
-
-    def estimate(self):
-        """length -> seconds that one document takes, from a few tokens read and decoded now, and what is known of how
-        cost grows with the context. Right to a factor of two or so; run() corrects it as it goes."""
-        model, name = self.loaded.model, cache_name(self.loaded.model)
-        document = self.document(self.lengths[0], 0)
-        questions = len(document.questions)
-        ids = torch.tensor([document.ids[:PROBE_TOKENS]], device=model.device)
-        with torch.inference_mode():
-            begun = time.perf_counter()
-            out = model(ids, use_cache=True, logits_to_keep=1)
-            token = (time.perf_counter() - begun) / PROBE_TOKENS
-            cache, step = out[name], ids[:, -1:].expand(questions, 1)
-            cache.batch_repeat_interleave(questions)
-            begun = time.perf_counter()
-            for _ in range(PROBE_STEPS):
-                model(step, **{name: cache}, use_cache=True, logits_to_keep=1)
-            step_seconds = (time.perf_counter() - begun) / PROBE_STEPS
-        # Attention over x tokens costs what the weights do where x is their number over twice the queries' elements.
-        config = model.config.get_text_config()
-        even = sum(p.numel() for p in model.parameters()) / (2 * config.num_hidden_layers * config.hidden_size)
-        steps = 16 + 32 * self.decoded
-        seconds = {}
-        for length in self.lengths:
-            read = token * questions * LAST * (1 + length / even)
-            alone = token * length * (1 + length / (2 * even)) + read
-            one = read + APPENDED * token * length + 1.5 * steps * step_seconds
-            seconds[length] = alone + len(self.methods) * one
-        return seconds
-
-
-def minutes(seconds):
-    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} minutes"
 
 
 def summary(records):
