@@ -445,12 +445,11 @@ def test_the_command_prints_and_writes_everything(monkeypatch, capsys, tmp_path,
     monkeypatch.setattr(command, "server_of", no_server)
     (tmp_path / "book.txt").write_text(HAY * 60, encoding="utf-8")
     flags = ["--parts", "tasks", "--text", str(tmp_path / "book.txt"), "--lengths", str(LENGTH), "--samples", "1",
-             "--tasks", "single,common",
-             "--batches", "2", "--methods", "exact,evict_keydiff", "--top-k", "10",
+             "--tasks", "single,common", "--batches", "2", "--methods", "exact,evict_keydiff", "--top-k", "10",
              "--json", str(tmp_path / "all.json")]  # fmt: skip
     assert command.main(flags) == 0
     (shown, said), written = capsys.readouterr(), json.loads((tmp_path / "all.json").read_text())
-    assert "exact top-k" in shown and "evicted by keydiff" in shown and f"{LENGTH} tokens, batch 2" in shown
+    assert "exact top-k" in shown and "evicted by keydiff" in shown and f"{LENGTH:,} tokens, batch 2" in shown
     assert "first tokens and batches: about" in said
     answers = written["tasks"]["answers"]
     assert len(answers) == 3 * 2 and {answer["method"] for answer in answers} == {"dense", "exact", "evict_keydiff"}
