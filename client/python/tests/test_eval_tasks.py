@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from seine_kv import hf
 from seine_kv.eval import __main__ as command
-from seine_kv.eval import asking, engine, methods, report, serving, tasks, trials
+from seine_kv.eval import asking, engine, methods, report, serving, tasks, tasks_part, trials
 from seine_kv.eval.costs import about
 from seine_kv.messages import SeineError
 
@@ -269,10 +269,11 @@ def test_every_method_has_its_row_and_attends_its_budget(loaded, hay):
     every = methods.retrieval_methods(BUDGET, None, 0.02, 300) + methods.eviction_methods(
         BUDGET, [scorer for scorer in methods.SCORERS if scorer != "qfilters"], None
     )
-    said, failed = [], []
+    said, failed, saved = [], [], []
     asked = trials.Trials(loaded, hay, list(tasks.TASKS), [LENGTH], 2, every)
-    records = asked.run(None, said.append, lambda *failure: failed.append(failure))
-    assert not failed
+    save = lambda records: saved.append(len(records))  # noqa: E731
+    records = asked.run(None, said.append, lambda *failure: failed.append(failure), save)
+    assert not failed and saved == [len(records) // 2, len(records)]
     (there,) = trials.summary(records)
     assert there["length"] == LENGTH and there["documents"] == 2 and list(there["tasks"]) == list(tasks.TASKS)
     assert {task: told["answers"] for task, told in there["tasks"].items()} == {
@@ -378,7 +379,7 @@ def test_tables_say_where_dense_attention_fails():
     assert re.search(r"^dense +200 +0\.75 +0\.30 +0\.5[23]$", shown, re.M) and re.search(
         r"11\.25 +12\.50 +1\.00 +2\.00 +20\.5 +41\.5", shown
     )
-    assert "not clearly better than guessing in tracking:" in shown
+    assert "not much better than guessing in tracking:" in shown
 
 
 def test_mean_over_documents():
@@ -414,14 +415,41 @@ def test_mistakes_are_one_line(capsys, flags, message):
     assert message in shown and shown.count("\n") == 1
 
 
+class TensorWords(Words):
+    """As transformers gives them, if they are asked for."""
+
+    def __call__(self, text, return_tensors=None, **more):
+        found = super().__call__(text, **more)
+        return argparse.Namespace(input_ids=torch.tensor([found.input_ids])) if return_tensors else found
+
+
 @contextmanager
 def no_server(args):
     yield None
 
 
+def test_a_run_that_is_stopped_has_its_documents(monkeypatch, loaded, hay):
+    class Stopped(trials.Trials):
+        def _ask(self, records, length, sample, endpoint, failed):
+            if sample == 1:
+                raise KeyboardInterrupt
+            return super()._ask(records, length, sample, endpoint, failed)
+
+    monkeypatch.setattr(trials, "Trials", Stopped)
+    args = command.parse_args(["--tasks", "single", "--lengths", str(LENGTH), "--samples", "2", "--batches", "0"])
+    tasks_part.check(args)
+    tokenizer = TensorWords()
+    model = argparse.Namespace(model=loaded.model, tokenizer=tokenizer, device="cpu")
+    part = tasks_part.Part(args, model, HAY * 60, "t", [], argparse.Namespace(say=lambda line: None))
+    saved = []
+    with pytest.raises(KeyboardInterrupt):
+        part.run(None, None, saved.append, None)
+    assert [len(results["answers"]) for results in saved] == [1] and saved[0]["lengths"][0]["documents"] == 1
+
+
 def test_the_command_prints_and_writes_everything(monkeypatch, capsys, tmp_path, loaded):
     class Loaded:
-        model, name, device = loaded.model, "m", "cpu"
+        model, tokenizer, name, device = loaded.model, TensorWords(), "m", "cpu"
 
         def __init__(self, args, tokens):
             assert tokens == LENGTH
@@ -432,14 +460,6 @@ def test_the_command_prints_and_writes_everything(monkeypatch, capsys, tmp_path,
         def tokenize(self, name, text, tokens):
             return torch.tensor([self.tokenizer(text).input_ids[:tokens]])
 
-    class Tensors(Words):
-        """As transformers gives them."""
-
-        def __call__(self, text, return_tensors=None, **more):
-            found = super().__call__(text, **more)
-            return argparse.Namespace(input_ids=torch.tensor([found.input_ids])) if return_tensors else found
-
-    Loaded.tokenizer = Tensors()
     monkeypatch.setattr(command, "CausalModel", Loaded)
     monkeypatch.setattr(command, "find_model", lambda *_: None)
     monkeypatch.setattr(command, "server_of", no_server)
@@ -453,9 +473,11 @@ def test_the_command_prints_and_writes_everything(monkeypatch, capsys, tmp_path,
     assert "first tokens and batches: about" in said
     answers = written["tasks"]["answers"]
     assert len(answers) == 3 * 2 and {answer["method"] for answer in answers} == {"dense", "exact", "evict_keydiff"}
+    assert "unfinished" not in written
     assert [row["batch"] for row in written["tasks"]["serving"]] == [2] and written["quality"] == []
 
     def gone(*_):
+        assert json.loads((tmp_path / "all.json").read_text())["unfinished"], "each document is written"
         yield {**written["tasks"]["serving"][0], "batch": 7}
         raise SeineError("UNAVAILABLE", "the server is gone")
 

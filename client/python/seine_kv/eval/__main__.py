@@ -13,6 +13,7 @@ from pathlib import Path
 
 from seine_kv.address import target_of
 from seine_kv.client import Client, SeineError
+from seine_kv.eval import tasks_part
 from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
 PARTS = ("quality", "needle", "speed", "tasks")
@@ -70,7 +71,7 @@ def parse_args(argv):
     add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s; tasks)")
     add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
-    add("--json", metavar="FILE", help="writes the results there as JSON, whatever stdout shows")
+    add("--json", metavar="FILE", help="writes the results as JSON, those of tasks after each document too")
     add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
     server = parser.add_argument_group("the server, in place of an index in this process")
     server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port")
@@ -87,18 +88,7 @@ def parse_args(argv):
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
     data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
-    tasks = parser.add_argument_group("tasks")
-    tasks.add_argument("--tasks", metavar="LIST", help="of these alone (default: all)")
-    tasks.add_argument("--lengths", metavar="LIST", help="tokens of a document (default: 4096; quick: 2048)")
-    tasks.add_argument("--samples", type=int, metavar="N", help="documents a length (default: 6; quick: 2)")
-    tasks.add_argument("--batches", metavar="LIST", help="sequences at once, for speed; 0: none (default: 1,4; quick: 1)")
-    tasks.add_argument(
-        "--ask",
-        choices=("prompt", "later"),
-        default="prompt",
-        help="where questions stand: they end the prompt, or come after it, through the method (default: %(default)s)",
-    )
-    tasks.add_argument("--seed", type=int, default=0, metavar="N", help="of the documents (default: %(default)s)")
+    tasks_part.add_arguments(parser)
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
@@ -160,41 +150,16 @@ def check(args):
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
     if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
         raise InputError(f"--profile {args.profile}: no such file; the name of a server's needs --server or --spawn")
-    args.speeds = numbers(args.speeds, "--speeds", "context lengths, as 4096,8192")
+    args.speeds = tasks_part.numbers(args.speeds, "--speeds", "context lengths, as 4096,8192")
     if args.speeds and min(args.speeds) < 128:
         raise InputError("--speeds: a context must have 128 tokens or more")
     if args.spawn and not shutil.which(args.spawn):
         raise InputError(f"--spawn {args.spawn}: no such program")
-    check_tasks(args)
+    tasks_part.check(args)
     for path, option in ((args.plot, "--plot"), (args.json, "--json")):
         if path:
             check_output(path, option)
     return parts
-
-
-def check_tasks(args):
-    from seine_kv.eval.tasks import TASKS
-
-    args.tasks = list(dict.fromkeys(args.tasks.split(","))) if args.tasks else list(TASKS)
-    for task in args.tasks:
-        if task not in TASKS:
-            raise InputError(f"--tasks: unknown task {task}; there are {', '.join(TASKS)}")
-    args.lengths = numbers(args.lengths, "--lengths", "tokens, as 4096,8192") or [2048 if args.quick else 4096]
-    args.batches = numbers(args.batches, "--batches", "numbers of sequences, as 1,4") or ([1] if args.quick else [1, 4])
-    args.samples = (2 if args.quick else 6) if args.samples is None else args.samples
-    for option, least, values in (("--lengths", 512, args.lengths), ("--samples", 1, [args.samples])):
-        if min(values) < least:
-            raise InputError(f"{option}: must be at least {least}, not {min(values)}")
-    if min(args.batches) < 0 or (0 in args.batches and args.batches != [0]):
-        raise InputError("--batches: must be numbers of sequences above 0, or 0 alone for none")
-
-
-def numbers(text, option, what):
-    """The whole numbers of a list, each once; None without one."""
-    try:
-        return list(dict.fromkeys(int(n) for n in text.split(","))) if text else None
-    except ValueError:
-        raise InputError(f"{option} {text}: must be {what}") from None
 
 
 class Evaluation:
@@ -302,36 +267,18 @@ class Evaluation:
         return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
 
     def _tasks(self, address):
-        from seine_kv.eval import methods, trials
+        args, (text, name) = self.args, self.texts[0]
+        self.model.tokenize(name, text, max(args.lengths))  # an error where the text is too short
+        part = tasks_part.Part(args, self.model, text, name, self.methods, self.reporter)
+        save = lambda results: write_json(args, {"unfinished": True, "tasks": results})  # noqa: E731
+        failed = lambda label, error: self._fail("tasks", label, error)  # noqa: E731
+        return part.run(address, failed, save, lambda: Progress(self.reporter, tasks_part.SERVING))
 
-        args, (text, name), longest = self.args, self.texts[0], max(self.args.lengths)
-        self.model.tokenize(name, text, longest)  # an error where the text is too short
-        ids = self.model.tokenizer(text, add_special_tokens=False, verbose=False, return_tensors="pt").input_ids
-        # Nothing is hidden where a method looks anyway: what it may hold of both ends, and a sentence more.
-        edges = args.sink + 16, args.top_k + args.local + methods.Budget.buffer + 28
-        chosen = (args.tasks, args.lengths, args.samples, self.methods, args.ask == "later", args.seed, edges)
-        asked = trials.Trials(self.model, ids[0].tolist(), *chosen)
-        failed = lambda method, error: self._fail("tasks", method.label, error)  # noqa: E731
-        records, rows = asked.run(address, self.reporter.say, failed), []
-        if args.batches != [0]:
-            try:
-                for row in self._serving(ids, asked.costs(), address):
-                    rows.append(row)
-            except (SeineError, RuntimeError) as error:  # torch's for want of memory, too: what is measured is not lost
-                self._fail("tasks", f"batches of {self.methods[0].label}", error)
-        labels = {"dense": "dense", **{method.key: method.label for method in self.methods}}
-        about = {"text": name, "ask": args.ask, "seed": args.seed, "labels": labels}
-        return {**about, "lengths": trials.summary(records), "serving": rows, "answers": records}
 
-    def _serving(self, ids, costs, address):
-        from seine_kv.eval import serving
-        from seine_kv.eval.costs import about
-
-        args, what, tokens = self.args, "first tokens and batches", 8 if self.args.quick else 32
-        expected = sum(costs.batches(length, args.batches, tokens) for length in args.lengths)
-        self.reporter.say(f"{what}: {about(expected)}")
-        chosen = (args.lengths, args.batches, self.methods[0], address, tokens, Progress(self.reporter, what))
-        return serving.measure(self.model.model, ids.to(self.model.device), *chosen)
+def write_json(args, results):
+    """Writes the results to --json, if it is given."""
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
 
 
 def run(args, reporter):
@@ -342,8 +289,7 @@ def run(args, reporter):
         results = evaluation.run(address)
     if args.plot:
         Path(args.plot).write_text(report.plot(results), encoding="utf-8")
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
+    write_json(args, results)
     print(json.dumps(results, indent=2) if args.output == "json" else report.show(results))
     if results["failed"]:
         raise InputError(f"left out: {', '.join(dict.fromkeys(f['label'] for f in results['failed']))}; why is told above")

@@ -64,7 +64,7 @@ def show_tasks(results):
         lines += table(header, first + accuracies(results, there, "right"))
         weak = ", ".join(name for name, task in tasks.items() if not task["dense_tells"])
         if weak:
-            lines += [f"dense attention is not clearly better than guessing in {weak}: there the other rows say nothing"]
+            lines += [f"dense attention is not much better than guessing in {weak}: the other rows say nothing there"]
         lines += ["", "the same: share of answers that greedy decoding gives"]
         lines += table(header, accuracies(results, there, "greedy"))
         lines += ["", "the same: log probability of a right answer's first token, nats"]

@@ -22,10 +22,11 @@ class Trials:
         seed = self.seed + sample
         return Document(self.loaded.tokenizer, self.text_ids, length, self.tasks, seed, self.edges)
 
-    def run(self, endpoint, say, failed):
+    def run(self, endpoint, say, failed, save=lambda records: None):
         """One dict a question and method: method, task, length, document, depths, slots, chance, attended_tokens and
         what Row.score says. The method "dense" is torch's own attention. A method that fails is told to failed(method,
-        error) and has no answers. say(line): what is to be expected, and how far it is."""
+        error) and has no answers. say(line): what is to be expected, and how far it is. save(those so far), after each
+        document: a run may take hours."""
         records, documents = [], [(length, sample) for length in self.lengths for sample in range(self.samples)]
         expected = self._estimate()
         whole = sum(expected.values()) * self.samples
@@ -33,6 +34,7 @@ class Trials:
         begun, share = time.monotonic(), 0.0
         for n, (length, sample) in enumerate(documents):
             records = self._ask(records, length, sample, endpoint, failed)
+            save(records)
             share += expected[length] / whole
             spent = time.monotonic() - begun
             left = f", {about(spent / share - spent)} left" if n + 1 < len(documents) else ""
@@ -54,9 +56,9 @@ class Trials:
 
         def keep(name, scores, **more):
             for question, score in zip(document.questions, scores):
-                about = {"method": name, "task": question.task, "length": length, "document": sample}
-                about.update(depths=question.depths, slots=len(question.slots), chance=question.chance)
-                records.append({**about, **score, **more})
+                asked = {"method": name, "task": question.task, "length": length, "document": sample}
+                asked.update(depths=question.depths, slots=len(question.slots), chance=question.chance)
+                records.append({**asked, **score, **more})
 
         keep("dense", reading.dense(), attended_tokens=length)
         for method in list(self.methods):
