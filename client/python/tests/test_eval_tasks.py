@@ -27,13 +27,16 @@ class Words:
         self.ids, self.pieces = {}, []
 
     def __call__(self, text, add_special_tokens=False, **_):
-        pieces = re.findall(r" ?[A-Za-z]+|\d|[^\w]", text)
+        pieces = self.split(text)
         assert "".join(pieces) == text
         for piece in pieces:
             if piece not in self.ids:
                 self.ids[piece] = len(self.pieces)
                 self.pieces.append(piece)
         return argparse.Namespace(input_ids=[self.ids[piece] for piece in pieces])
+
+    def split(self, text):
+        return re.findall(r" ?[A-Za-z]+|\d|[^\w]", text)
 
     def decode(self, ids):
         return "".join(self.pieces[i] for i in ids)
@@ -150,12 +153,24 @@ def test_what_does_not_fit_is_an_error(loaded, hay):
     with pytest.raises(ValueError, match="--lengths 512: facts take .* tokens and the edges 288; a quarter"):
         document(loaded, hay, length=512)
 
-    class Bytes(Words):
+    class Parity(Words):
         def __call__(self, text, add_special_tokens=False, **_):
-            return argparse.Namespace(input_ids=list(text.encode()))
+            return argparse.Namespace(input_ids=[ord(letter) % 2 for letter in text])
 
     with pytest.raises(ValueError, match="--model: its tokenizer does not tell enough words of the kind"):
-        tasks.Document(Bytes(), hay, LENGTH, ["multikey"], 0)
+        tasks.Document(Parity(), hay, LENGTH, ["multikey"], 0)
+
+
+def test_a_blank_may_be_a_token_of_its_own():
+    class Blanks(Words):
+        def split(self, text):
+            return re.findall(r"[A-Za-z]+|\d|[^\w]", text)
+
+    split = argparse.Namespace(tokenizer=Blanks())
+    for question in document(split, split.tokenizer(HAY * 60).input_ids, length=2400).questions:
+        row = asking.Row(split.tokenizer, question)
+        assert all(len(mark.firsts) == len(slot.among) for mark, slot in zip(row.marks, question.slots))
+        assert not any(split.tokenizer.decode(mark.firsts[:1]).isspace() for mark in row.marks)
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------

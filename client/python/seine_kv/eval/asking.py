@@ -13,7 +13,7 @@ import torch
 from transformers.cache_utils import DynamicLayer
 
 from seine_kv.eval.engine import LAST, prefill, through
-from seine_kv.eval.tasks import encode
+from seine_kv.eval.tasks import common_lead, encode
 from seine_kv.model import cache_name
 
 OPENING = 8  # tokens with which a method that searches takes the document in, once for all questions
@@ -39,9 +39,7 @@ class Row:
         self.steps, self.marks = [], []
         for slot in question.slots:
             whole = [encode(tokenizer, slot.lead + answer) for answer in slot.among]
-            lead = 0  # tokens that all answers begin with belong to it
-            while len({tuple(ids[: lead + 1]) for ids in whole}) == 1:
-                lead += 1
+            lead = common_lead(whole)  # what all answers begin with belongs to it
             firsts = [ids[lead] for ids in whole]
             if len(set(firsts)) < len(firsts):
                 raise ValueError(f"--model: its tokenizer lets two answers of the task {question.task} begin alike")

@@ -72,7 +72,9 @@ class Deck:
     def __init__(self, tokenizer, dice):
         self.dice, self._pools = dice, {}
         for kind, words in (("city", CITIES), ("person", PEOPLE), ("thing", THINGS)):
-            first = {encode(tokenizer, f" {word}")[0]: word for word in words}
+            whole = [encode(tokenizer, f" {word}") for word in words]
+            lead = common_lead(whole)
+            first = {ids[lead]: word for ids, word in zip(whole, words)}
             self._pools[kind] = dice.sample(list(first.values()), len(first))
 
     def deal(self, kind, count):
@@ -99,6 +101,14 @@ class Deck:
 
 def encode(tokenizer, text):
     return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def common_lead(whole):
+    """How many tokens all of several lists of ids begin with: a blank may be a token of its own."""
+    lead = 0
+    while len({tuple(ids[: lead + 1]) for ids in whole}) == 1:
+        lead += 1
+    return lead
 
 
 def answers(words):

@@ -58,8 +58,8 @@ class Part:
     def run(self, address, failed, save, progress):
         """{text, ask, seed, labels, lengths: of trials.summary, answers: of Trials.run, serving: of serving.measure}.
 
-        Tells failed(label, error) what is left out, and gives save() the same after each document, as far as it is there.
-        progress() is called when the last of these begins."""
+        Tells failed(label, error) what is left out, and gives save() the same after each document, as far as it is
+        there. progress() is called when the last of these begins."""
         from seine_kv.eval import methods, trials
 
         args = self.args
