@@ -33,17 +33,18 @@ class Costs:
         self.even = sum(p.numel() for p in model.parameters()) / (2 * config.num_hidden_layers * config.hidden_size)
 
     def reading(self, length):
-        """A prompt, densely."""
+        """The time of a prompt that is read densely."""
         return self.token * length * (1 + length / (2 * self.even))
 
     def document(self, length, methods, steps):
-        """All questions of a document, asked of dense attention and of `methods`; `steps` tokens are given singly."""
+        """The time of a document and its questions, through dense attention and so many methods; `steps` tokens are given
+        one at a time."""
         asked = self.token * self.rows * LAST * (1 + length / self.even)
         one = asked + APPENDED * self.token * length + STEP * steps * self.step
         return self.reading(length) + asked + methods * one
 
     def batches(self, length, batches, tokens):
-        """Prompts read and `tokens` decoded by dense attention and by Seine, at each size of a batch."""
+        """The time of prompts read and `tokens` decoded by dense attention and by Seine, at each size of a batch."""
         dense = self.step / self.rows * (1 + length / self.even)
         return sum(2 * batch * self.reading(length) + tokens * batch * (dense + STEP * self.step) for batch in batches)
 

@@ -19,7 +19,7 @@ class Batch:
         self.read_seconds, self.times = 0.0, []
 
     def read(self):
-        """The next chunk of the prompts. False: there is none left."""
+        """Reads the next chunk of the prompts. False: there is none left."""
         if not self.chunks:
             return False
         self.read_seconds += self._forward(self.chunks.pop(0))

@@ -84,7 +84,7 @@ class Deck:
         return [pool.pop() for _ in range(count)]
 
     def numbers(self, count):
-        """Of five digits, each with a first digit of its own."""
+        """Numbers of five digits, each with a first digit of its own."""
         return [f"{digit}{self.dice.randrange(10000):04d}" for digit in self.dice.sample(range(1, 10), count)]
 
     @cached_property
@@ -93,7 +93,7 @@ class Deck:
         return list(zip(self.deal("city", 6), self.numbers(6), self.depths(6)))
 
     def depths(self, count):
-        """One in each of `count` equal parts of the document, in random order."""
+        """Depths, one in each of `count` equal parts of the document, in random order."""
         depths = [(part + self.dice.random()) / count for part in range(count)]
         self.dice.shuffle(depths)
         return depths
@@ -104,7 +104,7 @@ def encode(tokenizer, text):
 
 
 def common_lead(whole):
-    """How many tokens all of several lists of ids begin with: a blank may be a token of its own."""
+    """The number of tokens with which all of several lists begin: a blank may be a token of its own."""
     lead = 0
     while len({tuple(ids[: lead + 1]) for ids in whole}) == 1:
         lead += 1
@@ -187,7 +187,7 @@ def common(deck):
 
 
 def follow(slots):
-    """The slots, each but the first after the full stop of the one before."""
+    """The slots; each but the first begins with the full stop of the one before."""
     return (slots[0], *(Slot(f".{slot.lead}", slot.right, slot.among) for slot in slots[1:]))
 
 
