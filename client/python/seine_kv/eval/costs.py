@@ -37,8 +37,8 @@ class Costs:
         return self.token * length * (1 + length / (2 * self.even))
 
     def document(self, length, methods, steps):
-        """The time of a document and its questions, through dense attention and so many methods; `steps` tokens are given
-        one at a time."""
+        """The time of a document and its questions, through dense attention and so many methods. `steps`: the tokens
+        that are given one at a time."""
         asked = self.token * self.rows * LAST * (1 + length / self.even)
         one = asked + APPENDED * self.token * length + STEP * steps * self.step
         return self.reading(length) + asked + methods * one
