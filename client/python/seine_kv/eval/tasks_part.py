@@ -11,7 +11,7 @@ def add_arguments(parser):
     group = parser.add_argument_group("tasks")
     group.add_argument("--tasks", metavar="LIST", help="of these alone (default: all)")
     group.add_argument("--lengths", metavar="LIST", help="tokens of a document (default: 4096; quick: 2048)")
-    group.add_argument("--samples", type=int, metavar="N", help="documents a length (default: 6; quick: 2)")
+    group.add_argument("--samples", type=int, metavar="N", help="documents a length (default: 4; quick: 2)")
     group.add_argument(
         "--batches", metavar="LIST", help="sequences at once, for speed; 0: none (default: 1,4; quick: 1)"
     )
@@ -31,7 +31,7 @@ def check(args):
             raise InputError(f"--tasks: unknown task {task}; there are {', '.join(TASKS)}")
     args.lengths = numbers(args.lengths, "--lengths", "tokens, as 4096,8192") or [2048 if args.quick else 4096]
     args.batches = numbers(args.batches, "--batches", "numbers of sequences, as 1,4") or ([1] if args.quick else [1, 4])
-    args.samples = (2 if args.quick else 6) if args.samples is None else args.samples
+    args.samples = (2 if args.quick else 4) if args.samples is None else args.samples
     for option, least, values in (("--lengths", 512, args.lengths), ("--samples", 1, [args.samples])):
         if min(values) < least:
             raise InputError(f"{option}: must be at least {least}, not {min(values)}")
