@@ -54,6 +54,8 @@ const std::vector<Page>& Pages() {
        {},
        {{"python3 -m venv build/venv && . build/venv/bin/activate && pip install ./client/python", Needs::kOutside,
          "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
+        {"profile=bench/data/smollm2-135m.profile.safetensors", Needs::kOutside,
+         "it takes hours, and Debian's bible-kjv; python.eval proves the command with a small model"},
         {"from seine_kv import hf", Needs::kModel, kNoModel}}},
       {"docs/server.md", {}, {}},
       {"docs/subspaces.md", {}, {}},

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from seine_kv.address import target_of
 from seine_kv.client import Client, SeineError
+from seine_kv.eval import tasks_part
 from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
+PARTS = ("quality", "needle", "speed", "tasks")
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
 what is measured:
@@ -26,6 +28,12 @@ what is measured:
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
             and what lies between (the RPC, where there is one, and Python). And the memory that each one's cache takes.
+  tasks     Only if --parts names it. Questions about facts that are hidden in a long text, after RULER: a number
+            (single), one or three of six (multikey, multiquery), all of one owner (multivalue), a copied variable
+            (tracking), the most common words (common). Prompts are read densely, questions included. What leads to an
+            answer and the answer are given one token at a time, each method attending for itself. Share of answers that
+            are chosen rightly among those of their kind, and share that greedy decoding gives, beside guessing and
+            dense attention. Then seconds to the first token, and tokens a second of several sequences at once.
 
 methods, all through the same index, all at the same number of attended tokens a head
 (--sink + --top-k + --local, and up to 64 more that wait to be encoded):
@@ -48,6 +56,9 @@ examples:
   python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
   # eviction at 10 and 25 % of the tokens, of prompts that are attended densely and in blocks
   python -m seine_kv.eval --parts quality,needle --kept 0.1,0.25
+  # RULER's kind of tasks over a book at 4K; then at 16K and 32K, stretched
+  python -m seine_kv.eval --parts tasks --text book.txt --json tasks.json
+  python -m seine_kv.eval --parts tasks --text book.txt --lengths 16384,32768 --rope-scaling yarn:4 --batches 1
   # one comparison alone
   python -m seine_kv.eval --quick --parts quality --methods seine,exact --top-k 50
 """
@@ -62,9 +73,10 @@ def parse_args(argv):
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer tokens, cells and scorers")
-    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s)")
+    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s; tasks)")
     add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
+    add("--json", metavar="FILE", help="writes the results as JSON, those of tasks after each document too")
     add("--plot", metavar="FILE.svg", help="writes a plot of KL to dense")
     server = parser.add_argument_group("the server, in place of an index in this process")
     server.add_argument("--server", metavar="ADDRESS", help="unix:///path, /path or host:port")
@@ -81,6 +93,7 @@ def parse_args(argv):
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
     data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
+    tasks_part.add_arguments(parser)
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
     search.add_argument("--sink", type=int, default=16, metavar="N", help="(default: %(default)s)")
@@ -138,8 +151,8 @@ class Progress:
 def check(args):
     parts = args.parts.split(",")
     for part in parts:
-        if part not in ("quality", "needle", "speed"):
-            raise InputError(f"--parts: unknown part {part}; there are quality, needle, speed")
+        if part not in PARTS:
+            raise InputError(f"--parts: unknown part {part}; there are {', '.join(PARTS)}")
     args.context = args.context or 4096
     args.decoded = args.decoded or (256 if args.quick else 512)
     if args.context < args.decoded + 1024:
@@ -157,16 +170,15 @@ def check(args):
         raise InputError(f"--block: must be 2 tokens or more, not {args.block}")
     if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
         raise InputError(f"--profile {args.profile}: no such file; the name of a server's needs --server or --spawn")
-    try:
-        args.speeds = [int(n) for n in args.speeds.split(",")] if args.speeds else None
-    except ValueError:
-        raise InputError(f"--speeds {args.speeds}: must be context lengths, as 4096,8192") from None
+    args.speeds = tasks_part.numbers(args.speeds, "--speeds", "context lengths, as 4096,8192")
     if args.speeds and min(args.speeds) < 128:
         raise InputError("--speeds: a context must have 128 tokens or more")
     if args.spawn and not shutil.which(args.spawn):
         raise InputError(f"--spawn {args.spawn}: no such program")
-    if args.plot:
-        check_output(args.plot, "--plot")
+    tasks_part.check(args)
+    for path, option in ((args.plot, "--plot"), (args.json, "--json")):
+        if path:
+            check_output(path, option)
     return parts
 
 
@@ -181,7 +193,7 @@ class Evaluation:
         if args.server is not None:
             with server_of(args) as address, Client(address, timeout=10.0) as client:
                 client.server_info()  # that nobody waits minutes to hear of it
-        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds}
+        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds, "tasks": args.lengths}
         self.model = CausalModel(args, max(n for part in self.parts for n in lengths[part]))
         from seine_kv.eval import texts  # after torch is known to be there
 
@@ -197,6 +209,7 @@ class Evaluation:
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
         results["speed"] = self._speed(address) if "speed" in self.parts else []
+        results["tasks"] = self._tasks(address) if "tasks" in self.parts else None
         results["failed"] = self.failed
         return results
 
@@ -277,6 +290,20 @@ class Evaluation:
         tokens, progress = 16 if self.args.quick else 64, Progress(self.reporter, "speed")
         return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
 
+    def _tasks(self, address):
+        args, (text, name) = self.args, self.texts[0]
+        self.model.tokenize(name, text, max(args.lengths))  # an error where the text is too short
+        part = tasks_part.Part(args, self.model, text, name, self.methods, self.reporter)
+        save = lambda results: write_json(args, {"unfinished": True, "tasks": results})  # noqa: E731
+        failed = lambda label, error: self._fail("tasks", label, error)  # noqa: E731
+        return part.run(address, failed, save, lambda: Progress(self.reporter, tasks_part.SERVING))
+
+
+def write_json(args, results):
+    """Writes the results to --json, if it is given."""
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
+
 
 def run(args, reporter):
     from seine_kv.eval import report
@@ -286,6 +313,7 @@ def run(args, reporter):
         results = evaluation.run(address)
     if args.plot:
         Path(args.plot).write_text(report.plot(results), encoding="utf-8")
+    write_json(args, results)
     print(json.dumps(results, indent=2) if args.output == "json" else report.show(results))
     if results["failed"]:
         raise InputError(f"left out: {', '.join(dict.fromkeys(f['label'] for f in results['failed']))}; why is told above")

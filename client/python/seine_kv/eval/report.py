@@ -46,8 +46,51 @@ def show(results):
             for r in results["speed"]
         ]  # fmt: skip
         lines += table(["context", "dense", "Seine", "engine", "RPC", "index", "dense MiB", "Seine MiB"], rows)
+    if results.get("tasks"):
+        lines += show_tasks(results["tasks"])
     lines += [f"left out of {f['part']}: {f['label']}: {f['error']}" for f in results["failed"]]
     return "\n".join(lines[1:])
+
+
+def show_tasks(results):
+    """Tables of seine_kv.eval.trials and serving."""
+    asked, lines = "in the prompt" if results["ask"] == "prompt" else "after the prompt", []
+    for there in results["lengths"]:
+        tasks = there["tasks"]
+        header = ["method", "tokens", *tasks, "mean"]
+        of = f"{there['documents']} documents of {there['length']:,} tokens of {results['text']}, questions {asked}"
+        lines += ["", f"{of}: share of answers chosen rightly"]
+        first = [["answers a cell", "", *(str(task["answers"]) for task in tasks.values()), ""]]
+        first.append(["guessing", "", *shares({name: task["chance"] for name, task in tasks.items()})])
+        lines += table(header, first + accuracies(results, there, "right"))
+        weak = ", ".join(name for name, task in tasks.items() if not task["dense_tells"])
+        if weak:
+            lines += [f"dense attention is not much better than guessing in {weak}: the other rows say nothing there"]
+        lines += ["", "the same: share of answers that greedy decoding gives"]
+        lines += table(header, accuracies(results, there, "greedy"))
+        lines += ["", "the same: log probability of a right answer's first token, nats"]
+        lines += table(header, accuracies(results, there, "log_probability"))
+    if results["serving"]:
+        lines += ["", "seconds to the first and from there to the second token; tokens a second of all sequences"]
+        rows = [
+            [f"{r['length']:,} tokens, batch {r['batch']}", f"{r['dense_first_s']:.2f}", f"{r['seine_first_s']:.2f}",
+             f"{r['dense_second_s']:.2f}", f"{r['seine_second_s']:.2f}",
+             f"{r['dense_tokens_per_s']:.1f}", f"{r['seine_tokens_per_s']:.1f}"]
+            for r in results["serving"]
+        ]  # fmt: skip
+        header = ["", "first: dense", "Seine", "second: dense", "Seine", "tokens/s: dense", "Seine"]
+        lines += table(header, rows)
+    return lines
+
+
+def accuracies(results, there, name):
+    """A row for each method of what `name` says of it, tasks and their mean."""
+    labels = results["labels"]
+    return [[labels[m["method"]], f"{m['attended_tokens']:.0f}", *shares(m[name])] for m in there["methods"]]
+
+
+def shares(values):
+    return [f"{value:.2f}" for value in (*values.values(), sum(values.values()) / len(values))]
 
 
 def plot(results):
