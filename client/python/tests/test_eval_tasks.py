@@ -263,8 +263,9 @@ def test_dense_is_what_the_model_says_of_the_whole_text(loaded, hay, reading):
         {"top_k": 4096, "tail": False, "dtype": "float32"},
         {"evict": hf.Eviction(4096, "keydiff"), "tail": False, "dtype": "float32"},
         {"evict": hf.Eviction(4096, "snapkv"), "tail": False, "dtype": "float32"},
+        {"evict": hf.Eviction(4096, "keydiff"), "tail": False, "dtype": "float32", "prefill": "blocks"},
     ],
-    ids=["searched", "evicted", "evicted by call"],
+    ids=["searched", "evicted", "evicted by call", "in blocks"],
 )
 def test_a_method_that_attends_everything_is_dense(monkeypatch, reading, settings, rows):
     monkeypatch.setattr(
@@ -300,6 +301,13 @@ def test_every_method_has_its_row_and_attends_its_budget(loaded, hay):
     dense, *others = ([row["log_probability"][task] for task in tasks.TASKS] for row in there["methods"])
     assert all(other != dense for other in others), "each method attends for itself"
     assert "2 documents, 17 methods: about" in said[0] and said[1].endswith(" left") and "document 2 of 2" in said[2]
+
+
+def test_shares_of_a_prompt_are_kept(loaded, hay):
+    every = methods.kept_methods(BUDGET, [0.25], ["keydiff", "snapkv"], None, 64)
+    records = trials.Trials(loaded, hay, ["single"], [LENGTH], 1, every).run(None, print, lambda *f: pytest.fail(str(f)))
+    assert [record["method"] for record in records] == ["dense", *(method.key for method in every)]
+    assert all(LENGTH / 4 <= record["attended_tokens"] < LENGTH / 4 + 100 for record in records[1:])
 
 
 def test_a_method_that_fails_has_no_answers(monkeypatch, loaded, hay):

@@ -91,7 +91,8 @@ class Reading:
             for row in self.rows:
                 row.decode_question()
         self.opening = document.ids[begin - OPENING : begin]
-        self._cache = prefill(self.model, self._tensor([document.ids[: begin - OPENING]]))
+        self.before, self.tokens = document.ids[: begin - OPENING], len(document.ids)
+        self._cache = prefill(self.model, self._tensor([self.before]))
         count = max(1, ROW_TOKENS // len(document.ids))
         self._groups = [range(i, min(i + count, len(self.rows))) for i in range(0, len(self.rows), count)]
 
@@ -100,14 +101,14 @@ class Reading:
         scores = []
         for row, read in zip(self.rows, self.reads):
             ids = self.opening + read + row.steps
-            logits = self._forward(share(self._cache), [ids], keep=len(row.steps))[0]
+            logits = self._forward(share(self._cache), [ids], keep=len(row.steps)).logits[0]
             scores.append(row.score({step: logits[step].float().log_softmax(-1) for step in row.wanted}))
         return scores
 
     def measure(self, method, endpoint):
         """(Row.score of every question, tokens that a query head attended on average)."""
-        with through(self.model, method, endpoint) as seine:
-            scores = self._search(method) if "evict" not in method.settings else self._evict()
+        with through(self.model, method.of(self.tokens), endpoint) as seine:
+            scores = self._search(method) if "evict" not in method.settings else self._evict(seine.block is not None)
             return scores, seine.stats().mean_attended_tokens
 
     def _search(self, method):
@@ -119,32 +120,37 @@ class Reading:
             scores += self._answer(copy.deepcopy(opened), group, [self.reads[r] for r in group])
         return scores
 
-    def _evict(self):
-        """Each question has a sequence of its own from the start, for what is evicted may depend on it."""
+    def _evict(self, in_blocks):
+        """Each question has a sequence of its own from the start, for what is evicted may depend on it. in_blocks: the
+        method reads prompts itself, whole."""
         scores = []
         for group in self._groups:
-            scores += self._answer(share(self._cache), group, [self.opening + self.reads[r] for r in group])
+            cache = None if in_blocks else share(self._cache)
+            before = self.before + self.opening if in_blocks else self.opening
+            scores += self._answer(cache, group, [before + self.reads[r] for r in group])
         return scores
 
     def _answer(self, cache, group, reads):
-        cache.batch_repeat_interleave(len(group))
-        self._forward(cache, reads)
+        if cache is not None:
+            cache.batch_repeat_interleave(len(group))
+        cache = self._forward(cache, reads)[cache_name(self.model)]
         leave_room(cache, max(len(self.rows[r].steps) for r in group))
         rows, seen = [self.rows[r] for r in group], [{} for _ in group]
         for step in range(max(len(row.steps) for row in rows)):
             # A row that has ended repeats its last token, and nobody looks at the answer.
             tokens = [[row.steps[min(step, len(row.steps) - 1)]] for row in rows]
-            logits = self._forward(cache, tokens)
+            logits = self._forward(cache, tokens).logits
             for row, logit, found in zip(rows, logits, seen):
                 if step in row.wanted:
                     found[step] = logit[-1].float().log_softmax(-1)
         return [row.score(found) for row, found in zip(rows, seen)]
 
     def _forward(self, cache, rows, keep=1):
-        """Logits [rows, keep, vocabulary] after the last tokens of `rows`, lists of equal length."""
+        """The model's output; its logits [rows, keep, vocabulary] are of the last tokens of `rows`, lists of equal
+        length."""
         with torch.inference_mode():
             kwargs = {cache_name(self.model): cache, "use_cache": True, "logits_to_keep": keep}
-            return self.model(self._tensor(rows), **kwargs).logits
+            return self.model(self._tensor(rows), **kwargs)
 
     def _tensor(self, rows):
         return torch.tensor(rows, device=self.model.device)

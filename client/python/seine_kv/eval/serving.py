@@ -47,7 +47,7 @@ def measure(model, text_ids, lengths, batches, method, endpoint, tokens, progres
     for n, (length, batch) in enumerate(cells):
         shift = max((text_ids.shape[1] - length) // batch, 1)
         ids = torch.cat([text_ids.roll(-shift * row, dims=1)[:, :length] for row in range(batch)])
-        with through(model, method, endpoint):
+        with through(model, method.of(length), endpoint):
             seine, dense = Batch(model, ids), Batch(dense_model, ids)
             while dense.read():
                 seine.read()
