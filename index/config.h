@@ -83,6 +83,7 @@ struct EvictionConfig {
   std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
   std::string profile_name;                // as descriptions give it
   std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
+  std::string filters_file;                // as descriptions give it
   // qfilters from a profile: its moments are carried to queries at positions [0, horizon], which should be about as
   // long as sequences grow. Absent: the balanced codec's horizon, under another codec kDefaultHorizon.
   std::optional<int64_t> horizon = {};
