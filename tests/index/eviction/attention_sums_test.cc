@@ -295,6 +295,7 @@ TEST_F(AccumulatingH2o, MemoryIsCountedAndFailuresChangeNothing) {
   ASSERT_TRUE(Append(sequence_, 0, 90, /*with=*/90).ok());
   IndexConfig means = index_->config();
   means.eviction->scorer.accumulate = false;
+  means.eviction->keep_queries.reset();
   auto other = MakeIndex(means, &backend_);
   const SequenceHandle same = *other->CreateSequence("");
   const std::string keys = Rows(geometry(), Names(0, 90));
