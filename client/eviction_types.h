@@ -23,8 +23,8 @@ template <typename Type>
 using ScorerField = std::conditional_t<std::is_enum_v<Type>, Type, std::optional<Type>>;
 
 // How much a token is worth keeping. profile/scorer_list.h lists the names ("" is keydiff), and which scorers have
-// which of the options that follow as fields: `anchor`, `similarity`, `metric` and `value_weight` of the enums above, the others
-// optional numbers (`window`, `lambda`, `sink`, ...). An option that the named scorer has not is refused.
+// which of the options that follow as fields: `anchor`, `similarity`, `metric` and `value_weight` of the enums above,
+// the others optional numbers (`window`, `lambda`, `sink`, ...). An option that the named scorer has not is refused.
 struct Scorer {
   std::string name;
 #define SEINE_SCORER_CLIENT_FIELD(Type, name, ...) ScorerField<Type> name = {};

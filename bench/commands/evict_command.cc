@@ -2,13 +2,11 @@
 #include "bench/commands/evict_command.h"
 
 #include <algorithm>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/scorer_flags.h"
 #include "bench/commands/value_flag.h"
 #include "bench/measures/evict.h"
 #include "bench/measures/evict_stream.h"
@@ -40,12 +39,6 @@ constexpr char kEvictDescription[] =
     "  seine-bench evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 \\\n"
     "    --scorer keydiff,manifoldkv";
 
-// An option of scorers that was given.
-struct GivenOption {
-  std::string name;
-  std::function<void(ScorerConfig*)> set;
-};
-
 struct EvictFlags {
   DatasetOptions data;
   int kv_heads = 1;
@@ -58,32 +51,6 @@ struct EvictFlags {
   int64_t interval = 0;
   int threads = 1, repeats = EvictSetting().repeats;
 };
-
-// A flag of the same name for each option of scorers.
-void AddScorerFlags(CLI::App* app, EvictFlags* f) {
-  ForEachScorerOption([=](const auto& option) {
-    using Value = std::decay_t<decltype(option.usual)>;
-    const std::string flag = absl::StrCat("--", absl::StrReplaceAll(option.name, {{"_", "-"}}));
-    const std::string owners = absl::StrCat(ScorersWith(option.name), ": "), name = option.name;
-    const auto field = option.field;
-    const auto add = [=](Value value) {
-      f->options.push_back({name, [=](ScorerConfig* scorer) { scorer->*field = value; }});
-    };
-    CLI::Option* made = nullptr;
-    if constexpr (std::is_enum_v<Value>) {
-      const std::string type = option.type;
-      const std::string usual = SpellValue(type, static_cast<int>(option.usual) + 1);
-      made = app->add_option_function<std::string>(
-          flag, [=](const std::string& text) { add(static_cast<Value>(FindValue(type, text) - 1)); },
-          absl::StrCat(owners, ListValues(type), " (default: ", usual, ")"));
-      made->transform(ValueOf(type));
-    } else {
-      const std::string usual = std::is_same_v<Value, bool> ? (option.usual ? "true" : "false") : absl::StrCat(option.usual);
-      made = app->add_option_function<Value>(flag, add, absl::StrCat(owners, option.help, " (default: ", usual, ")"));
-    }
-    made->group("Options of scorers");
-  });
-}
 
 void AddFlags(CLI::App* app, EvictFlags* f) {
   using CLI::IsMember;
@@ -133,7 +100,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
                   "tokens: also measures what an index does that evicts by itself every so many; 0: not measured")
       ->capture_default_str()
       ->group(evict);
-  AddScorerFlags(app, f);
+  AddScorerFlags(app, &f->options);
   const char* run = "Run";
   app->add_option("--threads", f->threads, "of the backend; 0: one a core")->capture_default_str()->group(run);
   app->add_option("--repeats", f->repeats, "timed runs of each row, of which the best counts")

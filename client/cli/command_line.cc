@@ -121,9 +121,19 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
 }
 
 absl::Status CheckWireText(const CLI::App& command) {
-  static constexpr const char* kStayHere[] = {"FILE",     "--file",   "--vector", "--trace",   "--out",
-                                              "--server", "--tensor", "--values", "--queries", "--filters",
-                                              "--evict-filters", "--output-projection", "--projection-tensor"};
+  static constexpr const char* kStayHere[] = {"FILE",
+                                              "--file",
+                                              "--vector",
+                                              "--trace",
+                                              "--out",
+                                              "--server",
+                                              "--tensor",
+                                              "--values",
+                                              "--queries",
+                                              "--filters",
+                                              "--evict-filters",
+                                              "--output-projection",
+                                              "--projection-tensor"};
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
       const std::string name = option->get_name();

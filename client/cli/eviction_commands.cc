@@ -103,15 +103,14 @@ absl::Status ReadProjection(const Session& session, const EvictionArguments& arg
   const absl::StatusOr<TensorFile::Tensor> tensor = file->Get(arguments.projection_tensor);
   if (!tensor.ok()) return FileError(tensor.status());
   if (tensor->shape.size() != 2 || tensor->shape[1] != int64_t{g.num_q_heads} * g.head_dim) {
-    return FileError(absl::InvalidArgumentError(
-        absl::StrCat(arguments.projection, ": ", arguments.projection_tensor, " is not [hidden_size, ", g.num_q_heads,
-                     " query heads * ", g.head_dim, "]")));
+    return FileError(absl::InvalidArgumentError(absl::StrCat(arguments.projection, ": ", arguments.projection_tensor,
+                                                             " is not [hidden_size, ", g.num_q_heads, " query heads * ",
+                                                             g.head_dim, "]")));
   }
   absl::StatusOr<std::vector<float>> values = TensorFile::ToFloat32(*tensor);
   if (!values.ok()) return FileError(values.status());
   *storage = *std::move(values);
-  given->output_projection = {
-      storage->data(), client::DType::kFloat32, {tensor->shape[0], g.num_q_heads, g.head_dim}};
+  given->output_projection = {storage->data(), client::DType::kFloat32, {tensor->shape[0], g.num_q_heads, g.head_dim}};
   return absl::OkStatus();
 }
 

@@ -28,7 +28,7 @@ void AddScorerFlag(const FlagGroup& group, const char* type, absl::string_view n
     const NameTable<Field> table{type};
     const std::string text = absl::StrCat(owners, ListValues(type), " (default: ", NameOf(table, usual), ")");
     const auto set = [=](int value) { scorer()->*field = static_cast<Field>(value); };
-    group.Join(group.command->add_option_function<int>(flag, set, text)->transform(Names(table)));
+    group.Join(group.command->add_option_function<int>(flag, set, text)->transform(Names(table))->type_name("ENUM"));
   } else {
     const std::string text = absl::StrCat(owners, help, " (default: ", Spelt(usual), ")");
     group.Join(group.command->add_option_function<Usual>(
@@ -58,7 +58,8 @@ void AddBudgetFlags(const FlagGroup& group, const std::function<client::Budget*(
                  ->add_option_function<int>(
                      add("heads"), [=](int v) { budget()->heads = static_cast<client::HeadBudget>(v); },
                      "uniform, adaptive or pyramid (default: uniform)")
-                 ->transform(Names(kHeadBudgetNames)));
+                 ->transform(Names(kHeadBudgetNames))
+                 ->type_name("ENUM"));
   group.Join(command->add_option_function<double>(
       add("safeguard"), [=](double v) { budget()->safeguard = v; },
       "adaptive: share of its budget that a head is sure of (default: 0.2)"));
@@ -116,10 +117,10 @@ void AddEvictionFlags(CLI::App* create, client::IndexSpec* spec, std::string* fi
       "--evict-horizon", [=](int64_t v) { eviction()->horizon = v; },
       "qfilters from a profile: queries are expected at positions up to this (the balanced codec's --horizon, else "
       "32768)"));
-  CLI::Option* const file = create->add_option(
-      "--evict-filters", *filters,
-      "qfilters, in place of a profile: a model's directions as published, safetensors with q_filters [layers, KV heads, "
-      "head_dim], negated");
+  CLI::Option* const file = create->add_option("--evict-filters", *filters,
+                                               "qfilters, in place of a profile: a model's directions as published, "
+                                               "safetensors with q_filters [layers, KV heads, "
+                                               "head_dim], negated");
   group.Join(file);
   text(
       "--evict-filters-file", [](client::Eviction* e, const std::string& v) { e->filters_file = v; },

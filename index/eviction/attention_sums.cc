@@ -42,8 +42,7 @@ void AttentionSums::CommitRoom(Staged staged, absl::Span<const int64_t> before, 
   for (int h = 0; h < heads_; ++h) std::fill(block_->row(h) + before[h], block_->row(h) + after[h], 0.0f);
 }
 
-absl::StatusOr<AttentionSums::Staged> AttentionSums::StageKept(
-    const std::vector<std::vector<uint32_t>>& places) const {
+absl::StatusOr<AttentionSums::Staged> AttentionSums::StageKept(const std::vector<std::vector<uint32_t>>& places) const {
   if (!on_) return Staged();
   const std::lock_guard<std::mutex> lock(mutex_);
   size_t most = 0;
@@ -52,7 +51,8 @@ absl::StatusOr<AttentionSums::Staged> AttentionSums::StageKept(
   if (!staged.ok()) return staged;
   for (int h = 0; h < heads_; ++h) {
     const float* from = block_->row(h);
-    std::transform(places[h].begin(), places[h].end(), (*staged)->row(h), [from](uint32_t place) { return from[place]; });
+    std::transform(places[h].begin(), places[h].end(), (*staged)->row(h),
+                   [from](uint32_t place) { return from[place]; });
   }
   return staged;
 }

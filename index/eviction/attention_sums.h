@@ -29,7 +29,7 @@ class AttentionSums {
  private:
   struct Block {
     Memory memory;
-    int64_t capacity = 0;                                                                 // tokens of each head
+    int64_t capacity = 0;  // tokens of each head
     float* row(int head) const { return reinterpret_cast<float*>(memory.data()) + head * capacity; }
   };
 

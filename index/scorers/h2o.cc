@@ -1,9 +1,9 @@
 // H2O: accumulated attention over the number of queries that could see the token, mean over the group. With the queries
 // of all positions this is kvpress' ObservedAttention; with the last ones, what they observed.
 //
-// With `accumulate` it is the sum itself, the paper's rule (arXiv 2306.14048, algorithm 1): of the queries that come with
-// the call, else what the index has added up as they were attended (eviction/attention_sums.h). Tokens that came after
-// the last query are above all others.
+// With `accumulate` it is the sum itself, the paper's rule (arXiv 2306.14048, algorithm 1): of the queries that come
+// with the call, else what the index has added up as they were attended (eviction/attention_sums.h). Tokens that came
+// after the last query are above all others.
 #include <algorithm>
 
 #include "index/scorers/attention.h"

@@ -13,8 +13,8 @@ namespace seine {
 
 // Weights w_i of tokens: |v_i|_1, or the mean over the group's query heads g of |W_O^g v_i|_1.
 //
-// The definition is made for scores that are attention or like it: at least 0. A score below 0 sinks the more the larger
-// the value is. Immutable and thread-safe.
+// The definition is made for scores that are attention or like it: at least 0. A score below 0 sinks the more the
+// larger the value is. Immutable and thread-safe.
 class ValueWeighting {
  public:
   explicit ValueWeighting(const ScorerConfig& config)
@@ -24,8 +24,8 @@ class ValueWeighting {
   absl::Status Apply(const ScoreInput& input, Scores* scores) const;
 
   // The same for a head's kept[h] tokens to be selected in two stages. Scores of kLargestFloat stay: these tokens must
-  // be kept. Of the others the best by s_i, a share first_stage of what is left and at least one of it where first_stage
-  // is not 0, or those that fill safe[h], come right behind them; then all others by weighted scores.
+  // be kept. Of the others the best by s_i, a share first_stage of what is left and at least one of it where
+  // first_stage is not 0, or those that fill safe[h], come right behind them; then all others by weighted scores.
   absl::Status ApplyWithin(const ScoreInput& input, const std::vector<int64_t>& kept, const std::vector<int64_t>& safe,
                            Scores* scores) const;
 

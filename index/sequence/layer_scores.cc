@@ -113,12 +113,11 @@ absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) con
   if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
   const int64_t interval = context_->eviction.settings().interval, counted = input.accumulated_to;
   if (sums && counted > 0 && counted > length_ - interval) return absl::OkStatus();
-  return FieldError(
-      absl::StatusCode::kFailedPrecondition, "given.queries",
-      absl::StrCat("eviction looks at those of the last ", interval, " of ", length_,
-                   " positions, and none was seen: append tokens with theirs (this append made again, or "
-                   "the one before it, may bring them), or ", sums ? "attend" : "retrieve or attend",
-                   " at the last token"));
+  return FieldError(absl::StatusCode::kFailedPrecondition, "given.queries",
+                    absl::StrCat("eviction looks at those of the last ", interval, " of ", length_,
+                                 " positions, and none was seen: append tokens with theirs (this append made again, or "
+                                 "the one before it, may bring them), or ",
+                                 sums ? "attend" : "retrieve or attend", " at the last token"));
 }
 
 absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {

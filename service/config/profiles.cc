@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSuffixes[] = {".profile.safetensors", ".safetensors"};  // the first that fits counts
 constexpr absl::string_view kFiltersSuffix = ".filters.safetensors";
-constexpr size_t kMostNamed = 8;                                               // in an error
+constexpr size_t kMostNamed = 8;  // in an error
 
 }  // namespace
 

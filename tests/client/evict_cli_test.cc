@@ -249,11 +249,9 @@ TEST_F(EvictCliTest, AnIndexTakesPublishedFilters) {
     EXPECT_TRUE(absl::StrContains(created.out, name == std::string("file") ? "given" : "m")) << created.out;
     ASSERT_TRUE(client->CreateSequence(name, "s").ok());
     ASSERT_TRUE(client->Append({{name, "s"}, 1, 0, tensor, {}}).ok());
-    client::ScoreRequest request;
-    request.sequence = {name, "s"};
-    request.layer = 1;
-    request.scorer.name = "knorm";
-    auto scores = client->Score(request);
+    client::Scorer knorm;
+    knorm.name = "knorm";
+    auto scores = client->Score({name, "s"}, 1, knorm, {});
     ASSERT_TRUE(scores.ok()) << scores.status();
     held.push_back(*std::move(scores));
   }
@@ -337,7 +335,8 @@ TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
        "last holds those of tokens [60, 90), and not that of the last token to append, 59"},
       {"append nowhere s --layer 0 --file %kq --tensor k --queries q", 5, "no such index"},
       {"append m s --layer 0 --file %kq --tensor k --queries q", 7, "queries: given, but the index keeps none"},
-      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-filters %filters", 2, "--evict-budget"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-filters %filters", 2,
+       "--evict-budget"},
       {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-filters %filters", 7,
        "keydiff uses none"},
       {"index create x --layers 3 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-scorer qfilters "
@@ -346,7 +345,8 @@ TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
       {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-window 0 "
        "--evict-scorer windowed_manifoldkv",
        7, "--evict-window: 0 is not in"},
-      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-value-weight projected "
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-value-weight "
+       "projected "
        "--kv-store keys_values",
        7, "--evict-value-weight: projected needs"},
       {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-accumulate true", 7,

@@ -103,8 +103,8 @@ TEST(OptionCoverage, CallsOfEvictionOnTheCommandLineAndTheBench) {
               {{"scorer.name", "--scorer"},
                {"budget.tokens", "--budget"},
                {"budget.ratio", "--budget"},
-               {"keep_queries", ""},     // the bench gives queries
-               {"horizon", ""},          // and measures at the trace's own positions
+               {"keep_queries", ""},      // the bench gives queries
+               {"horizon", ""},           // and measures at the trace's own positions
                {"filters", "--profile"},  // or the queries'
                {"filters_file", ""}});
 }
@@ -136,9 +136,8 @@ TEST(OptionCoverage, EverySettingInTheServersFile) {
         EXPECT_TRUE(path == "filters" || path == "keep.positions") << path << " cannot be given in a file";
         return;
       }
-      const std::string text =
-          absl::StrCat("{", absl::StrReplaceAll(path, {{".", ": {"}}), ": ", Sample(field),
-                       std::string(1 + std::count(path.begin(), path.end(), '.'), '}'));
+      const std::string text = absl::StrCat("{", absl::StrReplaceAll(path, {{".", ": {"}}), ": ", Sample(field),
+                                            std::string(1 + std::count(path.begin(), path.end(), '.'), '}'));
       std::unique_ptr<google::protobuf::Message> read(message->New());
       const absl::Status status = FromYaml(YAML::Load(text), "settings", read.get());
       EXPECT_TRUE(status.ok()) << text << ": " << status;

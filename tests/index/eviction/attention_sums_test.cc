@@ -1,5 +1,5 @@
-// H2O that accumulates: running sums equal a float64 replay of the paper's rule (arXiv 2306.14048, algorithm 1), kept in
-// step with the tokens through evictions, forks, truncations and failures.
+// H2O that accumulates: running sums equal a float64 replay of the paper's rule (arXiv 2306.14048, algorithm 1), kept
+// in step with the tokens through evictions, forks, truncations and failures.
 #include "index/eviction/attention_sums.h"
 
 #include <algorithm>
@@ -200,7 +200,8 @@ TEST_F(AccumulatingH2o, BlocksOfAPromptEqualAReplay) {
   Make(Accumulating(/*interval=*/40));
   Replay replay(geometry());
   ASSERT_TRUE(Append(sequence_, 0, 300, /*with=*/300).ok());
-  for (int64_t begin = 0, count = kBudget + 40; begin < 300; begin += count, count = std::min<int64_t>(40, 300 - begin)) {
+  for (int64_t begin = 0, count = kBudget + 40; begin < 300;
+       begin += count, count = std::min<int64_t>(40, 300 - begin)) {
     if (begin > 0) replay.EvictTo(kBudget, kRecent);
     replay.Append(count);
     for (int64_t p = begin; p < begin + count; ++p) replay.Attend(Queries(geometry(), static_cast<uint32_t>(p)), p);

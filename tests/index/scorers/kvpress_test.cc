@@ -66,8 +66,7 @@ class Kvpress : public ::testing::Test {
     const auto scorer = *MakeScorer(config);
     const absl::Status status = scorer->Score(input_, &scores);
     EXPECT_TRUE(status.ok()) << status;
-    auto kept =
-        SelectKept(budget, {}, num_layers, scorer->observation_window(), input_, &scores, scorer->weighting());
+    auto kept = SelectKept(budget, {}, num_layers, scorer->observation_window(), input_, &scores, scorer->weighting());
     EXPECT_TRUE(kept.ok()) << kept.status();
     return *kept;
   }
