@@ -162,6 +162,8 @@ class Layer {
   // Adds what those queries pay that are of positions [begin, end); `queries` are of positions before `last`. Attention
   // is over all that is held. What finds no memory is counted as not kept.
   void AccumulateGiven(const QueryView& queries, int64_t last, int64_t begin, int64_t end);
+  // What queries of positions [begin, end) pay each head's tokens.
+  absl::Status PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const;
   // For codes that have changed, or `appended` tokens that have come.
   void JudgeDue(int64_t appended);
   // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.

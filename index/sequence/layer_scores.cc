@@ -1,6 +1,7 @@
 // Scoring of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -85,26 +86,31 @@ void Layer::AccumulateGiven(const QueryView& queries, int64_t last, int64_t begi
   const int64_t first = last - queries.num_tokens;
   const int64_t from = std::max({first, begin, attention_sums_.counted_to()});
   if (!attention_sums_.on() || from >= end) return;
+  const int64_t row = int64_t{context_->config.geometry.num_q_heads} * context_->config.geometry.head_dim;
+  bool added = false;
+  try {
+    Scores paid;
+    added = PaidBy(queries.data + (from - first) * row, from, end, &paid).ok() && attention_sums_.AddAll(end - 1, paid);
+  } catch (const std::bad_alloc&) {
+  }
+  if (!added) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+}
+
+absl::Status Layer::PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const {
   const StopScope finish(nullptr);
-  const Geometry& g = context_->config.geometry;
-  std::vector<int64_t> positions(end - from);
-  std::iota(positions.begin(), positions.end(), from);
+  std::vector<int64_t> positions(end - begin);
+  std::iota(positions.begin(), positions.end(), begin);
   InputStorage storage;
   ScoreInput input;
-  absl::Status status = MakeInput({}, {}, &storage, &input);
-  input.queries = queries.data + (from - first) * g.num_q_heads * g.head_dim;
-  input.num_queries = end - from;
+  if (absl::Status s = MakeInput({}, {}, &storage, &input); !s.ok()) return s;
+  input.queries = queries;
+  input.num_queries = end - begin;
   input.query_positions = positions.data();
-  Scores paid;
-  if (status.ok()) {
-    status = scorers::ForEachHead(input, &paid, [&](int h, float* out) {
-      scorers::HeadAttention attention(input, h);
-      for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, 1.0f / static_cast<float>(input.group), out);
-      return absl::OkStatus();
-    });
-  }
-  if (status.ok() && attention_sums_.AddAll(end - 1, paid)) return;
-  context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  return scorers::ForEachHead(input, paid, [&](int h, float* out) {
+    scorers::HeadAttention attention(input, h);
+    for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, 1.0f / static_cast<float>(input.group), out);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {

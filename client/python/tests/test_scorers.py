@@ -5,7 +5,6 @@ import inspect
 import numpy as np
 import pytest
 
-import seine_kv
 from seine_kv.calls import Calls
 from seine_kv.messages import SeineError
 from seine_kv.tensor_file import read_filters, write_tensors
@@ -71,7 +70,7 @@ def test_the_help_of_create_index_and_evict_names_the_settings():
     for message in (eviction_pb2.EvictionSettings, subspace_pb2.SubspaceSettings):
         for field in message.DESCRIPTOR.fields:
             assert field.name in text, field.name
-    text = inspect.getdoc(seine_kv.Client.evict)
+    text = inspect.getdoc(Calls.evict)
     for message in (eviction_pb2.Budget, eviction_pb2.Keep):
         for field in message.DESCRIPTOR.fields:
             assert field.name in text, field.name
@@ -100,7 +99,7 @@ def test_an_index_evicts_by_published_filters(client, rows, tmp_path):
 @pytest.mark.parametrize(
     "wrong, field",
     [
-        ({"filters": np.ones((1, 2, DIM), np.float32)}, "spec.eviction.filters"),
+        ({"filters": np.ones((1, 2, DIM), np.float32)}, "spec.eviction.filters.shape"),
         ({"filters": np.full((2, 2, DIM), np.nan, np.float32)}, "spec.eviction.filters"),
         ({"filters": np.ones((2, 2, DIM), np.float32), "filters_file": "m"}, "spec.eviction.filters_file"),
         ({"filters_file": "none-of-this-name"}, "spec.eviction.filters_file"),
