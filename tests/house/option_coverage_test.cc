@@ -142,6 +142,11 @@ TEST(OptionCoverage, EverySettingInTheServersFile) {
       const absl::Status status = FromYaml(YAML::Load(text), "settings", read.get());
       EXPECT_TRUE(status.ok()) << text << ": " << status;
       EXPECT_GT(read->ByteSizeLong(), 0u) << text;
+      YAML::Emitter out;  // as --check-config prints it
+      ToYaml(*read, &out);
+      std::unique_ptr<google::protobuf::Message> again(message->New());
+      EXPECT_TRUE(FromYaml(YAML::Load(out.c_str()), "settings", again.get()).ok()) << out.c_str();
+      EXPECT_EQ(again->SerializeAsString(), read->SerializeAsString()) << out.c_str();
     });
   }
 }
