@@ -74,8 +74,8 @@ struct CodecConfig {
 //
 // Where the scorer looks at queries, these are the ones kept: those that items of Retrieve and Attend asked and those
 // that Append carried. A full layer is then cut back as soon as the last token's are there, at the latest before the
-// next token is taken; if none of the last `interval` positions' has been seen by then, that append is refused. The same
-// holds of a scorer that accumulates: it needs those of Attend or Append, and keeps none.
+// next token is taken; if none of the last `interval` positions' has been seen by then, that append is refused. The
+// same holds of a scorer that accumulates: it needs those of Attend or Append, and keeps none.
 struct EvictionConfig {
   ScorerConfig scorer;  // any but client
   BudgetConfig budget;  // in tokens

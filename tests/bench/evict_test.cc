@@ -50,7 +50,9 @@ TEST(EvictCommandTest, MadeUpDataSuitsEveryScorer) {
   const ProgramRun run =
       RunBench("evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --budget 512 --repeats 1 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const auto& row : nlohmann::json::parse(run.out)["rows"]) EXPECT_EQ(row["kept"], 512) << row;
+  const auto rows = nlohmann::json::parse(run.out)["rows"];
+  EXPECT_GT(rows.size(), 10u);
+  for (const auto& row : rows) EXPECT_EQ(row["kept"], 512) << row;
 }
 
 TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
@@ -80,14 +82,16 @@ TEST(EvictCommandTest, OptionsOfScorersChangeWhatIsKept) {
         RunBench(kEvictTrace + "--repeats 1 --budget 512 --scorer keydiff,h2o,snapkv,knorm -o json " + flags);
     EXPECT_EQ(run.exit_code, 0) << run.err;
     std::map<std::string, double> masses;
-    for (const auto& row : nlohmann::json::parse(run.out)["rows"]) {
+    const auto rows = nlohmann::json::parse(run.out)["rows"];  // named: a loop over a part of what is gone sees nothing
+    EXPECT_EQ(rows.size(), 5u);
+    for (const auto& row : rows) {
       EXPECT_EQ(row["kept"], 512) << row;
       masses[row["scorer"]] = row["retained_attention_mass"];
     }
     return masses;
   };
-  auto plain = kept(""), optioned = kept("--anchor mean --accumulate true --kernel 7");
-  for (const char* name : {"keydiff", "h2o", "snapkv"}) EXPECT_NE(plain[name], optioned[name]) << name;
+  auto plain = kept(""), optioned = kept("--anchor median --accumulate true --kernel 31");
+  for (const char* name : {"keydiff", "snapkv"}) EXPECT_NE(plain[name], optioned[name]) << name;
   EXPECT_EQ(plain["knorm"], optioned["knorm"]);
   auto weighted = kept("--value-weight norm --first-stage .25");
   for (const char* name : {"keydiff", "h2o", "snapkv", "knorm"}) EXPECT_NE(plain[name], weighted[name]) << name;
