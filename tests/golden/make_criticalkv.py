@@ -3,8 +3,8 @@ kvpress 0.5.5, by CriticalKVPress and CriticalAdaKVPress over other presses.
 
     /tmp/kvpress/bin/python tests/golden/make_criticalkv.py tests/golden/criticalkv.safetensors 1
 
-make_kvpress.py says how to make that environment, and makes the layer. Without W_O a weight is |v|_1, which kvpress gives
-where its projection is the identity.
+make_kvpress.py says how to make that environment, and makes the layer. Without W_O a weight is |v|_1, which kvpress
+gives where its projection is the identity.
 """
 
 import sys

@@ -86,9 +86,10 @@ def read_tensors(path):
 
 
 def read_filters(path, negated=True):
-    """Q-Filters as they are published: the directions of a safetensors file, float32 [num_layers, num_kv_heads, head_dim],
-    in the scorer's own sign: high <k, filter> is kept. Published files are negated: score = -<f, k>; with negated=False a
-    file is taken as it is.
+    """Q-Filters as they are published: the directions of a safetensors file.
+
+    Returns float32 [num_layers, num_kv_heads, head_dim] in the scorer's own sign: high <k, filter> is kept. Published
+    files are negated: score = -<f, k>. With negated=False a file is taken as it is.
 
     For create_index's eviction["filters"], and one layer of it for evict. OSError where the file cannot be read,
     ValueError where it holds no "q_filters" of that shape or one that is not finite.

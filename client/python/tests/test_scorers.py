@@ -20,7 +20,7 @@ def rows():
     return keys, values * random.uniform(0.1, 3, (TOKENS, 1, 1)).astype(np.float32)
 
 
-# Every setting is taken -------------------------------------------------------------------------------------------------
+# Every setting is taken -----------------------------------------------------------------------------------------------
 
 
 def settings_of(descriptor, path=()):
@@ -126,7 +126,7 @@ def test_files_without_filters_are_refused(tmp_path):
         read_filters(tmp_path / "nan")
 
 
-# CriticalKV -------------------------------------------------------------------------------------------------------------
+# CriticalKV -----------------------------------------------------------------------------------------------------------
 
 
 def test_value_weights_are_kvpresss(client, rows):
@@ -156,11 +156,12 @@ def test_value_weights_are_kvpresss(client, rows):
         client.evict(sequence, 0, BUDGET, {"name": "knorm", "value_weight": "projected"})
     assert error.value.field == "given.output_projection"
     with pytest.raises(SeineError) as error:
-        client.create_index("by-itself", eviction={"scorer": {"name": "knorm", "value_weight": "norm"}, "budget": 9}, **SHAPE)
+        settings = {"scorer": {"name": "knorm", "value_weight": "norm"}, "budget": 9}
+        client.create_index("by-itself", eviction=settings, **SHAPE)
     assert error.value.field == "spec.eviction.scorer.value_weight"
 
 
-# H2O --------------------------------------------------------------------------------------------------------------------
+# H2O ------------------------------------------------------------------------------------------------------------------
 
 
 def test_h2o_adds_up_what_attend_pays(client, rows):
