@@ -16,14 +16,15 @@ namespace seine::client {
 enum class Anchor : uint8_t { kDefault = 0, kUnitMean = 1, kMean = 2, kMedian = 3, kPairwise = 4 };
 enum class Similarity : uint8_t { kDefault = 0, kCosine = 1, kDot = 2, kEuclid = 3 };
 enum class Metric : uint8_t { kDefault = 0, kL2 = 1, kL1 = 2, kLinf = 3 };
+enum class ValueWeight : uint8_t { kDefault = 0, kNone = 1, kNorm = 2, kProjected = 3 };
 enum class HeadBudget : uint8_t { kDefault = 0, kUniform = 1, kAdaptive = 2, kPyramid = 3 };
 
 template <typename Type>
 using ScorerField = std::conditional_t<std::is_enum_v<Type>, Type, std::optional<Type>>;
 
 // How much a token is worth keeping. profile/scorer_list.h lists the names ("" is keydiff), and which scorers have
-// which of the options that follow as fields: `anchor`, `similarity` and `metric` of the enums above, the others
-// optional numbers (`window`, `lambda`, `sink`, ...). An option that the named scorer has not is refused.
+// which of the options that follow as fields: `anchor`, `similarity`, `metric` and `value_weight` of the enums above,
+// the others optional numbers (`window`, `lambda`, `sink`, ...). An option that the named scorer has not is refused.
 struct Scorer {
   std::string name;
 #define SEINE_SCORER_CLIENT_FIELD(Type, name, ...) ScorerField<Type> name = {};
@@ -58,6 +59,10 @@ struct Eviction {
   // those that came with AppendItem::queries. Absent: what the scorer needs.
   std::optional<int> keep_queries = {};
   std::optional<int64_t> horizon = {};  // qfilters from a profile: positions that queries are expected at
+  // Qfilters in place of a profile: [num_layers, num_kv_heads, head_dim] row-major, high <k, filter> is kept; or the
+  // name of such a file of the server's, NAME.filters.safetensors.
+  std::vector<float> filters = {};
+  std::string filters_file = {};
 };
 
 // What an append or eviction reports of the positions that the layer's KV heads retain: nothing, what it took out of

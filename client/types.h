@@ -304,6 +304,7 @@ struct Given {
   ConstTensor filters = {};                 // fp32 [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
   std::vector<ConstTensor> scores = {};     // client: one a KV head, fp32 [tokens held]
   std::optional<float> softmax_scale = {};  // of the attention that scorers compute; absent: the index's
+  ConstTensor output_projection = {};       // fp32 [hidden_size, num_q_heads, head_dim], value_weight projected
 };
 
 struct EvictRequest {

@@ -74,7 +74,8 @@ struct CodecConfig {
 //
 // Where the scorer looks at queries, these are the ones kept: those that items of Retrieve and Attend asked and those
 // that Append carried. A full layer is then cut back as soon as the last token's are there, at the latest before the
-// next token is taken; if none of the last `interval` positions' has been seen by then, that append is refused.
+// next token is taken; if none of the last `interval` positions' has been seen by then, that append is refused. The
+// same holds of a scorer that accumulates: it needs those of Attend or Append, and keeps none.
 struct EvictionConfig {
   ScorerConfig scorer;  // any but client
   BudgetConfig budget;  // in tokens
@@ -83,6 +84,7 @@ struct EvictionConfig {
   std::shared_ptr<const Profile> profile;  // qfilters, expected_attention; the codec's if absent
   std::string profile_name;                // as descriptions give it
   std::vector<Filters> filters;            // qfilters, [num_layers], in place of a profile
+  std::string filters_file;                // as descriptions give it
   // qfilters from a profile: its moments are carried to queries at positions [0, horizon], which should be about as
   // long as sequences grow. Absent: the balanced codec's horizon, under another codec kDefaultHorizon.
   std::optional<int64_t> horizon = {};

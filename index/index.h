@@ -61,9 +61,9 @@ class Index {
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
   // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
   // one fails, none is taken.
-  // `queries`, which may be empty, are kept where eviction.keep_queries says so, else INVALID_ARGUMENT. Where the index
-  // evicts by queries and none of the last `interval` positions' was seen, FAILED_PRECONDITION: a replay may bring
-  // them.
+  // `queries`, which may be empty, are kept where eviction.keep_queries says so, and added up where the scorer does
+  // that; else INVALID_ARGUMENT. Where the index evicts by queries and none of the last `interval` positions' was seen,
+  // FAILED_PRECONDITION: a replay may bring them.
   // `report`: what `retained` is to say of the positions that the heads retain; it may be nullptr under kNone.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,
                                          const TensorView& keys, const TensorView& values, const QueryView& queries,
@@ -86,8 +86,8 @@ class Index {
                                                    const ProgressCallback& progress = {}) const;
 
   // Retrieves, and attends what is found and what is dense, on the host's threads; low-rank rows as they read. Items
-  // and `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. FAILED_PRECONDITION:
-  // kv_store keeps no values.
+  // and `params` as in Retrieve; scope kPerQHead lets each query head attend its own best. Adds up what is paid where
+  // eviction.scorer accumulates (attention_sums.h). FAILED_PRECONDITION: kv_store keeps no values.
   virtual absl::StatusOr<std::vector<AttendAnswer>> Attend(absl::Span<const RetrieveItem> items,
                                                            const Checked<SearchParams>& params,
                                                            const Checked<AttentionParams>& attention,

@@ -146,7 +146,12 @@ struct ScoreGiven {
   const float* filters = nullptr;                    // [num_kv_heads, head_dim]
   std::vector<absl::Span<const float>> scores = {};  // client: [num_kv_heads][tokens held]
   float softmax_scale = 0;  // of the attention that scorers compute; 0: the index's, SearchParams::softmax_scale
+  // value_weight projected: the layer's W_O, o_proj.weight seen as [hidden_size, num_q_heads, head_dim].
+  const float* output_projection = nullptr;
+  int hidden_size = 0;  // at most kMaxHiddenSize
 };
+
+inline constexpr int kMaxHiddenSize = 1 << 17;
 
 struct EvictAnswer {
   std::vector<std::vector<int32_t>> kept;  // [num_kv_heads] positions, ascending

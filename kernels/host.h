@@ -27,6 +27,7 @@ using cpu::ToFloat;
 
 // Attention over chosen rows (ops/attend/attention.h), and the means that stand for windows (window_means.h).
 using cpu::Attend;
+using cpu::AttendedRows;
 using cpu::AttentionTask;
 using cpu::PlaceRun;
 using seine::EncodeWindowMeans;

@@ -21,7 +21,10 @@ bool HasWord(absl::string_view words, absl::string_view word) {
 }  // namespace
 
 bool ScorerEntry::Needs(absl::string_view what) const { return HasWord(needs, what); }
-bool ScorerEntry::Has(absl::string_view option) const { return HasWord(options, option); }
+bool ScorerEntry::Has(absl::string_view option) const {
+  return HasOwn(option) || HasWord(kCommonScorerOptions, option);
+}
+bool ScorerEntry::HasOwn(absl::string_view option) const { return HasWord(options, option); }
 
 const std::vector<ScorerEntry>& AllScorers() {
 #define SEINE_SCORER_ENTRY(Name, name, formula, needs, options) ScorerEntry{name, formula, needs, options},
@@ -38,6 +41,7 @@ const ScorerEntry* FindScorer(absl::string_view name) {
 }
 
 std::string ScorersWith(absl::string_view option) {
+  if (HasWord(kCommonScorerOptions, option)) return "every scorer";
   std::vector<absl::string_view> owners;
   for (const ScorerEntry& entry : AllScorers()) {
     if (entry.Has(option)) owners.emplace_back(entry.name);

@@ -31,25 +31,32 @@ inline constexpr int kMaxScorerKernel = 255;      // every token of a layer is a
   X(StreamingLlm, "streaming_llm", "the first tokens, then the most recent; StreamingLLM", "", "sink")                 \
   X(SnapKv, "snapkv", "mean attention of the last queries, pooled; SnapKV", "queries", "query_window kernel")          \
   X(Tova, "tova", "attention of the last query, mean over all heads; TOVA", "queries", "")                             \
-  X(H2o, "h2o", "mean attention of the queries that see a token; H2O", "queries", "")                                  \
+  X(H2o, "h2o", "mean attention of the queries that see a token; H2O", "queries", "accumulate")                        \
   X(ExpectedAttention, "expected_attention", "attention that queries to come are expected to pay; Expected Attention", \
     "queries profile", "sink future epsilon value_norms")                                                              \
   X(ClientScores, "client", "scores that the caller gives", "scores", "")
 
 // X(Type, name, default, least, most, help). A field of ScorerConfig and of the C++ client's Scorer, and a flag of
 // seine; the wire's ScorerSettings has one of the same name. An enum's words are in spelling.h, and help may be empty.
-#define SEINE_FOR_EACH_SCORER_OPTION(X)                                                        \
-  X(Anchor, anchor, Anchor::kUnitMean, Anchor::kUnitMean, Anchor::kPairwise, "")               \
-  X(Similarity, similarity, Similarity::kCosine, Similarity::kCosine, Similarity::kEuclid, "") \
-  X(Metric, metric, Metric::kL2, Metric::kL2, Metric::kLinf, "")                               \
-  X(int, window, 4096, 1, kMaxScorerWindow, "positions")                                       \
-  X(double, lambda, .3, 0, 1, "ManifoldKV's share")                                            \
-  X(int, sink, 4, 0, kMaxScorerWindow, "first tokens, always kept")                            \
-  X(int, query_window, 64, 1, kMaxQueryWindow, "last queries, whose tokens are kept")          \
-  X(int, kernel, 5, 1, kMaxScorerKernel, "tokens pooled, odd")                                 \
-  X(int, future, 512, 1, kMaxScorerWindow, "positions ahead")                                  \
-  X(double, epsilon, 0, 0, 1, "added before the values' norms")                                \
-  X(bool, value_norms, true, false, true, "times the values' norms; needs stored values")
+#define SEINE_FOR_EACH_SCORER_OPTION(X)                                                             \
+  X(Anchor, anchor, Anchor::kUnitMean, Anchor::kUnitMean, Anchor::kPairwise, "")                    \
+  X(Similarity, similarity, Similarity::kCosine, Similarity::kCosine, Similarity::kEuclid, "")      \
+  X(Metric, metric, Metric::kL2, Metric::kL2, Metric::kLinf, "")                                    \
+  X(int, window, 4096, 1, kMaxScorerWindow, "positions")                                            \
+  X(double, lambda, .3, 0, 1, "ManifoldKV's share")                                                 \
+  X(int, sink, 4, 0, kMaxScorerWindow, "first tokens, always kept")                                 \
+  X(int, query_window, 64, 1, kMaxQueryWindow, "last queries, whose tokens are kept")               \
+  X(int, kernel, 5, 1, kMaxScorerKernel, "tokens pooled, odd")                                      \
+  X(int, future, 512, 1, kMaxScorerWindow, "positions ahead")                                       \
+  X(double, epsilon, 0, 0, 1, "added before the values' norms")                                     \
+  X(bool, value_norms, true, false, true, "times the values' norms; needs stored values")           \
+  X(bool, accumulate, false, false, true, "running sums of what Attend pays, not means")            \
+  X(ValueWeight, value_weight, ValueWeight::kNone, ValueWeight::kNone, ValueWeight::kProjected, "") \
+  X(double, weight_epsilon, 1e-4, 0, 1, "added to a score before value_weight")                     \
+  X(double, first_stage, .5, 0, 1, "share of the budget chosen before value_weight")
+
+// Options that every scorer has: CriticalKV's, which weights any score by the norms of values.
+inline constexpr char kCommonScorerOptions[] = "value_weight weight_epsilon first_stage";
 
 struct ScorerEntry {
   const char* name;     // on the wire and in flags
@@ -58,7 +65,8 @@ struct ScorerEntry {
   const char* options;  // words
 
   bool Needs(absl::string_view what) const;
-  bool Has(absl::string_view option) const;
+  bool Has(absl::string_view option) const;  // of its own, or of every scorer
+  bool HasOwn(absl::string_view option) const;
 };
 
 const std::vector<ScorerEntry>& AllScorers();
@@ -67,7 +75,7 @@ const ScorerEntry* FindScorer(absl::string_view name);
 std::vector<std::string> ScorerNames();
 // Those that need no scores of the caller, as help texts list them: "keydiff, manifoldkv or normalized".
 std::string ScorerChoice();
-// Scorers that have the option: "manifoldkv, windowed_manifoldkv".
+// Scorers that have the option: "manifoldkv, windowed_manifoldkv"; "every scorer".
 std::string ScorersWith(absl::string_view option);
 // The error of a name that no scorer has: "unknown scorer; did you mean keydiff? there are ...".
 std::string UnknownScorer(absl::string_view name);

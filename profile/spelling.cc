@@ -50,6 +50,7 @@ const std::vector<ValueSpellings>& AllValueSpellings() {
       {"Anchor", {{"unit_mean"}, {"mean"}, {"median"}, {"pairwise"}}},
       {"Similarity", {{"cosine"}, {"dot"}, {"euclid", "euclidean"}}},
       {"Metric", {{"l2"}, {"l1"}, {"linf"}}},
+      {"ValueWeight", {{"none"}, {"norm"}, {"projected"}}},
       {"HeadBudget", {{"uniform"}, {"adaptive"}, {"pyramid"}}},
       {"RetainedReport", {{"dropped"}, {"kept"}}},
       {"Path", {{"index"}, {"dense"}, {"exact"}}},

@@ -13,8 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/scorer_flags.h"
 #include "bench/commands/value_flag.h"
 #include "bench/measures/evict.h"
 #include "bench/measures/evict_stream.h"
@@ -43,9 +45,9 @@ struct EvictFlags {
   std::string profile, heads = "uniform", output = "table", plot;
   std::vector<std::string> scorers = {"all"};
   std::vector<std::string> budgets = {"25%"};
-  ScorerConfig options;
+  std::vector<GivenOption> options;
   KeepConfig keep;
-  double safeguard = .2;
+  double safeguard = BudgetConfig().safeguard, beta = BudgetConfig().beta;
   int64_t interval = 0;
   int threads = 1, repeats = EvictSetting().repeats;
 };
@@ -79,6 +81,9 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
   app->add_option("--safeguard", f->safeguard, "adaptive: share of its budget that a head is sure of")
       ->capture_default_str()
       ->group(evict);
+  app->add_option("--beta", f->beta, "pyramid: the mean budget over the last layer's, at least 1")
+      ->capture_default_str()
+      ->group(evict);
   app->add_option("--sinks", f->keep.sinks, "first positions that are always kept")
       ->capture_default_str()
       ->group(evict);
@@ -88,12 +93,14 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
   app->add_option("--recent-share", f->keep.recent_share, "share of the budget for the last positions")
       ->capture_default_str()
       ->group(evict);
-  app->add_option("--window", f->options.window, "windowed_manifoldkv: tokens")->capture_default_str()->group(evict);
-  app->add_option("--lambda", f->options.lambda, "hybrid: ManifoldKV's share")->capture_default_str()->group(evict);
+  app->add_option("--positions", f->keep.positions, "further positions that are always kept")
+      ->delimiter(',')
+      ->group(evict);
   app->add_option("--interval", f->interval,
                   "tokens: also measures what an index does that evicts by itself every so many; 0: not measured")
       ->capture_default_str()
       ->group(evict);
+  AddScorerFlags(app, &f->options);
   const char* run = "Run";
   app->add_option("--threads", f->threads, "of the backend; 0: one a core")->capture_default_str()->group(run);
   app->add_option("--repeats", f->repeats, "timed runs of each row, of which the best counts")
@@ -110,6 +117,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
 absl::StatusOr<BudgetConfig> ParseBudget(const EvictFlags& f, const std::string& text) {
   BudgetConfig budget;
   budget.safeguard = f.safeguard;
+  budget.beta = f.beta;
   budget.heads = f.heads == "adaptive"  ? HeadBudget::kAdaptive
                  : f.heads == "pyramid" ? HeadBudget::kPyramid
                                         : HeadBudget::kUniform;
@@ -133,16 +141,29 @@ absl::StatusOr<std::vector<EvictSetting>> Settings(const EvictFlags& f, bool has
     names = ScorerNames();
     names.erase(std::find(names.begin(), names.end(), "client"));  // needs somebody's scores
   }
-  const ScorerConfig plain;
+  for (const GivenOption& option : f.options) {
+    const auto has = [&](const std::string& name) {
+      return FindScorer(name) != nullptr && FindScorer(name)->Has(option.name);
+    };
+    if (std::any_of(names.begin(), names.end(), has)) continue;
+    const std::string flag = absl::StrReplaceAll(option.name, {{"_", "-"}});
+    return InvalidFlag(flag, absl::StrCat("only ", ScorersWith(option.name), " takes it"));
+  }
   std::vector<EvictSetting> settings;
   for (const std::string& name : names) {
     ScorerConfig scorer;
     scorer.name = name;
     if (name == "client") return InvalidFlag("scorer", "client scores come with a call; the bench has none");
-    // With several scorers, an option goes to the one that has it.
-    if (name == "windowed_manifoldkv") scorer.window = f.options.window;
-    if (name == "hybrid") scorer.lambda = f.options.lambda;
-    if (name == "expected_attention") scorer.value_norms = has_values;
+    const bool weighted = std::any_of(f.options.begin(), f.options.end(),
+                                      [](const GivenOption& option) { return option.name == "value_weight"; });
+    if (name == "expected_attention") scorer.value_norms = has_values && !weighted;
+    // With several scorers, an option goes to those that have it.
+    for (const GivenOption& option : f.options) {
+      if (FindScorer(name) != nullptr && FindScorer(name)->Has(option.name)) option.set(&scorer);
+    }
+    if (scorer.value_weight == ValueWeight::kProjected) {
+      return InvalidFlag("value-weight", "traces hold no output projection; norm needs none");
+    }
     if (auto made = MakeScorer(scorer); !made.ok()) return InvalidFlag("scorer", made.status().message());
     for (const std::string& text : f.budgets) {
       auto budget = ParseBudget(f, text);
@@ -150,11 +171,6 @@ absl::StatusOr<std::vector<EvictSetting>> Settings(const EvictFlags& f, bool has
       settings.push_back({scorer, *budget, f.keep, text, f.repeats});
     }
   }
-  const auto owns = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  if (f.options.window != plain.window && !owns("windowed_manifoldkv")) {
-    return InvalidFlag("window", "only windowed_manifoldkv has one");
-  }
-  if (f.options.lambda != plain.lambda && !owns("hybrid")) return InvalidFlag("lambda", "only hybrid has one");
   return settings;
 }
 

@@ -199,7 +199,8 @@ absl::StatusOr<EvictRow> MeasureEviction(const std::vector<std::unique_ptr<Evict
       const double gb_s = probe->EvictCaches();
       const auto begin = std::chrono::steady_clock::now();
       if (absl::Status s = (*scorer)->Score(input, &scores); !s.ok()) return s;
-      auto kept = SelectKept(setting.budget, setting.keep, num_layers, (*scorer)->observation_window(), input, &scores);
+      auto kept = SelectKept(setting.budget, setting.keep, num_layers, (*scorer)->observation_window(), input, &scores,
+                             (*scorer)->weighting());
       const double taken = Seconds(begin);
       if (!kept.ok()) return kept.status();
       selected = *std::move(kept);

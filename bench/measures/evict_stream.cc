@@ -69,7 +69,7 @@ class Stream {
     auto sequence = index_->CreateSequence("");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *std::move(sequence);
-    asks_ = QueriesKept(config) > 0;
+    asks_ = QueriesKept(config) > 0 || (config.eviction && config.eviction->scorer.accumulate);
     return absl::OkStatus();
   }
 

@@ -59,14 +59,7 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"rope.style", "--rope-style"},
     {"memory_limit_bytes", "--memory-limit"},
     {"eviction.budget.tokens", "--evict-budget"},
-    {"eviction.budget.heads", "--evict-heads"},
     {"eviction.scorer.name", "--evict-scorer"},
-    {"eviction.interval", "--evict-interval"},
-    {"eviction.keep.sinks", "--evict-sinks"},
-    {"eviction.keep.recent", "--evict-recent"},
-    {"eviction.keep_queries", "--evict-keep-queries"},
-    {"eviction.profile", "--evict-profile"},
-    {"eviction.horizon", "--evict-horizon"},
     {"subspace.error_threshold", "--subspace-threshold"},
     {"subspace.value_rank", "--subspace-rank"},
     {"budget.tokens", "--budget"},
@@ -128,8 +121,19 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
 }
 
 absl::Status CheckWireText(const CLI::App& command) {
-  static constexpr const char* kStayHere[] = {"FILE",     "--file",   "--vector", "--trace",   "--out",
-                                              "--server", "--tensor", "--values", "--queries", "--filters"};
+  static constexpr const char* kStayHere[] = {"FILE",
+                                              "--file",
+                                              "--vector",
+                                              "--trace",
+                                              "--out",
+                                              "--server",
+                                              "--tensor",
+                                              "--values",
+                                              "--queries",
+                                              "--filters",
+                                              "--evict-filters",
+                                              "--output-projection",
+                                              "--projection-tensor"};
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
       const std::string name = option->get_name();
@@ -163,9 +167,8 @@ std::string FlagOfField(const CLI::App& command, const std::string& field) {
     if (ends && takes(flag)) return flag;
   }
   const std::string last = absl::StrReplaceAll(field.substr(field.rfind('.') + 1), {{"_", "-"}});
-  for (const char* prefix : {"--", "--subspace-"}) {
-    if (prefix != std::string("--") && !absl::StrContains(field, "subspace.")) continue;
-    if (takes(prefix + last)) return prefix + last;
+  for (const auto& [group, prefix] : {std::pair{"eviction.", "--evict-"}, {"", "--"}, {"subspace.", "--subspace-"}}) {
+    if (absl::StrContains(field, group) && takes(prefix + last)) return prefix + last;
   }
   return "";
 }

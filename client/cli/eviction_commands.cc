@@ -1,20 +1,17 @@
 // seine evict and diagnose.
 #include <algorithm>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/cli/commands.h"
+#include "client/cli/eviction_flags.h"
 #include "client/cli/exit_code.h"
-#include "client/cli/names.h"
 #include "profile/filters.h"
 #include "profile/io/tensor_file.h"
 #include "profile/scorer_list.h"
-#include "profile/spelling.h"
 
 namespace seine::cli {
 namespace {
@@ -22,7 +19,7 @@ namespace {
 struct EvictionArguments {
   client::EvictRequest evict;
   client::DiagnoseRequest diagnose;
-  std::string budget = "25%", path, tensor, filters;
+  std::string budget = "25%", path, tensor, filters, projection, projection_tensor;
   std::optional<float> softmax_scale;
   std::vector<std::string> scorers = {"keydiff", "manifoldkv", "knorm"};
 };
@@ -48,7 +45,7 @@ absl::Status ParseBudget(const std::string& text, client::Budget* budget) {
 
 // What the tensors of a call point to.
 struct GivenStorage {
-  std::vector<float> queries, filters;
+  std::vector<float> queries, filters, projection;
 };
 
 // Queries of the last positions out of a file.
@@ -88,6 +85,35 @@ absl::Status ReadFiltersOfLayer(const Session& session, const EvictionArguments&
   return absl::OkStatus();
 }
 
+// A layer's output projection, o_proj.weight [hidden_size, query heads * head_dim] as models store it.
+absl::Status ReadProjection(const Session& session, const EvictionArguments& arguments, const std::string& index,
+                            std::vector<float>* storage, client::Given* given) {
+  if (arguments.projection.empty()) {
+    return arguments.projection_tensor.empty() ? absl::OkStatus()
+                                               : UsageError("--projection-tensor: needs --output-projection");
+  }
+  if (arguments.evict.scorer.value_weight != client::ValueWeight::kProjected) {
+    return UsageError("--output-projection: only --value-weight projected takes it");
+  }
+  const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
+  if (!info.ok()) return info.status();
+  const client::Geometry& g = info->spec.geometry;
+  const absl::StatusOr<TensorFile> file = TensorFile::Read(arguments.projection);
+  if (!file.ok()) return FileError(file.status());
+  const absl::StatusOr<TensorFile::Tensor> tensor = file->Get(arguments.projection_tensor);
+  if (!tensor.ok()) return FileError(tensor.status());
+  if (tensor->shape.size() != 2 || tensor->shape[1] != int64_t{g.num_q_heads} * g.head_dim) {
+    return FileError(absl::InvalidArgumentError(absl::StrCat(arguments.projection, ": ", arguments.projection_tensor,
+                                                             " is not [hidden_size, ", g.num_q_heads, " query heads * ",
+                                                             g.head_dim, "]")));
+  }
+  absl::StatusOr<std::vector<float>> values = TensorFile::ToFloat32(*tensor);
+  if (!values.ok()) return FileError(values.status());
+  *storage = *std::move(values);
+  given->output_projection = {storage->data(), client::DType::kFloat32, {tensor->shape[0], g.num_q_heads, g.head_dim}};
+  return absl::OkStatus();
+}
+
 // What comes with a call on a layer that is scored by `scorers`.
 absl::Status ReadGiven(const Session& session, const EvictionArguments& arguments, const std::string& index, int layer,
                        const std::vector<std::string>& scorers, GivenStorage* storage, client::Given* given) {
@@ -95,6 +121,7 @@ absl::Status ReadGiven(const Session& session, const EvictionArguments& argument
   if (!arguments.filters.empty() && !taken) return UsageError("--filters: only the scorer qfilters takes them");
   given->softmax_scale = arguments.softmax_scale;
   if (absl::Status s = ReadQueries(arguments, &storage->queries, given); !s.ok()) return s;
+  if (absl::Status s = ReadProjection(session, arguments, index, &storage->projection, given); !s.ok()) return s;
   return ReadFiltersOfLayer(session, arguments, index, layer, &storage->filters, given);
 }
 
@@ -210,36 +237,6 @@ absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
   return absl::OkStatus();
 }
 
-std::string Spelt(bool value) { return value ? "true" : "false"; }
-std::string Spelt(int value) { return absl::StrCat(value); }
-std::string Spelt(double value) { return absl::StrCat(value); }
-
-// A flag for an option of scorers: which have it, what it says, and its default.
-template <typename Field, typename Usual>
-void AddScorerOption(CLI::App* command, const char* type, absl::string_view name, const char* help, Usual usual,
-                     Field* field) {
-  const std::string flag = "--" + absl::StrReplaceAll(name, {{"_", "-"}});
-  const std::string owners = absl::StrCat(ScorersWith(name), ": ");
-  CLI::Option* option = nullptr;
-  if constexpr (std::is_enum_v<Usual>) {
-    const NameTable<Field> table{type};
-    option = command->add_option(flag, *field,
-                                 absl::StrCat(owners, ListValues(type), " (default: ", NameOf(table, usual), ")"));
-    option->transform(Names(table));
-  } else {
-    option = command->add_option(flag, *field, absl::StrCat(owners, help, " (default: ", Spelt(usual), ")"));
-  }
-  option->group("Options of scorers");
-}
-
-void AddScorerOptions(CLI::App* command, client::Scorer* scorer) {
-  using client::Anchor, client::Similarity, client::Metric;
-#define SEINE_SCORER_FLAG(Type, name, usual, least, most, help) \
-  AddScorerOption(command, #Type, #name, help, usual, &scorer->name);
-  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_FLAG)
-#undef SEINE_SCORER_FLAG
-}
-
 void AddGivenOptions(CLI::App* command, EvictionArguments* arguments) {
   command->add_option("--budget", arguments->budget, "Tokens a head, or the share kept: 2048 or 25% (default: 25%)");
   command->add_option("--queries", arguments->path,
@@ -264,14 +261,16 @@ void AddEvictionCommands(CLI::App* app, Session* session) {
   evict->add_option("--layer", request.layer, "Layer")->required();
   evict->add_option("--scorer", request.scorer.name, ScorerChoice() + " (default: keydiff)");
   AddGivenOptions(evict, arguments.get());
-  evict->add_option("--heads", request.budget.heads, "uniform, adaptive or pyramid (default: uniform)")
-      ->transform(Names(kHeadBudgetNames));
-  evict->add_option("--sinks", request.keep.sinks, "First positions, always kept (default: 0)");
-  evict->add_option("--recent", request.keep.recent, "Last positions, always kept (default: 0)");
-  evict->add_option("--recent-share", request.keep.recent_share,
-                    "Share of the budget for the last positions (default: 0)");
+  AddBudgetFlags({evict}, [arguments] { return &arguments->evict.budget; });
+  AddKeepFlags({evict}, [arguments] { return &arguments->evict.keep; });
+  evict->add_option("--positions", arguments->evict.keep.positions, "Further positions, always kept: 5,17,230")
+      ->delimiter(',');
+  evict->add_option("--output-projection", arguments->projection,
+                    "value_weight projected: safetensors file with the layer's o_proj.weight");
+  evict->add_option("--projection-tensor", arguments->projection_tensor,
+                    "Of that file: [hidden_size, query heads * head_dim]");
   evict->add_flag("--dry-run", request.dry_run, "Change nothing");
-  AddScorerOptions(evict, &request.scorer);
+  AddScorerFlags({evict, "--", "Options of scorers"}, [arguments] { return &arguments->evict.scorer; });
   evict->callback([=] { session->action = [=] { return Evict(*session, *arguments); }; });
 
   CLI::App* diagnose = app->add_subcommand("diagnose", "What a layer's keys look like to eviction");

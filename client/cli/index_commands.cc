@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/eviction_flags.h"
 #include "client/cli/names.h"
-#include "profile/scorer_list.h"
 
 namespace seine::cli {
 namespace {
@@ -13,6 +13,12 @@ namespace {
 template <typename T>
 Json Optional(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
+}
+
+// The name of a file of the server's, or that a call gave them.
+Json EvictFilters(const client::Eviction& eviction) {
+  if (!eviction.filters_file.empty()) return eviction.filters_file;
+  return eviction.filters.empty() ? Json() : Json("given");
 }
 
 // The specification of an index: names as its flags have them.
@@ -64,6 +70,7 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
           {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
           {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
+          {"evict_filters", spec.eviction ? EvictFilters(*spec.eviction) : Json()},
           {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
           {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
           {"subspace_energy", spec.subspace ? Optional(spec.subspace->energy) : Json()},
@@ -129,75 +136,6 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
   json->group(group);
   create->add_option("--rope-style", spec->rope.style, "half_split or interleaved (default: half_split)")
       ->transform(Names(kRopeStyleNames))
-      ->group(group);
-}
-
-// Each option but the budget needs it: without one the index does not evict by itself.
-void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
-  const char* group = "Eviction by the index itself";
-  CLI::Option* budget = create->add_option_function<int64_t>(
-      "--evict-budget",
-      [spec](int64_t tokens) {
-        if (!spec->eviction) spec->eviction.emplace();
-        spec->eviction->budget.tokens = tokens;
-      },
-      "Tokens a head that a layer is cut back to (default: nothing is evicted but by seine evict)");
-  budget->group(group);
-  const auto with = [=](auto set) {
-    return [=](const auto& value) {
-      if (!spec->eviction) spec->eviction.emplace();
-      set(&*spec->eviction, value);
-    };
-  };
-  create
-      ->add_option_function<std::string>(
-          "--evict-scorer", with([](client::Eviction* e, const std::string& v) { e->scorer.name = v; }),
-          ScorerChoice() +
-              "; snapkv, tova, h2o and expected_attention look at the queries that are asked and that appends carry "
-              "(expected_attention at those of a profile, if there is one) (default: keydiff)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int>("--evict-heads", with([](client::Eviction* e, int v) {
-                                   e->budget.heads = static_cast<client::HeadBudget>(v);
-                                 }),
-                                 "uniform, adaptive or pyramid (default: uniform)")
-      ->transform(Names(kHeadBudgetNames))
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int64_t>("--evict-interval", with([](client::Eviction* e, int64_t v) { e->interval = v; }),
-                                     "Tokens beyond the budget that are held before it is cut back (default: 128)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int64_t>("--evict-sinks", with([](client::Eviction* e, int64_t v) { e->keep.sinks = v; }),
-                                     "First tokens, always kept (default: 0)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int64_t>("--evict-recent", with([](client::Eviction* e, int64_t v) { e->keep.recent = v; }),
-                                     "Last tokens, always kept (default: 0)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int>(
-          "--evict-keep-queries", with([](client::Eviction* e, int v) { e->keep_queries = v; }),
-          "Last positions of a layer whose queries are kept for scorers, 4 bytes x query heads "
-          "x head_dim each (default: snapkv 64, tova 1, h2o and expected_attention 128, others 0)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<std::string>("--evict-profile",
-                                         with([](client::Eviction* e, const std::string& v) { e->profile = v; }),
-                                         "qfilters, expected_attention: model profile (default: the codec's)")
-      ->needs(budget)
-      ->group(group);
-  create
-      ->add_option_function<int64_t>("--evict-horizon", with([](client::Eviction* e, int64_t v) { e->horizon = v; }),
-                                     "qfilters from a profile: queries are expected at positions up to this (the "
-                                     "balanced codec's --horizon, else 32768)")
-      ->needs(budget)
       ->group(group);
 }
 
@@ -278,7 +216,7 @@ void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
   });
 }
 
-void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
+void AddCreateOptions(CLI::App* create, client::IndexSpec* spec, std::string* filters) {
   create->footer(
       "Examples:\n"
       "  seine index create llama --layers 32 --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16\n"
@@ -309,7 +247,7 @@ void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {
       ->group("Codec");
   create->add_option("--window", spec->centre_window, "Tokens that share a centre (default: 64)")->group("Codec");
   AddBalancedOptions(create, spec);
-  AddEvictionOptions(create, spec);
+  AddEvictionFlags(create, spec, filters);
   AddSubspaceOptions(create, spec);
 
   create->add_option("--top-k", spec->top_k, "Tokens of an answer (default: 100)")->group("Retrieval");
@@ -346,9 +284,11 @@ void AddIndexCommands(CLI::App* app, Session* session) {
 
   CLI::App* create = index->add_subcommand("create", "Create an index; what is not given takes the server's default");
   auto spec = std::make_shared<client::IndexSpec>();
-  AddCreateOptions(create, spec.get());
+  auto filters = std::make_shared<std::string>();
+  AddCreateOptions(create, spec.get(), filters.get());
   create->callback([=] {
     session->action = [=]() -> absl::Status {
+      if (absl::Status s = ReadEvictFilters(*filters, spec.get()); !s.ok()) return s;
       const absl::StatusOr<client::IndexInfo> info = session->client->CreateIndex(*spec);
       if (info.ok()) Show(*session, *info);
       return info.status();

@@ -136,7 +136,7 @@ void ToProto(const Sequence& sequence, v1::SequenceHandle* out) {
 void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
   out->set_name(spec.name);
   out->set_model(spec.model);
-  if (spec.eviction) ToProto(*spec.eviction, out->mutable_eviction());
+  if (spec.eviction) ToProto(*spec.eviction, spec.geometry, out->mutable_eviction());
   if (spec.subspace) ToProto(*spec.subspace, out->mutable_subspace());
   v1::Geometry* geometry = out->mutable_geometry();
   geometry->set_num_layers(spec.geometry.num_layers);

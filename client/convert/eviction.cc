@@ -122,7 +122,7 @@ void ToProto(const Keep& keep, v1::Keep* out) {
   positions->set_raw(keep.positions.data(), keep.positions.size() * sizeof(int32_t));
 }
 
-void ToProto(const Eviction& eviction, v1::EvictionSettings* out) {
+void ToProto(const Eviction& eviction, const Geometry& geometry, v1::EvictionSettings* out) {
   ToProto(eviction.scorer, out->mutable_scorer());
   ToProto(eviction.budget, out->mutable_budget());
   ToProto(eviction.keep, out->mutable_keep());
@@ -130,12 +130,21 @@ void ToProto(const Eviction& eviction, v1::EvictionSettings* out) {
   SetIf(eviction.keep_queries, out, &v1::EvictionSettings::set_keep_queries);
   SetIf(eviction.horizon, out, &v1::EvictionSettings::set_horizon);
   out->set_profile(eviction.profile);
+  out->set_filters_file(eviction.filters_file);
+  if (eviction.filters.empty()) return;
+  v1::Tensor* filters = out->mutable_filters();
+  filters->set_dtype(v1::D_TYPE_FLOAT32);
+  for (const int dim : {geometry.num_layers, geometry.num_kv_heads, geometry.head_dim}) filters->add_shape(dim);
+  filters->set_raw(eviction.filters.data(), eviction.filters.size() * sizeof(float));
 }
 
 absl::Status ToProto(const Given& given, v1::Given* out) {
   absl::Status status;
   if (!IsAbsent(given.queries)) status.Update(TensorToProto("queries", given.queries, out->mutable_queries()));
   if (!IsAbsent(given.filters)) status.Update(TensorToProto("filters", given.filters, out->mutable_filters()));
+  if (!IsAbsent(given.output_projection)) {
+    status.Update(TensorToProto("output_projection", given.output_projection, out->mutable_output_projection()));
+  }
   SetIf(given.softmax_scale, out, &v1::Given::set_softmax_scale);
   for (const ConstTensor& scores : given.scores) status.Update(TensorToProto("scores", scores, out->add_scores()));
   return status;
@@ -154,6 +163,8 @@ Eviction FromProto(const v1::EvictionSettings& in) {
   TakeIf(in.has_keep_queries(), in.keep_queries(), &out.keep_queries);
   TakeIf(in.has_horizon(), in.horizon(), &out.horizon);
   out.profile = in.profile();
+  out.filters_file = in.filters_file();
+  if (!ReadVector(in.filters(), &out.filters).ok()) out.filters.clear();
   return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
+#include "index/scorers/value_weight.h"
 #include "index/storage/memory.h"
 #include "kernels/host.h"
 #include "kernels/math.h"
@@ -58,6 +59,12 @@ absl::Status ForceKept(const KeepConfig& keep, int64_t length, int64_t kept, int
   return BadField("keep", forced, " tokens of KV head ", head, " must stay, its budget is ", kept);
 }
 
+// How many of its tokens a head is sure of.
+int64_t SafeTokens(int64_t kept, double safeguard) {
+  if (kept == 0 || safeguard == 0) return 0;
+  return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(kept) * safeguard));
+}
+
 // AdaKV: each head's safeguard is raised above all, then one selection runs over the heads' scores laid end to end.
 std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& kept, double safeguard,
                                                   const Scores& scores) {
@@ -68,9 +75,9 @@ std::vector<std::vector<uint32_t>> SelectAdaptive(const std::vector<int64_t>& ke
     const size_t begin = all.size();
     all.insert(all.end(), scores[h].begin(), scores[h].end());
     total += kept[h];
-    const auto safe = static_cast<int64_t>(static_cast<double>(kept[h]) * safeguard);
-    if (kept[h] == 0 || safeguard == 0) continue;
-    host::SelectLargest(scores[h].data(), scores[h].size(), std::max<int64_t>(1, safe), &scratch, &places);
+    const int64_t safe = SafeTokens(kept[h], safeguard);
+    if (safe == 0) continue;
+    host::SelectLargest(scores[h].data(), scores[h].size(), safe, &scratch, &places);
     for (const uint32_t place : places) all[begin + place] = kLargestFloat;
   }
   host::SelectLargest(all.data(), all.size(), total, &scratch, &places);
@@ -138,17 +145,27 @@ std::vector<int64_t> KeptOfHeads(const BudgetConfig& budget, const std::vector<i
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> SelectKept(const BudgetConfig& budget, const KeepConfig& keep,
                                                               int num_layers, int64_t window, const ScoreInput& input,
-                                                              Scores* scores) {
+                                                              Scores* scores, const ValueWeighting* weighting) {
   std::vector<int64_t> counts;
   for (const HeadTokens& head : input.heads) counts.push_back(head.count);
   const BudgetScope scope{.layer = input.layer, .num_layers = num_layers, .length = input.length, .window = window};
-  const std::vector<int64_t> kept = KeptOfHeads(budget, counts, scope);
+  std::vector<int64_t> kept = KeptOfHeads(budget, counts, scope), safe;
   for (size_t h = 0; h < scores->size(); ++h) {
     absl::Status s = ForceKept(keep, input.length, kept[h], static_cast<int>(h), input.heads[h], &(*scores)[h]);
     if (!s.ok()) return s;
   }
-  if (budget.heads == HeadBudget::kAdaptive) return SelectAdaptive(kept, budget.safeguard, *scores);
   std::vector<std::vector<uint32_t>> selected(scores->size());
+  if (budget.heads == HeadBudget::kAdaptive) {
+    selected = SelectAdaptive(kept, budget.safeguard, *scores);
+    if (weighting == nullptr) return selected;
+    for (size_t h = 0; h < kept.size(); ++h) {
+      safe.push_back(SafeTokens(kept[h], budget.safeguard));
+      kept[h] = static_cast<int64_t>(selected[h].size());
+    }
+  }
+  if (weighting != nullptr) {
+    if (absl::Status s = weighting->ApplyWithin(input, kept, safe, scores); !s.ok()) return s;
+  }
   std::vector<SelectTask> tasks;
   for (size_t h = 0; h < scores->size(); ++h) {
     tasks.push_back({(*scores)[h].data(), static_cast<int64_t>((*scores)[h].size()), kept[h], &selected[h]});

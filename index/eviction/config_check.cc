@@ -1,7 +1,9 @@
 // Checks of an index's eviction settings.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "index/config_check.h"
 #include "profile/field_error.h"
 #include "profile/profile.h"
@@ -81,6 +83,9 @@ absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& score
     return WrongField("eviction", "filters", e.filters.size(), " layers where the geometry has ", g.num_layers);
   }
   for (const Filters& layer : e.filters) {
+    if (!std::all_of(layer.begin(), layer.end(), [](float x) { return std::isfinite(x); })) {
+      return WrongField("eviction", "filters", "layer ", &layer - e.filters.data(), " holds NaN or infinity");
+    }
     if (layer.size() == static_cast<size_t>(g.num_kv_heads) * g.head_dim) continue;
     return WrongField("eviction", "filters", layer.size(), " numbers a layer where ", g.num_kv_heads, " KV heads x ",
                       g.head_dim, " are needed");
@@ -123,8 +128,12 @@ absl::Status CheckEviction(const IndexConfig& config) {
     return WrongField("eviction", "scorer.name", e.scorer.name,
                       " needs what comes with an Evict call; an index has it not");
   }
-  if ((*scorer)->needs_values() && config.kv_store != KvStore::kKeysValues) {
-    return WrongField("eviction", "scorer.value_norms", "needs kv_store keys_values");
+  if ((*scorer)->values_option() != nullptr && config.kv_store != KvStore::kKeysValues) {
+    return WrongField("eviction", absl::StrCat("scorer.", (*scorer)->values_option()), "needs kv_store keys_values");
+  }
+  if (e.scorer.value_weight == ValueWeight::kProjected) {
+    return WrongField("eviction", "scorer.value_weight",
+                      "projected needs the output projection that comes with an Evict call; an index has norm");
   }
   if (absl::Status s = InGroup(Validate(e.budget), "eviction"); !s.ok()) return s;
   if (absl::Status s = InGroup(Validate(e.keep), "eviction"); !s.ok()) return s;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "index/scorers/scorers.h"
+#include "index/scorers/value_weight.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
@@ -205,8 +206,13 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
     auto one = ScoresOf(**scorer, keys);
     if (!one.ok()) return OfScorers(scores.size(), one.status());
     const int64_t window = (*scorer)->observation_window();
-    auto selected = SelectKept(params.budget, {}, num_layers, window, input, &*one);
-    if (!selected.ok()) return selected.status();
+    Scores stages = *one;
+    const ValueWeighting* const weighting = (*scorer)->weighting();
+    auto selected = SelectKept(params.budget, {}, num_layers, window, input, &stages, weighting);
+    if (!selected.ok()) return OfScorers(scores.size(), selected.status());
+    if (weighting != nullptr) {
+      if (absl::Status s = weighting->Apply(input, &*one); !s.ok()) return OfScorers(scores.size(), s);
+    }
     scores.push_back(*std::move(one));
     kept.push_back(*std::move(selected));
   }

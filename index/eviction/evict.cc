@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
@@ -32,9 +33,10 @@ absl::StatusOr<std::shared_ptr<const Scorer>> IndexImpl::CheckScorer(const Score
   }
   auto scorer = MakeScorer(config);
   if (!scorer.ok()) return scorer.status();
-  if ((*scorer)->needs_values() && context_.config.kv_store != KvStore::kKeysValues) {
-    return FieldError(absl::StatusCode::kFailedPrecondition, "scorer.value_norms",
-                      "kv_store keeps no values; keep them (keys_values) or set it to false");
+  const char* const option = (*scorer)->values_option();
+  if (option != nullptr && context_.config.kv_store != KvStore::kKeysValues) {
+    return FieldError(absl::StatusCode::kFailedPrecondition, absl::StrCat("scorer.", option),
+                      "kv_store keeps no values; keep them (keys_values) or turn it off");
   }
   return scorer;
 }
@@ -51,6 +53,21 @@ absl::Status IndexImpl::CheckGiven(const Layer& layer, const ScoreGiven& given) 
     if (absl::Status s = CheckFinite("given.queries", given.queries, given.num_queries); !s.ok()) return s;
   }
   if (absl::Status s = CheckSoftmaxScale("given.softmax_scale", given.softmax_scale); !s.ok()) return s;
+  if ((given.output_projection == nullptr) != (given.hidden_size == 0)) {
+    return BadField("given.output_projection", "no data");
+  }
+  if (given.hidden_size < 0 || given.hidden_size > kMaxHiddenSize) {
+    return BadField("given.output_projection", "hidden_size ", given.hidden_size, " is not in [1, ", kMaxHiddenSize,
+                    "]");
+  }
+  if (given.output_projection != nullptr) {
+    const ConstRows rows{given.output_projection, row_bytes, DType::kFloat32};
+    const int64_t bad = host::FirstNonFinite(rows, int64_t{given.hidden_size} * g.num_q_heads, g.head_dim);
+    if (bad >= 0) {
+      return BadField("given.output_projection", "row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads,
+                      " holds NaN or infinity");
+    }
+  }
   if (given.filters == nullptr) return absl::OkStatus();
   const int64_t head = host::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
   if (head < 0) return absl::OkStatus();

@@ -39,6 +39,8 @@ class EvictionPolicy {
   int kept_queries() const { return kept_queries_; }  // positions a layer; 0: none
   // Whether the scorer looks at those.
   bool by_queries() const { return kept_queries_ > 0 && scorer_->needs_queries(); }
+  // Whether layers keep running sums of what their tokens are paid.
+  bool accumulates() const { return scorer_ != nullptr && scorer_->accumulates(); }
   // What a layer keeps sums of.
   SumsWanted sums() const { return scorer_ == nullptr ? SumsWanted() : scorer_->sums(); }
 

@@ -22,6 +22,7 @@ constexpr double kRowNs = 15;  // a key and a value of 256 bytes, for one query 
 // One KV head of a target.
 struct HeadTask {
   host::AttentionTask attention;
+  host::AttendedRows paid;  // where the index adds it up
   AttendAnswer* answer = nullptr;
   int kv_head = 0;
   int64_t attended = 0;
@@ -131,8 +132,16 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       tasks.back().answer = &answer;
     }
   }
+  if (context_.eviction.accumulates()) {
+    for (HeadTask& task : tasks) task.attention.attended = &task.paid;
+  }
   AttendAll(g, context_.backend, &tasks, progress);
   if (absl::Status s = StopStatus(); !s.ok()) return s;
+  for (size_t t = 0; t < batch.targets().size() && context_.eviction.accumulates(); ++t) {
+    std::vector<host::AttendedRows> heads;
+    for (int h = 0; h < g.num_kv_heads; ++h) heads.push_back(std::move(tasks[t * g.num_kv_heads + h].paid));
+    batch.targets()[t].layer().Accumulate(heads);
+  }
   for (size_t t = 0; t < batch.targets().size() && attention->with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }

@@ -75,7 +75,7 @@ class ExpectedAttention : public Scorer {
 
   bool needs_queries() const override { return true; }
   bool takes_profile() const override { return true; }
-  bool needs_values() const override { return config_.value_norms; }
+  const char* values_option() const override { return config_.value_norms ? "value_norms" : nullptr; }
   int64_t kept_prompt() const override { return config_.sink; }
   const char* kept_prompt_option() const override { return "sink"; }
 

@@ -1,10 +1,14 @@
 // H2O: accumulated attention over the number of queries that could see the token, mean over the group. With the queries
-// of all positions this is kvpress' ObservedAttention; with the last ones, what they observed. Tokens that came after
-// the last query are above all others.
+// of all positions this is kvpress' ObservedAttention; with the last ones, what they observed.
+//
+// With `accumulate` it is the sum itself, the paper's rule (arXiv 2306.14048, algorithm 1): of the queries that come
+// with the call, else what the index has added up as they were attended (eviction/attention_sums.h). Tokens that came
+// after the last query are above all others.
 #include <algorithm>
 
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
+#include "profile/field_error.h"
 
 namespace seine::scorers {
 
@@ -12,19 +16,27 @@ namespace {
 
 class H2o : public Scorer {
  public:
-  bool needs_queries() const override { return true; }
+  explicit H2o(bool accumulate) : accumulate_(accumulate) {}
+
+  bool needs_queries() const override { return !accumulate_; }
+  bool accumulates() const override { return accumulate_; }
 
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    if (absl::Status s = CheckQueries(input, "h2o", 1); !s.ok()) return s;
-    const int64_t newest = input.query_position(input.num_queries - 1);
+    const bool sums = accumulate_ && (input.queries == nullptr || input.queries_kept());
+    if (sums && input.attention_sums.empty() && input.length > 0) {
+      return FieldError(absl::StatusCode::kFailedPrecondition, "given.queries",
+                        "h2o with accumulate needs some, or an index whose eviction.scorer it is, which keeps sums");
+    }
+    if (!sums) {
+      if (absl::Status s = CheckQueries(input, "h2o", 1); !s.ok()) return s;
+    }
+    const int64_t newest = sums ? input.accumulated_to - 1 : input.query_position(input.num_queries - 1);
     const auto seen = [&](int h) { return CountUpTo(input.heads[h], newest); };
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
-      const HeadTokens& head = input.heads[h];
-      HeadAttention attention(input, h);
-      const float share = 1.0f / static_cast<float>(input.group);
-      for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, share, out);
-      for (int64_t i = 0; i < seen(h); ++i) {
-        out[i] /= static_cast<float>(input.num_queries - input.QueriesBefore(head.position(i)));
+      if (sums) {
+        std::copy_n(input.attention_sums[h], seen(h), out);
+      } else {
+        AddUp(input, h, seen(h), out);
       }
       return absl::OkStatus();
     });
@@ -35,10 +47,22 @@ class H2o : public Scorer {
     }
     return status;
   }
+
+ private:
+  void AddUp(const ScoreInput& input, int h, int64_t seen, float* out) const {
+    HeadAttention attention(input, h);
+    const float share = 1.0f / static_cast<float>(input.group);
+    for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, share, out);
+    for (int64_t i = 0; i < seen && !accumulate_; ++i) {
+      out[i] /= static_cast<float>(input.num_queries - input.QueriesBefore(input.heads[h].position(i)));
+    }
+  }
+
+  const bool accumulate_;
 };
 
 }  // namespace
 
-absl::StatusOr<ScorerRef> MakeH2o(const ScorerConfig&) { return std::make_shared<H2o>(); }
+absl::StatusOr<ScorerRef> MakeH2o(const ScorerConfig& config) { return std::make_shared<H2o>(config.accumulate); }
 
 }  // namespace seine::scorers

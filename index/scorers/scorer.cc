@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "index/scorers/scorers.h"
+#include "index/scorers/value_weight.h"
 #include "index/stop_status.h"
 #include "index/storage/memory.h"
 #include "kernels/math.h"
@@ -53,13 +54,55 @@ absl::Status CheckOptions(const ScorerConfig& config, const ScorerEntry& scorer)
   return status;
 }
 
+// Options that qualify others.
+absl::Status CheckWeighting(const ScorerConfig& config) {
+  const ScorerConfig usual;
+  if (config.value_weight == ValueWeight::kNone) {
+    if (config.weight_epsilon != usual.weight_epsilon) return Wrong("weight_epsilon", "given without value_weight");
+    if (config.first_stage != usual.first_stage) return Wrong("first_stage", "given without value_weight");
+    return absl::OkStatus();
+  }
+  if (config.name == "expected_attention" && config.value_norms) {
+    return Wrong("value_weight", "given beside value_norms, which weights by values too; one of them");
+  }
+  return absl::OkStatus();
+}
+
+// A scorer whose scores are to be weighted: everything else is its own.
+class WeightedScorer : public Scorer {
+ public:
+  WeightedScorer(std::shared_ptr<const Scorer> scorer, const ScorerConfig& config)
+      : scorer_(std::move(scorer)), weighting_(config) {}
+
+  SumsWanted sums() const override { return scorer_->sums(); }
+  bool needs_queries() const override { return scorer_->needs_queries(); }
+  int64_t usual_queries() const override { return scorer_->usual_queries(); }
+  bool takes_profile() const override { return scorer_->takes_profile(); }
+  const char* values_option() const override { return "value_weight"; }
+  bool needs_filters() const override { return scorer_->needs_filters(); }
+  bool needs_scores() const override { return scorer_->needs_scores(); }
+  bool accumulates() const override { return scorer_->accumulates(); }
+  const ValueWeighting* weighting() const override { return &weighting_; }
+  int64_t observation_window() const override { return scorer_->observation_window(); }
+  int64_t kept_prompt() const override { return scorer_->kept_prompt(); }
+  const char* kept_prompt_option() const override { return scorer_->kept_prompt_option(); }
+  absl::Status Score(const ScoreInput& input, Scores* scores) const override { return scorer_->Score(input, scores); }
+
+ private:
+  const std::shared_ptr<const Scorer> scorer_;
+  const ValueWeighting weighting_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Scorer>> MakeScorer(const ScorerConfig& config) {
   const ScorerEntry* scorer = FindScorer(config.name);
   if (scorer == nullptr) return Wrong("name", UnknownScorer(config.name));
   if (absl::Status s = CheckOptions(config, *scorer); !s.ok()) return s;
-  return kMakers[scorer - AllScorers().data()](config);
+  if (absl::Status s = CheckWeighting(config); !s.ok()) return s;
+  absl::StatusOr<scorers::ScorerRef> made = kMakers[scorer - AllScorers().data()](config);
+  if (!made.ok() || config.value_weight == ValueWeight::kNone) return made;
+  return std::make_shared<WeightedScorer>(*std::move(made), config);
 }
 
 namespace scorers {

@@ -25,6 +25,8 @@ namespace seine {
 enum class Anchor : uint8_t { kUnitMean = 0, kMean = 1, kMedian = 2, kPairwise = 3 };
 enum class Similarity : uint8_t { kCosine = 0, kDot = 1, kEuclid = 2 };
 enum class Metric : uint8_t { kL2 = 0, kL1 = 1, kLinf = 2 };
+// CriticalKV: what scores are multiplied by (value_weight.h).
+enum class ValueWeight : uint8_t { kNone = 0, kNorm = 1, kProjected = 2 };
 
 inline constexpr int64_t kMaxPairwise = 8192;
 
@@ -72,6 +74,11 @@ struct ScoreInput {
   const Profile* profile = nullptr;  // expected_attention, in place of queries
   const Rope* rope = nullptr;        // expected_attention; not stated: vectors are used as observed
   std::vector<const float*> given;   // [num_kv_heads][count], client
+  // h2o with accumulate: what queries before position `accumulated_to` have paid each token; empty: no sums are kept.
+  std::vector<const float*> attention_sums;  // [num_kv_heads][count]
+  int64_t accumulated_to = 0;
+  const float* output_projection = nullptr;  // [hidden_size, num_q_heads, head_dim], value_weight projected
+  int hidden_size = 0;
   int num_q_heads() const { return static_cast<int>(heads.size()) * group; }
   bool queries_kept() const { return query_positions != nullptr; }
   int64_t query_position(int64_t i) const { return queries_kept() ? query_positions[i] : length - num_queries + i; }
@@ -88,6 +95,8 @@ using Scores = std::vector<std::vector<float>>;
 // Positions whose queries are kept for a scorer that looks at some.
 inline constexpr int kDefaultKeptQueries = 128;
 
+class ValueWeighting;
+
 // Immutable and thread-safe.
 class Scorer {
  public:
@@ -97,9 +106,14 @@ class Scorer {
   // How many of the last positions' queries an index keeps by itself, where it is not told how many.
   virtual int64_t usual_queries() const { return needs_queries() ? kDefaultKeptQueries : 0; }
   virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
-  virtual bool needs_values() const { return false; }
+  // The option by which it reads values; nullptr: it does not.
+  virtual const char* values_option() const { return nullptr; }
   virtual bool needs_filters() const { return false; }
   virtual bool needs_scores() const { return false; }  // that come with a call
+  // Whether it reads running sums of attention, where no queries come with the call.
+  virtual bool accumulates() const { return false; }
+  // What its scores are to be multiplied by before they are used; nullptr: nothing.
+  virtual const ValueWeighting* weighting() const { return nullptr; }
   // PyramidKV's window: the last positions whose tokens it puts above all others, because the queries that it looks at
   // are theirs.
   virtual int64_t observation_window() const { return 0; }
@@ -107,7 +121,7 @@ class Scorer {
   virtual int64_t kept_prompt() const { return observation_window(); }
   // The option that states it.
   virtual const char* kept_prompt_option() const { return ""; }
-  // INVALID_ARGUMENT "field: what is missing or wrong".
+  // Before any weighting. INVALID_ARGUMENT "field: what is missing or wrong".
   virtual absl::Status Score(const ScoreInput& input, Scores* scores) const = 0;
 };
 

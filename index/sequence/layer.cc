@@ -31,7 +31,8 @@ Layer::Layer(const Context* context, int layer)
       layer_(layer),
       queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
-                    context->eviction.kept_queries()) {
+                    context->eviction.kept_queries()),
+      attention_sums_(&context->ledger, context->config.geometry.num_kv_heads, context->eviction.accumulates()) {
   caches_.push_back(std::make_unique<HeadGroupCache>(context, layer));
   Publish();
 }
@@ -61,8 +62,10 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   auto again = StageQueries(queries, last, position, position + replayed);
   if (!again.ok()) return again.status();
   const bool in_parts = keys.num_tokens - replayed > std::max<int64_t>(0, Room());
-  Before before = Remember(in_parts, in_parts || !again->empty());
+  const bool counts_again = attention_sums_.on() && queries.num_tokens > keys.num_tokens - replayed;
+  Before before = Remember(in_parts, in_parts || !again->empty(), in_parts || counts_again);
   kept_queries_.Commit(*std::move(again));
+  AccumulateGiven(queries, last, position, position + replayed);
   for (int64_t done = replayed; done < keys.num_tokens;) {
     absl::StatusOr<int64_t> part = absl::ResourceExhaustedError("out of memory: no room to work in");
     try {
@@ -71,7 +74,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
       for (const auto& cache : caches_) cache->DropStaged();
     }
     if (!part.ok()) {
-      GoBackTo(before);
+      GoBackTo(&before);
       return part.status();
     }
     done += *part;
@@ -81,7 +84,8 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   try {
     JudgeDue(keys.num_tokens - replayed);
     // Where the scorer looks at queries, those of the last token may still come, before the next one does.
-    const bool waits = context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1;
+    const bool waits = (context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1) ||
+                       (attention_sums_.on() && attention_sums_.counted_to() < length_);
     if (Room() <= 0 && !waits) EvictByItself(&cuts).IgnoreError();
   } catch (const std::bad_alloc&) {
   }
@@ -102,27 +106,40 @@ absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const Tens
   const int64_t skipped = done * context_->token_bytes();
   const auto* key_rows = static_cast<const uint8_t*>(keys.data) + skipped;
   const auto* value_rows = values.data == nullptr ? nullptr : static_cast<const uint8_t*>(values.data) + skipped;
+  std::vector<int64_t> sizes = Sizes();
+  auto room = attention_sums_.StageRoom(*std::max_element(sizes.begin(), sizes.end()) + part);
+  if (!room.ok()) return room.status();
   if (absl::Status s = Extend(part, key_rows, value_rows); !s.ok()) return s;
+  attention_sums_.CommitRoom(*std::move(room), sizes, Sizes());
   kept_queries_.Commit(*std::move(staged));
+  AccumulateGiven(queries, last, length_ - part, length_);
   return part;
 }
 
-Layer::Before Layer::Remember(bool caches, bool queries) const {
-  Before before{length_, evictions_, due(), {}, std::nullopt};
+std::vector<int64_t> Layer::Sizes() const {
+  std::vector<int64_t> sizes(num_heads());
+  for (int h = 0; h < num_heads(); ++h) sizes[h] = cache(h).size();
+  return sizes;
+}
+
+Layer::Before Layer::Remember(bool caches, bool queries, bool sums) const {
+  Before before{length_, evictions_, due(), {}, std::nullopt, std::nullopt};
   if (queries && kept_queries_.on()) before.queries = kept_queries_.Entries();
+  if (sums && attention_sums_.on()) before.sums = attention_sums_.Remember();
   if (!caches) return before;
   for (const auto& cache : caches_) before.caches.push_back(*cache);
   return before;
 }
 
-void Layer::GoBackTo(const Before& before) {
-  if (before.queries) kept_queries_.Restore(*before.queries);
-  if (before.caches.empty()) return;
-  length_ = before.length;
-  evictions_ = before.evictions;
-  due_ = before.due;
+void Layer::GoBackTo(Before* before) {
+  if (before->queries) kept_queries_.Restore(*std::move(before->queries));
+  if (before->sums) attention_sums_.Restore(*std::move(before->sums));
+  if (before->caches.empty()) return;
+  length_ = before->length;
+  evictions_ = before->evictions;
+  due_ = before->due;
   caches_.clear();
-  for (const HeadGroupCache& cache : before.caches) caches_.push_back(std::make_unique<HeadGroupCache>(cache));
+  for (const HeadGroupCache& cache : before->caches) caches_.push_back(std::make_unique<HeadGroupCache>(cache));
 }
 
 absl::StatusOr<KeptQueries::Staged> Layer::StageQueries(const QueryView& queries, int64_t last, int64_t begin,
@@ -205,6 +222,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
   absl::Status status;
   for (const auto& cache : caches_) status.Update(cache->CommitTruncate(position));
   kept_queries_.DropFrom(position);
+  attention_sums_.Truncate(position);
   ++cuts_;
   length_ = position;
   JudgeDue(0);
@@ -216,6 +234,7 @@ void Layer::ShareFrom(const Layer& source) {
   evictions_ = source.evictions_;
   due_ = source.due();
   kept_queries_.ShareFrom(source.kept_queries_);
+  attention_sums_.ShareFrom(source.attention_sums_);
   caches_.clear();
   for (const auto& cache : source.caches_) caches_.push_back(std::make_unique<HeadGroupCache>(*cache));
 }
@@ -252,6 +271,8 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
     one.PlanKeep(cache(h), places[h], &staging);
   }
   if (absl::Status s = staging.Allocate(&context_->ledger); !s.ok()) return s;
+  auto sums = attention_sums_.StageKept(places);
+  if (!sums.ok()) return sums.status();
   staging.Install();
   for (int h = 0; h < num_heads(); ++h) {
     if (absl::Status s = kept[h]->CommitKeep(cache(h), places[h]); !s.ok()) return s;
@@ -259,6 +280,7 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   caches_ = std::move(kept);
   eviction.Done();
+  attention_sums_.CommitKept(*std::move(sums));
   ++cuts_;
   ++evictions_;
   JudgeDue(0);
@@ -321,7 +343,7 @@ int64_t Layer::code_bytes() const {
 int64_t Layer::store_bytes() const {
   int64_t total = 0;
   for (const auto& cache : caches_) total += cache->store_bytes();
-  return total;
+  return total + attention_sums_.bytes();
 }
 
 void Layer::Publish() try {

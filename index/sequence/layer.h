@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/context.h"
+#include "index/eviction/attention_sums.h"
 #include "index/eviction/dropped_positions.h"
 #include "index/eviction/kept_queries.h"
 #include "index/index.h"
@@ -112,6 +113,8 @@ class Layer {
   bool RecordQueries(int64_t position, const float* queries) const;
   // Keeps the queries asked at the last token, where scorers are to look at them.
   void KeepQueries(const float* queries) const;
+  // Adds what the queries at the last token have paid, [num_kv_heads], where a scorer is to look at the sums.
+  void Accumulate(absl::Span<const host::AttendedRows> heads) const;
 
   // Stored tokens [position, position + count) as fp32 [count, num_kv_heads, head_dim]. `values` may be nullptr. False,
   // and nothing to rely on in either, where a head does not hold all of them any more.
@@ -156,10 +159,18 @@ class Layer {
     int64_t evictions = 0;
     bool due = false;
     std::vector<HeadGroupCache> caches;
-    std::optional<KeptQueries::Staged> queries;  // nullopt: they do not change before all is taken
+    // nullopt: they do not change before all is taken.
+    std::optional<KeptQueries::Staged> queries;
+    std::optional<AttentionSums::State> sums;
   };
-  Before Remember(bool caches, bool queries) const;
-  void GoBackTo(const Before& before);
+  Before Remember(bool caches, bool queries, bool sums) const;
+  void GoBackTo(Before* before);
+  std::vector<int64_t> Sizes() const;  // [num_kv_heads] tokens held
+  // Adds what those queries pay that are of positions [begin, end); `queries` are of positions before `last`. Attention
+  // is over all that is held. What finds no memory is counted as not kept.
+  void AccumulateGiven(const QueryView& queries, int64_t last, int64_t begin, int64_t end);
+  // What queries of positions [begin, end) pay each head's tokens.
+  absl::Status PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const;
   // For codes that have changed, or `appended` tokens that have come.
   void JudgeDue(int64_t appended);
   // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.
@@ -173,11 +184,16 @@ class Layer {
     std::vector<HeadStorage> heads;
     Filters filters;
     SeenQueries queries;
+    Scores attention_sums;
   };
   struct Wanted {
     bool filters = false;
     bool queries = false;  // those kept, where none are given
+    bool sums = false;     // of attention, where they are kept
   };
+  static Wanted WantedBy(const Scorer& scorer) {
+    return {.filters = scorer.needs_filters(), .queries = scorer.needs_queries(), .sums = scorer.accumulates()};
+  }
   absl::Status MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const;
   // Scores of all heads from an input that holds what the scorer wants; takes sums off it that are another scorer's.
   absl::Status ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const;
@@ -195,6 +211,7 @@ class Layer {
   std::atomic<bool> queued_{false};
   mutable QueryWindow queries_;
   mutable KeptQueries kept_queries_;
+  mutable AttentionSums attention_sums_;
   std::vector<std::unique_ptr<HeadGroupCache>> caches_;  // one, or [num_kv_heads]
   mutable std::mutex told_mutex_;                        // held for a copy, and no other under it
   LayerTotals told_;                                     // guarded by told_mutex_

@@ -1,11 +1,16 @@
 // Scoring of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/scorers/attention.h"
+#include "index/scorers/scorers.h"
+#include "index/scorers/value_weight.h"
 #include "index/sequence/layer.h"
+#include "kernels/stop.h"
 #include "profile/field_error.h"
 
 namespace seine {
@@ -39,6 +44,13 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
     input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
     input->query_positions = storage->queries.positions.data();
   }
+  if (wanted.sums && given.queries == nullptr && attention_sums_.on()) {
+    input->accumulated_to = attention_sums_.counted_to();
+    storage->attention_sums = attention_sums_.Sums(Sizes());
+    for (const auto& head : storage->attention_sums) input->attention_sums.push_back(head.data());
+  }
+  input->output_projection = given.output_projection;
+  input->hidden_size = given.hidden_size;
   input->profile = context_->eviction.profile();
   input->rope = &g.rope;
   input->filters = given.filters;
@@ -64,14 +76,54 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   return absl::OkStatus();
 }
 
+void Layer::Accumulate(absl::Span<const host::AttendedRows> heads) const {
+  if (length_ == 0 || attention_sums_.Add(length_ - 1, heads)) return;
+  context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The tokens are taken, so nothing here fails or is stopped.
+void Layer::AccumulateGiven(const QueryView& queries, int64_t last, int64_t begin, int64_t end) {
+  const int64_t first = last - queries.num_tokens;
+  const int64_t from = std::max({first, begin, attention_sums_.counted_to()});
+  if (!attention_sums_.on() || from >= end) return;
+  const int64_t row = int64_t{context_->config.geometry.num_q_heads} * context_->config.geometry.head_dim;
+  bool added = false;
+  try {
+    Scores paid;
+    added = PaidBy(queries.data + (from - first) * row, from, end, &paid).ok() && attention_sums_.AddAll(end - 1, paid);
+  } catch (const std::bad_alloc&) {
+  }
+  if (!added) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+}
+
+absl::Status Layer::PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const {
+  const StopScope finish(nullptr);
+  std::vector<int64_t> positions(end - begin);
+  std::iota(positions.begin(), positions.end(), begin);
+  InputStorage storage;
+  ScoreInput input;
+  if (absl::Status s = MakeInput({}, {}, &storage, &input); !s.ok()) return s;
+  input.queries = queries;
+  input.num_queries = end - begin;
+  input.query_positions = positions.data();
+  return scorers::ForEachHead(input, paid, [&](int h, float* out) {
+    scorers::HeadAttention attention(input, h);
+    for (int64_t q = 0; q < input.num_queries; ++q) attention.Add(q, 1.0f / static_cast<float>(input.group), out);
+    return absl::OkStatus();
+  });
+}
+
 absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
-  if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
+  const bool sums = scorer.accumulates() && attention_sums_.on();
+  if (input.queries != nullptr || (!sums && (!kept_queries_.on() || !scorer.needs_queries()))) return absl::OkStatus();
   if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
-  return FieldError(
-      absl::StatusCode::kFailedPrecondition, "given.queries",
-      absl::StrCat("eviction looks at those of the last ", context_->eviction.settings().interval, " of ", length_,
-                   " positions, and none was seen: append tokens with theirs (this append made again, or "
-                   "the one before it, may bring them), or retrieve or attend at the last token"));
+  const int64_t interval = context_->eviction.settings().interval, counted = input.accumulated_to;
+  if (sums && counted > 0 && counted > length_ - interval) return absl::OkStatus();
+  return FieldError(absl::StatusCode::kFailedPrecondition, "given.queries",
+                    absl::StrCat("eviction looks at those of the last ", interval, " of ", length_,
+                                 " positions, and none was seen: append tokens with theirs (this append made again, or "
+                                 "the one before it, may bring them), or ",
+                                 sums ? "attend" : "retrieve or attend", " at the last token"));
 }
 
 absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {
@@ -82,9 +134,9 @@ absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores*
   }
   InputStorage storage;
   ScoreInput input;
-  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
-  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
-  return ScoreFrom(scorer, &input, scores);
+  if (absl::Status s = MakeInput(given, WantedBy(scorer), &storage, &input); !s.ok()) return s;
+  if (absl::Status s = ScoreFrom(scorer, &input, scores); !s.ok() || scorer.weighting() == nullptr) return s;
+  return scorer.weighting()->Apply(input, scores);
 }
 
 absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const {
@@ -100,10 +152,12 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams&
                                                            const ScoreGiven& given) const {
   const bool with_filters =
       std::any_of(scorers.begin(), scorers.end(), [](const auto& scorer) { return scorer->needs_filters(); });
+  const bool with_sums =
+      std::any_of(scorers.begin(), scorers.end(), [](const auto& scorer) { return scorer->accumulates(); });
   InputStorage storage;
   ScoreInput input;
-  if (absl::Status s = MakeInput(given, {.filters = with_filters, .queries = true}, &storage, &input); !s.ok())
-    return s;
+  const Wanted wanted{.filters = with_filters, .queries = true, .sums = with_sums};
+  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
   for (const auto& scorer : scorers) {
     if (absl::Status s = CheckSeen(*scorer, input); !s.ok()) return s;
   }
@@ -124,11 +178,10 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictPara
   ScoreRoom::Lease scores = context_->score_room.Take();
   InputStorage storage;
   ScoreInput input;
-  const Wanted wanted{.filters = scorer.needs_filters(), .queries = scorer.needs_queries()};
-  if (absl::Status s = MakeInput(given, wanted, &storage, &input); !s.ok()) return s;
+  if (absl::Status s = MakeInput(given, WantedBy(scorer), &storage, &input); !s.ok()) return s;
   if (absl::Status s = ScoreFrom(scorer, &input, scores.get()); !s.ok()) return s;
   return SelectKept(params.budget, params.keep, context_->config.geometry.num_layers, scorer.observation_window(),
-                    input, scores.get());
+                    input, scores.get(), scorer.weighting());
 }
 
 bool Layer::KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const {

@@ -166,7 +166,8 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   if (auto s = CodecFrom(spec, std::string(prefix), profiles, &config); !s.ok()) return s;
   if (spec.has_eviction()) {
     config.eviction.emplace();
-    absl::Status s = EvictionFrom(spec.eviction(), absl::StrCat(prefix, ".eviction"), profiles, &*config.eviction);
+    absl::Status s =
+        EvictionFrom(spec.eviction(), absl::StrCat(prefix, ".eviction"), config.geometry, profiles, &*config.eviction);
     if (!s.ok()) return s;
     if (config.eviction->profile != nullptr) {
       s = TakeRope(*config.eviction->profile, absl::StrCat(prefix, ".eviction.profile"), &config.geometry);
@@ -224,7 +225,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   spec->set_kv_store(ToWire<v1::KvStore>(config.kv_store));
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
   spec->set_model(config.model);
-  if (config.eviction) ToProto(*config.eviction, spec->mutable_eviction());
+  if (config.eviction) ToProto(*config.eviction, config.geometry, spec->mutable_eviction());
   if (config.subspace) ToProto(*config.subspace, spec->mutable_subspace());
 }
 

@@ -18,6 +18,9 @@ static_assert(Shifted(v1::SIMILARITY_COSINE, Similarity::kCosine) && Shifted(v1:
               Shifted(v1::SIMILARITY_EUCLID, Similarity::kEuclid));
 static_assert(Shifted(v1::METRIC_L2, Metric::kL2) && Shifted(v1::METRIC_L1, Metric::kL1) &&
               Shifted(v1::METRIC_LINF, Metric::kLinf));
+static_assert(Shifted(v1::VALUE_WEIGHT_NONE, ValueWeight::kNone) &&
+              Shifted(v1::VALUE_WEIGHT_NORM, ValueWeight::kNorm) &&
+              Shifted(v1::VALUE_WEIGHT_PROJECTED, ValueWeight::kProjected));
 static_assert(Shifted(v1::HEAD_BUDGET_UNIFORM, HeadBudget::kUniform) &&
               Shifted(v1::HEAD_BUDGET_ADAPTIVE, HeadBudget::kAdaptive) &&
               Shifted(v1::HEAD_BUDGET_PYRAMID, HeadBudget::kPyramid));
@@ -98,14 +101,44 @@ absl::Status KeepFrom(const v1::Keep& wire, const std::string& field, KeepConfig
   return absl::OkStatus();
 }
 
-absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, Profiles* profiles,
-                          EvictionConfig* eviction) {
+namespace {
+
+// Directions for Q-Filters, given or by name.
+absl::Status FiltersFrom(const v1::EvictionSettings& wire, const std::string& field, const Geometry& geometry,
+                         const Profiles& profiles, EvictionConfig* eviction) {
+  eviction->filters_file = wire.filters_file();
+  if (!wire.filters_file().empty()) {
+    if (wire.has_filters()) {
+      return FieldError("CONFLICT", field + ".filters_file", "given beside filters; one of them");
+    }
+    auto filters = profiles.FindFilters(wire.filters_file(), geometry, field + ".filters_file");
+    if (!filters.ok()) return filters.status();
+    eviction->filters = *std::move(filters);
+  }
+  if (!wire.has_filters()) return absl::OkStatus();
+  if (geometry.num_layers < 1 || geometry.num_kv_heads < 1) return absl::OkStatus();  // which the index refuses
+  std::vector<float> storage;
+  auto values = FloatsView(wire.filters(), {geometry.num_layers, geometry.num_kv_heads, geometry.head_dim},
+                           field + ".filters", &storage);
+  if (!values.ok()) return values.status();
+  const int64_t size = int64_t{geometry.num_kv_heads} * geometry.head_dim;
+  for (int layer = 0; layer < geometry.num_layers; ++layer) {
+    eviction->filters.emplace_back(*values + layer * size, *values + (layer + 1) * size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, const Geometry& geometry,
+                          Profiles* profiles, EvictionConfig* eviction) {
   if (auto s = ScorerFrom(wire.scorer(), field + ".scorer", &eviction->scorer); !s.ok()) return s;
   if (auto s = BudgetFrom(wire.budget(), field + ".budget", &eviction->budget); !s.ok()) return s;
   if (auto s = KeepFrom(wire.keep(), field + ".keep", &eviction->keep); !s.ok()) return s;
   if (wire.has_interval()) eviction->interval = wire.interval();
   if (wire.has_keep_queries()) eviction->keep_queries = wire.keep_queries();
   if (wire.has_horizon()) eviction->horizon = wire.horizon();
+  if (auto s = FiltersFrom(wire, field, geometry, *profiles, eviction); !s.ok()) return s;
   eviction->profile_name = wire.profile();
   if (wire.profile().empty()) return absl::OkStatus();
   auto profile = profiles->Find(wire.profile(), field + ".profile");
@@ -114,13 +147,14 @@ absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& f
   return absl::OkStatus();
 }
 
-void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
+void ToProto(const EvictionConfig& eviction, const Geometry& geometry, v1::EvictionSettings* out) {
   const ScorerConfig& scorer = eviction.scorer;
+  const ScorerConfig usual;
   v1::ScorerSettings* wire = out->mutable_scorer();
   wire->set_name(scorer.name);
   const ScorerEntry* const entry = FindScorer(scorer.name);
 #define SEINE_OPTION_TO(Type, name, ...)                                           \
-  if (entry != nullptr && entry->Has(#name)) {                                     \
+  if (entry != nullptr && (entry->HasOwn(#name) || scorer.name != usual.name)) {   \
     wire->set_##name(OptionTo<std::decay_t<decltype(wire->name())>>(scorer.name)); \
   }
   SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_TO)
@@ -136,6 +170,15 @@ void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out) {
   out->set_profile(eviction.profile_name);
   if (eviction.keep_queries) out->set_keep_queries(*eviction.keep_queries);
   if (eviction.horizon) out->set_horizon(*eviction.horizon);
+  out->set_filters_file(eviction.filters_file);
+  if (eviction.filters.empty() || !eviction.filters_file.empty()) return;
+  std::vector<float> filters;
+  for (const Filters& layer : eviction.filters) filters.insert(filters.end(), layer.begin(), layer.end());
+  SetVector(filters, out->mutable_filters());
+  out->mutable_filters()->clear_shape();
+  for (const int dim : {geometry.num_layers, geometry.num_kv_heads, geometry.head_dim}) {
+    out->mutable_filters()->add_shape(dim);
+  }
 }
 
 absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given) {
@@ -151,6 +194,17 @@ absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenSto
         FloatsView(wire.filters(), {geometry.num_kv_heads, geometry.head_dim}, "given.filters", &storage->filters);
     if (!filters.ok()) return filters.status();
     given->filters = *filters;
+  }
+  if (wire.has_output_projection()) {
+    auto projection = FloatsView(wire.output_projection(), {kAnyDim, geometry.num_q_heads, geometry.head_dim},
+                                 "given.output_projection", &storage->output_projection);
+    if (!projection.ok()) return projection.status();
+    if (wire.output_projection().shape(0) > kMaxHiddenSize) {
+      return FieldError("OUT_OF_LIMITS", "given.output_projection",
+                        absl::StrCat("hidden_size ", wire.output_projection().shape(0), " is above ", kMaxHiddenSize));
+    }
+    given->output_projection = *projection;
+    given->hidden_size = static_cast<int>(wire.output_projection().shape(0));
   }
   given->softmax_scale = wire.softmax_scale();
   storage->scores.resize(wire.scores_size());

@@ -19,14 +19,14 @@ namespace seine {
 absl::Status ScorerFrom(const v1::ScorerSettings& wire, const std::string& field, ScorerConfig* scorer);
 absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, BudgetConfig* budget);
 absl::Status KeepFrom(const v1::Keep& wire, const std::string& field, KeepConfig* keep);
-// Reads the profile that the settings name: besides, NOT_FOUND and FAILED_PRECONDITION.
-absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, Profiles* profiles,
-                          EvictionConfig* eviction);
-void ToProto(const EvictionConfig& eviction, v1::EvictionSettings* out);
+// Reads the profile or the filters that the settings name: besides, NOT_FOUND and FAILED_PRECONDITION.
+absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& field, const Geometry& geometry,
+                          Profiles* profiles, EvictionConfig* eviction);
+void ToProto(const EvictionConfig& eviction, const Geometry& geometry, v1::EvictionSettings* out);
 
 // What a Given points to where it is not used in place.
 struct GivenStorage {
-  std::vector<float> queries, filters;
+  std::vector<float> queries, filters, output_projection;
   std::vector<std::vector<float>> scores;
 };
 // `wire` and `storage` must outlive `given`.

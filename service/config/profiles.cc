@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
@@ -18,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffixes[] = {".profile.safetensors", ".safetensors"};  // the first that fits counts
-constexpr size_t kMostNamed = 8;                                               // in an error
+constexpr absl::string_view kFiltersSuffix = ".filters.safetensors";
+constexpr size_t kMostNamed = 8;  // in an error
 
 }  // namespace
 
@@ -58,6 +60,7 @@ Profiles::Listing Profiles::List() const {
   for (fs::directory_iterator file(folder_, error), end; !error && file != end; file.increment(error)) {
     const std::string path = file->path().string(), file_name = file->path().filename().string();
     for (const char* suffix : kSuffixes) {
+      if (absl::EndsWith(file_name, kFiltersSuffix)) break;
       if (!absl::EndsWith(file_name, suffix)) continue;
       const std::string name(absl::StripSuffix(file_name, suffix));
       absl::Status status = CheckName(name, "");
@@ -125,6 +128,23 @@ absl::StatusOr<std::shared_ptr<const Profile>> Profiles::Find(const std::string&
     return FieldError("BAD_PROFILE", field, what, absl::StatusCode::kFailedPrecondition);
   }
   return read_[name] = std::make_shared<const Profile>(*std::move(profile));
+}
+
+absl::StatusOr<std::vector<Filters>> Profiles::FindFilters(const std::string& name, const Geometry& geometry,
+                                                           absl::string_view field) const {
+  if (auto s = CheckName(name, field); !s.ok()) return s;
+  const std::string file = absl::StrCat(name, kFiltersSuffix), path = absl::StrCat(folder_, "/", file);
+  std::error_code error;
+  if (folder_.empty() || !fs::exists(path, error)) {
+    const std::string what = folder_.empty() ? "the server has no folder of profiles (--profiles)"
+                                             : absl::StrCat("the server's folder of profiles has no ", file);
+    return FieldError("PROFILE_NOT_FOUND", field, what, absl::StatusCode::kNotFound);
+  }
+  auto filters = ReadFilters(path, /*negated=*/true, geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
+  if (filters.ok()) return filters;
+  // Clients need not know where the server's files lie.
+  const std::string what = absl::StrReplaceAll(filters.status().message(), {{path, file}});
+  return FieldError("BAD_PROFILE", field, what, absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace seine

@@ -1,5 +1,6 @@
 // The model profiles of a server: files NAME.profile.safetensors or NAME.safetensors of one folder, and single files,
 // each read once, when an index first asks for it. A file that could not be read is tried again by the next index.
+// Q-Filters of models lie beside them: NAME.filters.safetensors.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef SEINE_SERVICE_CONFIG_PROFILES_H_
@@ -14,6 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/config.h"
+#include "profile/filters.h"
 #include "profile/profile.h"
 
 namespace seine {
@@ -46,6 +49,10 @@ class Profiles {
   // NOT_FOUND, INVALID_ARGUMENT (no legal name) or FAILED_PRECONDITION (the file is no whole profile), with `field` in
   // front.
   absl::StatusOr<std::shared_ptr<const Profile>> Find(const std::string& name, absl::string_view field);
+  // Q-Filters as published, of every layer: NAME.filters.safetensors of the folder, read each time. Errors as of Find,
+  // and where its shape is not the geometry's.
+  absl::StatusOr<std::vector<Filters>> FindFilters(const std::string& name, const Geometry& geometry,
+                                                   absl::string_view field) const;
 
  private:
   std::string PathOf(const std::string& name) const;  // empty: there is none

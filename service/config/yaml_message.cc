@@ -64,6 +64,8 @@ absl::Status SetField(const YAML::Node& node, const FieldDescriptor& field, cons
       return Scalar<double>(node, path, "a number", [&](double v) { reflection->SetDouble(message, &field, v); });
     case FieldDescriptor::CPPTYPE_FLOAT:
       return Scalar<float>(node, path, "a number", [&](float v) { reflection->SetFloat(message, &field, v); });
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return Scalar<bool>(node, path, "true or false", [&](bool v) { reflection->SetBool(message, &field, v); });
     case FieldDescriptor::CPPTYPE_STRING:
       return Scalar<std::string>(node, path, "text",
                                  [&](const std::string& v) { reflection->SetString(message, &field, v); });
@@ -118,6 +120,9 @@ void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitt
       break;
     case FieldDescriptor::CPPTYPE_FLOAT:
       *out << reflection->GetFloat(message, &field);
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      *out << reflection->GetBool(message, &field);
       break;
     case FieldDescriptor::CPPTYPE_STRING:
       *out << reflection->GetString(message, &field);

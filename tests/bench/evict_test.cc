@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tests/bench/test_util.h"
 
@@ -49,7 +50,9 @@ TEST(EvictCommandTest, MadeUpDataSuitsEveryScorer) {
   const ProgramRun run =
       RunBench("evict --synthetic rope --num-keys 4096 --kv-heads 2 --head-dim 64 --budget 512 --repeats 1 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const auto& row : nlohmann::json::parse(run.out)["rows"]) EXPECT_EQ(row["kept"], 512) << row;
+  const auto rows = nlohmann::json::parse(run.out)["rows"];
+  EXPECT_GT(rows.size(), 10u);
+  for (const auto& row : rows) EXPECT_EQ(row["kept"], 512) << row;
 }
 
 TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABlock) {
@@ -72,12 +75,39 @@ TEST(EvictCommandTest, AnIndexThatEvictsByItselfHoldsNoMoreThanItsBudgetAndABloc
   EXPECT_NE(table.out.find("us an eviction"), std::string::npos) << table.out << table.err;
 }
 
+// With several scorers an option goes to those that have it.
+TEST(EvictCommandTest, OptionsOfScorersChangeWhatIsKept) {
+  const auto kept = [](const std::string& flags) {
+    const ProgramRun run =
+        RunBench(kEvictTrace + "--repeats 1 --budget 512 --scorer keydiff,h2o,snapkv,knorm -o json " + flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    std::map<std::string, double> masses;
+    const auto rows = nlohmann::json::parse(run.out)["rows"];  // named: a loop over a part of what is gone sees nothing
+    EXPECT_EQ(rows.size(), 5u);
+    for (const auto& row : rows) {
+      EXPECT_EQ(row["kept"], 512) << row;
+      masses[row["scorer"]] = row["retained_attention_mass"];
+    }
+    return masses;
+  };
+  auto plain = kept(""), optioned = kept("--anchor median --accumulate true --kernel 31");
+  for (const char* name : {"keydiff", "snapkv"}) EXPECT_NE(plain[name], optioned[name]) << name;
+  EXPECT_EQ(plain["knorm"], optioned["knorm"]);
+  auto weighted = kept("--value-weight norm --first-stage .25");
+  for (const char* name : {"keydiff", "h2o", "snapkv", "knorm"}) EXPECT_NE(plain[name], weighted[name]) << name;
+  auto positions = kept("--positions 700,701,702 --beta 10 --safeguard .5");
+  EXPECT_LE(positions["h2o"], plain["h2o"] + 1e-9);
+}
+
 TEST(EvictCommandTest, WrongFlagsAreOneLine) {
   const std::pair<const char*, const char*> kCases[] = {
       {"--budget 0", "--budget: 0 is neither"},
       {"--budget 100%", "--budget: 100% is no share"},
       {"--scorer best", "--scorer: scorer.name: unknown scorer"},
       {"--scorer client", "--scorer: client scores"},
+      {"--scorer knorm --anchor mean", "--anchor: only keydiff"},
+      {"--scorer keydiff --anchor best", "must be one of unit_mean, mean, median, pairwise"},
+      {"--value-weight projected", "--value-weight: traces hold no output projection"},
       {"--scorer knorm --window 64", "--window: only windowed_manifoldkv"},
       {"--scorer knorm --lambda .5", "--lambda: only hybrid"},
       {"--kv-heads 2", "--kv-heads: a trace has its own"},

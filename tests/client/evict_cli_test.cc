@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "profile/io/tensor_writer.h"
 #include "tests/client/process.h"
@@ -123,13 +125,14 @@ class EvictCliTest : public ::testing::Test {
     }
     return Held(sequence);
   }
-  static Outcome Seine(const std::string& line) {
+  static Outcome Seine(const std::string& line) { return SeineAt(*server_, line); }
+  static Outcome SeineAt(const Server& server, const std::string& line) {
     std::vector<std::string> arguments = {SEINE_PROGRAM};
     const std::vector<std::string> parts = absl::StrSplit(line, ' ', absl::SkipEmpty());
     for (const std::string& part : parts) {
       arguments.push_back(part[0] == '%' ? folder_->Path(part.substr(1)) : part);
     }
-    return RunProgram(arguments, {"SEINE_SERVER=" + server_->endpoint()});
+    return RunProgram(arguments, {"SEINE_SERVER=" + server.endpoint()});
   }
 
   static Server* server_;
@@ -253,6 +256,95 @@ TEST_F(EvictCliTest, TheSoftmaxScaleAndTheFiltersHorizonAreSent) {
   EXPECT_TRUE(absl::StrContains(horizon.err, "--evict-horizon: given, but only qfilters")) << horizon.err;
 }
 
+// The same sets as a call with the same directions, by file and by the server's name of it.
+TEST_F(EvictCliTest, AnIndexTakesPublishedFilters) {
+  TempFolder profiles;
+  const Server server({"--profiles", profiles.Path("")});
+  std::filesystem::copy_file(folder_->Path("filters"), profiles.Path("m.filters.safetensors"));
+  const std::string create =
+      "index create %s --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --evict-budget 20 "
+      "--evict-interval 70 --evict-scorer qfilters ";
+  const auto client = server.Connect();
+  const std::vector<float> keys = Keys();
+  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kFilterDim}};
+  std::vector<std::vector<client::HeadScores>> held;
+  for (const auto& [name, flag] : {std::pair{"file", "--evict-filters %filters"}, {"name", "--evict-filters-file m"}}) {
+    const Outcome created = SeineAt(server, absl::StrReplaceAll(create, {{"%s", name}}) + flag);
+    ASSERT_EQ(created.exit_code, 0) << created.err;
+    EXPECT_TRUE(absl::StrContains(created.out, name == std::string("file") ? "given" : "m")) << created.out;
+    ASSERT_TRUE(client->CreateSequence(name, "s").ok());
+    ASSERT_TRUE(client->Append({{name, "s"}, 1, 0, tensor, {}}).ok());
+    client::Scorer knorm;
+    knorm.name = "knorm";
+    auto scores = client->Score({name, "s"}, 1, knorm, {});
+    ASSERT_TRUE(scores.ok()) << scores.status();
+    held.push_back(*std::move(scores));
+  }
+  const Outcome called =
+      Seine("evict m s --layer 1 --scorer qfilters --filters %filters --budget 20 --dry-run -o json");
+  ASSERT_EQ(called.exit_code, 0) << called.err;
+  const auto kept = Json::parse(called.out)["kept"].get<std::vector<std::vector<int32_t>>>();
+  for (const auto& heads : held) {
+    for (int h = 0; h < kKvHeads; ++h) EXPECT_EQ(heads[h].positions, kept[h]);
+  }
+  // A file of filters is no profile, and none that was passed over.
+  const Outcome version = SeineAt(server, "version");
+  EXPECT_FALSE(absl::StrContains(version.out, "filters")) << version.out;
+}
+
+TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
+  ASSERT_EQ(Seine("index create opts --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --kv-store keys_values "
+                  "--evict-budget 100 --evict-scorer h2o --evict-accumulate true --evict-recent-share .5 "
+                  "--evict-heads adaptive --evict-safeguard .3 --evict-beta 5 --evict-value-weight norm "
+                  "--evict-weight-epsilon .01 --evict-first-stage .25")
+                .exit_code,
+            0);
+  const auto info = server_->Connect()->GetIndex("opts");
+  ASSERT_TRUE(info.ok() && info->spec.eviction);
+  const client::Eviction& e = *info->spec.eviction;
+  EXPECT_EQ(e.scorer.accumulate, true);
+  EXPECT_EQ(e.scorer.value_weight, client::ValueWeight::kNorm);
+  EXPECT_EQ(e.scorer.weight_epsilon, .01);
+  EXPECT_EQ(e.scorer.first_stage, .25);
+  EXPECT_EQ(e.budget.safeguard, .3);
+  EXPECT_EQ(e.budget.beta, 5);
+  EXPECT_EQ(e.keep.recent_share, .5);
+  EXPECT_EQ(e.scorer.anchor, client::Anchor::kDefault);  // of another scorer
+}
+
+TEST_F(EvictCliTest, NamedPositionsAndTheProjectionAreSent) {
+  const Outcome kept = Seine("evict m s --layer 1 --scorer knorm --budget 5 --positions 3,17,60 --dry-run -o json");
+  ASSERT_EQ(kept.exit_code, 0) << kept.err;
+  for (const auto& head : Json::parse(kept.out)["kept"]) {
+    const auto positions = head.get<std::vector<int32_t>>();
+    for (const int32_t p : {3, 17, 60}) EXPECT_TRUE(std::binary_search(positions.begin(), positions.end(), p)) << p;
+  }
+  const std::string index = "index create valued --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32";
+  ASSERT_EQ(Seine(index + " --kv-store keys_values").exit_code, 0);
+  const auto client = server_->Connect();
+  ASSERT_TRUE(client->CreateSequence("valued", "s").ok());
+  const std::vector<float> keys = Keys();
+  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTokens, kKvHeads, kFilterDim}};
+  ASSERT_TRUE(client->Append({{"valued", "s"}, 0, 0, tensor, tensor}).ok());
+  std::vector<float> identity(256 * 256);
+  for (int i = 0; i < 256; ++i) identity[i * 257] = 1;
+  const std::string bytes(reinterpret_cast<const char*>(identity.data()), identity.size() * sizeof(float));
+  ASSERT_TRUE(
+      WriteTensors({{"o_proj", TensorFile::Type::kF32, {256, 256}, bytes}}, {}, folder_->Path("projection")).ok());
+  const std::string evict = "evict valued s --layer 0 --scorer knorm --budget 20 --dry-run -o json --value-weight ";
+  const Outcome norm = Seine(evict + "norm");
+  const std::string projection = " --output-projection %projection --projection-tensor o_proj";
+  const Outcome projected = Seine(evict + "projected" + projection);
+  ASSERT_EQ(projected.exit_code, 0) << projected.err;
+  EXPECT_EQ(projected.out, norm.out);  // |v|_1 is what the identity projects
+  const Outcome plain = Seine("evict valued s --layer 0 --scorer knorm --budget 20 --dry-run -o json");
+  EXPECT_NE(plain.out, norm.out);
+  EXPECT_EQ(Seine(evict + "projected").exit_code, 7);
+  EXPECT_EQ(Seine(evict + "norm" + projection).exit_code, 2);
+  EXPECT_EQ(Seine(evict + "projected --output-projection %kq --projection-tensor q").exit_code, 3);
+  EXPECT_EQ(Seine("evict m s --layer 1 --scorer knorm --value-weight norm").exit_code, 7);  // it keeps no values
+}
+
 TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
   const struct {
     std::string line;
@@ -268,6 +360,25 @@ TEST_F(EvictCliTest, ErrorsAreOneLineAndAnExitCode) {
        "last holds those of tokens [60, 90), and not that of the last token to append, 59"},
       {"append nowhere s --layer 0 --file %kq --tensor k --queries q", 5, "no such index"},
       {"append m s --layer 0 --file %kq --tensor k --queries q", 7, "queries: given, but the index keeps none"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-filters %filters", 2,
+       "--evict-budget"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-filters %filters", 7,
+       "keydiff uses none"},
+      {"index create x --layers 3 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-scorer qfilters "
+       "--evict-filters %filters",
+       3, "[3 layers, 2 KV heads, 64]"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-window 0 "
+       "--evict-scorer windowed_manifoldkv",
+       7, "--evict-window: 0 is not in"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-value-weight "
+       "projected "
+       "--kv-store keys_values",
+       7, "--evict-value-weight: projected needs"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-accumulate true", 7,
+       "--evict-accumulate: given, but keydiff"},
+      {"index create x --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --evict-budget 9 --evict-scorer qfilters "
+       "--evict-filters-file nowhere",
+       5, "--evict-filters-file: "},
       {"evict m s --layer 1 --scorer qfilters", 7, "filters"},
       {"evict m s --layer 1 --scorer knorm --filters %filters", 2, "--filters: only the scorer qfilters"},
       {"diagnose m s --layer 1 --filters %filters", 2, "--filters: only the scorer qfilters"},

@@ -193,10 +193,10 @@ def main(path, seed):
     write(path, tensors)
 
 
-def write(path, tensors):
+def write(path, tensors, made_by="tests/golden/make_kvpress.py"):
     """safetensors: header length, JSON header, bytes."""
     names = {torch.float32: "F32", torch.float16: "F16", torch.int32: "I32", torch.uint8: "U8"}
-    header, data = {"__metadata__": {"made_by": "tests/golden/make_kvpress.py, kvpress 0.5.5"}}, b""
+    header, data = {"__metadata__": {"made_by": f"{made_by}, kvpress 0.5.5"}}, b""
     for name, tensor in tensors.items():
         raw = np.ascontiguousarray(tensor.numpy()).tobytes()
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}

@@ -80,8 +80,10 @@ class Calls(LayerCalls):
           "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean").
         kv_store: "none", "keys", "keys_values".
         eviction: what the index evicts by itself. A dict of scorer, budget and keep, as of evict, interval (tokens),
-          profile, horizon (tokens: qfilters from a profile), and keep_queries: the positions whose queries are kept for
-          scorers that look at them, those asked and those given to append.
+          profile, horizon (tokens: qfilters from a profile), filters (qfilters in place of a profile: [num_layers,
+          num_kv_heads, head_dim], as read_filters returns them) or filters_file (their name on the server), and
+          keep_queries: the positions whose queries are kept for scorers that look at them, those asked and those given
+          to append.
         subspace: keeps the zone's keys and values low-rank; needs kv_store "keys_values". A dict of key_rank and
           value_rank, or energy: in (0, 1], with a profile, the smallest ranks that hold this share of its moments in
           every layer and head; the specification returned has them. Besides frame ("post_rope", "pre_rope"), profile,

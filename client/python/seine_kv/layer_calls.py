@@ -46,8 +46,9 @@ class LayerCalls:
         the score: dict of sinks and recent (first and last positions, counts), recent_share (of the budget, for the
         last positions), positions (an array of any). given, for the scorers that need it: queries [positions,
         num_q_heads, head_dim] of the last positions, filters [num_kv_heads, head_dim] float32, scores (one float32
-        array a KV head), softmax_scale (of the attention that scorers compute; the index's). retained: of this layer,
-        brought up to date by the answer, which has it as a Retained besides.
+        array a KV head), softmax_scale (of the attention that scorers compute; the index's), output_projection: the
+        layer's o_proj.weight as [hidden_size, num_q_heads, head_dim], for a scorer of value_weight "projected".
+        retained: of this layer, brought up to date by the answer, which has it as a Retained besides.
         """
         request = {
             **self._layer(sequence, layer),

@@ -125,7 +125,11 @@ def keep_of(keep: Any, what: str = "keep") -> Any:
 
 
 def given_of(
-    queries: Any = None, filters: Any = None, scores: Any = (), softmax_scale: Optional[float] = None
+    queries: Any = None,
+    filters: Any = None,
+    scores: Any = (),
+    softmax_scale: Optional[float] = None,
+    output_projection: Any = None,
 ) -> dict[str, Any]:
     """What scorers may need besides the keys: the wire's Given."""
     return {
@@ -133,6 +137,7 @@ def given_of(
         "filters": None if filters is None else np.asarray(filters, np.float32),
         "scores": [np.asarray(head, np.float32) for head in scores],
         "softmax_scale": softmax_scale,
+        "output_projection": None if output_projection is None else as_array(output_projection),
     }
 
 
@@ -149,6 +154,8 @@ def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **
         eviction["scorer"] = scorer_of(eviction.get("scorer"))
         eviction["budget"] = budget_of(eviction.get("budget"), "eviction.budget")
         eviction["keep"] = keep_of(eviction.get("keep"), "eviction.keep")
+        if eviction.get("filters") is not None:
+            eviction["filters"] = np.asarray(eviction["filters"], np.float32)
     return {"name": name, "geometry": {**shape, "dtype": dtype_word(dtype, "dtype"), "rope": rope}, **settings}
 
 

@@ -83,3 +83,23 @@ def read_tensors(path):
             raise ValueError(f"{path}: tensor {name} lies outside the file, which may be cut short")
         tensors[name] = data[first:last].view(dtype).reshape(entry["shape"])
     return tensors, metadata
+
+
+def read_filters(path, negated=True):
+    """Q-Filters as they are published: the directions of a safetensors file.
+
+    Returns float32 [num_layers, num_kv_heads, head_dim] in the scorer's own sign: high <k, filter> is kept. Published
+    files are negated: score = -<f, k>. With negated=False a file is taken as it is.
+
+    For create_index's eviction["filters"], and one layer of it for evict. OSError where the file cannot be read,
+    ValueError where it holds no "q_filters" of that shape or one that is not finite.
+    """
+    tensors, _ = read_tensors(path)
+    filters = tensors.get("q_filters")
+    if filters is None or filters.ndim != 3:
+        what = "no q_filters" if filters is None else f"q_filters of {list(filters.shape)}"
+        raise ValueError(f"{path}: holds {what}, not [num_layers, num_kv_heads, head_dim]")
+    filters = np.asarray(filters, np.float32)
+    if not np.isfinite(filters).all():
+        raise ValueError(f"{path}: q_filters hold NaN or infinity")
+    return -filters if negated else filters

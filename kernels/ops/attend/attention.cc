@@ -175,6 +175,26 @@ float Softmax(const AttentionTask& task, int g, int64_t dense_size, Workspace* w
   return sum;
 }
 
+// Lists the rows with their weights, of which head g's add up to sums[g].
+void ListAttended(const AttentionTask& task, int64_t size, const float* sums, const Workspace& w, AttendedRows* out) {
+  out->places.clear();
+  out->weights.clear();
+  float shares[kMaxGroup];
+  for (int g = 0; g < task.group; ++g) shares[g] = sums[g] > 0 ? 1.0f / (sums[g] * static_cast<float>(task.group)) : 0;
+  out->weights.assign(size, 0.0f);
+  for (const PlaceRun& run : task.dense) {
+    for (int64_t place = run.begin; place < run.end; ++place) out->places.push_back(static_cast<int32_t>(place));
+  }
+  for (int g = 0; g < task.group; ++g) {
+    for (int64_t i = 0; i < size; ++i) out->weights[i] += w.dense[g * size + i] * shares[g];
+  }
+  for (int g = 0; g < task.group && task.sets != nullptr; ++g) {
+    const std::vector<int32_t>& set = SetOf(task, g);
+    out->places.insert(out->places.end(), set.begin(), set.end());
+    for (const float weight : w.chosen[g]) out->weights.push_back(weight * shares[g]);
+  }
+}
+
 void AddDense(const AttentionTask& task, int64_t size, LowRankSums* low, Workspace* w, float* output) {
   ForEachPart(
       task, task.values, w,
@@ -245,6 +265,7 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
     sums[g] = Softmax(task, g, size, w, &log_sum_exp[g]);
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
+  if (task.attended != nullptr) ListAttended(task, size, sums, *w, task.attended);
   std::fill_n(output, int64_t{task.group} * dim, 0.0f);
   AddDense(task, size, sums_of_codes, w, output);
   AddChosen(task, sums_of_codes, w, output);

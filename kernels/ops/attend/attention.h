@@ -25,6 +25,12 @@ struct PlaceRun {
   int64_t begin = 0, end = 0;
 };
 
+// What rows were attended, and how much. A row comes once, or once for each head that has chosen it.
+struct AttendedRows {
+  std::vector<int32_t> places;
+  std::vector<float> weights;  // beside places: p_i over the sum of all p, divided by the group's size
+};
+
 struct AttentionTask {
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
@@ -45,6 +51,7 @@ struct AttentionTask {
   int64_t num_windows = 0;
   int64_t zone_begin = 0;
   ChunkedWindows windows;
+  AttendedRows* attended = nullptr;  // where given: filled, from empty. The tail's weights belong to no row
 };
 
 // output [group, head_dim], log_sum_exp [group]; over nothing they are 0 and -infinity. Returns how many rows were

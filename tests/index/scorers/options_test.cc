@@ -48,6 +48,9 @@ TEST(ScorerOptions, NoneIsMisspelledOrLeftOver) {
     const std::vector<std::string> options = absl::StrSplit(entry.options, ' ', absl::SkipEmpty());
     owned.insert(options.begin(), options.end());
   }
+  const std::vector<std::string> common = absl::StrSplit(kCommonScorerOptions, ' ');
+  for (const std::string& option : common) EXPECT_FALSE(owned.contains(option)) << option << " is every scorer's";
+  owned.insert(common.begin(), common.end());
   EXPECT_EQ(owned, declared);
 }
 
