@@ -40,6 +40,7 @@ struct CoreOptions {
   std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
   // The process is the server's alone, so that what it holds beyond ConstantBytes and what is stored is under way.
   bool guard_memory = false;
+  bool count = true;  // what calls and stages take (metrics)
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
@@ -95,6 +96,7 @@ struct Core {
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
   std::string address;  // where the server listens; set before calls come
+  std::string metrics_address;  // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
   std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
