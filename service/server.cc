@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
 #include "service/services.h"
 #include "service/transport/address.h"
@@ -98,7 +99,7 @@ class ServerImpl final : public Server {
   // Before the indexes are made, so that probes hear why calls are not served yet.
   absl::Status ServeHttp(const std::string& address) {
     if (address.empty()) return absl::OkStatus();
-    auto http = HttpListener::Open(address, {[this] { return std::string(); }, [this] { return WhyNotReady(); }});
+    auto http = HttpListener::Open(address, {[this] { return collector_.Text(); }, [this] { return WhyNotReady(); }});
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     core_.metrics_address = http_->address();
@@ -106,7 +107,8 @@ class ServerImpl final : public Server {
   }
   std::string WhyNotReady() const {
     if (!started_) return "the server is starting: its indexes are being made";
-    if (const std::string loss = core_.backend->loss(); !loss.empty()) return absl::StrCat("the device is lost: ", loss);
+    if (const std::string loss = core_.backend->loss(); !loss.empty())
+      return absl::StrCat("the device is lost: ", loss);
     if (core_.under_way.closed()) return "the server is shutting down";
     return services_.ready() ? "" : "the server is draining, or its workers are stuck";
   }
@@ -145,6 +147,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<bool> started_{false};
+  const Collector collector_{core_, [this] { return started_ ? listener_->connections().count() : 0; }};
   std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest
 };
 

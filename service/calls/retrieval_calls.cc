@@ -46,18 +46,20 @@ absl::StatusOr<QueryView> AppendedQueries(const std::optional<TensorBytes>& give
   return QueryView{*queries, given->shape[0]};
 }
 
-absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
+absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field,
+                                  std::shared_ptr<Index>* found = nullptr) {
   AppendedTensors tensors;
   tensors.keys = item.keys();
   if (item.has_values()) tensors.values = item.values();
   if (item.has_queries()) tensors.queries = item.queries();
-  return AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field);
+  return AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, found);
 }
 
 }  // namespace
 
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field) {
+                                      const AppendedTensors& tensors, const std::string& field,
+                                      std::shared_ptr<Index>* found) {
   SequenceHandle handle;
   auto index = ResolveHandle(core, wire, field + ".handle", &handle);
   if (!index.ok()) return index.status();
@@ -71,6 +73,7 @@ absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire
   if (!queries.ok()) return queries.status();
   auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries);
   if (!length.ok()) return Explain(length.status(), field);
+  if (found != nullptr && *found == nullptr) *found = *std::move(index);
   return *length;
 }
 
@@ -149,7 +152,6 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
 
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                          const std::function<void()>& announce) {
-  const Stopwatch watch;
   const auto began = Clock::now();
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
@@ -171,7 +173,13 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   }
   if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
   response->set_step(request.step());
-  response->set_server_us(watch.microseconds() - announcing_us);
+  const auto took = Clock::now() - began;
+  response->set_server_us(std::chrono::duration_cast<std::chrono::microseconds>(took).count() - announcing_us);
+  if (stepped_ == nullptr) return;
+  if (IndexCounts* const counts = stepped_->counts(); counts != nullptr) {
+    counts->Step(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+  }
+  stepped_ = nullptr;
 }
 
 template <typename Search, typename Answers>
@@ -193,11 +201,13 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
+  stepped_ = core_.counts != nullptr ? retriever_.first_index() : nullptr;
+  std::shared_ptr<Index>* const found = core_.counts != nullptr ? &stepped_ : nullptr;
   for (int i = 0; i < request.appends_size(); ++i) response->add_append_status();
   for (int i = 0; i < request.appends_size(); ++i) {
     absl::StatusOr<int64_t> length = NoMemory();
     try {
-      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"));
+      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"), found);
     } catch (const std::bad_alloc&) {
     }
     if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));

@@ -59,7 +59,8 @@ void Send(mg_connection* connection, const char* status, const char* type, const
 
 absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text) {
   if (absl::StartsWith(text, "unix:") || absl::StartsWith(text, "/")) {
-    return Refused(absl::StrCat("'", text, "' is a Unix socket, and HTTP is served on TCP alone: write 127.0.0.1:PORT"));
+    return Refused(
+        absl::StrCat("'", text, "' is a Unix socket, and HTTP is served on TCP alone: write 127.0.0.1:PORT"));
   }
   absl::StatusOr<Address> address = ParseAddress(text);
   const auto beyond = [text] {
@@ -84,9 +85,17 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(const std::stri
   std::unique_ptr<HttpListener> listener(new HttpListener(std::move(answers)));
   // Four threads: scrapes, and probes beside them. A client that sends or reads nothing holds one up for as long as
   // the timeout, and the end of the server too: seined ends hard 900 ms after its grace.
-  const char* options[] = {"listening_ports",      address.c_str(), "num_threads",       "4",
-                           "request_timeout_ms",   "800",           "enable_keep_alive", "no",
-                           "enable_directory_listing", "no",        nullptr};
+  const char* options[] = {"listening_ports",
+                           address.c_str(),
+                           "num_threads",
+                           "4",
+                           "request_timeout_ms",
+                           "800",
+                           "enable_keep_alive",
+                           "no",
+                           "enable_directory_listing",
+                           "no",
+                           nullptr};
   mg_callbacks callbacks = {};
   callbacks.log_message = KeepLine;
   std::string why;

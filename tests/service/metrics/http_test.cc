@@ -80,12 +80,15 @@ INSTANTIATE_TEST_SUITE_P(Ways, HttpTest, ::testing::Bool(),
 TEST(HttpAddress, LoopbackOverIPv4Alone) {
   EXPECT_EQ(ParseHttpAddress("127.0.0.1:9464").value(), "127.0.0.1:9464");
   EXPECT_EQ(ParseHttpAddress("localhost:0").value(), "127.0.0.1:0");
-  const std::pair<const char*, const char*> refused[] = {
-      {"0.0.0.0:9464", "beyond this machine's loopback"}, {"10.0.0.1:80", "without credentials"},
-      {"example.org:80", "beyond this machine's loopback"}, {"[::1]:9464", "IPv6"},
-      {"unix:/run/seine/http.sock", "Unix socket"},      {"/run/seine/http.sock", "Unix socket"},
-      {"9464", "neither"},                               {"127.0.0.1:70000", "neither"},
-      {"127.0.0.1:-1", "neither"}};
+  const std::pair<const char*, const char*> refused[] = {{"0.0.0.0:9464", "beyond this machine's loopback"},
+                                                         {"10.0.0.1:80", "without credentials"},
+                                                         {"example.org:80", "beyond this machine's loopback"},
+                                                         {"[::1]:9464", "IPv6"},
+                                                         {"unix:/run/seine/http.sock", "Unix socket"},
+                                                         {"/run/seine/http.sock", "Unix socket"},
+                                                         {"9464", "neither"},
+                                                         {"127.0.0.1:70000", "neither"},
+                                                         {"127.0.0.1:-1", "neither"}};
   for (const auto& [text, why] : refused) {
     const auto address = ParseHttpAddress(text);
     ASSERT_FALSE(address.ok()) << text;
