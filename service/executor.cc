@@ -45,7 +45,8 @@ int64_t Executor::refused() const {
 bool Executor::Submit(std::function<void()> task, SteadyTime due) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (stopping_ || queue_.size() >= capacity_) {
+    if (stopping_) return false;
+    if (queue_.size() >= capacity_) {
       ++refused_;
       return false;
     }

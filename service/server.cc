@@ -84,13 +84,14 @@ class ServerImpl final : public Server {
       listener_->connections().CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
-    std::thread http([this] { http_ = nullptr; });  // it may wait for a client of its own
+    std::thread http;
+    if (http_ != nullptr) http = std::thread([this] { http_ = nullptr; });  // it may wait for a client of its own
     channels_.Stop();
     listener_->Stop();
     // Whoever still waits for an answer, and health's watchers, are cut off.
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlush));
     services_.Stop();
-    http.join();
+    if (http.joinable()) http.join();
     grpc_ = nullptr;
     listener_ = nullptr;
   }

@@ -18,6 +18,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/names.h"
 #include "client/methods.h"
+#include "profile/io/json.h"
 
 namespace seine::cli {
 namespace {
@@ -50,7 +51,9 @@ absl::StatusOr<Reading> Read(client::Client* client) {
   if (auto s = call->Finish(); !s.ok()) return s;
   if (!answer.ok()) return answer.status();
   if (!answer->has_value()) return absl::InternalError("GetMetrics: the server sent no answer");
-  return Reading{Json::parse(**answer), absl::Now()};
+  const absl::StatusOr<nlohmann::json> parsed = ParseJson(**answer);
+  if (!parsed.ok()) return absl::InternalError(absl::StrCat("GetMetrics: the answer ", parsed.status().message()));
+  return Reading{Json(*parsed), absl::Now()};
 }
 
 std::vector<int64_t> BucketsOf(const Json& index) {

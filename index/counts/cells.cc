@@ -32,8 +32,8 @@ class ThreadPlaces {
 };
 
 ThreadPlaces& AllPlaces() {
-  static auto* const places = new ThreadPlaces;  // threads may end after everything else
-  return *places;
+  static constinit ThreadPlaces places;  // nothing is to be destroyed of it: threads may end after everything else
+  return places;
 }
 
 // A thread's place, from its first count to its end.

@@ -1,7 +1,6 @@
 #include "service/metrics/collector.h"
 
 #include <prometheus/text_serializer.h>
-#include <spdlog/spdlog.h>
 
 #include "profile/scorer_list.h"
 #include "service/metrics/build_info.h"
@@ -153,10 +152,7 @@ std::map<std::string, Collector::IndexReading> Collector::ReadIndexes() const {
   if (!last.empty() || out.contains(kOther) || gone_.steps.count() + gone_.appended > 0) {
     out[kOther].AddCounters(gone_);
     for (const auto& [serial, reading] : last) out[kOther].AddCounters(reading);
-    if (!std::exchange(said_, true)) {
-      spdlog::warn("metrics: more than {} indexes: the others have one series together, index=\"{}\"", kMostNamed,
-                   kOther);
-    }
+    if (!std::exchange(said_, true)) core_.log.SeriesTogether(kMostNamed, kOther);
   }
   named_ = std::move(named);
   last_ = std::move(last);
