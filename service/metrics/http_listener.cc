@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -58,11 +59,11 @@ void Send(mg_connection* connection, const char* status, const char* type, const
 }  // namespace
 
 absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text) {
-  if (absl::StartsWith(text, "unix:") || absl::StartsWith(text, "/")) {
+  absl::StatusOr<Address> address = ParseAddress(text);
+  if (absl::StartsWith(text, "unix:") || (address.ok() && !address->unix_path.empty())) {
     return Refused(
         absl::StrCat("'", text, "' is a Unix socket, and HTTP is served on TCP alone: write 127.0.0.1:PORT"));
   }
-  absl::StatusOr<Address> address = ParseAddress(text);
   const auto beyond = [text] {
     return Refused(absl::StrCat("'", text,
                                 "' is beyond this machine's loopback, and metrics are served without credentials: "
@@ -126,7 +127,12 @@ HttpListener::~HttpListener() {
 }
 
 int HttpListener::Handle(mg_connection* connection, void* self) {
-  static_cast<const HttpListener*>(self)->Answer(connection);
+  try {
+    static_cast<const HttpListener*>(self)->Answer(connection);
+  } catch (const std::bad_alloc&) {  // ahead of the first byte: the answer is made before it is sent
+    constexpr char kNoMemory[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    mg_write(connection, kNoMemory, sizeof(kNoMemory) - 1);
+  }
   return 1;
 }
 

@@ -86,6 +86,7 @@ TEST(HttpAddress, LoopbackOverIPv4Alone) {
                                                          {"[::1]:9464", "IPv6"},
                                                          {"unix:/run/seine/http.sock", "Unix socket"},
                                                          {"/run/seine/http.sock", "Unix socket"},
+                                                         {"run/http.sock", "Unix socket"},
                                                          {"9464", "neither"},
                                                          {"127.0.0.1:70000", "neither"},
                                                          {"127.0.0.1:-1", "neither"}};
