@@ -36,6 +36,9 @@ install(CODE "set(SEINE_DEPLOY_DIR [[${CMAKE_CURRENT_LIST_DIR}]])
 set(SEINE_MANUAL_DIR [[${manual}]])" COMPONENT server)
 install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_service.cmake COMPONENT server)
 
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/prometheus/alerts.yml ${CMAKE_CURRENT_LIST_DIR}/grafana/seine.json
+        DESTINATION ${share}/doc/seine-server/examples COMPONENT server)
+
 find_program(GZIP gzip REQUIRED)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/debian/changelog.in ${manual}/changelog @ONLY)
 execute_process(COMMAND ${GZIP} -9nkf ${manual}/changelog COMMAND_ERROR_IS_FATAL ANY)

@@ -43,13 +43,15 @@ PieceList::Shape WindowShape(const RowFormat* format) {
 }  // namespace
 
 Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
-                 std::shared_ptr<MemoryBudget> budget)
+                 std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts)
     : config(index_config),
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
       transforms(&config, &ledger),
       eviction(&config),
       low_rank(std::move(low_rank_shapes)),
+      counts(std::move(shared_counts)),
+      own_counts(counts == nullptr ? nullptr : std::make_unique<IndexCounts>()),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(ChecksumFormat(config)),
       row_pool(backend, MemorySpace::kStore),

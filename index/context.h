@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "index/config.h"
+#include "index/counts/counts.h"
 #include "index/eviction/policy.h"
 #include "index/eviction/score_room.h"
 #include "index/retrieval/transforms.h"
@@ -25,7 +26,7 @@ namespace seine {
 class Context {
  public:
   Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
-          std::shared_ptr<MemoryBudget> budget);
+          std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts);
 
   const IndexConfig config;
   Backend* const backend;
@@ -35,6 +36,14 @@ class Context {
   const LowRankShapes low_rank;  // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
   mutable ScoreRoom score_room;  // thread-safe
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
+  const std::shared_ptr<Counts> counts;              // thread-safe; nullptr: nothing is counted, here and below
+  const std::unique_ptr<IndexCounts> own_counts;     // thread-safe
+
+  // Layers cut back by `scorer`, and tokens of all their heads.
+  void CountEvicted(absl::string_view scorer, int64_t layers, int64_t tokens) const {
+    eviction.Count(layers, tokens);
+    if (counts != nullptr && layers > 0) counts->Evicted(scorer, layers, tokens);
+  }
 
   // Bytes of one head's row, and of one token's rows of all KV heads.
   int row_bytes() const { return rows.row_bytes(); }

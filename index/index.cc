@@ -77,7 +77,8 @@ bool IsSequenceId(absl::string_view id) {
 }
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
-                                                     std::shared_ptr<MemoryBudget> budget) {
+                                                     std::shared_ptr<MemoryBudget> budget,
+                                                     std::shared_ptr<Counts> counts) {
   if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
@@ -92,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (absl::Status s = CheckRoom(IndexBytes(made), made.memory_limit_bytes, budget.get()); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
-  auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget));
+  auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts));
   if (absl::Status s = index->CountItself(); !s.ok()) return s;
   return index;
 }
@@ -112,7 +113,9 @@ IndexStats IndexImpl::stats() const {
     stats.num_sequences = static_cast<int64_t>(sequences_.size());
   }
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
-  stats.store_bytes = context_.ledger.held(MemoryKind::kStore);
+  stats.subspace_bytes = context_.ledger.held(MemoryKind::kSubspace);
+  stats.store_bytes = context_.ledger.held(MemoryKind::kStore) + stats.subspace_bytes;
+  stats.other_bytes = context_.ledger.held(MemoryKind::kOther);
   stats.query_bytes = context_.ledger.held(MemoryKind::kQuery);
   stats.reencoded_layers = reencoder_.layers_done();
   stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
@@ -121,6 +124,22 @@ IndexStats IndexImpl::stats() const {
   stats.evictions = context_.eviction.evictions();
   stats.evicted_tokens = context_.eviction.evicted_tokens();
   return stats;
+}
+
+int64_t IndexImpl::num_tokens() const {
+  std::vector<SequenceRef> sequences;
+  {
+    ReaderLock lock(mutex_);
+    sequences.reserve(sequences_.size());
+    for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
+  }
+  int64_t tokens = 0;
+  for (const SequenceRef& sequence : sequences) {
+    int64_t longest = 0;
+    for (const auto& layer : sequence->layers) longest = std::max(longest, layer->totals().length);
+    tokens += longest;
+  }
+  return tokens;
 }
 
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
@@ -221,6 +240,7 @@ absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
   const auto found = sequences_.find(handle.id);
   if (found == sequences_.end() || found->second != *sequence) return NoSequence("handle", handle.id);
   sequences_.erase(found);
+  if (context_.counts != nullptr) (*sequence)->use.Deleted(context_.counts.get());
   return absl::OkStatus();
 }
 
@@ -285,9 +305,14 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   Layer& target = *(*sequence)->layers[layer];
   absl::StatusOr<WriteLock> lock = WriteLock::Of(&target);
   if (!lock.ok()) return lock.status();
+  const int64_t before = target.length();
   absl::StatusOr<int64_t> length = target.Append(position, keys, values, queries, report, retained);
   const bool outgrown = target.WantsReencoding(keys.num_tokens);
   lock->Unlock();
+  if (length.ok() && context_.own_counts != nullptr) {
+    context_.own_counts->Appended(*length - before);
+    (*sequence)->use.Used();
+  }
   if (outgrown) reencoder_.Add(*sequence, layer);
   return length;
 }

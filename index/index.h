@@ -39,6 +39,8 @@
 
 namespace seine {
 
+class Counts;       // index/counts/counts.h
+class IndexCounts;  // index/counts/counts.h
 struct LayerBases;  // index/subspace/calibrate.h
 
 class Index {
@@ -48,9 +50,11 @@ class Index {
   // ---- What an engine needs ----
 
   // `backend` must outlive the index. `budget`, if given, is a limit shared with other indexes, besides the config's
-  // own. INVALID_ARGUMENT naming the field.
+  // own. `counts`, if given, are shared likewise; without them nothing is counted beyond stats(). INVALID_ARGUMENT
+  // naming the field.
   static absl::StatusOr<std::unique_ptr<Index>> Create(const IndexConfig& config, Backend* backend,
-                                                       std::shared_ptr<MemoryBudget> budget = nullptr);
+                                                       std::shared_ptr<MemoryBudget> budget = nullptr,
+                                                       std::shared_ptr<Counts> counts = nullptr);
 
   // Empty id: one is made. ALREADY_EXISTS if it lives; INVALID_ARGUMENT.
   virtual absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) = 0;
@@ -151,6 +155,10 @@ class Index {
 
   virtual const IndexConfig& config() const = 0;
   virtual IndexStats stats() const = 0;
+  // What it has done since it was made; nullptr where nothing is counted. It lives as long as the index.
+  virtual IndexCounts* counts() const = 0;
+  // Tokens of all sequences, the longest layer of each counting. Looks at every layer of every sequence.
+  virtual int64_t num_tokens() const = 0;
   virtual absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const = 0;
   // By id. The second lists `most` at most, of ids after this one.
   virtual std::vector<SequenceInfo> ListSequences() const = 0;

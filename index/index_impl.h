@@ -22,8 +22,9 @@ namespace seine {
 // Locks: mutex_ guards the map only and is never held while a layer's mutex is taken.
 class IndexImpl : public Index {
  public:
-  IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget)
-      : context_(config, std::move(low_rank), backend, std::move(budget)), reencoder_(&context_) {}
+  IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget,
+            std::shared_ptr<Counts> counts)
+      : context_(config, std::move(low_rank), backend, std::move(budget), std::move(counts)), reencoder_(&context_) {}
 
   absl::Status CountItself();  // once; RESOURCE_EXHAUSTED
   // Returns once nothing runs in the background that calls before this one have begun: for tests.
@@ -31,6 +32,8 @@ class IndexImpl : public Index {
 
   const IndexConfig& config() const override { return context_.config; }
   IndexStats stats() const override;
+  IndexCounts* counts() const override { return context_.own_counts.get(); }
+  int64_t num_tokens() const override;
 
   absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) override;
   absl::StatusOr<SequenceInfo> GetSequence(const SequenceHandle& handle) const override;

@@ -23,7 +23,9 @@ struct IndexStats {
   int64_t num_sequences = 0;
   int64_t code_bytes = 0;  // shared segments counted once
   int64_t store_bytes = 0;
-  int64_t query_bytes = 0;  // of queries kept for scorers; shared ones counted once
+  int64_t subspace_bytes = 0;  // of store_bytes: low-rank tokens, bases and what they learn from
+  int64_t other_bytes = 0;     // of the index's and its sequences' own objects
+  int64_t query_bytes = 0;     // of queries kept for scorers; shared ones counted once
   // The balanced code's since the index was made: layers that got a new transform in the background, since their
   // sequences outgrew the horizon or, of them, since it did not fit the queries that they were asked; and their keys,
   // each counted once for all heads.

@@ -29,8 +29,10 @@ inline constexpr size_t kMaxIndexes = 1024;
 
 class Catalog {
  public:
-  // `budget` (may be nullptr) is shared by all indexes. `backend` outlives the catalog and every index in use.
-  Catalog(Backend* backend, std::shared_ptr<MemoryBudget> budget) : backend_(backend), budget_(std::move(budget)) {}
+  // `budget` and `counts` (may be nullptr) are shared by all indexes. `backend` outlives the catalog and every index in
+  // use.
+  Catalog(Backend* backend, std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> counts = nullptr)
+      : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)) {}
 
   // INVALID_ARGUMENT naming the field of IndexConfig; ALREADY_EXISTS, also where an index of that name is being made;
   // RESOURCE_EXHAUSTED beyond kMaxIndexes, those being made included.
@@ -47,6 +49,7 @@ class Catalog {
 
   Backend* const backend_;
   const std::shared_ptr<MemoryBudget> budget_;
+  const std::shared_ptr<Counts> counts_;
   mutable std::shared_mutex mutex_;
   std::map<std::string, std::shared_ptr<Index>, std::less<>> indexes_;  // guarded by mutex_
   std::set<std::string, std::less<>> claimed_;                          // of indexes being made; guarded by mutex_

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "index/counts/counts.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
 #include "service/calls/error.h"
@@ -20,6 +21,8 @@
 #include "service/event_log.h"
 #include "service/executor.h"
 #include "service/in_flight.h"
+#include "service/metrics/call_counts.h"
+#include "service/metrics/counted_backend.h"
 #include "service/open_calls.h"
 #include "service/transport/channel/channel_offers.h"
 
@@ -40,6 +43,7 @@ struct CoreOptions {
   std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
   // The process is the server's alone, so that what it holds beyond ConstantBytes and what is stored is under way.
   bool guard_memory = false;
+  bool count = true;  // what calls and stages take (metrics)
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
@@ -79,11 +83,13 @@ class CallsUnderWay {
 struct Core {
   Core(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       : options(o),
-        backend(std::move(chosen)),
+        counts(o.count ? std::make_shared<Counts>() : nullptr),
+        call_counts(o.count),
+        backend(WithCounts(std::move(chosen), counts)),
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
         channels(o.channels),
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
-        catalog(backend.get(), budget),
+        catalog(backend.get(), budget, counts),
         executor(o.workers, o.queue_capacity) {}
 
   // What the process may hold besides what is stored: its own, and what is under way, in messages and around them.
@@ -93,9 +99,12 @@ struct Core {
   std::atomic<int64_t> base_bytes{int64_t{160} << 20};
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  const std::shared_ptr<Counts> counts;  // nullptr: nothing is counted
+  CallCounts call_counts;
   std::unique_ptr<Backend> backend;
-  std::string address;  // where the server listens; set before calls come
-  std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
+  std::string address;          // where the server listens; set before calls come
+  std::string metrics_address;  // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
+  std::string why_cpu;          // what backend "auto" lacked for another; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;

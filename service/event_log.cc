@@ -85,6 +85,12 @@ void EventLog::CutOff(const char* method, const std::string& peer) {
       absl::StrCat("the client has not read its answer in time [", peer, "]"));
 }
 
+void EventLog::SeriesTogether(size_t named, const char* label) const {
+  spdlog::logger* const log = Log();
+  if (log != nullptr)
+    log->warn("metrics: indexes beyond the first {} have series together, index=\"{}\"", named, label);
+}
+
 void EventLog::ByCall::Evicted(int64_t tokens) {
   const std::lock_guard<std::mutex> lock(log_.mutex_);
   Evictions& counted = log_.evictions_[name_];

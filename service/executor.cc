@@ -32,10 +32,24 @@ bool Executor::StuckFor(std::chrono::steady_clock::duration time) const {
   return !queue_.empty() && std::all_of(began_.begin(), began_.end(), [&](SteadyTime t) { return t < before; });
 }
 
+int Executor::waiting() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(queue_.size());
+}
+
+int64_t Executor::refused() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return refused_;
+}
+
 bool Executor::Submit(std::function<void()> task, SteadyTime due) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (stopping_ || queue_.size() >= capacity_) return false;
+    if (stopping_) return false;
+    if (queue_.size() >= capacity_) {
+      ++refused_;
+      return false;
+    }
     queue_.emplace(due, std::move(task));
   }
   ready_.notify_one();

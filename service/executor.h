@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -28,6 +29,8 @@ class Executor {
   [[nodiscard]] bool Submit(std::function<void()> task, SteadyTime due = std::chrono::steady_clock::now());
 
   int capacity() const { return static_cast<int>(capacity_); }
+  int waiting() const;      // tasks for a thread
+  int64_t refused() const;  // tasks so far
   // Whether every thread has been at one task for at least `time`, and more wait.
   bool StuckFor(std::chrono::steady_clock::duration time) const;
 
@@ -40,6 +43,7 @@ class Executor {
   std::condition_variable ready_;
   std::multimap<SteadyTime, std::function<void()>> queue_;  // by when they are due; guarded by mutex_
   bool stopping_ = false;                                   // guarded by mutex_
+  int64_t refused_ = 0;                                     // guarded by mutex_
   std::vector<SteadyTime> began_;                           // each thread's task; max: none. Guarded by mutex_
   std::vector<std::thread> threads_;
 };

@@ -184,6 +184,7 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
                                 : "what is stored";
   spdlog::info("memory: at most {} + {} (of them {} for requests and answers under way)", limit,
                FormatBytes(core.ConstantBytes()), FormatBytes(core.in_flight.limit_bytes()));
+  if (!core.metrics_address.empty()) spdlog::info("metrics: http://{}/metrics", core.metrics_address);
   if (core.channels.path().empty()) spdlog::info("{}", core.channels.why_not());
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   WarnOfProfiles(*core.options.profiles);

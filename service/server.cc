@@ -7,14 +7,18 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <new>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/metrics/collector.h"
+#include "service/metrics/http_listener.h"
 #include "service/services.h"
 #include "service/transport/address.h"
 #include "service/transport/channel/channel_server.h"
@@ -40,6 +44,7 @@ class ServerImpl final : public Server {
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const ServerOptions& options) {
+    if (auto s = ServeHttp(options.metrics_listen); !s.ok()) return s;
     for (const IndexConfig& config : options.indexes) {
       if (auto index = core_.catalog.Create(config); !index.ok()) {
         return absl::Status(index.status().code(), absl::StrCat("index ", config.name, ": ", index.status().message()));
@@ -58,6 +63,7 @@ class ServerImpl final : public Server {
     services_.Start(&listener_->connections());
     descriptors_.emplace();
     listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_);
+    started_ = true;
     return absl::OkStatus();
   }
 
@@ -98,16 +104,35 @@ class ServerImpl final : public Server {
       listener_->connections().CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
+    std::thread http;
+    if (http_ != nullptr) http = std::thread([this] { http_ = nullptr; });  // it may wait for a client of its own
     channels_.Stop();
     listener_->Stop();
     // Whoever still waits for an answer, and health's watchers, are cut off.
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlush));
     services_.Stop();
+    if (http.joinable()) http.join();
     grpc_ = nullptr;
     listener_ = nullptr;
   }
 
  private:
+  // Before the indexes are made, so that probes hear why calls are not served yet.
+  absl::Status ServeHttp(const std::string& address) {
+    if (address.empty()) return absl::OkStatus();
+    auto http = HttpListener::Open(address, {[this] { return collector_.Text(); }, [this] { return WhyNotReady(); }});
+    if (!http.ok()) return http.status();
+    http_ = *std::move(http);
+    core_.metrics_address = http_->address();
+    return absl::OkStatus();
+  }
+  std::string WhyNotReady() const {
+    if (!started_) return "the server is starting: its indexes are being made";
+    if (const std::string loss = core_.backend->loss(); !loss.empty())
+      return absl::StrCat("the device is lost: ", loss);
+    if (core_.under_way.closed()) return "the server is shutting down";
+    return services_.ready() ? "" : "the server is draining, or its workers are stuck";
+  }
   absl::Status Build() {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -142,6 +167,9 @@ class ServerImpl final : public Server {
   std::optional<DescriptorLimit> descriptors_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::atomic<bool> started_{false};
+  const Collector collector_{core_, [this] { return started_ ? listener_->connections().count() : 0; }};
+  std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest
 };
 
 }  // namespace

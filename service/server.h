@@ -14,8 +14,9 @@
 namespace seine {
 
 struct ServerOptions {
-  std::string listen;    // an address (address.h)
-  bool polling = false;  // services.h
+  std::string listen;          // an address (address.h)
+  std::string metrics_listen;  // as ParseHttpAddress returns it (http_listener.h); empty: no HTTP
+  bool polling = false;        // services.h
   CoreOptions core;
   std::vector<IndexConfig> indexes;  // made at start
 };

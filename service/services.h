@@ -36,6 +36,8 @@ class Services {
   void Start(Connections* connections);
   // Health is NOT_SERVING from now on.
   void Unready() { health_.Set(false); }
+  // Whether health says SERVING.
+  bool ready() const { return health_.serving(); }
   // New calls are refused already: those that wait for their clients end now, the others after what they are doing.
   void Drain();
   void Stop();  // the server has shut down

@@ -40,6 +40,7 @@ void AddEvictionCommands(CLI::App* app, Session* session);  // evict, diagnose
 void AddSubspaceCommands(CLI::App* app, Session* session);  // subspace show | save | load | calibrate
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 void AddCallCommands(CLI::App* app, Session* session);      // call
+void AddTopCommand(CLI::App* app, Session* session);        // top
 
 }  // namespace seine::cli
 

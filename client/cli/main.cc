@@ -78,6 +78,7 @@ int Run(int argc, char** argv) {
   AddSubspaceCommands(&app, &session);
   AddProfileCommands(&app, &session);
   AddCallCommands(&app, &session);
+  AddTopCommand(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);
   try {

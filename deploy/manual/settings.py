@@ -34,6 +34,6 @@ def write(program, defaults, path):
         indent = "  # " if section == "server" else "#   # "
         out += textwrap.wrap(helps[flag], 110, initial_indent=indent, subsequent_indent=indent)
         default = f"  # {key}: {value}" if section == "server" else f"#   {key}: {value}"
-        out.append(f"  listen: {SOCKET}" if key == "listen" else default)
+        out.append(f"  listen: {SOCKET}" if (section, key) == ("server", "listen") else default)
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(out).rstrip("\n") + "\n" + INDEXES)

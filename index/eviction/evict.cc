@@ -133,7 +133,7 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
   const int64_t before = target.code_bytes() + target.store_bytes();
   absl::StatusOr<int64_t> gone = target.Keep(*places, &dropped);
   if (!gone.ok()) return gone.status();
-  context_.eviction.Count(*gone > 0 ? 1 : 0, *gone);
+  context_.CountEvicted(params.scorer.name, *gone > 0 ? 1 : 0, *gone);
   answer.bytes_freed = before - target.code_bytes() - target.store_bytes();
   target.EndReport(&dropped, &answer.retained);
   return answer;

@@ -135,7 +135,15 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   if (context_.eviction.accumulates()) {
     for (HeadTask& task : tasks) task.attention.attended = &task.paid;
   }
-  AttendAll(g, context_.backend, &tasks, progress);
+  {
+    const StageClock clock(context_.counts.get(), Stage::kAttend);
+    AttendAll(g, context_.backend, &tasks, progress);
+  }
+  if (context_.own_counts != nullptr) {
+    int64_t attended = 0;
+    for (const AttendAnswer& answer : answers) attended += answer.attended_tokens;
+    context_.own_counts->Attended(attended);
+  }
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   for (size_t t = 0; t < batch.targets().size() && context_.eviction.accumulates(); ++t) {
     std::vector<host::AttendedRows> heads;

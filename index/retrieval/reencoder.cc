@@ -176,6 +176,7 @@ void Reencoder::Finish(Layer* layer, Plan plan, int64_t keys) {
     layer->queries().SetLosses(std::move(plan.codecs), std::move(plan.losses));
   }
   keys_done_.fetch_add(keys, std::memory_order_relaxed);
+  if (context_.counts != nullptr) context_.counts->Reencoded(unfit, keys);
   unfit_layers_done_.fetch_add(unfit ? 1 : 0, std::memory_order_relaxed);
   layers_done_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -16,6 +16,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
   if (item.queries == nullptr) return BadField("queries", "no data");
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
   const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
+  if (bad < 0 && context_.counts != nullptr) (*sequence)->use.Asked(item.layer, context_.counts.get());
   if (bad < 0) return sequence;
   return BadField("queries", "head ", bad, " holds NaN or infinity, or its norm overflows");
 }

@@ -91,8 +91,19 @@ absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallb
   outputs_.resize(tasks.size());
   const Outcome outcome =
       context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
-  if (outcome != Outcome::kDone) Unlock();
+  if (outcome != Outcome::kDone) {
+    Unlock();
+  } else if (context_.counts != nullptr) {
+    Count();
+  }
   return StatusOf(*context_.backend, outcome);
+}
+
+void SearchBatch::Count() const {
+  SearchStats all;
+  for (const SearchOutput& output : outputs_) all.Add(output.stats);
+  context_.counts->Searched(all);
+  context_.own_counts->Candidates(all.candidates);
 }
 
 Path SearchBatch::PathOf(size_t target) const {

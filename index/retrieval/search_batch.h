@@ -56,6 +56,7 @@ class SearchBatch {
     return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
   }
   absl::Status Lock();
+  void Count() const;  // what the search took
   void StartAnswer(size_t target, ItemAnswer* answer) const;
 
   const Context& context_;

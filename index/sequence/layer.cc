@@ -89,7 +89,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
     if (Room() <= 0 && !waits) EvictByItself(&cuts).IgnoreError();
   } catch (const std::bad_alloc&) {
   }
-  context_->eviction.Count(cuts.layers, cuts.tokens);
+  if (cuts.layers > 0) context_->CountEvicted(context_->eviction.settings().scorer.name, cuts.layers, cuts.tokens);
   EndReport(&cuts.dropped, retained);
   return length_;
 }

@@ -144,6 +144,7 @@ absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* s
   if (scorer.sums() != context_->eviction.sums()) {  // the sums kept are those of the index's own scorer
     for (HeadTokens& head : input->heads) head.sums = nullptr;
   }
+  const StageClock clock(context_->counts.get(), Stage::kScore);
   return scorer.Score(*input, scores);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "index/counts/sequence_use.h"
 #include "index/sequence/layer.h"
 #include "index/storage/memory.h"
 
@@ -19,6 +20,7 @@ struct Sequence {
   uint64_t generation = 0;
   std::vector<std::unique_ptr<Layer>> layers;  // [num_layers]
   Memory overhead;                             // the charge for these objects themselves
+  SequenceUse use;                             // where the index counts
 };
 
 // Bytes that an index, and a sequence of it, take before their first token: for each layer, and for each head where

@@ -14,9 +14,10 @@
 
 namespace seine {
 
-// kQuery: queries kept for scorers. kOther: the sequences' own objects; limited like the rest, but no part of
-// IndexStats.
-enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2, kQuery = 3 };
+// kQuery: queries kept for scorers. kOther: the sequences' own objects. kSubspace: low-rank tokens, bases and what they
+// learn from.
+enum class MemoryKind : uint8_t { kCode = 0, kStore = 1, kOther = 2, kQuery = 3, kSubspace = 4 };
+inline constexpr int kMemoryKinds = 5;
 inline MemorySpace SpaceOf(MemoryKind kind) {
   return kind == MemoryKind::kCode ? MemorySpace::kCodes : MemorySpace::kStore;
 }
@@ -56,7 +57,7 @@ class MemoryLedger {
   SlabPool code_blocks_, store_blocks_;
   MemoryBudget own_;
   const std::shared_ptr<MemoryBudget> shared_;
-  std::atomic<int64_t> held_[4] = {};
+  std::atomic<int64_t> held_[kMemoryKinds] = {};
 };
 
 // A counted share of a ledger: a backend's buffer, a pool's block, or bytes that live elsewhere. Move-only.

@@ -75,19 +75,19 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
   const auto allocate = [&](MemoryKind kind, int64_t size, Memory* out) {
     return reservation.Allocate(kind, size, ledger_->pool(kind), out);
   };
-  absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes);
+  absl::Status s = reservation.Reserve(MemoryKind::kSubspace, bytes);
   if (s.ok()) s = reservation.Reserve(MemoryKind::kCode, device_bytes);
   for (size_t b = 0; b < planned.blocks.size() && s.ok(); ++b) {
     Block& block = *planned.blocks[b];
-    s = allocate(MemoryKind::kStore, OffsetsOf(block.tokens, block.kept).end, &block.memory);
+    s = allocate(MemoryKind::kSubspace, OffsetsOf(block.tokens, block.kept).end, &block.memory);
     Version* fresh = planned.fresh[b].get();
     if (s.ok() && fresh != nullptr) {
-      s = allocate(MemoryKind::kStore, VersionBytes(), &fresh->memory);
+      s = allocate(MemoryKind::kSubspace, VersionBytes(), &fresh->memory);
       if (s.ok() && apart) s = allocate(MemoryKind::kCode, VersionBytes(), &fresh->device);
     }
   }
   if (!s.ok()) return s;
-  planned.trackers = reservation.Charge(MemoryKind::kStore, tracker_bytes);
+  planned.trackers = reservation.Charge(MemoryKind::kSubspace, tracker_bytes);
   return planned;
 }
 

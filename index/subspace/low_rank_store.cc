@@ -79,9 +79,9 @@ std::optional<Basis> LowRankStore::value_basis() const {
 absl::Status LowRankStore::SetBases(Basis keys, Basis values) {
   const auto bytes = static_cast<int64_t>((keys.u.size() + values.u.size()) * sizeof(float));
   Reservation reservation(ledger_);
-  if (absl::Status s = reservation.Reserve(MemoryKind::kStore, bytes); !s.ok()) return s;
+  if (absl::Status s = reservation.Reserve(MemoryKind::kSubspace, bytes); !s.ok()) return s;
   given_ = std::make_shared<GivenBases>(
-      GivenBases{std::move(keys), std::move(values), reservation.Charge(MemoryKind::kStore, bytes)});
+      GivenBases{std::move(keys), std::move(values), reservation.Charge(MemoryKind::kSubspace, bytes)});
   trackers_ = nullptr;
   return absl::OkStatus();
 }
@@ -137,9 +137,9 @@ absl::Status LowRankStore::CopyTokens(absl::Span<const int64_t> places, Reservat
     block->kept += FullRankRow(*run.block, place - run.begin) >= 0 ? 1 : 0;
   }
   const Offsets to = OffsetsOf(block->tokens, block->kept);
-  if (absl::Status s = reservation->Reserve(MemoryKind::kStore, to.end); !s.ok()) return s;
+  if (absl::Status s = reservation->Reserve(MemoryKind::kSubspace, to.end); !s.ok()) return s;
   if (absl::Status s =
-          reservation->Allocate(MemoryKind::kStore, to.end, ledger_->pool(MemoryKind::kStore), &block->memory);
+          reservation->Allocate(MemoryKind::kSubspace, to.end, ledger_->pool(MemoryKind::kSubspace), &block->memory);
       !s.ok())
     return s;
   uint8_t* const out = block->memory.data();

@@ -56,6 +56,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
 absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);
 absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response);
 absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request, v1::MeasureProfileResponse* response);
+absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest& request, v1::GetMetricsResponse* response);
 
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);
@@ -70,7 +71,8 @@ struct AppendedTensors {
 // Append without a message, for a caller in the same process; returns the layer's length. Errors name fields inside
 // `field`. `retained` may be nullptr where no report is asked for.
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& handle, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field, Retained* retained);
+                                      const AppendedTensors& tensors, const std::string& field, Retained* retained,
+                                      std::shared_ptr<Index>* index = nullptr);  // where it was appended
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response);
 absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response);
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response);
@@ -106,6 +108,7 @@ class DecodeSession {
   Core& core_;
   Retriever retriever_;
   std::string peer_;
+  std::shared_ptr<Index> stepped_;  // during a step that is counted: the first index that it names
 };
 
 }  // namespace seine

@@ -73,7 +73,7 @@ int64_t Room(const Core& core, const google::protobuf::Message& answer) {
 
 // `out` is filled where the item asks for a report, in an answer that has `room` for it.
 absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field, int64_t room,
-                                  v1::Retained* out) {
+                                  v1::Retained* out, std::shared_ptr<Index>* found = nullptr) {
   RetainedReport report = RetainedReport::kNone;
   if (auto s = ReportFrom(item.report(), field + ".report", &report); !s.ok()) return s;
   AppendedTensors tensors;
@@ -83,7 +83,7 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
   if (item.has_values()) tensors.values = item.values();
   if (item.has_queries()) tensors.queries = item.queries();
   Retained retained;
-  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, &retained);
+  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, &retained, found);
   if (length.ok() && report != RetainedReport::kNone) ToProto(retained, out);
   return length;
 }
@@ -91,7 +91,8 @@ absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const 
 }  // namespace
 
 absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field, Retained* retained) {
+                                      const AppendedTensors& tensors, const std::string& field, Retained* retained,
+                                      std::shared_ptr<Index>* found) {
   SequenceHandle handle;
   auto index = ResolveHandle(core, wire, field + ".handle", &handle);
   if (!index.ok()) return index.status();
@@ -109,6 +110,7 @@ absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire
   }
   auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries, tensors.report, retained);
   if (!length.ok()) return Explain(length.status(), field);
+  if (found != nullptr && *found == nullptr) *found = *std::move(index);
   return *length;
 }
 
@@ -191,7 +193,6 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
 
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                          const std::function<void()>& announce) {
-  const Stopwatch watch;
   const auto began = Clock::now();
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
@@ -213,7 +214,13 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
   }
   if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
   response->set_step(request.step());
-  response->set_server_us(watch.microseconds() - announcing_us);
+  const auto took = Clock::now() - began;
+  response->set_server_us(std::chrono::duration_cast<std::chrono::microseconds>(took).count() - announcing_us);
+  if (stepped_ == nullptr) return;
+  if (IndexCounts* const counts = stepped_->counts(); counts != nullptr) {
+    counts->Step(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+  }
+  stepped_ = nullptr;
 }
 
 template <typename Search, typename Answers>
@@ -235,6 +242,8 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
   if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
   const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
   if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
+  stepped_ = core_.counts != nullptr ? retriever_.first_index() : nullptr;
+  std::shared_ptr<Index>* const found = core_.counts != nullptr ? &stepped_ : nullptr;
   bool reports = false;
   int64_t room = core_.options.max_message_bytes;
   for (const v1::AppendItem& item : request.appends()) reports |= item.report() != v1::RETAINED_REPORT_UNSPECIFIED;
@@ -246,7 +255,7 @@ absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::Decode
     absl::StatusOr<int64_t> length = NoMemory();
     try {
       length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"), room,
-                         reports ? response->mutable_retained(i) : nullptr);
+                         reports ? response->mutable_retained(i) : nullptr, found);
     } catch (const std::bad_alloc&) {
     }
     if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));

@@ -30,6 +30,8 @@ class Retriever {
   absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers,
                         const ProgressCallback& progress);
   absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const ProgressCallback& progress);
+  // The index of the first right item, until it is answered; nullptr: there is none.
+  std::shared_ptr<Index> first_index() const { return groups_.empty() ? nullptr : groups_.front().index; }
   size_t size() const { return wrong_.size(); }  // items that Prepare took
   void Forget() { groups_.clear(); }             // lets go of the indexes
 

@@ -18,6 +18,7 @@
 #include "service/calls/convert.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"
+#include "service/config/metrics_settings.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
 #include "service/transport/address.h"
@@ -240,7 +241,11 @@ absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerCo
 }  // namespace
 
 const std::vector<Setting>& Settings() {
-  static const auto* const kSettings = new std::vector<Setting>(MakeSettings());
+  static const auto* const kSettings = [] {
+    auto* const all = new std::vector<Setting>(MakeSettings());
+    for (Setting& setting : MetricsSettings()) all->push_back(std::move(setting));
+    return all;
+  }();
   return *kSettings;
 }
 
@@ -286,6 +291,9 @@ absl::Status Resolve(ServerConfig* config) {
   if (core.in_flight_limit_bytes > 0 && core.in_flight_limit_bytes < 3 * core.max_message_bytes) {
     return Wrong(
         "server.in_flight_limit: less than three messages of server.max_message");  // as it came, parsed, answer
+  }
+  if (!core.count && !config->server.metrics_listen.empty()) {
+    return Wrong("metrics.listen: there is nothing to serve, for metrics.count is off");
   }
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());

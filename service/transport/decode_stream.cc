@@ -77,6 +77,7 @@ bool DecodeStream::OnAccepted(bool ok, Taker) {
   }
   lanes_.Accepted(lane_, /*stays=*/true);
   began_ = Clock::now();
+  core_.call_counts.Started(CallCounts::decode());
   token_.emplace(DeadlineOf(context_));
   session_.SetPeer(context_.peer());
   const absl::Status admitted = core_.under_way.Enter();
@@ -118,6 +119,7 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   }
   ++pending_;
   lock.unlock();
+  core_.call_counts.Received(CallCounts::decode());
   const std::chrono::nanoseconds expected = Expected();
   if (taker == Taker::kLane && expected <= kLong) {
     Step(taker);
@@ -199,6 +201,7 @@ void DecodeStream::Announce() {
   announcing_ = true;
   ++pending_;
   written_ = Clock::now();
+  core_.call_counts.Sent(CallCounts::decode());
   wire_.Write(announcement_, announced_.tag());
 }
 
@@ -216,6 +219,7 @@ void DecodeStream::Answer() {
   answer_share_.Hold(static_cast<int64_t>(answer_.Length()));  // its step may have changed something: it must be told
   ++pending_;
   written_ = Clock::now();
+  core_.call_counts.Sent(CallCounts::decode());
   wire_.Write(answer_, write_.tag());
 }
 
@@ -235,6 +239,7 @@ void DecodeStream::Finish(const absl::Status& status) {
   if (std::exchange(finishing_, true)) return;
   ++pending_;
   const bool entered = std::exchange(entered_, false);
+  if (!entered) core_.call_counts.Ended(CallCounts::decode(), status.code(), began_);
   wire_.Finish(entered ? Finished(core_, {method(), context_.peer(), began_}, status) : ToGrpc(status),
                finished_.tag());
 }

@@ -32,6 +32,7 @@ inline grpc::ByteBuffer EmptyMessage() {
 inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Status& status) {
   core.calls.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) core.errors.fetch_add(1, std::memory_order_relaxed);
+  core.call_counts.Ended(CallCounts::NumberOf(call.method), status.code(), call.began);
   core.log.Ended(call, status);
   if (core.log.WantsEvictions()) core.log.EvictedByThemselves(core.catalog.List());
   core.under_way.Leave();

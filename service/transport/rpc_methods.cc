@@ -102,6 +102,7 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(AdminService, GetServerInfo, kLight, false),
       SEINE_METHOD(AdminService, DescribeHead, kLight, false),
       SEINE_METHOD(AdminService, MeasureProfile, kHeavy, false),
+      SEINE_METHOD(AdminService, GetMetrics, kLight, false),  // a server that is busy is looked at most
   };
   return *methods;
 }

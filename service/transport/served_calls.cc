@@ -27,6 +27,7 @@ class ServedCall final : public OpenCall {
         core_(served.core_),
         entry_(entry),
         handler_(entry.method->open(core_)),
+        number_(CallCounts::NumberOf(entry.method->name)),
         request_share_(core_.in_flight),
         answer_share_(core_.in_flight) {
     context_.AsyncNotifyWhenDone(done_.tag());
@@ -65,6 +66,7 @@ class ServedCall final : public OpenCall {
     }
     served_.Offer(entry_);
     began_ = std::chrono::steady_clock::now();
+    core_.call_counts.Started(number_);
     token_.emplace(DeadlineOf(context_));
     const absl::Status admitted = core_.under_way.Enter();
     const bool listed = admitted.ok() && core_.open_calls.Add(this);
@@ -103,6 +105,7 @@ class ServedCall final : public OpenCall {
       }
       return Leave(&lock);
     }
+    core_.call_counts.Received(number_);
     const size_t bytes = request_.Length();
     if (!request_share_.TryHold(static_cast<int64_t>(bytes))) {
       Finish(TooMuchInFlight());
@@ -158,6 +161,7 @@ class ServedCall final : public OpenCall {
     state_ = State::kAnswering;
     answered_ = std::chrono::steady_clock::now();
     ++pending_;
+    core_.call_counts.Sent(number_);
     wire_.WriteAndFinish(response_, grpc::WriteOptions(), End(absl::OkStatus()), finished_.tag());
   }
   void Finish(const absl::Status& status) {
@@ -170,7 +174,10 @@ class ServedCall final : public OpenCall {
     wire_.Finish(End(status), finished_.tag());
   }
   grpc::Status End(const absl::Status& status) {
-    if (!std::exchange(entered_, false)) return ToGrpc(status);
+    if (!std::exchange(entered_, false)) {
+      core_.call_counts.Ended(number_, status.code(), began_);
+      return ToGrpc(status);
+    }
     return Finished(core_, {method(), context_.peer(), began_}, status);
   }
   bool OnFinished(bool, Taker) {
@@ -202,6 +209,7 @@ class ServedCall final : public OpenCall {
   Core& core_;
   const ServedCalls::Entry entry_;
   const MessageHandler handler_;
+  const int number_;  // of the method, in the counts
   grpc::ServerContext context_;
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted

@@ -58,6 +58,20 @@ class SettingsTest : public ::testing::Test {
   TempDir dir_;
 };
 
+TEST_F(SettingsTest, MetricsAreServedOnLoopbackAlone) {
+  ExpectRefused("metrics: {listen: \"0.0.0.0:9464\"}\n",
+                ": metrics.listen: '0.0.0.0:9464' is beyond this machine's loopback, and metrics are served without "
+                "credentials: listen on 127.0.0.1 and forward to it");
+  ExpectRefused("metrics: {count: no}\n", ": metrics.count: 'no' is none of on|off");
+  const Ended none = Seined("--check-config --metrics-listen 127.0.0.1:9464 --metrics-count off");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_EQ(none.err, "seined: metrics.listen: there is nothing to serve, for metrics.count is off\n");
+  std::ofstream(File()) << "metrics: {listen: \"localhost:9464\", count: on}\n";
+  const Ended right = Seined("--check-config --config " + File());
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_NE(right.out.find("metrics:\n  listen: 127.0.0.1:9464\n  count: on\n"), std::string::npos) << right.out;
+}
+
 TEST_F(SettingsTest, WhatIsNoRegularFileIsRefused) {
   const std::string fifo = dir_.path + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

@@ -150,6 +150,7 @@ std::vector<std::pair<std::string, std::string>> Requests(const v1::SequenceHand
   v1::MeasureProfileRequest measure;
   *measure.add_sequences() = handle;
   add("AdminService/MeasureProfile", measure);
+  add("AdminService/GetMetrics", v1::GetMetricsRequest());
   return all;
 }
 

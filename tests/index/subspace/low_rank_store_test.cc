@@ -278,14 +278,14 @@ TEST_F(LowRankStoreTest, BytesAreTheFormulaAndAreGivenBack) {
     const int64_t formula = kTokens * (38 + 38) * 2;  // A.4.2
     EXPECT_EQ(bytes.codes, formula);
     EXPECT_EQ(bytes.full_rank, 0);
-    EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));
+    EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kSubspace));
     EXPECT_EQ(store.metrics().num_versions, 3);
     EXPECT_EQ(bytes.bases, 3 * kRowDim * (38 + 38) * 2 + 2 * PackedTracker::Bytes(kRowDim, 38, 0));
     EXPECT_LE(static_cast<double>(bytes.total()), 1.03 * static_cast<double>(formula));
     LowRankStore fork = store;
-    EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kStore));  // shared
+    EXPECT_EQ(bytes.total(), ledger_.held(MemoryKind::kSubspace));  // shared
   }
-  EXPECT_EQ(ledger_.held(MemoryKind::kStore), 0);
+  EXPECT_EQ(ledger_.held(MemoryKind::kSubspace), 0);
 }
 
 TEST_F(LowRankStoreTest, NoMemoryChangesNothing) {
@@ -341,7 +341,7 @@ TEST_F(LowRankStoreTest, GivenBasesStayWholeUntilTheNextBlockBeginsWithThem) {
     EXPECT_EQ(store.metrics().keys.rows, 0);
     EXPECT_EQ(store.metrics().num_versions, 1);
     EXPECT_GT(store.metrics().angle, .5);
-    EXPECT_EQ(store.bytes().total(), ledger_.held(MemoryKind::kStore));
+    EXPECT_EQ(store.bytes().total(), ledger_.held(MemoryKind::kSubspace));
     auto part = store.Keep({1, 2, 100});
     ASSERT_TRUE(part.ok());
     EXPECT_EQ(part->key_basis()->u, keys.u);
@@ -351,7 +351,7 @@ TEST_F(LowRankStoreTest, GivenBasesStayWholeUntilTheNextBlockBeginsWithThem) {
     EXPECT_GT(Overlap(store.BasisOf(3 * kBlock, true), values), .8);
     EXPECT_EQ(store.bytes().bases, learnt + kRowDim * (20 + 33) * 2);  // a version more, nothing else
   }
-  EXPECT_EQ(ledger_.held(MemoryKind::kStore), 0);
+  EXPECT_EQ(ledger_.held(MemoryKind::kSubspace), 0);
   MemoryLedger small(backend_.get(), 1000, 0, nullptr);
   LowRankStore store(&shape, &small);
   EXPECT_EQ(store.SetBases(keys, values).code(), absl::StatusCode::kResourceExhausted);

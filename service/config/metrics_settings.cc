@@ -1,0 +1,42 @@
+#include "service/config/metrics_settings.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "service/metrics/http_listener.h"
+
+namespace seine {
+namespace {
+
+Setting MetricsListen() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    config->server.metrics_listen.clear();
+    if (text.empty()) return absl::OkStatus();
+    auto address = ParseHttpAddress(text);
+    if (address.ok()) config->server.metrics_listen = *std::move(address);
+    return address.status();
+  };
+  return {
+      "metrics.listen", "HOST:PORT",
+      "Serve /metrics (Prometheus), /livez, /readyz and /healthz over HTTP on loopback, port 0 for any free one; not "
+      "given: no HTTP.",
+      set, [](const ServerConfig& config) { return config.server.metrics_listen; }};
+}
+
+Setting MetricsCount() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    if (text != "on" && text != "off")
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is none of on|off"));
+    config->server.core.count = text == "on";
+    return absl::OkStatus();
+  };
+  return {"metrics.count", "on|off",
+          "Count calls, steps and stages for /metrics and seine top; a decode step pays some 100 ns for it.", set,
+          [](const ServerConfig& config) { return config.server.core.count ? "on" : "off"; }};
+}
+
+}  // namespace
+
+std::vector<Setting> MetricsSettings() { return {MetricsListen(), MetricsCount()}; }
+
+}  // namespace seine

@@ -1,0 +1,207 @@
+#include "service/metrics/collector.h"
+
+#include <prometheus/text_serializer.h>
+
+#include "profile/scorer_list.h"
+#include "service/metrics/build_info.h"
+#include "service/metrics/families.h"
+#include "service/transport/rpc_methods.h"
+
+namespace seine {
+namespace {
+
+using Labels = Families::Labels;
+
+// gRPC's names of codes, by number.
+constexpr const char* kCodeNames[CallCounts::kCodes] = {
+    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+    "DataLoss", "Unauthenticated"};
+
+Labels MethodLabels(int method) {
+  const auto& all = RpcMethods();
+  if (method == CallCounts::decode()) {
+    return {{"grpc_type", "bidi_stream"}, {"grpc_service", kDecodeService}, {"grpc_method", "Decode"}};
+  }
+  const RpcMethod& of = all[static_cast<size_t>(method)];
+  return {{"grpc_type", of.pieces ? "client_stream" : "unary"}, {"grpc_service", of.service}, {"grpc_method", of.name}};
+}
+
+double Number(int64_t value) { return static_cast<double>(value); }
+
+void AddCalls(const CallCounts& calls, Families* out) {
+  const auto each = [out](auto value) {
+    for (int m = 0; m < CallCounts::size(); ++m) out->Add(MethodLabels(m), Number(value(m)));
+  };
+  out->Counter("grpc_server_started_total", "Calls begun.");
+  each([&](int m) { return calls.started(m); });
+  out->Counter("grpc_server_handled_total", "Calls ended, by code. A Decode stream is one call.");
+  for (int m = 0; m < CallCounts::size(); ++m) {
+    for (int code = 0; code < CallCounts::kCodes; ++code) {
+      const int64_t ended = calls.ended(m, code);
+      if (ended == 0 && code != 0) continue;  // a series from its first call on
+      Labels labels = MethodLabels(m);
+      labels.emplace_back("grpc_code", kCodeNames[code]);
+      out->Add(labels, Number(ended));
+    }
+  }
+  out->Histogram("grpc_server_handling_seconds", "From a call's beginning to its end at the server.");
+  for (int m = 0; m < CallCounts::size(); ++m) {
+    if (calls.started(m) > 0) out->Add(MethodLabels(m), calls.times(m));
+  }
+  out->Counter("grpc_server_msg_received_total", "Messages received. A Decode step is one.");
+  each([&](int m) { return calls.received(m); });
+  out->Counter("grpc_server_msg_sent_total", "Messages sent. A Decode step's answer is one, its announcement another.");
+  each([&](int m) { return calls.sent(m); });
+}
+
+void AddCounts(const Counts& counts, Families* out) {
+  out->Histogram("seine_stage_seconds",
+                 "Time of one call in a stage; of a search's stages summed over its items, heads and threads.");
+  for (int s = 0; s < kStages; ++s) {
+    const auto stage = static_cast<Stage>(s);
+    out->Add({{"stage", NameOf(stage)}}, counts.stage(stage));
+  }
+  out->Counter("seine_evictions_total", "Layers cut back.");
+  out->Add({}, Number(counts.evictions()));
+  out->Counter("seine_evicted_tokens_total", "Tokens evicted, each counted once a KV head.");
+  const auto& scorers = AllScorers();
+  for (size_t i = 0; i < scorers.size(); ++i) {
+    out->Add({{"scorer", scorers[i].name}}, Number(counts.evicted_tokens(static_cast<int>(i))));
+  }
+  out->Counter("seine_reencoded_keys_total",
+               "Keys given new codes in the background, each counted once for all heads.");
+  out->Add({{"cause", "outgrown"}}, Number(counts.reencoded_keys(false)));
+  out->Add({{"cause", "unfit"}}, Number(counts.reencoded_keys(true)));
+  out->Counter("seine_subspace_updates_total", "Updates of learnt bases, of keys and of values, by KV head.");
+  out->Add({}, Number(counts.subspace_updates()));
+  out->Histogram("seine_sequence_lifetime_seconds", "From a sequence's making to its deletion.");
+  out->Add({}, counts.lifetimes());
+  out->Histogram("seine_sequence_idle_seconds", "From a sequence's last use to its deletion.");
+  out->Add({}, counts.idle());
+  out->Histogram("seine_sequence_reuse_gap_seconds",
+                 "Between two retrievals of the layer that a sequence is first asked.");
+  out->Add({}, counts.gaps());
+}
+
+}  // namespace
+
+void Collector::IndexReading::AddGauges(const IndexReading& o) {
+  sequences += o.sequences;
+  tokens += o.tokens;
+  for (const auto& [tier, held] : o.bytes) bytes[tier] += held;
+}
+
+void Collector::IndexReading::AddCounters(const IndexReading& o) {
+  steps += o.steps;
+  appended += o.appended;
+  candidates += o.candidates;
+  attended += o.attended;
+}
+
+Collector::IndexReading Collector::Read(const Index& index) const {
+  IndexReading out;
+  const IndexStats stats = index.stats();
+  out.sequences = stats.num_sequences;
+  out.tokens = index.num_tokens();
+  out.bytes = {{core_.backend->codes_on_device() ? "device" : "codes", stats.code_bytes},
+               {"store", stats.store_bytes - stats.subspace_bytes},
+               {"subspace", stats.subspace_bytes},
+               {"queries", stats.query_bytes},
+               {"other", stats.other_bytes}};
+  const IndexCounts* const counts = index.counts();
+  if (counts == nullptr) return out;
+  out.steps = counts->steps();
+  out.appended = counts->appended();
+  out.candidates = counts->candidates();
+  out.attended = counts->attended();
+  return out;
+}
+
+std::map<std::string, Collector::IndexReading> Collector::ReadIndexes() const {
+  std::map<std::string, IndexReading> out;
+  std::map<uint64_t, bool> named;
+  std::map<uint64_t, IndexReading> last;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto indexes = core_.catalog.List();
+  size_t count = 0;
+  for (const auto& index : indexes) {
+    const auto found = index->counts() == nullptr ? named_.end() : named_.find(index->counts()->serial());
+    if (found != named_.end() && found->second) ++count;
+  }
+  for (const auto& index : indexes) {
+    if (index->counts() == nullptr) continue;
+    const uint64_t serial = index->counts()->serial();
+    const auto found = named_.find(serial);
+    // Once told together with others it stays so: their counters must never fall.
+    const bool own = found != named_.end() ? found->second : count < kMostNamed && index->config().name != kOther;
+    if (own && found == named_.end()) ++count;
+    named[serial] = own;
+    IndexReading reading = Read(*index);
+    if (own) {
+      out.emplace(index->config().name, std::move(reading));
+      continue;
+    }
+    out[kOther].AddGauges(reading);
+    last.emplace(serial, std::move(reading));
+  }
+  for (const auto& [serial, reading] : last_) {
+    if (!last.contains(serial)) gone_.AddCounters(reading);
+  }
+  if (!last.empty() || out.contains(kOther) || gone_.steps.count() + gone_.appended > 0) {
+    out[kOther].AddCounters(gone_);
+    for (const auto& [serial, reading] : last) out[kOther].AddCounters(reading);
+    if (!std::exchange(said_, true)) core_.log.SeriesTogether(kMostNamed, kOther);
+  }
+  named_ = std::move(named);
+  last_ = std::move(last);
+  return out;
+}
+
+std::vector<prometheus::MetricFamily> Collector::Collect() const {
+  Families out;
+  out.Gauge("seine_build_info", "1; what this server is.");
+  out.Add({{"version", BuildVersion()},
+           {"commit", BuildCommit()},
+           {"backend", core_.backend->name()},
+           {"simd", core_.backend->simd_target()}},
+          1);
+  AddCalls(core_.call_counts, &out);
+  if (core_.counts != nullptr) AddCounts(*core_.counts, &out);
+  const std::map<std::string, IndexReading> indexes = ReadIndexes();
+  out.Histogram("seine_decode_step_seconds",
+                "A Decode step, over gRPC or a same-host channel, from parsed to answered.");
+  for (const auto& [name, i] : indexes) out.Add({{"index", name}}, i.steps);
+  const auto each = [&](auto value) {
+    for (const auto& [name, i] : indexes) out.Add({{"index", name}}, Number(value(i)));
+  };
+  out.Gauge("seine_sequences", "Sequences held.");
+  each([](const IndexReading& i) { return i.sequences; });
+  out.Gauge("seine_tokens", "Tokens of the sequences held, the longest layer of each counting.");
+  each([](const IndexReading& i) { return i.tokens; });
+  out.Counter("seine_tokens_appended_total", "Tokens appended, each counted once a layer.");
+  each([](const IndexReading& i) { return i.appended; });
+  out.Counter("seine_candidates_total", "Keys that outlived the scan, of all query heads.");
+  each([](const IndexReading& i) { return i.candidates; });
+  out.Counter("seine_attended_tokens_total", "Tokens attended, of all query heads.");
+  each([](const IndexReading& i) { return i.attended; });
+  out.Gauge("seine_memory_bytes", "Memory that is held for an index, by tier.");
+  for (const auto& [name, i] : indexes) {
+    for (const auto& [tier, bytes] : i.bytes) out.Add({{"index", name}, {"tier", tier}}, Number(bytes));
+  }
+  out.Gauge("seine_memory_limit_bytes", "Limit of all indexes together; 0: none.");
+  out.Add({{"memory", "host"}}, Number(core_.options.memory_limit_bytes));
+  out.Add({{"memory", "device"}}, Number(core_.options.device_memory_limit_bytes));
+  out.Gauge("seine_executor_queue", "Heavy calls that wait for a worker.");
+  out.Add({}, Number(core_.executor.waiting()));
+  out.Counter("seine_executor_refused_total", "Heavy calls refused because the queue was full.");
+  out.Add({}, Number(core_.executor.refused()));
+  out.Gauge("seine_connections", "Connections of clients.");
+  out.Add({}, Number(connections_()));
+  return out.Take();
+}
+
+std::string Collector::Text() const { return prometheus::TextSerializer().Serialize(Collect()); }
+
+}  // namespace seine
