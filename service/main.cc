@@ -24,9 +24,9 @@
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
-#include "service/resident.h"
+#include "service/process/resident.h"
 #include "service/server.h"
-#include "service/signals.h"
+#include "service/process/signals.h"
 #include "service/transport/address.h"
 #include "service/transport/descriptors.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "service/resident.h"
+#include "service/process/resident.h"
 #include "service/transport/rpc_methods.h"
 
 namespace seine {

@@ -1,4 +1,4 @@
-#include "service/signals.h"
+#include "service/process/signals.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -7,8 +7,8 @@
 //   SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGXFSZ and real-time signals
 //                     nothing: each would end the process at once, sequences and all, and none asks for that. A handler
 //                     that is there already (a profiler's) stays.
-#ifndef SEINE_SERVICE_SIGNALS_H_
-#define SEINE_SERVICE_SIGNALS_H_
+#ifndef SEINE_SERVICE_PROCESS_SIGNALS_H_
+#define SEINE_SERVICE_PROCESS_SIGNALS_H_
 
 #include <signal.h>
 
@@ -36,4 +36,4 @@ class Signals {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_SIGNALS_H_
+#endif  // SEINE_SERVICE_PROCESS_SIGNALS_H_

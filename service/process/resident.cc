@@ -1,4 +1,4 @@
-#include "service/resident.h"
+#include "service/process/resident.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Bytes of memory that the process holds now, as the system counts them; 0 where it does not say.
-#ifndef SEINE_SERVICE_RESIDENT_H_
-#define SEINE_SERVICE_RESIDENT_H_
+#ifndef SEINE_SERVICE_PROCESS_RESIDENT_H_
+#define SEINE_SERVICE_PROCESS_RESIDENT_H_
 
 #include <cstdint>
 
@@ -10,4 +10,4 @@ int64_t ResidentBytes();
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_RESIDENT_H_
+#endif  // SEINE_SERVICE_PROCESS_RESIDENT_H_
