@@ -14,6 +14,9 @@
 #include "absl/time/time.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
+#include "service/access/access.h"
+#include "service/access/audit_log.h"
+#include "service/access/tls_files.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/profiles.h"
@@ -94,8 +97,11 @@ struct Core {
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::unique_ptr<Backend> backend;
-  std::string address;  // where the server listens; set before calls come
-  std::string why_cpu;  // what backend "auto" lacked for another; set before calls come
+  std::string address;              // where the server listens; set before calls come
+  std::string why_cpu;              // what backend "auto" lacked for another; set before calls come
+  std::unique_ptr<Access> access;   // nullptr: calls need no credentials; set before calls come
+  std::unique_ptr<AuditLog> audit;  // nullptr: there is none; set before calls come
+  std::shared_ptr<TlsFiles> tls;    // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;

@@ -55,6 +55,8 @@ class EventLog {
   void Ended(const CallRecord& call, const absl::Status& status);
   // A client that has not read its answer: warning.
   void CutOff(const char* method, const std::string& peer);
+  // Something of the server's own that did not go well: error "WHAT: why".
+  void Failed(const std::string& what, const absl::Status& why);
   void SetSlow(std::chrono::milliseconds slow) { slow_.store(slow.count(), std::memory_order_relaxed); }  // 0: none is
 
   // Held while an index evicts as a call asks it to, and told what that evicted, so that it does not pass for the

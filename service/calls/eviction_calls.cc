@@ -63,7 +63,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = KeepFrom(request.keep(), "keep", &params.keep); !s.ok()) return s;
   params.dry_run = request.dry_run();
   if (auto s = CheckTokens(core, target, request.layer(), sizeof(int32_t)); !s.ok()) return s;
-  EventLog::ByCall by_call(core.log, request.handle().index());
+  EventLog::ByCall by_call(core.log, NameInLog(CurrentTenant(), request.handle().index()));
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
   if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);
   if (!answer.ok()) return Explain(answer.status(), "");

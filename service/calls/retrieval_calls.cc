@@ -46,7 +46,14 @@ absl::StatusOr<QueryView> AppendedQueries(const std::optional<TensorBytes>& give
   return QueryView{*queries, given->shape[0]};
 }
 
+// Decode is open to readers, its appends are not.
+absl::Status CheckMayWrite() {
+  const Caller* const caller = CallerScope::current();
+  return caller == nullptr || caller->role >= Role::kWriter ? absl::OkStatus() : NotAllowed();
+}
+
 absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field) {
+  if (auto s = CheckMayWrite(); !s.ok()) return s;
   AppendedTensors tensors;
   tensors.keys = item.keys();
   if (item.has_values()) tensors.values = item.values();
@@ -147,10 +154,16 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
       (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "");
 }
 
+absl::Status DecodeSession::Admit() const {
+  if (caller_ == nullptr) return absl::OkStatus();
+  return caller_->revoked() ? Unauthenticated() : caller_->tenant->TakeStep();
+}
+
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                          const std::function<void()>& announce) {
   const Stopwatch watch;
   const auto began = Clock::now();
+  const CallerScope scope(caller_);
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
   AnnouncingMoment moment;
