@@ -128,8 +128,9 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
 }
 
 absl::Status CheckWireText(const CLI::App& command) {
-  static constexpr const char* kStayHere[] = {"FILE",     "--file",   "--vector", "--trace",   "--out",
-                                              "--server", "--tensor", "--values", "--queries", "--filters"};
+  static constexpr const char* kStayHere[] = {"FILE",     "--file",     "--vector",  "--trace",   "--out",
+                                              "--server", "--tensor",   "--values",  "--queries", "--filters",
+                                              "--tls-ca", "--tls-cert", "--tls-key", "--token",   "--token-file"};
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
       const std::string name = option->get_name();
