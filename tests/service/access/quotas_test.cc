@@ -117,7 +117,7 @@ TEST_F(FullServerTest, WhatOthersHoldIsNotTold) {
     status = As("acme").Append(of_acme, position, 500, 1);
   }
   ASSERT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  status = As("beta").Append(of_beta, 0, 1000, 1);
+  status = As("beta").Append(of_beta, 0, 10'000, 1);  // some 5 MB
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_NE(status.error_message().find("the server's memory limit leaves no room"), std::string::npos)
       << status.error_message();
