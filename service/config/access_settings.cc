@@ -27,11 +27,10 @@ Setting UnixSetting() {
     config->server.access.unix_calls = text;
     return absl::OkStatus();
   };
-  return {
-      "auth.unix", "owner|token",
-      "Calls over a Unix socket without a token: owner takes them as an admin's of the server's own tenant, for the "
-      "socket is open to its owner alone; token refuses them.",
-      set, [](const ServerConfig& config) { return config.server.access.unix_calls; }};
+  return {"auth.unix", "owner|token",
+          "owner: a call over a Unix socket without a token is an admin's of the server's own tenant; token: it is "
+          "refused.",
+          set, [](const ServerConfig& config) { return config.server.access.unix_calls; }};
 }
 
 }  // namespace
