@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/channel_security.h"
 #include "client/convert/convert.h"
 
 namespace seine::client {
@@ -30,7 +31,9 @@ std::string SocketPath(const std::string& endpoint) {
 
 namespace {
 
-absl::Status NoServer(const std::string& endpoint) {
+// `why`: empty: as the endpoint has it.
+absl::Status NoServer(const std::string& endpoint, const std::string& why) {
+  if (!why.empty()) return absl::UnavailableError(absl::StrCat("no server at ", endpoint, " (", why, ")"));
   const std::string path = SocketPath(endpoint);
   struct stat info;
   const bool missing = !path.empty() && stat(path.c_str(), &info) != 0;
@@ -92,17 +95,19 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string&
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   }
   const std::string path = SocketPath(endpoint);
-  auto channel = grpc::CreateCustomChannel(path.empty() ? endpoint : absl::StrCat("unix:", path),
-                                           grpc::InsecureChannelCredentials(), arguments);
+  const absl::StatusOr<ChannelSecurity> security = SecurityFor(endpoint, options.security);
+  if (!security.ok()) return security.status();
+  auto channel = MakeChannel(path.empty() ? endpoint : absl::StrCat("unix:", path), *security, arguments);
+  const auto failed = [&] { return NoServer(endpoint, path.empty() ? WhyNoConnection(channel, security->tls) : ""); };
 
   const auto deadline = absl::ToChronoTime(absl::Now() + options.connect_timeout);
   for (;;) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return channel;
-    if (state == GRPC_CHANNEL_SHUTDOWN) return NoServer(endpoint);
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !options.wait_for_server) return NoServer(endpoint);
+    if (state == GRPC_CHANNEL_SHUTDOWN) return NoServer(endpoint, "");
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !options.wait_for_server) return failed();
     if (!channel->WaitForStateChange(state, deadline)) {
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return NoServer(endpoint);
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return failed();
       return absl::UnavailableError(absl::StrCat("no server at ", endpoint, " (no connection within ",
                                                  absl::FormatDuration(options.connect_timeout), ")"));
     }

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/methods.h"
+#include "client/security.h"
 #include "client/types.h"
 
 namespace seine {
@@ -58,6 +59,7 @@ struct Options {
   absl::Duration spin = absl::Microseconds(100);
   // Bytes of each of a same-host channel's two rings, a power of two from 65,536 to 16 Mi; 0: the server's choice.
   int64_t ring_bytes = 0;
+  Security security = {};  // none unless it is given; programs take SecurityFromEnvironment()
 };
 
 enum class Transport {

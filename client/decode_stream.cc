@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/channel.h"
+#include "client/channel_security.h"
 #include "client/convert/convert.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 
@@ -30,12 +31,13 @@ constexpr auto kAnnouncedSpin = std::chrono::microseconds(500);
 class QueueStream final : public DecodeStream {
  public:
   QueueStream(const std::shared_ptr<grpc::Channel>& channel, std::string endpoint, Transport transport,
-              absl::Duration step_timeout, std::string fallback)
+              absl::Duration step_timeout, std::string fallback, const std::string& token)
       : endpoint_(std::move(endpoint)),
         transport_(transport),
         step_timeout_(step_timeout),
         fallback_(std::move(fallback)),
         stub_(v1::RetrievalService::NewStub(channel)) {
+    AddToken(token, &context_);
     stream_ = stub_->PrepareAsyncDecode(&context_, &queue_);
     stream_->StartCall(Begin(kStart));
     Await(kStart);
@@ -187,7 +189,10 @@ absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string
                                                                Transport transport, std::string fallback) {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
-  return std::make_unique<QueueStream>(*channel, endpoint, transport, options.step_timeout, std::move(fallback));
+  const absl::StatusOr<std::string> token = ReadToken(options.security);
+  if (!token.ok()) return token.status();
+  return std::make_unique<QueueStream>(*channel, endpoint, transport, options.step_timeout, std::move(fallback),
+                                       *token);
 }
 
 }  // namespace seine::client

@@ -95,7 +95,8 @@ struct EvictionConfig {
 
 struct IndexConfig {
   std::string name;
-  std::string model;  // as descriptions give it
+  std::string tenant;  // for whom a server holds it; the index itself only carries it. Empty: the server's own
+  std::string model;   // as descriptions give it
   Geometry geometry;
   Zones zones;
   CodecConfig codec;

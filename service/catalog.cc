@@ -1,5 +1,6 @@
 #include "service/catalog.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,7 +14,7 @@ namespace seine {
 class Catalog::Claim {
  public:
   // Needs mutex_ held.
-  Claim(Catalog* catalog, const std::string& name) : catalog_(*catalog), name_(name) { catalog_.claimed_.insert(name); }
+  Claim(Catalog* catalog, const Key& key) : catalog_(*catalog), key_(key) { catalog_.claimed_.insert(key); }
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
   ~Claim() {
@@ -23,56 +24,65 @@ class Catalog::Claim {
   }
   // Needs mutex_ held.
   void Release() {
-    catalog_.claimed_.erase(name_);
+    catalog_.claimed_.erase(key_);
     held_ = false;
   }
 
  private:
   Catalog& catalog_;
-  const std::string name_;
+  const Key key_;
   bool held_ = true;
 };
 
-absl::Status Catalog::CheckNew(const std::string& name) const {
-  if (indexes_.contains(name)) {
+absl::Status Catalog::CheckNew(const Key& key, const Tenant* owner) const {
+  const auto& [tenant, name] = key;
+  if (indexes_.contains(key)) {
     return FieldError(absl::StatusCode::kAlreadyExists, "name", absl::StrCat("there is an index '", name, "' already"));
   }
-  if (claimed_.contains(name))
+  if (claimed_.contains(key))
     return FieldError(absl::StatusCode::kAlreadyExists, "name", absl::StrCat("an index '", name, "' is being made"));
+  const auto is_tenants = [&tenant](const Key& one) { return one.first == tenant; };
+  if (owner != nullptr) {
+    const auto held =
+        std::count_if(indexes_.begin(), indexes_.end(), [&](const auto& one) { return is_tenants(one.first); }) +
+        std::count_if(claimed_.begin(), claimed_.end(), is_tenants);
+    if (auto s = owner->CheckIndexes(held); !s.ok()) return s;
+  }
   if (indexes_.size() + claimed_.size() < kMaxIndexes) return absl::OkStatus();
   return absl::ResourceExhaustedError("the server holds as many indexes as it may");
 }
 
-absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config) {
+absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config, const Tenant* owner) {
+  const Key key(config.tenant, config.name);
   std::optional<Claim> claim;
   absl::Status refused;
   {
     const std::unique_lock<std::shared_mutex> lock(mutex_);
-    refused = CheckNew(config.name);
-    if (refused.ok()) claim.emplace(this, config.name);
+    refused = CheckNew(key, owner);
+    if (refused.ok()) claim.emplace(this, key);
   }
   if (!refused.ok()) {
     const absl::Status wrong = Validate(config);  // is told before a name that is taken
     return wrong.ok() ? refused : wrong;
   }
-  auto index = Index::Create(config, backend_, budget_, counts_);
+  auto index = Index::Create(config, backend_, owner != nullptr ? owner->budget() : budget_, counts_);
   if (!index.ok()) return index.status();
   std::shared_ptr<Index> shared = *std::move(index);
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   claim->Release();
-  indexes_.emplace(config.name, shared);
+  indexes_.emplace(key, shared);
   return shared;
 }
 
-std::shared_ptr<Index> Catalog::Find(absl::string_view name) const {
+std::shared_ptr<Index> Catalog::Find(absl::string_view tenant, absl::string_view name) const {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  const auto it = indexes_.find(name);
+  const auto it = indexes_.find(Less::View(tenant, name));
   return it == indexes_.end() ? nullptr : it->second;
 }
 
-std::shared_ptr<Index> Catalog::Remove(absl::string_view name) {
+std::shared_ptr<Index> Catalog::Remove(absl::string_view tenant, absl::string_view name) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
-  const auto it = indexes_.find(name);
+  const auto it = indexes_.find(Less::View(tenant, name));
   if (it == indexes_.end()) return nullptr;
   std::shared_ptr<Index> removed = std::move(it->second);
   indexes_.erase(it);
@@ -82,7 +92,17 @@ std::shared_ptr<Index> Catalog::Remove(absl::string_view name) {
 std::vector<std::shared_ptr<Index>> Catalog::List() const {
   std::shared_lock<std::shared_mutex> lock(mutex_);
   std::vector<std::shared_ptr<Index>> all;
-  for (const auto& [name, index] : indexes_) all.push_back(index);
+  for (const auto& [key, index] : indexes_) all.push_back(index);
+  return all;
+}
+
+std::vector<std::shared_ptr<Index>> Catalog::List(absl::string_view tenant) const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Index>> all;
+  for (auto it = indexes_.lower_bound(Less::View(tenant, "")); it != indexes_.end() && it->first.first == tenant;
+       ++it) {
+    all.push_back(it->second);
+  }
   return all;
 }
 

@@ -1,5 +1,5 @@
-// The indexes of a server by name. A call holds the index that it works on, so deleting one under it is safe: the index
-// goes when the last call lets go.
+// The indexes of a server by tenant and name: a name means something within a tenant alone. A call holds the index that
+// it works on, so deleting one under it is safe: the index goes when the last call lets go.
 //
 // Making an index may take seconds, for a profile's moments are decomposed. No lock is held meanwhile: the name is
 // claimed first, and the index is seen once it is whole.
@@ -8,7 +8,6 @@
 #ifndef SEINE_SERVICE_CATALOG_H_
 #define SEINE_SERVICE_CATALOG_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "index/index.h"
 #include "index/storage/memory_budget.h"
+#include "service/access/tenant.h"
 
 namespace seine {
 
@@ -34,25 +34,36 @@ class Catalog {
   Catalog(Backend* backend, std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> counts = nullptr)
       : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)) {}
 
-  // INVALID_ARGUMENT naming the field of IndexConfig; ALREADY_EXISTS, also where an index of that name is being made;
-  // RESOURCE_EXHAUSTED beyond kMaxIndexes, those being made included.
-  absl::StatusOr<std::shared_ptr<Index>> Create(const IndexConfig& config);
-  std::shared_ptr<Index> Find(absl::string_view name) const;  // nullptr: there is none
-  std::shared_ptr<Index> Remove(absl::string_view name);      // the index taken out, nullptr: there is none
-  std::vector<std::shared_ptr<Index>> List() const;           // by name
+  // An index of config.tenant, which counts in `owner`'s budget; nullptr: in the catalog's. INVALID_ARGUMENT naming the
+  // field of IndexConfig; ALREADY_EXISTS, also where an index of that name is being made; RESOURCE_EXHAUSTED beyond
+  // kMaxIndexes or the owner's quota, those being made included.
+  absl::StatusOr<std::shared_ptr<Index>> Create(const IndexConfig& config, const Tenant* owner = nullptr);
+  // A tenant's index. nullptr: it has none of that name, whatever others have.
+  std::shared_ptr<Index> Find(absl::string_view tenant, absl::string_view name) const;
+  // The index taken out, as Find has it.
+  std::shared_ptr<Index> Remove(absl::string_view tenant, absl::string_view name);
+  std::vector<std::shared_ptr<Index>> List() const;                          // of all tenants, by tenant and name
+  std::vector<std::shared_ptr<Index>> List(absl::string_view tenant) const;  // by name
 
  private:
   class Claim;
 
+  using Key = std::pair<std::string, std::string>;  // tenant, name
+  struct Less {
+    using is_transparent = void;
+    using View = std::pair<absl::string_view, absl::string_view>;
+    bool operator()(const View& a, const View& b) const { return a < b; }
+  };
+
   // Whether an index of that name may be made. Needs mutex_ held.
-  absl::Status CheckNew(const std::string& name) const;
+  absl::Status CheckNew(const Key& key, const Tenant* owner) const;
 
   Backend* const backend_;
   const std::shared_ptr<MemoryBudget> budget_;
   const std::shared_ptr<Counts> counts_;
   mutable std::shared_mutex mutex_;
-  std::map<std::string, std::shared_ptr<Index>, std::less<>> indexes_;  // guarded by mutex_
-  std::set<std::string, std::less<>> claimed_;                          // of indexes being made; guarded by mutex_
+  std::map<Key, std::shared_ptr<Index>, Less> indexes_;  // guarded by mutex_
+  std::set<Key, Less> claimed_;                          // of indexes being made; guarded by mutex_
 };
 
 }  // namespace seine

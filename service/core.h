@@ -15,6 +15,9 @@
 #include "index/counts/counts.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
+#include "service/access/access.h"
+#include "service/access/audit_log.h"
+#include "service/access/tls_files.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/profiles.h"
@@ -105,6 +108,9 @@ struct Core {
   std::string address;          // where the server listens; set before calls come
   std::string metrics_address;  // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
   std::string why_cpu;          // what backend "auto" lacked for another; set before calls come
+  std::unique_ptr<Access> access;   // nullptr: calls need no credentials; set before calls come
+  std::unique_ptr<AuditLog> audit;  // nullptr: there is none; set before calls come
+  std::shared_ptr<TlsFiles> tls;    // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "profile/spelling.h"
+#include "service/access/caller.h"
 #include "service/log.h"
 
 namespace seine {
@@ -41,9 +42,10 @@ void EventLog::Created(const Index& index) {
   if (log == nullptr) return;
   const IndexConfig& c = index.config();
   const auto wire = [](auto value) { return static_cast<int>(value) + 1; };  // wire_enum.h
-  log->info("index {}: created; {} layers, {} query heads on {} KV heads of {}, {}, codec {}, stores {}", c.name,
-            c.geometry.num_layers, c.geometry.num_q_heads, c.geometry.num_kv_heads, c.geometry.head_dim,
-            SpellValue("DType", wire(c.geometry.dtype)), c.codec.name, SpellValue("KvStore", wire(c.kv_store)));
+  log->info("index {}: created; {} layers, {} query heads on {} KV heads of {}, {}, codec {}, stores {}",
+            NameInLog(c.tenant, c.name), c.geometry.num_layers, c.geometry.num_q_heads, c.geometry.num_kv_heads,
+            c.geometry.head_dim, SpellValue("DType", wire(c.geometry.dtype)), c.codec.name,
+            SpellValue("KvStore", wire(c.kv_store)));
 }
 
 void EventLog::Deleted(absl::string_view index_name) {
@@ -91,6 +93,10 @@ void EventLog::SeriesTogether(size_t named, const char* label) const {
     log->warn("metrics: indexes beyond the first {} have series together, index=\"{}\"", named, label);
 }
 
+void EventLog::Failed(const std::string& what, const absl::Status& why) {
+  Say(what, spdlog::level::err, std::string(why.message()));
+}
+
 void EventLog::ByCall::Evicted(int64_t tokens) {
   const std::lock_guard<std::mutex> lock(log_.mutex_);
   Evictions& counted = log_.evictions_[name_];
@@ -111,12 +117,12 @@ void EventLog::EvictedByThemselves(const std::vector<std::shared_ptr<Index>>& in
     if (!index->config().eviction) continue;
     const IndexStats stats = index->stats();
     const std::lock_guard<std::mutex> lock(mutex_);
-    Evictions& counted = evictions_[index->config().name];
+    const std::string name = NameInLog(index->config().tenant, index->config().name);
+    Evictions& counted = evictions_[name];
     const int64_t layers = stats.evictions - counted.layers, tokens = stats.evicted_tokens - counted.tokens;
     if (layers <= 0) continue;
     counted = {stats.evictions, stats.evicted_tokens};
-    log->debug("index {}: evicted {} tokens by itself, heads together, in {} layers", index->config().name, tokens,
-               layers);
+    log->debug("index {}: evicted {} tokens by itself, heads together, in {} layers", name, tokens, layers);
   }
 }
 

@@ -57,6 +57,8 @@ class EventLog {
   void CutOff(const char* method, const std::string& peer);
   // Indexes beyond the first `named` have one series of metrics together, `label`: warning.
   void SeriesTogether(size_t named, const char* label) const;
+  // Something of the server's own that did not go well: error "WHAT: why".
+  void Failed(const std::string& what, const absl::Status& why);
   void SetSlow(std::chrono::milliseconds slow) { slow_.store(slow.count(), std::memory_order_relaxed); }  // 0: none is
 
   // Held while an index evicts as a call asks it to, and told what that evicted, so that it does not pass for the

@@ -60,8 +60,9 @@ Try it:
   seine health                           # the command line finds that socket by itself
 SIGTERM or SIGINT: health turns NOT_SERVING; after server.drain_delay seconds new calls are refused, and those under way
 end within server.grace seconds, exit code 0. What does not end in time is cut off, exit code 3. A second one kills.
-SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; the log says what. Where the
-terminal that seined was started from is closed, SIGHUP is a SIGTERM.
+SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; so are the files of TLS,
+credentials and quotas, and the audit file is opened anew. The log says what. Where the terminal that seined was started
+from is closed, SIGHUP is a SIGTERM.
 SIGQUIT ends it at once with a core dump. SIGUSR1, SIGUSR2, SIGALRM, SIGPROF and the like do nothing.)";
 
 int Fail(int code, absl::string_view what) {
@@ -172,7 +173,9 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   config.server.core.guard_memory = true;
   auto server = Server::Start(config.server);
-  if (!server.ok()) return Fail(kFailed, server.status().message());
+  if (!server.ok()) {
+    return Fail(absl::IsInvalidArgument(server.status()) ? kBadConfiguration : kFailed, server.status().message());
+  }
   Core& core = (*server)->core();
   core.base_bytes = BaseBytes();
   core.log.SetSlow(std::chrono::milliseconds(config.slow_call_ms));

@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/access/guards.h"
+#include "service/access/tls_credentials.h"
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
 #include "service/services.h"
@@ -30,6 +32,7 @@ namespace {
 
 // A peer that went silent is noticed within their sum.
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(12), kKeepaliveTimeout = absl::Seconds(6);
+constexpr absl::Duration kHandshake = absl::Seconds(10);  // of TLS, for who connects and says nothing
 constexpr absl::Duration kMinClientPing = absl::Seconds(5);
 constexpr absl::Duration kFlush = absl::Milliseconds(300);     // for answers on their way
 constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
@@ -45,15 +48,17 @@ class ServerImpl final : public Server {
 
   absl::Status Start(const ServerOptions& options) {
     if (auto s = ServeHttp(options.metrics_listen); !s.ok()) return s;
+    auto address = ParseAddress(options.listen);
+    if (!address.ok()) return address.status();
+    if (auto s = Guard(options, *address); !s.ok()) return s;
+    const std::shared_ptr<Tenant> own = core_.access == nullptr ? nullptr : core_.access->tenant("");
     for (const IndexConfig& config : options.indexes) {
-      if (auto index = core_.catalog.Create(config); !index.ok()) {
+      if (auto index = core_.catalog.Create(config, own.get()); !index.ok()) {
         return absl::Status(index.status().code(), absl::StrCat("index ", config.name, ": ", index.status().message()));
       } else {
         core_.log.Created(**index);
       }
     }
-    auto address = ParseAddress(options.listen);
-    if (!address.ok()) return address.status();
     auto listener = Listener::Open(*address);
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);
@@ -133,12 +138,38 @@ class ServerImpl final : public Server {
     if (core_.under_way.closed()) return "the server is shutting down";
     return services_.ready() ? "" : "the server is draining, or its workers are stuck";
   }
+
+  // Opens what says who may call.
+  absl::Status Guard(const ServerOptions& options, const Address& address) {
+    if (auto s = CheckGuards(address, options.tls, options.access); !s.ok()) return s;
+    if (options.tls.enabled()) {
+      auto tls = TlsFiles::Open(options.tls, [this](const absl::Status& why) {
+        core_.log.Failed("new files of TLS are not taken, the old ones count", why);
+      });
+      if (!tls.ok()) return tls.status();
+      core_.tls = *std::move(tls);
+    }
+    if (options.access.enabled()) {
+      auto access = Access::Open(options.access, core_.budget);
+      if (!access.ok()) return access.status();
+      core_.access = *std::move(access);
+      if (auto s = CheckCredentials(address, options.tls, *core_.access); !s.ok()) return s;
+    }
+    if (options.audit_file.empty()) return absl::OkStatus();
+    auto audit =
+        AuditLog::Open(options.audit_file, [this](const absl::Status& why) { core_.log.Failed("audit.file", why); });
+    if (!audit.ok()) return audit.status();
+    core_.audit = *std::move(audit);
+    return absl::OkStatus();
+  }
+
   absl::Status Build() {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     services_.Register(&builder);
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        core_.tls == nullptr ? grpc::InsecureServerCredentials() : std::make_shared<TlsCredentials>(core_.tls));
     const int64_t limit = std::min<int64_t>(core_.options.max_message_bytes, std::numeric_limits<int>::max());
     builder.SetMaxReceiveMessageSize(static_cast<int>(limit));
     // A small message may inflate to a thousand times its size: none is inflated, and who compresses is told.
@@ -149,6 +180,8 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing));
+    if (core_.tls != nullptr)
+      builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(kHandshake));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     grpc_ = builder.BuildAndStart();
     return grpc_ != nullptr ? absl::OkStatus() : absl::UnavailableError("listen: gRPC did not start");

@@ -18,6 +18,9 @@ struct ServerOptions {
   std::string metrics_listen;  // as ParseHttpAddress returns it (http_listener.h); empty: no HTTP
   bool polling = false;        // services.h
   CoreOptions core;
+  TlsOptions tls;  // of TCP; beyond loopback there must be some, and a credential
+  AccessOptions access;
+  std::string audit_file;            // empty: there is none
   std::vector<IndexConfig> indexes;  // made at start
 };
 
@@ -25,6 +28,7 @@ class Server {
  public:
   // ALREADY_EXISTS: the address is in use. FAILED_PRECONDITION: the machine or the build has no such backend. The
   // status names what is wrong in one line.
+  // INVALID_ARGUMENT: TLS, credentials, quotas or the audit file, by the setting's name.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   virtual ~Server() = default;  // as Shutdown(zero)
 

@@ -16,6 +16,7 @@
 #include "bench/report/table.h"
 #include "bench/serving/server_process.h"
 #include "bench/serving/service_bench.h"
+#include "client/cli/security_flags.h"
 #include "kernels/types.h"
 
 namespace seine::bench {
@@ -47,6 +48,7 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--server,--endpoint", b.endpoint,
                   "a running server: unix:///path, /path or host:port; absent, and without --spawn: SEINE_SERVER, or "
                   "where seined listens by itself");
+  cli::AddSecurityFlags(app, &b.security);
   app->add_option("--spawn", f->spawn, "path of seined: start one for this run, on a Unix socket");
   app->add_option("--threads", f->threads, "of the spawned server and of the work in process; 0: one a core")
       ->capture_default_str();
@@ -186,6 +188,7 @@ absl::Status Run(ServiceFlags f) {
   if (absl::Status s = Check(f); !s.ok()) return s;
   if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   if (f.spawn.empty() && f.bench.endpoint.empty()) f.bench.endpoint = client::EndpointFromEnvironment();
+  if (f.spawn.empty()) f.bench.security = client::WithEnvironment(f.bench.security);
   f.bench.unary = f.transport == "unary";
   f.bench.transport = f.polling ? client::Transport::kPolling : client::Transport::kBlocking;
   if (f.transport == "shm") {

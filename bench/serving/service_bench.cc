@@ -122,6 +122,7 @@ class RemoteSide {
     client::Options options;
     options.wait_for_server = o.wait_for_server;
     options.spin = o.spin;
+    options.security = o.security;
     auto made = client::Client::Connect(o.endpoint, options);
     if (!made.ok()) return made.status();
     client_ = *std::move(made);

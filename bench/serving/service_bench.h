@@ -17,6 +17,7 @@ namespace seine::bench {
 
 struct ServiceOptions {
   std::string endpoint;
+  client::Security security;
   bool wait_for_server = false;                                // it has just been started
   bool unary = false;                                          // else the Decode stream
   client::Transport transport = client::Transport::kBlocking;  // of the stream

@@ -133,7 +133,12 @@ absl::Status CheckWireText(const CLI::App& command) {
                                               "--filters",
                                               "--evict-filters",
                                               "--output-projection",
-                                              "--projection-tensor"};
+                                              "--projection-tensor",
+                                              "--tls-ca",
+                                              "--tls-cert",
+                                              "--tls-key",
+                                              "--token",
+                                              "--token-file"};
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
       const std::string name = option->get_name();

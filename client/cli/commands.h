@@ -16,6 +16,7 @@ namespace seine::cli {
 
 struct Session {
   std::string server;
+  client::Security security;
   double timeout_seconds = 30;
   double wait_seconds = 0;  // > 0: a server that does not answer yet is waited for
   bool json = false;

@@ -5,11 +5,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/help.h"
 #include "client/cli/names.h"
+#include "client/cli/security_flags.h"
 #include "profile/io/standard_output.h"
 
 namespace seine::cli {
@@ -27,6 +29,7 @@ void AddGlobals(CLI::App* app, Session* session, std::string* output) {
   app->add_option("--server", session->server,
                   "unix:///path/to/socket, /path/to/socket or host:port (default: the socket that seined listens on)")
       ->envname("SEINE_SERVER");
+  AddSecurityFlags(app, &session->security);
   app->add_option("--timeout", session->timeout_seconds, "Seconds to wait for an answer (default: 30)")
       ->check(Between(0.001, 1e6));
   app->add_option("-o,--output", *output, "table or json (default: table)")->check([](const std::string& value) {
@@ -46,17 +49,26 @@ std::string ObjectOf(const CLI::App& command) {
   return object;
 }
 
+// The usage error of flags that make no connection: of --server, or of the field that the message begins with.
+absl::Status WrongConnection(absl::string_view what) {
+  const std::string field(what.substr(0, what.find(": ")));
+  for (const char* security : {"tls_ca", "tls_cert", "tls_key", "token", "token_file"}) {
+    if (field != security) continue;
+    return UsageError(absl::StrCat("--", absl::StrReplaceAll(field, {{"_", "-"}}), what.substr(field.size())));
+  }
+  return UsageError(absl::StrCat("--server: ", what));
+}
+
 absl::Status Perform(Session* session) {
   if (!session->needs_server) return session->action();
   client::Options options;
   options.timeout = absl::Seconds(session->timeout_seconds);
+  options.security = client::WithEnvironment(session->security);
   options.wait_for_server = session->wait_seconds > 0;
   options.connect_timeout = options.wait_for_server ? absl::Seconds(session->wait_seconds)
                                                     : std::min(options.connect_timeout, options.timeout);
   auto client = client::Client::Connect(session->server, options);
-  if (absl::IsInvalidArgument(client.status())) {
-    return UsageError(absl::StrCat("--server: ", client.status().message()));
-  }
+  if (absl::IsInvalidArgument(client.status())) return WrongConnection(client.status().message());
   if (!client.ok()) return client.status();
   session->client = *std::move(client);
   return session->action();

@@ -61,7 +61,7 @@ absl::Status DecodeLayer(DecodeStream* stream, const Sequence& sequence, int lay
 }
 
 absl::Status Run(const std::string& endpoint) {
-  auto client = Client::Connect(endpoint);
+  auto client = Client::Connect(endpoint, {.security = client::SecurityFromEnvironment()});
   if (!client.ok()) return client.status();
   IndexSpec spec;
   spec.name = "decode-loop";

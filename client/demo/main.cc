@@ -175,6 +175,7 @@ int Run(int argc, char** argv) {
   client::Options connection;
   connection.connect_timeout = absl::Seconds(wait_seconds);
   connection.wait_for_server = true;
+  connection.security = client::SecurityFromEnvironment();
   const auto client = client::Client::Connect(server, connection);
   if (absl::IsInvalidArgument(client.status()))
     return cli::Report("seine-demo", cli::UsageError(client.status().message()));

@@ -51,8 +51,10 @@ struct InProcessOptions {
 // FAILED_PRECONDITION: there is no such backend here. INVALID_ARGUMENT naming the field.
 absl::StatusOr<std::shared_ptr<Connection>> OpenInProcess(const InProcessOptions& options);
 
-// A server's, connected when it is first called. INVALID_ARGUMENT: no endpoint of a form that is taken.
-absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout);
+// A server's, connected when it is first called. INVALID_ARGUMENT: no endpoint of a form that is taken. What is wrong
+// with `security` is the first call's error: its files may change.
+absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout,
+                                                       const client::Security& security);
 
 }  // namespace seine::python
 

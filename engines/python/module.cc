@@ -142,8 +142,11 @@ std::unique_ptr<Holder> OpenHere(int threads, const std::string& backend, int64_
   }());
 }
 
-std::unique_ptr<Holder> OpenServer(const std::string& endpoint, std::optional<double> timeout) {
-  auto opened = OpenRemote(endpoint, DurationOf(timeout, absl::InfiniteDuration()));
+std::unique_ptr<Holder> OpenServer(const std::string& endpoint, std::optional<double> timeout,
+                                   const std::string& tls_ca, const std::string& tls_cert, const std::string& tls_key,
+                                   const std::string& token, const std::string& token_file) {
+  const client::Security security{tls_ca, tls_cert, tls_key, token, token_file};
+  auto opened = OpenRemote(endpoint, DurationOf(timeout, absl::InfiniteDuration()), security);
   if (absl::IsInvalidArgument(opened.status())) throw nb::value_error(std::string(opened.status().message()).c_str());
   return Held(std::move(opened));
 }
@@ -249,7 +252,8 @@ NB_MODULE(_native, module) {
   nb::class_<Holder>(module, "Connection")
       .def_static("in_process", &OpenHere, arg("threads") = 0, arg("backend") = "auto", arg("memory_limit_bytes") = 0,
                   arg("profiles").none() = "")
-      .def_static("connect", &OpenServer, arg("endpoint"), arg("timeout").none() = 60.0)
+      .def_static("connect", &OpenServer, arg("endpoint"), arg("timeout").none() = 60.0, arg("tls_ca") = "",
+                  arg("tls_cert") = "", arg("tls_key") = "", arg("token") = "", arg("token_file") = "")
       .def_prop_ro("endpoint", [](const Holder& connection) { return connection->endpoint(); })
       .def("call", &Call, arg("method"), arg("request").none() = nb::none(), arg("timeout") = nb::none())
       .def("append", &Append, arg("index"), arg("id"), arg("generation"), arg("layer"), arg("position"), arg("keys"),

@@ -50,7 +50,8 @@ absl::StatusOr<grpc::ByteBuffer> MessageBytes(const Message& message) {
 
 class Remote final : public Connection {
  public:
-  Remote(std::string endpoint, absl::Duration timeout) : endpoint_(std::move(endpoint)), timeout_(timeout) {}
+  Remote(std::string endpoint, absl::Duration timeout, client::Security security)
+      : endpoint_(std::move(endpoint)), timeout_(timeout), security_(std::move(security)) {}
 
   const std::string& endpoint() const override { return endpoint_; }
   absl::Duration timeout() const override { return timeout_; }
@@ -117,6 +118,7 @@ class Remote final : public Connection {
     }
     client::Options options;
     options.step_timeout = step_timeout;
+    options.security = security_;
     const auto channel = Connected(options.connect_timeout);
     if (!channel.ok()) return channel.status();
     auto stream = client::OpenAnyDecodeStream(*channel, endpoint_, options, wanted->first);
@@ -140,6 +142,7 @@ class Remote final : public Connection {
     }
     client::Options options;
     options.connect_timeout = timeout;
+    options.security = security_;
     auto channel = client::ConnectChannel(endpoint_, options);
     if (!channel.ok()) return WithHint(channel.status());
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -165,6 +168,7 @@ class Remote final : public Connection {
 
   const std::string endpoint_;
   const absl::Duration timeout_;
+  const client::Security security_;
   std::mutex mutex_;
   std::shared_ptr<grpc::Channel> channel_;  // nullptr before the first call; guarded by mutex_
   std::atomic<int64_t> piece_bytes_{0};     // 0: not asked yet
@@ -172,9 +176,10 @@ class Remote final : public Connection {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout) {
+absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout,
+                                                       const client::Security& security) {
   if (auto s = client::CheckEndpoint(endpoint); !s.ok()) return s;
-  return std::make_shared<Remote>(endpoint, timeout);
+  return std::make_shared<Remote>(endpoint, timeout, security);
 }
 
 }  // namespace seine::python

@@ -31,7 +31,12 @@ absl::Status MemoryLedger::Reserve(int64_t bytes, Account account) {
   if (!own_.TryReserve(bytes, account)) return OverLimit("of the index", own_, bytes, account);
   if (shared_ != nullptr && !shared_->TryReserve(bytes, account)) {
     own_.Release(bytes, account);
-    return OverLimit("of all indexes", *shared_, bytes, account);
+    const MemoryBudget& full = shared_->Refusing(bytes, account);
+    if (&full != shared_.get()) {  // what others hold is not told
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the server's memory limit leaves no room for ", bytes, " bytes"));
+    }
+    return OverLimit(full.is_part() ? "of the tenant (its quota)" : "of all indexes", full, bytes, account);
   }
   return absl::OkStatus();
 }

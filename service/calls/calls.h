@@ -20,6 +20,7 @@
 #include "seine/v1/sequence_service.pb.h"
 #include "seine/v1/shared_memory_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
+#include "service/access/caller.h"
 #include "service/calls/retriever.h"
 #include "service/calls/validate.h"
 #include "service/core.h"
@@ -96,6 +97,10 @@ class DecodeSession {
  public:
   explicit DecodeSession(Core& core) : core_(core), retriever_(core) {}
   void SetPeer(std::string peer) { peer_ = std::move(peer); }  // for the log
+  // Who has opened the stream, and outlives it; nullptr: the server asks for no credentials.
+  void SetCaller(const Caller* caller) { caller_ = caller; }
+  // Before a step. Not OK: the caller's credential was taken back, or its tenant's quota of steps is used up.
+  absl::Status Admit() const;
   // announce() is called, once at most, on this thread, when the answer is near, where the request asks for it.
   void Step(const v1::DecodeRequest& request, v1::DecodeResponse* response, const std::function<void()>& announce);
 
@@ -108,6 +113,7 @@ class DecodeSession {
   Core& core_;
   Retriever retriever_;
   std::string peer_;
+  const Caller* caller_ = nullptr;
   std::shared_ptr<Index> stepped_;  // during a step that is counted: the first index that it names
 };
 

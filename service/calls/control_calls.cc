@@ -1,5 +1,6 @@
 // The calls of IndexService, SequenceService and AdminService.
 #include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,25 @@ namespace {
 
 constexpr int kMaxPage = 1000;  // sequences
 
+// The tenant of the call, where the server asks for credentials.
+Tenant* TenantOfCall() {
+  const Caller* const caller = CallerScope::current();
+  return caller == nullptr ? nullptr : caller->tenant.get();
+}
+
+// The indexes that the call may know of.
+std::vector<std::shared_ptr<Index>> OwnIndexes(const Core& core) { return core.catalog.List(CurrentTenant()); }
+
+// Checks the tenant's quota of sequences, and locks out others of its calls that make one.
+absl::Status CheckRoomForSequence(const Core& core, std::unique_lock<std::mutex>* making) {
+  Tenant* const tenant = TenantOfCall();
+  if (tenant == nullptr || tenant->quotas().sequences == 0) return absl::OkStatus();
+  *making = std::unique_lock<std::mutex>(tenant->making_sequence());
+  int64_t held = 0;
+  for (const auto& index : OwnIndexes(core)) held += index->stats().num_sequences;
+  return tenant->CheckSequences(held);
+}
+
 // Adds a message to a list that may take `room` bytes more. False: it does not fit, and is not added.
 template <typename Message>
 bool AddWithin(const Message& message, google::protobuf::RepeatedPtrField<Message>* list, int64_t* room) {
@@ -24,10 +44,24 @@ bool AddWithin(const Message& message, google::protobuf::RepeatedPtrField<Messag
   return *room >= 0;
 }
 
+// What the whole server holds, or, where it has tenants, what the caller's holds and may hold.
+void SetMemory(const Core& core, v1::GetServerInfoResponse* response) {
+  const Tenant* const tenant = TenantOfCall();
+  const MemoryBudget& held = tenant == nullptr ? *core.budget : *tenant->budget();
+  const auto limit = [&](Account account) {
+    const int64_t own = held.limit_bytes(account);
+    return own > 0 ? own : core.budget->limit_bytes(account);
+  };
+  response->set_memory_limit_bytes(limit(Account::kHost));
+  response->set_memory_bytes(held.used_bytes());
+  response->set_device_memory_limit_bytes(limit(Account::kDevice));
+  response->set_device_memory_bytes(held.used_bytes(Account::kDevice));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
-  std::shared_ptr<Index> index = core.catalog.Find(name);
+  std::shared_ptr<Index> index = core.catalog.Find(CurrentTenant(), name);
   if (index == nullptr) {
     return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: ", Quoted(name)),
                       absl::StatusCode::kNotFound);
@@ -48,7 +82,8 @@ absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::Seque
 absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::CreateIndexResponse* response) {
   auto config = ConfigFrom(request.spec(), "spec", core.options.profiles.get());
   if (!config.ok()) return config.status();
-  auto index = core.catalog.Create(*config);
+  config->tenant = std::string(CurrentTenant());
+  auto index = core.catalog.Create(*config, TenantOfCall());
   if (!index.ok()) return Explain(index.status(), "spec");
   core.log.Created(**index);
   ToProto(**index, response->mutable_index());
@@ -64,7 +99,7 @@ absl::Status GetIndex(Core& core, const v1::GetIndexRequest& request, v1::GetInd
 
 absl::Status ListIndexes(Core& core, const v1::ListIndexesRequest&, v1::ListIndexesResponse* response) {
   int64_t room = core.options.max_message_bytes;
-  for (const auto& index : core.catalog.List()) {
+  for (const auto& index : OwnIndexes(core)) {
     v1::IndexInfo info;
     ToProto(*index, &info);
     if (AddWithin(info, response->mutable_indexes(), &room)) continue;
@@ -79,8 +114,10 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
   auto index = FindIndex(core, request.name(), "name");
   if (!index.ok()) return index.status();
   // One of two deletions at once finds nothing.
-  if (core.catalog.Remove(request.name()) == nullptr) return FindIndex(core, request.name(), "name").status();
-  core.log.Deleted(request.name());
+  if (core.catalog.Remove(CurrentTenant(), request.name()) == nullptr) {
+    return FindIndex(core, request.name(), "name").status();
+  }
+  core.log.Deleted(NameInLog(CurrentTenant(), request.name()));
   return absl::OkStatus();
 }
 
@@ -91,6 +128,8 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
   if (!request.id().empty()) {
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
+  std::unique_lock<std::mutex> making;
+  if (auto s = CheckRoomForSequence(core, &making); !s.ok()) return s;
   auto handle = (*index)->CreateSequence(request.id());
   if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.index());
@@ -158,6 +197,8 @@ absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1
   }
   // The index takes a negative position for "all"; the wire says so by leaving it out.
   if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
+  std::unique_lock<std::mutex> making;
+  if (auto s = CheckRoomForSequence(core, &making); !s.ok()) return s;
   auto handle = (*index)->Fork(source, request.new_id(), request.has_position() ? request.position() : -1);
   if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.source().index());
@@ -182,9 +223,8 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_backend(core.backend->name());
   response->set_simd_target(core.backend->simd_target());
   response->set_num_threads(core.backend->num_threads());
-  response->set_memory_limit_bytes(core.options.memory_limit_bytes);
-  response->set_memory_bytes(core.budget->used_bytes());
-  for (const auto& index : core.catalog.List()) {
+  SetMemory(core, response);
+  for (const auto& index : OwnIndexes(core)) {
     response->set_num_indexes(response->num_indexes() + 1);
     response->set_num_sequences(response->num_sequences() + index->stats().num_sequences);
   }
@@ -193,8 +233,6 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_queue_capacity(core.options.queue_capacity);
   response->set_max_message_bytes(core.options.max_message_bytes);
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
-  response->set_device_memory_limit_bytes(core.options.device_memory_limit_bytes);
-  response->set_device_memory_bytes(core.budget->used_bytes(Account::kDevice));
   return absl::OkStatus();
 }
 

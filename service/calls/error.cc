@@ -84,7 +84,7 @@ absl::Status FieldError(absl::string_view reason, absl::string_view field, absl:
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay) {
   absl::Status status = absl::ResourceExhaustedError(Shown(what, kMostTold));
   AttachReason(reason, &status);
-  AttachRetry(retry_delay, &status);
+  if (retry_delay > absl::ZeroDuration()) AttachRetry(retry_delay, &status);
   return status;
 }
 

@@ -22,7 +22,7 @@ std::string Quoted(absl::string_view text);
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
                         absl::StatusCode code = absl::StatusCode::kInvalidArgument);
 
-// RESOURCE_EXHAUSTED that a later try may not meet.
+// RESOURCE_EXHAUSTED that a later try may not meet; with a delay of 0 one that trying again does not mend.
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay);
 
 absl::Status NoMemory();  // an allocation failed

@@ -65,7 +65,7 @@ absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictRespons
   if (auto s = ReportFrom(request.report(), "report", &params.report); !s.ok()) return s;
   const int64_t lists = params.report == RetainedReport::kNone ? 1 : 2;  // kept, and the report's
   if (auto s = CheckTokens(core, target, request.layer(), lists * sizeof(int32_t)); !s.ok()) return s;
-  EventLog::ByCall by_call(core.log, request.handle().index());
+  EventLog::ByCall by_call(core.log, NameInLog(CurrentTenant(), request.handle().index()));
   auto answer = target.index->Evict(target.handle, request.layer(), params, target.given);
   if (answer.ok() && !params.dry_run) by_call.Evicted(answer->tokens_evicted);
   if (!answer.ok()) return Explain(answer.status(), "");

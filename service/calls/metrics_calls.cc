@@ -1,5 +1,6 @@
 // AdminService's GetMetrics.
 #include "absl/strings/str_cat.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/calls/error.h"
 
@@ -37,7 +38,7 @@ absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest&, v1::GetMetrics
   response->set_executor_refused(core.executor.refused());
   const HistogramReading bounds;
   for (int b = 0; b < kBounds && core.counts != nullptr; ++b) response->add_bucket_seconds(bounds.bound_seconds(b));
-  for (const auto& index : core.catalog.List()) {
+  for (const auto& index : core.catalog.List(CurrentTenant())) {
     ToProto(*index, core.backend->codes_on_device(), response->add_indexes());
   }
   const auto bytes = static_cast<int64_t>(response->ByteSizeLong());

@@ -71,9 +71,16 @@ int64_t Room(const Core& core, const google::protobuf::Message& answer) {
   return core.options.max_message_bytes - static_cast<int64_t>(answer.ByteSizeLong());
 }
 
+// Decode is open to readers, its appends are not.
+absl::Status CheckMayWrite() {
+  const Caller* const caller = CallerScope::current();
+  return caller == nullptr || caller->role >= Role::kWriter ? absl::OkStatus() : NotAllowed();
+}
+
 // `out` is filled where the item asks for a report, in an answer that has `room` for it.
 absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field, int64_t room,
                                   v1::Retained* out, std::shared_ptr<Index>* found = nullptr) {
+  if (auto s = CheckMayWrite(); !s.ok()) return s;
   RetainedReport report = RetainedReport::kNone;
   if (auto s = ReportFrom(item.report(), field + ".report", &report); !s.ok()) return s;
   AppendedTensors tensors;
@@ -191,9 +198,15 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
       (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "");
 }
 
+absl::Status DecodeSession::Admit() const {
+  if (caller_ == nullptr) return absl::OkStatus();
+  return caller_->revoked() ? Unauthenticated() : caller_->tenant->TakeStep();
+}
+
 void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
                          const std::function<void()>& announce) {
   const auto began = Clock::now();
+  const CallerScope scope(caller_);
   response->Clear();
   int64_t announcing_us = 0;  // the wire's time, not the index's
   AnnouncingMoment moment;

@@ -26,7 +26,8 @@ absl::Status OpenChannel(Core& core, const v1::OpenChannelRequest& request, v1::
     return FieldError("OUT_OF_LIMITS", "ring_bytes",
                       absl::StrCat("two rings of ", ring_bytes, " bytes are more than may be under way, ", room));
   }
-  auto token = core.channels.Promise(ring_bytes);
+  const Caller* const caller = CallerScope::current();
+  auto token = core.channels.Promise(ring_bytes, caller == nullptr ? nullptr : caller->shared_from_this());
   if (!token.ok()) return token.status();
   response->set_path(core.channels.path());
   response->set_token(*std::move(token));

@@ -3,7 +3,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +17,7 @@
 #include "service/calls/convert.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"
+#include "service/config/access_settings.h"
 #include "service/config/metrics_settings.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
@@ -86,10 +86,8 @@ Setting ListenSetting() {
     return absl::OkStatus();
   };
   return {"server.listen", "ADDRESS",
-          "unix:PATH or /PATH (mode 0600), or HOST:PORT on loopback, port 0 for any free one. Beyond loopback is "
-          "refused until "
-          "there are "
-          "TLS and authentication.",
+          "unix:PATH or /PATH (mode 0600), or HOST:PORT, port 0 for any free one. Beyond loopback it takes TLS and a "
+          "credential (tls.cert, tls.key, auth.tokens_file).",
           set, [](const ServerConfig& config) { return config.server.listen; }};
 }
 
@@ -136,7 +134,7 @@ Setting SpinSetting() {
 
 std::vector<Setting> MakeSettings() {
   constexpr int64_t kAnyBytes = int64_t{1} << 50;
-  return {
+  std::vector<Setting> settings = {
       ListenSetting(),
       PollingSetting(),
       Word(
@@ -197,6 +195,8 @@ std::vector<Setting> MakeSettings() {
           "log.slow_call", "Milliseconds from which on a call that succeeds is worth a warning; 0: none is.", 0,
           3600 * 1000, [](auto& c) -> auto& { return c.slow_call_ms; }),
   };
+  for (Setting& setting : AccessSettings()) settings.push_back(std::move(setting));
+  return settings;
 }
 
 std::string AsItIs(absl::string_view key) { return std::string(key); }
@@ -306,6 +306,7 @@ absl::Status Resolve(ServerConfig* config) {
 }
 
 absl::Status CheckStart(const ServerConfig& config) {
+  if (auto s = CheckAccess(config); !s.ok()) return s;
   std::string why;
   const bool cuda = config.server.core.backend == "cuda";
   const std::unique_ptr<Backend> backend = MakeBackend(cuda ? "cuda" : "cpu", 1, &why);
@@ -346,37 +347,6 @@ std::string ToYaml(const ServerConfig& config) {
   }
   out << YAML::EndSeq << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");
-}
-
-absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
-  static const auto* const kUnits = new std::map<std::string, int64_t>{{"", 1},
-                                                                       {"B", 1},
-                                                                       {"KB", 1'000},
-                                                                       {"MB", 1'000'000},
-                                                                       {"GB", 1'000'000'000},
-                                                                       {"TB", 1'000'000'000'000},
-                                                                       {"KiB", 1 << 10},
-                                                                       {"MiB", 1 << 20},
-                                                                       {"GiB", 1 << 30},
-                                                                       {"TiB", int64_t{1} << 40}};
-  const size_t digits = text.find_first_not_of("0123456789");
-  const auto unit = kUnits->find(digits == std::string::npos ? "" : text.substr(digits));
-  int64_t count = 0, bytes = 0;
-  if (unit == kUnits->end() || !absl::SimpleAtoi(text.substr(0, digits), &count) ||
-      __builtin_mul_overflow(count, unit->second, &bytes)) {
-    return Wrong(absl::StrCat("'", text, "' is no size in bytes; write 8GiB, 512MiB or 1048576"));
-  }
-  return bytes;
-}
-
-std::string FormatBytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  while (unit + 1 < std::size(kUnits) && bytes > 0 && bytes % 1024 == 0) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return absl::StrCat(bytes, kUnits[unit]);
 }
 
 }  // namespace seine

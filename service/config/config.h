@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "seine/v1/index_service.pb.h"
+#include "service/config/bytes.h"
 #include "service/server.h"
 
 namespace seine {
@@ -64,10 +65,6 @@ absl::Status CheckStart(const ServerConfig& config);
 
 // The whole as YAML that ApplyYaml reads back.
 std::string ToYaml(const ServerConfig& config);
-
-// 8GiB, 512MiB, 64KiB, 4GB (powers of ten), 1048576; at least 0.
-absl::StatusOr<int64_t> ParseBytes(const std::string& text);
-std::string FormatBytes(int64_t bytes);
 
 }  // namespace seine
 

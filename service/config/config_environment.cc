@@ -35,7 +35,9 @@ std::string Words(absl::string_view name) {
 // Warns of a name that is not read but looks as if it should be; empty for other names.
 std::string NearMiss(const std::string& name) {
   const std::string words = Words(name);
-  if (words.empty() || name == "SEINE_SERVER") return "";  // that one is the clients'
+  static constexpr const char* kOfClients[] = {"SEINE_SERVER",  "SEINE_TLS_CA", "SEINE_TLS_CERT",
+                                               "SEINE_TLS_KEY", "SEINE_TOKEN",  "SEINE_TOKEN_FILE"};
+  if (words.empty() || std::find(std::begin(kOfClients), std::end(kOfClients), name) != std::end(kOfClients)) return "";
   std::vector<std::string> all;
   for (const Setting& setting : Settings()) {
     const std::string whole = absl::AsciiStrToUpper(absl::StrReplaceAll(setting.key, {{".", "_"}}));

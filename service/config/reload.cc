@@ -18,6 +18,20 @@ std::vector<std::string> NamesOf(const ServerConfig& config) {
   return names;
 }
 
+// Reads what says who may call: paths are those of the start, what stands in the files may be new.
+void ReloadAccess(Core* core, std::vector<std::string>* taken) {
+  const auto note = [taken](const char* what, const absl::Status& status) {
+    if (status.ok()) {
+      taken->emplace_back(what);
+    } else {
+      spdlog::error("SIGHUP: {}; what was read before counts", std::string(status.message()));
+    }
+  };
+  if (core->tls != nullptr) note("files of TLS", core->tls->Reload());
+  if (core->access != nullptr) note("credentials and quotas", core->access->Reload());
+  if (core->audit != nullptr) note("the audit file is opened anew", core->audit->Reopen());
+}
+
 }  // namespace
 
 void Reload(const absl::StatusOr<ServerConfig>& again, ServerConfig* current, Core* core) {
@@ -32,6 +46,7 @@ void Reload(const absl::StatusOr<ServerConfig>& again, ServerConfig* current, Co
     (setting.key == "log.level" ? taken : left).push_back(absl::StrCat(setting.key, " ", before, " -> ", now));
   }
   if (NamesOf(*again) != NamesOf(*current)) left.emplace_back("indexes");
+  ReloadAccess(core, &taken);
   current->log_level = again->log_level;
   core->options.profiles->Forget();
   const std::vector<std::string> profiles = core->options.profiles->Names();

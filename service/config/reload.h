@@ -1,5 +1,5 @@
-// What a running server takes over from settings that were read again: log.level, and the folder of profiles as it is
-// now. Everything else is as it was at the start.
+// What a running server takes over from settings that were read again: log.level, the folder of profiles as it is now,
+// and what now stands in the files of TLS, credentials and quotas. Everything else is as it was at the start.
 #ifndef SEINE_SERVICE_CONFIG_RELOAD_H_
 #define SEINE_SERVICE_CONFIG_RELOAD_H_
 

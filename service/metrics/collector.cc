@@ -28,6 +28,13 @@ Labels MethodLabels(int method) {
   return {{"grpc_type", of.pieces ? "client_stream" : "unary"}, {"grpc_service", of.service}, {"grpc_method", of.name}};
 }
 
+// The server's own indexes have no tenant.
+Labels IndexLabels(const std::string& tenant, const std::string& index) {
+  Labels labels = {{"index", index}};
+  if (!tenant.empty()) labels.emplace_back("tenant", tenant);
+  return labels;
+}
+
 double Number(int64_t value) { return static_cast<double>(value); }
 
 void AddCalls(const CallCounts& calls, Families* out) {
@@ -119,8 +126,9 @@ Collector::IndexReading Collector::Read(const Index& index) const {
   return out;
 }
 
-std::map<std::string, Collector::IndexReading> Collector::ReadIndexes() const {
-  std::map<std::string, IndexReading> out;
+Collector::Readings Collector::ReadIndexes() const {
+  const IndexKey other = {"", kOther};
+  Readings out;
   std::map<uint64_t, bool> named;
   std::map<uint64_t, IndexReading> last;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -140,18 +148,18 @@ std::map<std::string, Collector::IndexReading> Collector::ReadIndexes() const {
     named[serial] = own;
     IndexReading reading = Read(*index);
     if (own) {
-      out.emplace(index->config().name, std::move(reading));
+      out.emplace(IndexKey{index->config().tenant, index->config().name}, std::move(reading));
       continue;
     }
-    out[kOther].AddGauges(reading);
+    out[other].AddGauges(reading);
     last.emplace(serial, std::move(reading));
   }
   for (const auto& [serial, reading] : last_) {
     if (!last.contains(serial)) gone_.AddCounters(reading);
   }
-  if (!last.empty() || out.contains(kOther) || gone_.steps.count() + gone_.appended > 0) {
-    out[kOther].AddCounters(gone_);
-    for (const auto& [serial, reading] : last) out[kOther].AddCounters(reading);
+  if (!last.empty() || out.contains(other) || gone_.steps.count() + gone_.appended > 0) {
+    out[other].AddCounters(gone_);
+    for (const auto& [serial, reading] : last) out[other].AddCounters(reading);
     if (!std::exchange(said_, true)) core_.log.SeriesTogether(kMostNamed, kOther);
   }
   named_ = std::move(named);
@@ -169,12 +177,12 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
           1);
   AddCalls(core_.call_counts, &out);
   if (core_.counts != nullptr) AddCounts(*core_.counts, &out);
-  const std::map<std::string, IndexReading> indexes = ReadIndexes();
+  const Readings indexes = ReadIndexes();
   out.Histogram("seine_decode_step_seconds",
                 "A Decode step, over gRPC or a same-host channel, from parsed to answered.");
-  for (const auto& [name, i] : indexes) out.Add({{"index", name}}, i.steps);
+  for (const auto& [key, i] : indexes) out.Add(IndexLabels(key.tenant, key.name), i.steps);
   const auto each = [&](auto value) {
-    for (const auto& [name, i] : indexes) out.Add({{"index", name}}, Number(value(i)));
+    for (const auto& [key, i] : indexes) out.Add(IndexLabels(key.tenant, key.name), Number(value(i)));
   };
   out.Gauge("seine_sequences", "Sequences held.");
   each([](const IndexReading& i) { return i.sequences; });
@@ -187,8 +195,12 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Counter("seine_attended_tokens_total", "Tokens attended, of all query heads.");
   each([](const IndexReading& i) { return i.attended; });
   out.Gauge("seine_memory_bytes", "Memory that is held for an index, by tier.");
-  for (const auto& [name, i] : indexes) {
-    for (const auto& [tier, bytes] : i.bytes) out.Add({{"index", name}, {"tier", tier}}, Number(bytes));
+  for (const auto& [key, i] : indexes) {
+    for (const auto& [tier, bytes] : i.bytes) {
+      Labels labels = IndexLabels(key.tenant, key.name);
+      labels.emplace_back("tier", tier);
+      out.Add(labels, Number(bytes));
+    }
   }
   out.Gauge("seine_memory_limit_bytes", "Limit of all indexes together; 0: none.");
   out.Add({{"memory", "host"}}, Number(core_.options.memory_limit_bytes));

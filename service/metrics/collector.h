@@ -5,6 +5,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,8 +41,13 @@ class Collector final : public prometheus::Collectable {
     void AddGauges(const IndexReading& o);
     void AddCounters(const IndexReading& o);
   };
+  struct IndexKey {
+    std::string tenant, name;
+    auto operator<=>(const IndexKey&) const = default;
+  };
+  using Readings = std::map<IndexKey, IndexReading>;
   IndexReading Read(const Index& index) const;
-  std::map<std::string, IndexReading> ReadIndexes() const;  // by label
+  Readings ReadIndexes() const;
 
   const Core& core_;
   const std::function<int64_t()> connections_;

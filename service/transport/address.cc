@@ -55,12 +55,11 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   absl::string_view host = rest.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   address.host = std::string(host);
-  if (!IsLoopback(address.host)) {
+  if (host.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("listen: ", text,
-                     " is beyond this machine's loopback, and TLS and authentication are not there yet: "
-                     "listen on 127.0.0.1, [::1] or a Unix socket, and forward to it"));
+        absl::StrCat("listen: '", text, "' names no host; 0.0.0.0 and [::] are all of this machine's"));
   }
+  address.beyond_loopback = !IsLoopback(address.host);
   return address;
 }
 

@@ -1,4 +1,4 @@
-// Where a server listens: a Unix socket or a loopback TCP port (listener.h).
+// Where a server listens: a Unix socket or a TCP port (listener.h).
 #ifndef SEINE_SERVICE_TRANSPORT_ADDRESS_H_
 #define SEINE_SERVICE_TRANSPORT_ADDRESS_H_
 
@@ -14,10 +14,11 @@ struct Address {
   std::string unix_path;  // of a Unix socket; empty: TCP
   std::string host;
   int port = 0;                  // 0: any free one
+  bool beyond_loopback = false;  // other machines may reach it
   std::string ToString() const;  // as gRPC takes it: unix:/path or host:port
 };
 
-// unix:/path, unix:///path, host:port or [v6]:port. INVALID_ARGUMENT for another form and for a host beyond loopback.
+// unix:/path, unix:///path, host:port or [v6]:port. INVALID_ARGUMENT for another form.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 // $XDG_RUNTIME_DIR/seine.sock if that folder exists, else /tmp/seine-<uid>.sock; as an address.

@@ -15,6 +15,7 @@ namespace seine {
 inline void CountedStep(Core& core, DecodeSession& session, const StopToken& token, absl::Status refused, bool parsed,
                         const v1::DecodeRequest& request, v1::DecodeResponse* response,
                         const std::function<void()>& announce) {
+  if (refused.ok()) refused = session.Admit();
   if (refused.ok()) {
     const StopScope scope(&token);
     try {

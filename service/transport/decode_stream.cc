@@ -6,9 +6,11 @@
 #include <chrono>
 #include <utility>
 
+#include "service/access/presented.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
 #include "service/transport/rpc.h"
+#include "service/transport/rpc_methods.h"
 
 namespace seine {
 namespace {
@@ -50,7 +52,7 @@ void DecodeStream::CutUnread(SteadyTime before) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (written_ > before) return;
   written_ = SteadyTime::max();
-  core_.log.CutOff(method(), context_.peer());
+  core_.log.CutOff(method(), PeerInLog(context_.peer(), caller_.get()));
   context_.TryCancel();
 }
 
@@ -79,16 +81,20 @@ bool DecodeStream::OnAccepted(bool ok, Taker) {
   began_ = Clock::now();
   core_.call_counts.Started(CallCounts::decode());
   token_.emplace(DeadlineOf(context_));
-  session_.SetPeer(context_.peer());
   const absl::Status admitted = core_.under_way.Enter();
   const bool listed = admitted.ok() && core_.open_calls.Add(this);
+  const absl::Status allowed = listed ? Admit(core_, context_, kDecodeRole, &caller_) : absl::OkStatus();
+  session_.SetPeer(PeerInLog(context_.peer(), caller_.get()));
+  session_.SetCaller(caller_.get());
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
   taken_ = true;
   entered_ = admitted.ok();
   listed_ = listed;
   if (cancelled_) token_->Stop(StopReason::kCancelled);
-  if (listed_) {
+  if (!allowed.ok()) {
+    Finish(allowed);
+  } else if (listed_) {
     Read();
   } else {
     Finish(admitted.ok() ? ShuttingDown() : admitted);
@@ -240,8 +246,9 @@ void DecodeStream::Finish(const absl::Status& status) {
   ++pending_;
   const bool entered = std::exchange(entered_, false);
   if (!entered) core_.call_counts.Ended(CallCounts::decode(), status.code(), began_);
-  wire_.Finish(entered ? Finished(core_, {method(), context_.peer(), began_}, status) : ToGrpc(status),
-               finished_.tag());
+  wire_.Finish(
+      entered ? Finished(core_, {method(), PeerInLog(context_.peer(), caller_.get()), began_}, status) : ToGrpc(status),
+      finished_.tag());
 }
 
 bool DecodeStream::OnFinished(bool, Taker) {

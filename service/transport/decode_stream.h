@@ -56,6 +56,7 @@ class DecodeStream final : public OpenCall {
   DecodeLanes& lanes_;
   DecodeLanes::Lane* const lane_;
   Core& core_;
+  AdmittedCaller caller_;  // once accepted; outlives the session
   DecodeSession session_;
   grpc::ServerContext context_;
   Wire wire_{&context_};

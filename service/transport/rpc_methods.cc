@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/eviction_service.grpc.pb.h"
@@ -28,12 +29,22 @@ absl::Status WithoutThrowing(Function function) {
   }
 }
 
+// Whatever changes something, but for the hot path.
+template <typename Request>
+constexpr bool IsAudited(bool changes) {
+  return changes && !std::is_same_v<Request, v1::AppendRequest> && !std::is_same_v<Request, v1::AppendStreamRequest>;
+}
+
 template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
 absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
   return WithoutThrowing<changes>([&]() -> absl::Status {
     Request request;
     if (auto s = Parse(in, &request); !s.ok()) return s;
-    if (auto s = call(core, request, response); !s.ok()) return s;
+    const absl::Status status = call(core, request, response);
+    if constexpr (IsAudited<Request>(changes)) {
+      if (core.audit != nullptr) core.audit->Record(request, *response, status);
+    }
+    if (!status.ok()) return status;
     return Serialise(*response, out);
   });
 }
@@ -61,48 +72,50 @@ MessageHandler Each(Core& core) {
 }
 
 template <typename Service>
-constexpr RpcMethod Of(const char* name, Weight weight, bool changes, MessageHandler (*open)(Core&), MessageCall call) {
-  return {Service::service_full_name(), name, weight, changes, /*pieces=*/false, open, call};
+constexpr RpcMethod Of(const char* name, Weight weight, Role role, bool changes, MessageHandler (*open)(Core&),
+                       MessageCall call) {
+  return {Service::service_full_name(), name, weight, role, changes, /*pieces=*/false, open, call};
 }
 
 }  // namespace
 
-// Of<service>(name, weight, whether it changes anything, function of calls.h).
-#define SEINE_METHOD(service, method, weight, changes)                                                                 \
-  Of<v1::service>(#method, Weight::weight, changes, &One<v1::method##Request, v1::method##Response, &method, changes>, \
+// Of<service>(name, weight, role that it takes, whether it changes anything, function of calls.h).
+#define SEINE_METHOD(service, method, weight, role, changes)                         \
+  Of<v1::service>(#method, Weight::weight, Role::role, changes,                      \
+                  &One<v1::method##Request, v1::method##Response, &method, changes>, \
                   &Plain<v1::method##Request, v1::method##Response, &method, changes>)
 
 const std::vector<RpcMethod>& RpcMethods() {
   static const auto* const methods = new std::vector<RpcMethod>{
-      SEINE_METHOD(IndexService, CreateIndex, kHeavy, true),  // may read a profile
-      SEINE_METHOD(IndexService, GetIndex, kLight, false),
-      SEINE_METHOD(IndexService, ListIndexes, kHeavy, false),
-      SEINE_METHOD(IndexService, DeleteIndex, kHeavy, true),  // gives back what may be gigabytes
-      SEINE_METHOD(SequenceService, CreateSequence, kHeavy, true),
-      SEINE_METHOD(SequenceService, GetSequence, kLight, false),
-      SEINE_METHOD(SequenceService, ListSequences, kHeavy, false),
-      SEINE_METHOD(SequenceService, DeleteSequence, kHeavy, true),
-      SEINE_METHOD(SequenceService, ForkSequence, kHeavy, true),
-      SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, true),
-      SEINE_METHOD(RetrievalService, Append, kHeavy, true),
-      {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, true, /*pieces=*/true,
+      SEINE_METHOD(IndexService, CreateIndex, kHeavy, kAdmin, true),  // may read a profile
+      SEINE_METHOD(IndexService, GetIndex, kLight, kReader, false),
+      SEINE_METHOD(IndexService, ListIndexes, kHeavy, kReader, false),
+      SEINE_METHOD(IndexService, DeleteIndex, kHeavy, kAdmin, true),  // gives back what may be gigabytes
+      SEINE_METHOD(SequenceService, CreateSequence, kHeavy, kWriter, true),
+      SEINE_METHOD(SequenceService, GetSequence, kLight, kReader, false),
+      SEINE_METHOD(SequenceService, ListSequences, kHeavy, kReader, false),
+      SEINE_METHOD(SequenceService, DeleteSequence, kHeavy, kWriter, true),
+      SEINE_METHOD(SequenceService, ForkSequence, kHeavy, kWriter, true),
+      SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, kWriter, true),
+      SEINE_METHOD(RetrievalService, Append, kHeavy, kWriter, true),
+      {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, Role::kWriter, true, /*pieces=*/true,
        &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>,
        &Plain<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece, /*changes=*/true>},
-      SEINE_METHOD(RetrievalService, Retrieve, kHeavy, false),
-      SEINE_METHOD(RetrievalService, Attend, kHeavy, false),
-      SEINE_METHOD(RetrievalService, Gather, kHeavy, false),
-      SEINE_METHOD(EvictionService, Score, kHeavy, false),
-      SEINE_METHOD(EvictionService, Evict, kHeavy, true),
-      SEINE_METHOD(EvictionService, Diagnose, kHeavy, false),
-      SEINE_METHOD(SubspaceService, GetBasis, kHeavy, false),
-      SEINE_METHOD(SubspaceService, LoadBasis, kHeavy, true),
-      SEINE_METHOD(SubspaceService, CalibrateBasis, kHeavy, false),
-      SEINE_METHOD(SubspaceService, Reconstruct, kHeavy, false),
-      SEINE_METHOD(SharedMemoryService, OpenChannel, kLight, false),
-      SEINE_METHOD(AdminService, GetServerInfo, kLight, false),
-      SEINE_METHOD(AdminService, DescribeHead, kLight, false),
-      SEINE_METHOD(AdminService, MeasureProfile, kHeavy, false),
-      SEINE_METHOD(AdminService, GetMetrics, kLight, false),  // a server that is busy is looked at most
+      SEINE_METHOD(RetrievalService, Retrieve, kHeavy, kReader, false),
+      SEINE_METHOD(RetrievalService, Attend, kHeavy, kReader, false),
+      SEINE_METHOD(RetrievalService, Gather, kHeavy, kReader, false),
+      SEINE_METHOD(EvictionService, Score, kHeavy, kReader, false),
+      SEINE_METHOD(EvictionService, Evict, kHeavy, kWriter, true),
+      SEINE_METHOD(EvictionService, Diagnose, kHeavy, kReader, false),
+      SEINE_METHOD(SubspaceService, GetBasis, kHeavy, kReader, false),
+      SEINE_METHOD(SubspaceService, LoadBasis, kHeavy, kWriter, true),
+      SEINE_METHOD(SubspaceService, CalibrateBasis, kHeavy, kReader, false),
+      SEINE_METHOD(SubspaceService, Reconstruct, kHeavy, kReader, false),
+      SEINE_METHOD(SharedMemoryService, OpenChannel, kLight, kReader, false),
+      SEINE_METHOD(AdminService, GetServerInfo, kLight, kReader, false),
+      SEINE_METHOD(AdminService, DescribeHead, kLight, kReader, false),
+      SEINE_METHOD(AdminService, MeasureProfile, kHeavy, kReader, false),
+      SEINE_METHOD(AdminService, GetMetrics, kLight, kAdmin, false),  // a server that is busy is looked at most
   };
   return *methods;
 }

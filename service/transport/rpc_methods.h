@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "service/access/role.h"
 #include "service/core.h"
 
 namespace seine {
@@ -33,6 +35,7 @@ struct RpcMethod {
   const char* service;  // "seine.v1.IndexService"
   const char* name;     // "CreateIndex"
   Weight weight;
+  Role role;     // that the caller must have at least
   bool changes;  // its answer must be sent, however much is under way
   bool pieces;   // a client's stream of messages, answered at its end; else one message
   MessageHandler (*open)(Core& core);
@@ -44,6 +47,10 @@ const std::vector<RpcMethod>& RpcMethods();
 // The contract's services, each once; and that which has Decode.
 const std::vector<const char*>& ServiceNames();
 inline constexpr char kDecodeService[] = "seine.v1.RetrievalService";
+// Of Decode; its appends need kWriter.
+inline constexpr Role kDecodeRole = Role::kReader;
+// Whether each message of the method counts against the tenant's steps per second, as each step of Decode does.
+inline bool IsStep(const RpcMethod& method) { return absl::string_view(method.service) == kDecodeService; }
 
 }  // namespace seine
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "service/access/presented.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
 #include "service/transport/rpc.h"
@@ -47,7 +48,7 @@ class ServedCall final : public OpenCall {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kAnswering || answered_ > before) return;
     answered_ = SteadyTime::max();
-    core_.log.CutOff(method(), context_.peer());
+    core_.log.CutOff(method(), PeerInLog(context_.peer(), caller_.get()));
     context_.TryCancel();
   }
   void CutUnsent(SteadyTime before) override {
@@ -70,12 +71,15 @@ class ServedCall final : public OpenCall {
     token_.emplace(DeadlineOf(context_));
     const absl::Status admitted = core_.under_way.Enter();
     const bool listed = admitted.ok() && core_.open_calls.Add(this);
+    const absl::Status allowed = listed ? Admit(core_, context_, entry_.method->role, &caller_) : absl::OkStatus();
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     entered_ = admitted.ok();
     listed_ = listed;
     if (cancelled_) token_->Stop(StopReason::kCancelled);
-    if (listed_ && !draining_) {
+    if (!allowed.ok()) {
+      Finish(allowed);
+    } else if (listed_ && !draining_) {
       Read();
     } else {
       Finish(admitted.ok() ? ShuttingDown() : admitted);
@@ -148,6 +152,11 @@ class ServedCall final : public OpenCall {
   }
   absl::Status Handle() {
     const StopScope scope(&*token_);
+    const CallerScope caller(caller_.get());
+    if (caller_.get() != nullptr) {
+      if (caller_.get()->revoked()) return Unauthenticated();
+      if (auto s = IsStep(*entry_.method) ? caller_.get()->tenant->TakeStep() : absl::OkStatus(); !s.ok()) return s;
+    }
     return handler_(&request_, &response_);
   }
   // The methods below need mutex_.
@@ -178,7 +187,7 @@ class ServedCall final : public OpenCall {
       core_.call_counts.Ended(number_, status.code(), began_);
       return ToGrpc(status);
     }
-    return Finished(core_, {method(), context_.peer(), began_}, status);
+    return Finished(core_, {method(), PeerInLog(context_.peer(), caller_.get()), began_}, status);
   }
   bool OnFinished(bool, Taker) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -214,6 +223,7 @@ class ServedCall final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
+  AdmittedCaller caller_;  // once accepted
 
   std::mutex mutex_;  // guards what follows
   State state_ = State::kAccepting;

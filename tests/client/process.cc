@@ -65,7 +65,8 @@ Outcome RunProgram(const std::vector<std::string>& arguments, const std::vector<
   return outcome;
 }
 
-Server::Server(const std::vector<std::string>& flags) : endpoint_("unix://" + folder_.Path("seine.sock")) {
+Server::Server(const std::vector<std::string>& flags, const std::string& endpoint)
+    : endpoint_(endpoint.empty() ? "unix://" + folder_.Path("seine.sock") : endpoint) {
   std::vector<std::string> arguments = {SEINED_PROGRAM, "--listen", endpoint_, "--threads", "1",
                                         "--log-level",  "error"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());

@@ -23,7 +23,8 @@ Outcome RunProgram(const std::vector<std::string>& arguments, const std::vector<
 // seined on a socket of its own, ready to serve. Ends with SIGTERM, and must then exit with 0.
 class Server {
  public:
-  explicit Server(const std::vector<std::string>& flags = {});
+  // `endpoint`: where it listens; empty: a Unix socket of its own.
+  explicit Server(const std::vector<std::string>& flags = {}, const std::string& endpoint = "");
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

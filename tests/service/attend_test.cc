@@ -44,7 +44,7 @@ class AttendCallTest : public ServerTest {
   }
   AttendAnswer Direct(const v1::SequenceHandle& handle, const std::vector<float>& queries, Scope scope,
                       const AttentionParams& attention) {
-    auto index = server_->core().catalog.Find(handle.index());
+    auto index = server_->core().catalog.Find("", handle.index());
     SearchParams params = index->config().search;
     params.scope = scope;
     params.top_k = 20;

@@ -24,7 +24,7 @@ class CallsTest : public ServerTest {
   // The same question asked of the index itself.
   ItemAnswer Direct(const std::string& index_name, const v1::SequenceHandle& handle, int layer,
                     const std::vector<float>& queries, SearchParams params) {
-    auto index = server_->core().catalog.Find(index_name);
+    auto index = server_->core().catalog.Find("", index_name);
     const RetrieveItem item = {{handle.id(), handle.generation()}, layer, queries.data()};
     auto answers = index->Retrieve({&item, 1}, params);
     EXPECT_TRUE(answers.ok()) << answers.status();
@@ -32,7 +32,7 @@ class CallsTest : public ServerTest {
   }
 
   SearchParams Defaults(const std::string& index_name) {
-    return server_->core().catalog.Find(index_name)->config().search;
+    return server_->core().catalog.Find("", index_name)->config().search;
   }
 };
 

@@ -76,23 +76,23 @@ class CatalogWithSlowCreation : public ::testing::Test {
 
 TEST_F(CatalogWithSlowCreation, NoStepOfAnotherIndexWaits) {
   ASSERT_TRUE(Ends([this] {
-    EXPECT_NE(catalog_.Find("old"), nullptr);
-    EXPECT_EQ(catalog_.Find("slow"), nullptr);
+    EXPECT_NE(catalog_.Find("", "old"), nullptr);
+    EXPECT_EQ(catalog_.Find("", "slow"), nullptr);
     EXPECT_EQ(catalog_.List().size(), 1u);
     EXPECT_TRUE(catalog_.Create(Named("quick")).ok());
-    EXPECT_NE(catalog_.Remove("old"), nullptr);
+    EXPECT_NE(catalog_.Remove("", "old"), nullptr);
   }));
   Finish();
   const auto made = creation_.get();
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(catalog_.Find("slow"), *made);
+  EXPECT_EQ(catalog_.Find("", "slow"), *made);
   EXPECT_EQ(catalog_.List().size(), 2u);
 }
 
 TEST_F(CatalogWithSlowCreation, ItsNameIsTaken) {
   ASSERT_TRUE(Ends([this] {
     EXPECT_EQ(catalog_.Create(Named("slow")).status().code(), absl::StatusCode::kAlreadyExists);
-    EXPECT_EQ(catalog_.Remove("slow"), nullptr);
+    EXPECT_EQ(catalog_.Remove("", "slow"), nullptr);
   }));
   Finish();
   ASSERT_TRUE(creation_.get().ok());

@@ -172,11 +172,11 @@ TEST_P(ProfilesTest, AreReadOnceAndAgainWhereTheyCouldNotBe) {
   v1::IndexSpec spec = Spec("first");
   spec.mutable_codec()->set_profile("good");
   ASSERT_TRUE(Create(spec).ok());
-  const auto first = server_->core().catalog.Find("first")->config().codec.profile;
+  const auto first = server_->core().catalog.Find("", "first")->config().codec.profile;
   std::filesystem::remove(folder() + "/plain.safetensors");
   spec.set_name("second");
   ASSERT_TRUE(Create(spec).ok());
-  EXPECT_EQ(server_->core().catalog.Find("second")->config().codec.profile, first);
+  EXPECT_EQ(server_->core().catalog.Find("", "second")->config().codec.profile, first);
 
   spec.set_name("third");
   spec.mutable_codec()->set_profile("torn");

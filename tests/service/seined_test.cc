@@ -123,11 +123,19 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
       {{}, {"SEINE__SERVER__PROFILES=/no/such"}, "", "server.profiles: '/no/such': "},
       {{}, {}, index + ", codec: {profile: absent}}]", "indexes[0].codec.profile: the server has no folder"},
       {{"--backend", "tpu"}, {}, "", "--backend: 'tpu'"},
+      {{"--tls-key", "key.pem"}, {}, "", "tls.cert: is missing beside the other settings of TLS"},
+      {{"--auth-tokens-file", "/no/such"}, {}, "", "auth.tokens_file: /no/such: "},
+      {{"--auth-unix", "uid"}, {}, "", "--auth-unix: 'uid' is none of owner|token"},
+      {{}, {"SEINE__AUTH__QUOTAS_FILE=q.yaml"}, "", "auth.quotas_file: needs auth.tokens_file"},
+      {{"--audit-file", "/no/such/audit.log"}, {}, "", "audit.file: /no/such/audit.log: No such file"},
       {{"--log-level", "loud"}, {}, "", "--log-level: 'loud'"},
       {{"--log-format", "xml"}, {}, "", "--log-format"},
       {{"--listen", "somewhere"}, {}, "", "--listen: 'somewhere'"},
-      {{"--listen", "0.0.0.0:50051"}, {}, "", "TLS and authentication are not there yet"},
-      {{"--listen", "192.168.1.2:50051"}, {}, "", "TLS and authentication are not there yet"},
+      {{"--listen", "0.0.0.0:50051"}, {}, "", "is beyond this machine's loopback, which takes TLS and a credential"},
+      {{"--listen", "192.168.1.2:50051"},
+       {},
+       "",
+       "is beyond this machine's loopback, which takes TLS and a credential"},
       {{"--config", "/no/such/file"}, {}, "", "/no/such/file: No such file or directory"},
       {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key; did you mean SEINE__SERVER__THREADS?"},
       {{"--treads", "2"}, {}, "", "did you mean --threads?"},
@@ -396,6 +404,26 @@ TEST_F(SeinedTest, SighupForgetsTheProfilesThatWereRead) {
 }
 
 // What lies in the folder without being a whole file neither hangs a start nor the calls that come to it.
+// Who may call is read again, and a bad file changes nothing.
+TEST_F(SeinedTest, HangUpReadsCredentialsAndOpensTheAuditFileAnew) {
+  const std::string tokens = dir_.path + "/tokens.yaml", audit = dir_.path + "/audit.log";
+  const auto write = [&](const std::string& text) { std::ofstream(tokens) << text; };
+  const auto entry = [](char digit) { return "- {sha256: " + std::string(64, digit) + ", role: reader}\n"; };
+  write(entry('a'));
+  Process seined(dir_.path, {"--listen", socket(), "--auth-tokens-file", tokens, "--audit-file", audit});
+  ASSERT_TRUE(seined.WaitForLine("listens on")) << seined.err();
+  std::filesystem::rename(audit, audit + ".1");
+  write(entry('a') + entry('b'));
+  seined.Signal(SIGHUP);
+  ASSERT_TRUE(seined.WaitForLine("SIGHUP: reloaded: credentials and quotas; the audit file is opened anew"))
+      << seined.err();
+  EXPECT_TRUE(std::filesystem::exists(audit));
+  write(entry('a') + entry('a'));
+  seined.Signal(SIGHUP);
+  EXPECT_TRUE(seined.WaitForLine("SIGHUP: auth.tokens_file: " + tokens + ": [1]: a second entry")) << seined.err();
+  EXPECT_TRUE(seined.WaitForLine("what was read before counts")) << seined.err();
+}
+
 TEST_F(SeinedTest, AFifoAmongTheProfilesHangsNothing) {
   const std::string profiles = dir_.path + "/profiles";
   std::filesystem::create_directory(profiles);

@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seine_kv.address import Security as Security
     from seine_kv.calibration import calibrate as calibrate
     from seine_kv.client import Client as Client
     from seine_kv.index import Index as Index, connect as connect
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Client": "client",
     "Index": "index",
+    "Security": "address",
     "SeineError": "messages",
     "Sequence": "sequence",
     "StepError": "messages",

@@ -50,10 +50,18 @@ class Connection:
         profile."""
 
     @staticmethod
-    def connect(endpoint: str, timeout: Optional[float] = 60.0) -> Connection:
+    def connect(
+        endpoint: str,
+        timeout: Optional[float] = 60.0,
+        tls_ca: str = "",
+        tls_cert: str = "",
+        tls_key: str = "",
+        token: str = "",
+        token_file: str = "",
+    ) -> Connection:
         """A server's: unix:///path/to/socket, /path/to/socket or host:port, else ValueError. It is connected by the
         first call, which is UNAVAILABLE where nothing answers. timeout: seconds of calls that are given none; None: no
-        limit."""
+        limit. The rest: as Security has it, "" for what is not given."""
 
     @property
     def endpoint(self) -> str:

@@ -1,10 +1,12 @@
-"""Where a server listens: the addresses that people write, those that gRPC takes, and what is said where none does."""
+"""Where a server listens, and who calls: the addresses that people write and those that gRPC takes, what is said where
+none listens, and Security."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Optional
+from dataclasses import dataclass
+from typing import Optional, Union
 
 VARIABLE = "SEINE_SERVER"  # of the environment; the programs honour it too
 FORMS = "expected unix:///path/to/socket, /path/to/socket or host:port"
@@ -67,3 +69,39 @@ def unavailable(address: str, said: str) -> str:
     if "failed to connect" in lower or "resol" in lower:
         return no_server(address, said.rpartition("error: ")[2])
     return f"lost the server at {address}: {said}"
+
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class Security:
+    """TLS is used on TCP where tls_ca is given; a Unix socket takes none. What is "" comes from the environment:
+    SEINE_TLS_CA, SEINE_TLS_CERT, SEINE_TLS_KEY, and, where neither token nor token_file is given, SEINE_TOKEN or
+    SEINE_TOKEN_FILE.
+
+    tls_ca: PEM file of the authority that the server's certificate comes from. tls_cert, tls_key: PEM files of this
+    client's certificate and key, where the server asks for them. token: the bearer token itself; token_file: a file
+    that holds it, read for each connection.
+    """
+
+    tls_ca: Path = ""
+    tls_cert: Path = ""
+    tls_key: Path = ""
+    token: str = ""
+    token_file: Path = ""
+
+    def __repr__(self) -> str:
+        return f"Security(tls_ca={self.tls_ca!r}, tls_cert={self.tls_cert!r}, token={'...' if self.token else ''!r})"
+
+    def resolved(self) -> dict[str, str]:
+        """The five fields as text, with what the environment adds."""
+        fields = {
+            name: os.fspath(getattr(self, name)) or os.environ.get(f"SEINE_{name.upper()}", "")
+            for name in ("tls_ca", "tls_cert", "tls_key")
+        }
+        fields["token"], fields["token_file"] = self.token, os.fspath(self.token_file)
+        if not fields["token"] and not fields["token_file"]:
+            fields["token"] = os.environ.get("SEINE_TOKEN", "")
+            fields["token_file"] = os.environ.get("SEINE_TOKEN_FILE", "")
+        return fields

@@ -33,7 +33,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from seine_kv.address import default_address, no_server, target_of
+from seine_kv.address import Security, default_address, no_server, target_of
 from seine_kv.calls import Calls, Settings
 from seine_kv.messages import (
     Answer,
@@ -66,6 +66,7 @@ __all__ = [
     "Item",
     "Retained",
     "RetainedSets",
+    "Security",
     "SeineError",
     "Sequence",
     "SequenceInfo",
@@ -80,14 +81,19 @@ _RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
 
 class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
-    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. A server that is
-    not there is an error of the first call. Client.in_process() needs none."""
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. `security`: TLS
+    and a token; None: what the environment says (seine_kv.Security). A server that is not there is an error of
+    the first call. Client.in_process() needs none."""
 
     timeout: Optional[float]
 
-    def __init__(self, address: Optional[str] = None, timeout: float = 60.0) -> None:
+    def __init__(
+        self, address: Optional[str] = None, timeout: float = 60.0, security: Optional[Security] = None
+    ) -> None:
         self.address, self.timeout = target_of(address) if address else default_address(), timeout
-        self._connection: Any = native.Connection.connect(self.address, timeout)
+        self._connection: Any = native.Connection.connect(
+            self.address, timeout, **(security or Security()).resolved()
+        )
         self._own = threading.local()  # each thread's stream
 
     @classmethod

@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 from numpy.typing import ArrayLike, DTypeLike
 
 from seine_kv import messages
+from seine_kv.address import Security
 from seine_kv.arrays import as_array, is_torch
 from seine_kv.client import Client
 from seine_kv.messages import Answer, Append, Attention, Item, RetainedSets
@@ -33,10 +34,11 @@ _numbers = itertools.count(1)  # of indexes without a name
 _lock = threading.Lock()  # of both
 
 
-def connect(address: Optional[str] = None, timeout: float = 60.0) -> Client:
+def connect(address: Optional[str] = None, timeout: float = 60.0, security: Optional[Security] = None) -> Client:
     """A Client of a server; its .index(name) is an Index. address: unix:///path/to/socket, /path/to/socket or
-    host:port; None: what SEINE_SERVER says, else where seined listens by default. timeout: seconds for each call."""
-    return Client(address, timeout)
+    host:port; None: what SEINE_SERVER says, else where seined listens by default. timeout: seconds for each call.
+    security: TLS and a token; None: what the environment says."""
+    return Client(address, timeout, security)
 
 
 class Index:

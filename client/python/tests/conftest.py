@@ -12,13 +12,13 @@ PROFILES = Path(__file__).resolve().parents[3] / "bench" / "data"
 KINDS = os.environ.get("SEINE_TEST_CLIENTS", "grpc,remote,in_process").split(",")
 
 
-def start(socket, *more):
-    """A seined that listens on the Unix socket, with more flags, as a Popen."""
+def start(socket, *more, address=None):
+    """A seined that listens on the Unix socket, or at another address, with more flags, as a Popen."""
     program = os.environ.get("SEINED")
     if not program:
         pytest.fail("SEINED is not set: it must name the seined program to test against")
-    flags = ["--listen", f"unix:{socket}", "--profiles", str(PROFILES), "--threads", "1", "--log-level", "error", *more]
-    return subprocess.Popen([program, *flags])
+    flags = ["--listen", address or f"unix:{socket}", "--profiles", str(PROFILES), "--threads", "1"]
+    return subprocess.Popen([program, *flags, "--log-level", "error", *more])
 
 
 @pytest.fixture(scope="session")

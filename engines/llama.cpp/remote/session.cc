@@ -66,7 +66,7 @@ class ClientSession final : public Session {
 
   absl::Status Open() {
     absl::StatusOr<std::unique_ptr<client::Client>> connected =
-        client::Client::Connect(config_.endpoint, {.timeout = kTimeout});
+        client::Client::Connect(config_.endpoint, {.timeout = kTimeout, .security = client::SecurityFromEnvironment()});
     if (!connected.ok()) return connected.status();
     client_ = *std::move(connected);
     absl::StatusOr<client::ServerInfo> server = client_->GetServerInfo();

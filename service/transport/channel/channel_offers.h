@@ -9,11 +9,13 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "service/access/caller.h"
 
 namespace seine {
 
@@ -31,10 +33,15 @@ class ChannelOffers {
 
   // A token for a channel whose rings have `ring_bytes`. FAILED_PRECONDITION: channels are not made here.
   // RESOURCE_EXHAUSTED: as many as may be are open or promised.
-  absl::StatusOr<std::string> Promise(int64_t ring_bytes);
-  // Takes a token back: its ring's bytes, where it was handed out, not long ago and not taken yet. The channel counts
+  absl::StatusOr<std::string> Promise(int64_t ring_bytes, std::shared_ptr<const Caller> caller);
+  struct Promised {
+    int64_t ring_bytes;
+    std::shared_ptr<const Caller> caller;  // who asked for it; nullptr: the server asks for no credentials
+    std::chrono::steady_clock::time_point until;
+  };
+  // Takes a token back: what was promised, where it was handed out, not long ago and not taken yet. The channel counts
   // as open from now on, until Closed.
-  std::optional<int64_t> Redeem(const std::string& token);
+  std::optional<Promised> Redeem(const std::string& token);
   void Closed();
 
   int open() const;
@@ -45,10 +52,6 @@ class ChannelOffers {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Promised {
-    int64_t ring_bytes;
-    Clock::time_point until;
-  };
 
   const int most_;
   std::string path_, why_not_ = "this server makes no same-host channels";

@@ -153,22 +153,25 @@ bool ChannelServer::Greet(Guest* guest) {
 }
 
 absl::Status ChannelServer::Admit(const Guest& guest) {
-  const std::optional<int64_t> ring_bytes = core_.channels.Redeem(guest.token);
-  if (!ring_bytes) return absl::PermissionDeniedError("the peer's token is wrong, too old or was used before");
+  const auto promised = core_.channels.Redeem(guest.token);
+  if (!promised) return absl::PermissionDeniedError("the peer's token is wrong, too old or was used before");
   ucred peer = {};
   socklen_t length = sizeof(peer);
   getsockopt(guest.socket, SOL_SOCKET, SO_PEERCRED, &peer, &length);
   absl::Status status;
   try {
-    auto memory = ChannelMemory::Make(core_.in_flight, *ring_bytes);
+    auto memory = ChannelMemory::Make(core_.in_flight, promised->ring_bytes);
     status = memory.status();
     if (memory.ok() && !memory->SendTo(guest.socket)) status = absl::CancelledError("the peer is gone");
     if (status.ok()) {
       auto channel = std::make_unique<SharedChannel>(core_, *std::move(memory), absl::StrCat("shm:", peer.pid),
                                                      polling_, [this] { Notify(); });
-      members_.reserve(members_.size() + 1);
-      channel->Start();
-      members_.push_back({guest.socket, std::move(channel)});
+      if (promised->caller != nullptr) status = channel->SetCaller(promised->caller);
+      if (status.ok()) {
+        members_.reserve(members_.size() + 1);
+        channel->Start();
+        members_.push_back({guest.socket, std::move(channel)});
+      }
     }
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("the system has no memory for a channel");

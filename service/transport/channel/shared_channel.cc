@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
+#include "service/access/presented.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/rpc.h"
 
@@ -48,6 +49,14 @@ SharedChannel::SharedChannel(Core& core, ChannelMemory memory, std::string peer,
 
 SharedChannel::~SharedChannel() {
   if (thread_.joinable()) thread_.join();
+}
+
+absl::Status SharedChannel::SetCaller(std::shared_ptr<const Caller> caller) {
+  if (auto s = caller_.Enter(std::move(caller)); !s.ok()) return s;
+  peer_ = PeerInLog(peer_, caller_.get());
+  session_.SetPeer(peer_);
+  session_.SetCaller(caller_.get());
+  return absl::OkStatus();
 }
 
 void SharedChannel::Start() {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -33,6 +34,8 @@ class SharedChannel final : public OpenCall {
   // to end, and when it has ended; it must not wait.
   SharedChannel(Core& core, ChannelMemory memory, std::string peer, bool polling, std::function<void()> on_change);
   ~SharedChannel();
+  // Before Start: whose steps come. RESOURCE_EXHAUSTED: the tenant has as many calls under way as it may.
+  absl::Status SetCaller(std::shared_ptr<const Caller> caller);
   void Start();  // std::system_error: there is no thread
 
   void Gone() { Cut(End::kGone); }  // the client has hung up, or is not wanted any more
@@ -70,7 +73,8 @@ class SharedChannel final : public OpenCall {
 
   Core& core_;
   ChannelMemory memory_;
-  const std::string peer_;
+  std::string peer_;
+  AdmittedCaller caller_;  // outlives the session
   const bool polling_;
   const std::function<void()> on_change_;
   const SteadyTime began_;

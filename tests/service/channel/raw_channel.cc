@@ -61,7 +61,10 @@ std::unique_ptr<RawChannel> RawChannel::Open(const Stubs& stubs, int64_t ring_by
   v1::OpenChannelResponse offer;
   const grpc::Status status = AskForChannel(stubs, ring_bytes, &offer);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  if (!status.ok()) return nullptr;
+  return status.ok() ? Open(offer) : nullptr;
+}
+
+std::unique_ptr<RawChannel> RawChannel::Open(const v1::OpenChannelResponse& offer) {
   const int socket = ConnectTo(offer.path()), memory = ShowToken(socket, offer.token());
   EXPECT_GE(memory, 0);
   if (memory < 0) return nullptr;

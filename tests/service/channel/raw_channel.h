@@ -25,6 +25,8 @@ class RawChannel {
  public:
   // nullptr, and a test failure: the server gives none.
   static std::unique_ptr<RawChannel> Open(const Stubs& stubs, int64_t ring_bytes = 0);
+  // Of what OpenChannel answered.
+  static std::unique_ptr<RawChannel> Open(const v1::OpenChannelResponse& offer);
   ~RawChannel();
 
   // Waits at most 20 s for room, or a frame. False: the channel's socket is closed, or nothing comes.

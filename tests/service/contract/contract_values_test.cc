@@ -138,7 +138,7 @@ TEST_F(ContractValues, OneRuleForIds) {
     const absl::Status status = CreateSequence(*core_, request, &response);
     EXPECT_EQ(status.ok(), legal) << status;
     EXPECT_TRUE(legal || absl::StartsWith(status.message(), "id: expected 1 to 128")) << status;
-    EXPECT_EQ(core_->catalog.Find("plain")->CreateSequence(id + (id.size() == 128 ? "" : ".")).ok(),
+    EXPECT_EQ(core_->catalog.Find("", "plain")->CreateSequence(id + (id.size() == 128 ? "" : ".")).ok(),
               legal && id.size() < 128);
   }
 }
@@ -294,7 +294,7 @@ TEST_F(ContractValues, ARefusedStepLetsItsIndexesGo) {
   step.mutable_selector()->set_exact(true);
   session.Step(step, &answer, [] {});
   EXPECT_NE(answer.status().code(), 0);
-  const std::weak_ptr<Index> held = core_->catalog.Find("plain");
+  const std::weak_ptr<Index> held = core_->catalog.Find("", "plain");
   Drop("plain");
   EXPECT_TRUE(held.expired());
 }

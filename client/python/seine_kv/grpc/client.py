@@ -8,19 +8,26 @@ from typing import Any, Optional, Union
 import grpc
 
 from seine.v1 import retrieval_service_pb2, retrieval_service_pb2_grpc
-from seine_kv.address import default_address, no_server, target_of
+from seine_kv.address import Security, default_address, no_server, target_of
 from seine_kv.calls import Calls, Settings
 from seine_kv.grpc import methods, settings, wire
+from seine_kv.grpc.channel import channel
 from seine_kv.grpc.stream import DecodeStream
 from seine_kv.messages import Append, Attention, Item, Retained, SeineError
 
 
 class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
-    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. May be shared by
-    threads."""
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. `security`: TLS
+    and a token; None: what the environment says (seine_kv.Security). May be shared by threads."""
 
-    def __init__(self, address: Optional[str] = None, timeout: float = 60.0, max_message_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        address: Optional[str] = None,
+        timeout: float = 60.0,
+        max_message_bytes: int = 64 << 20,
+        security: Optional[Security] = None,
+    ) -> None:
         self.address, self.timeout = target_of(address) if address else default_address(), timeout
         options = [
             ("grpc.max_receive_message_length", max_message_bytes),
@@ -30,7 +37,7 @@ class Client(Calls):
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
         ]
-        self._channel = grpc.insecure_channel(self.address, options)
+        self._channel = channel(self.address, (security or Security()).resolved(), options)
         self._retrieval = retrieval_service_pb2_grpc.RetrievalServiceStub(self._channel)
 
     def __enter__(self) -> Client:

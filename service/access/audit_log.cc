@@ -1,0 +1,116 @@
+#include "service/access/audit_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "service/access/caller.h"
+#include "service/access/wrong_setting.h"
+
+namespace seine {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+absl::Status WrongAuditFile(const std::string& path, absl::string_view what) {
+  return WrongSetting("audit.file", absl::StrCat(path, ": ", what));
+}
+
+absl::StatusOr<int> OpenToAppend(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return WrongAuditFile(path, strerror(errno));
+  struct stat info = {};
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+  close(fd);
+  return WrongAuditFile(path, "is no regular file");
+}
+
+// A text field of a message, or of the message in its field `outer`; empty where there is none.
+std::string TextField(const Message& message, const char* outer, const char* name) {
+  const Message* holder = &message;
+  if (outer != nullptr) {
+    const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName(outer);
+    if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || field->is_repeated()) return "";
+    holder = &message.GetReflection()->GetMessage(message, field);
+  }
+  const FieldDescriptor* const field = holder->GetDescriptor()->FindFieldByName(name);
+  if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING || field->is_repeated()) return "";
+  return holder->GetReflection()->GetString(*holder, field);
+}
+
+// The first that is not empty.
+std::string FirstNotEmpty(std::initializer_list<std::string> texts) {
+  for (const std::string& text : texts) {
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
+bool WriteWhole(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path,
+                                                         std::function<void(const absl::Status&)> failed) {
+  std::unique_ptr<AuditLog> log(new AuditLog(path, std::move(failed)));
+  if (auto s = log->Reopen(); !s.ok()) return s;
+  return log;
+}
+
+AuditLog::~AuditLog() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status AuditLog::Reopen() {
+  const auto fd = OpenToAppend(path_);
+  if (!fd.ok()) return fd.status();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int old = std::exchange(fd_, *fd);
+  if (old >= 0) close(old);
+  return absl::OkStatus();
+}
+
+void AuditLog::Record(const Message& request, const Message& response, const absl::Status& status) {
+  const Caller* const caller = CallerScope::current();
+  const bool by_credential = caller != nullptr && caller->grant != nullptr;
+  nlohmann::ordered_json line = {
+      {"time", absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone())},
+      {"tenant", std::string(CurrentTenant())},
+      {"who", by_credential       ? caller->grant->name
+              : caller != nullptr ? "owner of the socket"
+                                  : "anyone"},
+      {"peer", caller == nullptr ? "" : caller->peer},
+      {"call", std::string(absl::StripSuffix(request.GetDescriptor()->name(), "Request"))},
+      {"index", FirstNotEmpty({TextField(request, nullptr, "index"), TextField(request, nullptr, "name"),
+                               TextField(request, "spec", "name"), TextField(request, "handle", "index"),
+                               TextField(request, "source", "index")})},
+      {"sequence", FirstNotEmpty({TextField(response, "handle", "id"), TextField(request, nullptr, "id"),
+                                  TextField(request, nullptr, "new_id"), TextField(request, "handle", "id")})},
+      {"code", absl::StatusCodeToString(status.code())},
+  };
+  if (const std::string source = TextField(request, "source", "id"); !source.empty()) line["source"] = source;
+  const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (WriteWhole(fd_, text)) return;
+  failed_(absl::UnavailableError(absl::StrCat(path_, ": a line is lost: ", strerror(errno))));
+}
+
+}  // namespace seine

@@ -1,0 +1,22 @@
+// Which servers may be started: what stands between a network and the indexes.
+#ifndef SEINE_SERVICE_ACCESS_GUARDS_H_
+#define SEINE_SERVICE_ACCESS_GUARDS_H_
+
+#include "absl/status/status.h"
+#include "service/access/access.h"
+#include "service/access/tls_files.h"
+#include "service/transport/address.h"
+
+namespace seine {
+
+// Asked before any file is read. INVALID_ARGUMENT naming the setting: a TCP address beyond loopback without TLS or
+// without credentials, TLS on a Unix socket, half of TLS, quotas without credentials.
+absl::Status CheckGuards(const Address& address, const TlsOptions& tls, const AccessOptions& access);
+
+// Asked once the files are read. INVALID_ARGUMENT: beyond loopback there is no credential in the file; certificates are
+// mapped to tenants, but TLS asks for none.
+absl::Status CheckCredentials(const Address& address, const TlsOptions& tls, const Access& access);
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_ACCESS_GUARDS_H_
