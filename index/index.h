@@ -61,7 +61,8 @@ class Index {
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
   // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
   // one fails, none is taken.
-  // `queries`, which may be empty, are kept where eviction.keep_queries says so, else INVALID_ARGUMENT. Where the index
+  // `queries`, which may be empty, are kept where eviction.keep_queries or subspace.choice says so, else
+  // INVALID_ARGUMENT. An append of zones.update_buffer tokens or more is a prompt (subspace.prompt). Where the index
   // evicts by queries and none of the last `interval` positions' was seen, FAILED_PRECONDITION: a replay may bring
   // them.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/names.h"
+#include "client/cli/subspace_options.h"
 #include "profile/scorer_list.h"
 
 namespace seine::cli {
@@ -19,58 +20,55 @@ Json Optional(const std::optional<T>& value) {
 Json ToJson(const client::IndexInfo& info) {
   const client::IndexSpec& spec = info.spec;
   const bool rope = !spec.rope.inv_freq.empty();
-  return {{"name", spec.name},
-          {"model", spec.model},
-          {"num_layers", spec.geometry.num_layers},
-          {"num_q_heads", spec.geometry.num_q_heads},
-          {"num_kv_heads", spec.geometry.num_kv_heads},
-          {"head_dim", spec.geometry.head_dim},
-          {"dtype", NameOf(kDTypeNames, spec.geometry.dtype)},
-          {"rope_style", rope ? Json(NameOf(kRopeStyleNames, spec.rope.style)) : Json()},
-          {"rope_inv_freq", rope ? Json(spec.rope.inv_freq) : Json()},
-          {"sink", Optional(spec.sink)},
-          {"local", Optional(spec.local)},
-          {"update_buffer", Optional(spec.update_buffer)},
-          {"dense_threshold", Optional(spec.dense_threshold)},
-          {"codec", spec.codec},
-          {"seed", Optional(spec.seed)},
-          {"centre", NameOf(kCentreNames, spec.centre)},
-          {"window", Optional(spec.centre_window)},
-          {"profile", spec.profile},
-          {"horizon", Optional(spec.horizon)},
-          {"coarse_bits", Optional(spec.coarse_bits)},
-          {"total_bits", Optional(spec.total_bits)},
-          {"top_k", Optional(spec.top_k)},
-          {"beta", Optional(spec.beta)},
-          {"refine", Optional(spec.refine)},
-          {"coarse", NameOf(kCoarseNames, spec.coarse)},
-          {"rho", Optional(spec.rho)},
-          {"scope", NameOf(kScopeNames, spec.scope)},
-          {"gqa_reduce", NameOf(kReduceNames, spec.gqa_reduce)},
-          {"softmax_scale", Optional(spec.softmax_scale)},
-          {"kv_store", NameOf(kKvStoreNames, spec.kv_store)},
-          {"memory_limit_bytes", spec.memory_limit_bytes},
-          {"num_sequences", info.num_sequences},
-          {"code_bytes", info.code_bytes},
-          {"store_bytes", info.store_bytes},
-          {"query_bytes", info.query_bytes},
-          {"reencoded_layers", info.reencoded_layers},
-          {"reencoded_unfit_layers", info.reencoded_unfit_layers},
-          {"reencoded_keys", info.reencoded_keys},
-          {"queries_not_kept", info.queries_not_kept},
-          {"evict_scorer", spec.eviction ? Json(spec.eviction->scorer.name) : Json()},
-          {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
-          {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
-          {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
-          {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
-          {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
-          {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
-          {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
-          {"subspace_energy", spec.subspace ? Optional(spec.subspace->energy) : Json()},
-          {"subspace_frame", spec.subspace ? Json(NameOf(kKeyFrameNames, spec.subspace->frame)) : Json()},
-          {"subspace_profile", spec.subspace ? Json(spec.subspace->profile) : Json()},
-          {"evictions", info.evictions},
-          {"evicted_tokens", info.evicted_tokens}};
+  Json json = {{"name", spec.name},
+               {"model", spec.model},
+               {"num_layers", spec.geometry.num_layers},
+               {"num_q_heads", spec.geometry.num_q_heads},
+               {"num_kv_heads", spec.geometry.num_kv_heads},
+               {"head_dim", spec.geometry.head_dim},
+               {"dtype", NameOf(kDTypeNames, spec.geometry.dtype)},
+               {"rope_style", rope ? Json(NameOf(kRopeStyleNames, spec.rope.style)) : Json()},
+               {"rope_inv_freq", rope ? Json(spec.rope.inv_freq) : Json()},
+               {"sink", Optional(spec.sink)},
+               {"local", Optional(spec.local)},
+               {"update_buffer", Optional(spec.update_buffer)},
+               {"dense_threshold", Optional(spec.dense_threshold)},
+               {"codec", spec.codec},
+               {"seed", Optional(spec.seed)},
+               {"centre", NameOf(kCentreNames, spec.centre)},
+               {"window", Optional(spec.centre_window)},
+               {"profile", spec.profile},
+               {"horizon", Optional(spec.horizon)},
+               {"coarse_bits", Optional(spec.coarse_bits)},
+               {"total_bits", Optional(spec.total_bits)},
+               {"top_k", Optional(spec.top_k)},
+               {"beta", Optional(spec.beta)},
+               {"refine", Optional(spec.refine)},
+               {"coarse", NameOf(kCoarseNames, spec.coarse)},
+               {"rho", Optional(spec.rho)},
+               {"scope", NameOf(kScopeNames, spec.scope)},
+               {"gqa_reduce", NameOf(kReduceNames, spec.gqa_reduce)},
+               {"softmax_scale", Optional(spec.softmax_scale)},
+               {"kv_store", NameOf(kKvStoreNames, spec.kv_store)},
+               {"memory_limit_bytes", spec.memory_limit_bytes},
+               {"num_sequences", info.num_sequences},
+               {"code_bytes", info.code_bytes},
+               {"store_bytes", info.store_bytes},
+               {"query_bytes", info.query_bytes},
+               {"reencoded_layers", info.reencoded_layers},
+               {"reencoded_unfit_layers", info.reencoded_unfit_layers},
+               {"reencoded_keys", info.reencoded_keys},
+               {"queries_not_kept", info.queries_not_kept},
+               {"evict_scorer", spec.eviction ? Json(spec.eviction->scorer.name) : Json()},
+               {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
+               {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
+               {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
+               {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
+               {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
+               {"evictions", info.evictions},
+               {"evicted_tokens", info.evicted_tokens}};
+  AddSubspaceFields(spec.subspace, &json);
+  return json;
 }
 
 void Show(const Session& session, const client::IndexInfo& info) {
@@ -199,83 +197,6 @@ void AddEvictionOptions(CLI::App* create, client::IndexSpec* spec) {
                                      "balanced codec's --horizon, else 32768)")
       ->needs(budget)
       ->group(group);
-}
-
-// Each option but the ranks' needs them, as a rank or an energy share: without either everything is stored full-rank.
-void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
-  const char* group = "Subspaces (the zone's keys and values low-rank; needs --kv-store keys_values)";
-  CLI::Option* rank = create->add_option_function<int>(
-      "--subspace-rank",
-      [spec](int value) {
-        if (!spec->subspace) spec->subspace.emplace();
-        client::Subspace& s = *spec->subspace;
-        if (s.key_rank == 0) s.key_rank = value;
-        s.value_rank = value;
-      },
-      "Of values, and of keys without --subspace-key-rank");
-  rank->group(group);
-  CLI::Option* energy = create->add_option_function<double>(
-      "--subspace-energy",
-      [spec](double value) {
-        if (!spec->subspace) spec->subspace.emplace();
-        spec->subspace->energy = value;
-      },
-      "In place of ranks: the smallest that hold this share of a profile's energy in every layer and head");
-  energy->excludes(rank)->group(group);
-  const auto add = [=](const char* flag, auto member, const char* help) {
-    using Value = typename std::remove_reference_t<decltype(std::declval<client::Subspace>().*member)>::value_type;
-    return create
-        ->add_option_function<Value>(
-            flag,
-            [=](const Value& value) {
-              if (!spec->subspace) spec->subspace.emplace();
-              (*spec->subspace).*member = value;
-            },
-            help)
-        ->group(group);
-  };
-  create
-      ->add_option_function<int>(
-          "--subspace-key-rank",
-          [spec](int value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->key_rank = value;
-          },
-          "Of keys (default: --subspace-rank)")
-      ->needs(rank)
-      ->group(group);
-  create
-      ->add_option_function<int>(
-          "--subspace-frame",
-          [spec](int value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->frame = static_cast<client::KeyFrame>(value);
-          },
-          "post_rope or pre_rope, which needs --rope-theta or --rope (default: post_rope)")
-      ->transform(Names(kKeyFrameNames))
-      ->group(group);
-  create
-      ->add_option_function<std::string>(
-          "--subspace-profile",
-          [spec](const std::string& value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->profile = value;
-          },
-          "Model profile that bases begin with (default: a sequence's first tokens)")
-      ->group(group);
-  using S = client::Subspace;
-  add("--subspace-interval", &S::interval, "Tokens between updates (default: 32)");
-  add("--subspace-threshold", &S::error_threshold,
-      "Update only where more of the energy is left out; 1: never (default: 0)");
-  add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (default: 0)");
-  add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (default: 32768)");
-  create->parse_complete_callback([=] {
-    if (rank->count() + energy->count() > 0) return;
-    for (const CLI::Option* option : create->get_options()) {
-      if (option->get_group() != group || option->count() == 0) continue;
-      throw CLI::RequiresError(option->get_name(), "--subspace-rank or --subspace-energy");
-    }
-  });
 }
 
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec) {

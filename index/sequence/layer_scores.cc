@@ -32,9 +32,10 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   input->queries = given.queries;
   input->num_queries = given.num_queries;
   // Queries that tokens have come and gone since would speak for what they have seen alone.
-  const bool recent = kept_queries_.on() && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
+  const int64_t kept = context_->eviction.kept_queries();
+  const bool recent = kept > 0 && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
   if (wanted.queries && given.queries == nullptr && recent && kept_queries_.newest() >= 0) {
-    storage->queries = kept_queries_.Seen();
+    storage->queries = kept_queries_.Seen(kept);
     input->queries = storage->queries.rows.data();
     input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
     input->query_positions = storage->queries.positions.data();
@@ -65,7 +66,8 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
 }
 
 absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
-  if (!kept_queries_.on() || !scorer.needs_queries() || input.queries != nullptr) return absl::OkStatus();
+  if (context_->eviction.kept_queries() == 0 || !scorer.needs_queries() || input.queries != nullptr)
+    return absl::OkStatus();
   if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
   return FieldError(
       absl::StatusCode::kFailedPrecondition, "given.queries",

@@ -85,6 +85,7 @@ class Installation:
         except BaseException:
             self.client.close()
             raise
+        self.choosing_queries = (self.spec["subspace"] or {}).get("full_rank_queries") or 0
         self._model, self._hooks, self._previous = model, [], None
         atexit.register(self.close)
 
