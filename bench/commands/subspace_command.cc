@@ -137,6 +137,7 @@ absl::Status Check(const SubspaceFlags& f, const DatasetInfo& info) {
   if (absl::Status s = Validate(o.oja); !s.ok()) return absl::InvalidArgumentError(absl::StrCat("--", s.message()));
   if (f.ojakv.run && info.synthetic) return InvalidFlag("ojakv", "needs a trace: made-up keys have no values");
   if (f.ojakv.run && !f.evict.empty()) return InvalidFlag("ojakv", "measures no eviction; leave --evict out");
+  if (f.ojakv.run && o.full_rank >= 1) return InvalidFlag("full-rank", "an index keeps less than all; below 1");
   if (absl::Status s = CheckOjakv(f.ojakv, info.head_dim, static_cast<int>(info.layers.size())); !s.ok()) return s;
   if (!f.evict.empty() && info.synthetic) return InvalidFlag("evict", "needs a trace: made-up keys have no values");
   const double least = static_cast<double>(info.num_positions) / static_cast<double>(info.num_tokens);

@@ -96,7 +96,7 @@ void AddLearning(Flags* flags) {
 }
 
 void AddFullRank(Flags* flags) {
-  flags->Add("--subspace-full-rank", &Subspace::full_rank, "Share of the tokens that stay full-rank (default: 0)");
+  flags->Add("--subspace-full-rank", &Subspace::full_rank, "Share of the tokens that stay full-rank (default: 0.02)");
   flags->Add("--subspace-full-rank-queries", &Subspace::full_rank_queries,
              "Positions, the last ones, whose queries choose them; 0: the profile's moment does (default: 0)");
   flags->Add("--subspace-full-rank-pool", &Subspace::full_rank_pool,

@@ -62,7 +62,7 @@ struct SubspaceConfig {
   KeyFrame frame = KeyFrame::kPostRope;  // kPreRope needs geometry.rope
   OjaOptions oja;                        // error_threshold 1: the bases stay as they began
   PromptUpdate prompt;
-  double full_rank = 0;  // share of the tokens that stay full-rank, in [0, 1)
+  double full_rank = .02;  // share of the tokens that stay full-rank, in [0, 1)
   FullRankChoice choice;
   int64_t version_tokens = 16384;          // that share a basis
   std::shared_ptr<const Profile> profile;  // what the bases begin with; nullptr: a sequence's first tokens

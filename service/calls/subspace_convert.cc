@@ -55,7 +55,7 @@ absl::Status CheckGiven(const v1::SubspaceSettings& wire, const std::string& fie
   if (wire.has_prompt_learning_rate() && wire.prompt_pool() == 0) {
     return idle("prompt_learning_rate", "given, but prompt_pool is 0: no prompt makes a step of its own");
   }
-  if (wire.full_rank() > 0) return absl::OkStatus();
+  if (!wire.has_full_rank() || wire.full_rank() > 0) return absl::OkStatus();
   if (wire.full_rank_queries() > 0) return idle("full_rank_queries", "given, but full_rank keeps no token");
   if (wire.has_full_rank_pool()) return idle("full_rank_pool", "given, but full_rank keeps no token");
   return absl::OkStatus();

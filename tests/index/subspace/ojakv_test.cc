@@ -115,7 +115,7 @@ TEST_F(OjakvTest, APromptMakesOneStepWithItsPooledRowsAndIsStoredInIt) {
       for (const int pool : {1, 3, 4}) {
         SCOPED_TRACE(::testing::Message() << Name(frame) << relative << pool);
         LowRankShape shape = ShapeOf(frame);
-        shape.options.prompt = {pool, relative ? .05 : .3};
+        shape.options.prompt = {pool, relative ? .05 : 3};
         shape.options.oja.relative = relative;
         shape.options.oja.max_gain = 1000;
         const Prompt prompt(100, 0, 0);

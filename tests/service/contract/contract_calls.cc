@@ -318,7 +318,9 @@ void Contract::AddIndexes() {
     legal["spec.retrieval.refine"] = Within(0, kMostZone);
     legal["spec.memory_limit_bytes"] = Within(0, kInt64Max);
     legal["spec.subspace.key_rank"] = legal["spec.subspace.value_rank"] = Within(1, kDim);
-    legal["spec.subspace.interval"] = Within(1, 128);
+    legal["spec.subspace.interval"] = Within(1, 256);
+    legal["spec.subspace.prompt_pool"] = Within(0, 4096);
+    legal["spec.subspace.full_rank_queries"] = Within(0, 1024);
     legal["spec.subspace.min_spacing"] = legal["spec.subspace.carried_to"] = Within(0, kInt64Max);
     legal["spec.subspace.version_tokens"] = Within(1, kInt64Max);
     legal["spec.eviction.interval"] = Within(1, kInt32Max);
