@@ -209,7 +209,7 @@ TEST_P(SubspaceTest, BadInputNamesTheField) {
   }
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_interval(0); }), "spec.subspace.interval");
   using S = v1::SubspaceSettings;
-  const auto refused = [&](void (*spoil)(S*)) {
+  const auto refused_setting = [&](void (*spoil)(S*)) {
     v1::IndexSpec spec = LowRankSpec("bad");
     spoil(spec.mutable_subspace());
     v1::CreateIndexResponse response;
@@ -217,22 +217,24 @@ TEST_P(SubspaceTest, BadInputNamesTheField) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     return DetailsOf(status).field;
   };
-  EXPECT_EQ(refused([](S* s) { s->set_interval(257); }), "spec.subspace.interval");
-  EXPECT_EQ(refused([](S* s) { s->set_learning_rate(std::nan("")); }), "spec.subspace.learning_rate");
-  EXPECT_EQ(refused([](S* s) { s->set_absolute_rate(true), s->set_max_gain(1); }), "spec.subspace.max_gain");
-  EXPECT_EQ(refused([](S* s) { s->set_prompt_pool(-1); }), "spec.subspace.prompt_pool");
-  EXPECT_EQ(refused([](S* s) { s->set_prompt_learning_rate(.1); }), "spec.subspace.prompt_learning_rate");
-  EXPECT_EQ(refused([](S* s) { s->set_prompt_pool(4), s->set_prompt_learning_rate(std::nan("")); }),
+  EXPECT_EQ(refused_setting([](S* s) { s->set_interval(257); }), "spec.subspace.interval");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_learning_rate(std::nan("")); }), "spec.subspace.learning_rate");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_absolute_rate(true), s->set_max_gain(1); }), "spec.subspace.max_gain");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_pool(-1); }), "spec.subspace.prompt_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_learning_rate(.1); }), "spec.subspace.prompt_learning_rate");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_pool(4), s->set_prompt_learning_rate(std::nan("")); }),
             "spec.subspace.prompt_learning_rate");
-  EXPECT_EQ(refused([](S* s) { s->set_full_rank(0), s->set_full_rank_queries(32); }),
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(0), s->set_full_rank_queries(32); }),
             "spec.subspace.full_rank_queries");
-  EXPECT_EQ(refused([](S* s) { s->set_full_rank(0), s->set_full_rank_pool(1); }), "spec.subspace.full_rank_pool");
-  EXPECT_EQ(refused([](S* s) { s->set_full_rank(.1), s->set_full_rank_pool(2); }), "spec.subspace.full_rank_pool");
-  EXPECT_EQ(refused([](S* s) { s->set_full_rank(.1), s->set_full_rank_queries(1025); }),
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(0), s->set_full_rank_pool(1); }),
+            "spec.subspace.full_rank_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(.1), s->set_full_rank_pool(2); }),
+            "spec.subspace.full_rank_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(.1), s->set_full_rank_queries(1025); }),
             "spec.subspace.full_rank_queries");
-  EXPECT_EQ(refused([](S* s) { s->add_key_ranks(8); }), "spec.subspace.key_ranks");
-  EXPECT_EQ(refused([](S* s) { s->set_energy_by_layer(true); }), "spec.subspace.energy_by_layer");
-  EXPECT_EQ(refused([](S* s) { s->set_stack_queries(true); }), "spec.subspace.stack_queries");
+  EXPECT_EQ(refused_setting([](S* s) { s->add_key_ranks(8); }), "spec.subspace.key_ranks");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_energy_by_layer(true); }), "spec.subspace.energy_by_layer");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_stack_queries(true); }), "spec.subspace.stack_queries");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_profile("none"); }), "spec.subspace.profile");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_frame(static_cast<v1::KeyFrame>(9)); }),
             "spec.subspace.frame");
