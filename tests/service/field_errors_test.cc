@@ -42,7 +42,7 @@ const std::vector<Row>& Rows() {
       {"CreateIndex keydiff", "spec { subspace { interval: 0 } }", "spec.subspace.interval", "0 is not in [1, 256]"},
       {"CreateIndex keydiff", "spec { subspace { key_rank: 65 } }", "spec.subspace.key_rank", "65 is not in [1, 64]"},
       {"CreateIndex keydiff", "spec { subspace { key_ranks: [24, 24, 24] } }", "spec.subspace.key_ranks",
-       "3 ranks for 1 layers"},
+       "3 ranks for 2 layers"},
       {"CreateIndex keydiff", "spec { subspace { absolute_rate: true max_gain: 1 } }", "spec.subspace.max_gain",
        "given, but absolute_rate is not bounded"},
       {"CreateIndex keydiff", "spec { subspace { full_rank: 0 full_rank_queries: 8 } }",
