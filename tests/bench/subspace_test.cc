@@ -89,7 +89,7 @@ TEST(SubspaceBench, StorageIsSmallerByBothAndErrsLittleMore) {
 TEST(SubspaceBench, OjakvsPipelineIsMeasuredAtEqualBytes) {
   const ProgramRun run =
       RunBench(kSubspaceTrace + kProfile +
-               "--layers 26 --rank 38 --full-rank .02 --ojakv --methods asked,plain,moment,queries,paper "
+               "--layers 4 --rank 38 --full-rank .02 --ojakv --methods asked,plain,moment,queries,paper "
                "--full-rank-queries 32 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json json = Json::parse(run.out);
