@@ -19,7 +19,8 @@ namespace {
 constexpr int kOjakvSink = 16, kOjakvLocal = 64, kOjakvBuffer = 64;
 constexpr int kPaperPool = 4;  // the paper names no size
 
-// Settings of an arm, over those of the frame. `rank`: what its ranks grow by where it keeps no token full-rank.
+// An arm and its settings, over those of the frame; nullptr: as asked. Without hybrid no token stays full-rank, and
+// ranks take its bytes.
 struct Setting {
   OjakvArm arm;
   bool hybrid;
