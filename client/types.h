@@ -144,7 +144,8 @@ struct AppendItem {
   ConstTensor keys;      // [tokens, num_kv_heads, head_dim] in the index's dtype, post-RoPE
   ConstTensor values;    // the same shape; given exactly when the index stores values
   // The last tokens' queries, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps
-  // queries to evict by (Eviction::keep_queries), which may do without; any other refuses them.
+  // queries to evict by (Eviction::keep_queries) or to choose full-rank tokens by (Subspace::full_rank_queries), which
+  // may do without; any other refuses them.
   ConstTensor queries = {};
   RetainedReport report = RetainedReport::kNone;  // what the answer says of the retained positions
 };

@@ -70,8 +70,8 @@ absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_toke
   }
   if ((queries.data == nullptr) != (queries.num_tokens == 0)) return BadField("queries", "no data");
   if (queries.data == nullptr) return absl::OkStatus();
-  if (QueriesKept(context_.config) == 0 && !context_.eviction.accumulates()) {
-    return BadField("queries", "given, but the index keeps none (eviction.keep_queries)");
+  if (context_.kept_queries() == 0 && !context_.eviction.accumulates()) {
+    return BadField("queries", "given, but the index keeps none (eviction.keep_queries, subspace.full_rank_queries)");
   }
   return CheckFinite("queries", queries.data, queries.num_tokens);
 }

@@ -1,6 +1,7 @@
 // Derives shapes from settings.
 #include "index/context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/host.h"
@@ -75,6 +76,10 @@ int64_t Context::ZoneKeys(int64_t n) const {
   const Zones& zones = config.zones;
   const int64_t beyond = n - zones.sink - zones.local;
   return beyond > 0 ? beyond / zones.update_buffer * zones.update_buffer : 0;
+}
+
+int64_t Context::kept_queries() const {
+  return std::max<int64_t>(eviction.kept_queries(), config.subspace ? QueriesKept(*config.subspace) : 0);
 }
 
 }  // namespace seine

@@ -45,6 +45,9 @@ class Context {
     if (counts != nullptr && layers > 0) counts->Evicted(scorer, layers, tokens);
   }
 
+  // Positions whose queries each layer keeps, for scorers and for low-rank stores; 0: none.
+  int64_t kept_queries() const;
+
   // Bytes of one head's row, and of one token's rows of all KV heads.
   int row_bytes() const { return rows.row_bytes(); }
   int64_t token_bytes() const { return int64_t{rows.heads()} * rows.row_bytes(); }

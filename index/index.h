@@ -65,8 +65,9 @@ class Index {
   // RESOURCE_EXHAUSTED. `values` must be given exactly when kv_store is kKeysValues. Returns the layer's new length.
   // A replay of evicted tokens is taken for identical. An index that evicts by itself takes a long append in parts: if
   // one fails, none is taken.
-  // `queries`, which may be empty, are kept where eviction.keep_queries says so, and added up where the scorer does
-  // that; else INVALID_ARGUMENT. Where the index evicts by queries and none of the last `interval` positions' was seen,
+  // `queries`, which may be empty, are kept where eviction.keep_queries or subspace.choice says so, and added up where
+  // the scorer does that; else INVALID_ARGUMENT. An append of zones.update_buffer tokens or more is a prompt
+  // (subspace.prompt). Where the index evicts by queries and none of the last `interval` positions' was seen,
   // FAILED_PRECONDITION: a replay may bring them.
   // `report`: what `retained` is to say of the positions that the heads retain; it may be nullptr under kNone.
   virtual absl::StatusOr<int64_t> Append(const SequenceHandle& handle, int layer, int64_t position,

@@ -62,6 +62,8 @@ struct SubspaceInfo {
   } keys, values;
   // From the keys' newest basis to the first version: principal angle in radians, overlap in [0, 1].
   double angle = 0, overlap = 1;
+  // Blocks whose full-rank tokens were to be chosen by queries, and were not: none that was kept sees the block.
+  int64_t blocks_without_queries = 0;
 };
 
 struct HeadInfo {

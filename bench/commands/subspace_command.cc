@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/ojakv_report.h"
 #include "bench/commands/value_flag.h"
 #include "bench/measures/projection.h"
 #include "bench/measures/subspace.h"
@@ -40,7 +41,8 @@ constexpr char kSubspaceDescription[] =
     "  seine-bench subspace --trace bench/data/smollm2-135m-kjv-8k.safetensors \\\n"
     "    --profile bench/data/smollm2-135m.profile.safetensors --rank 38\n"
     "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76\n"
-    "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5  # bytes held";
+    "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5  # bytes held\n"
+    "  seine-bench subspace --trace ... --profile ... --rank 38 --ojakv  # the paper's pipeline, at equal bytes";
 
 struct SubspaceFlags {
   DatasetOptions data;
@@ -51,6 +53,7 @@ struct SubspaceFlags {
   std::optional<double> carried_to;
   std::string evict;  // scorer
   double keep = .5;
+  OjakvFlags ojakv;
 };
 
 void AddFlags(CLI::App* app, SubspaceFlags* f) {
@@ -100,6 +103,7 @@ void AddFlags(CLI::App* app, SubspaceFlags* f) {
   app->add_option("--keep", f->keep, "share of the tokens that are held at the end")
       ->capture_default_str()
       ->group(storage);
+  AddOjakvFlags(app, &f->ojakv);
   const char* run = "Run";
   app->add_option("--num-queries", f->subspace.queries, "a query head, for attention's output")
       ->capture_default_str()
@@ -131,6 +135,10 @@ absl::Status Check(const SubspaceFlags& f, const DatasetInfo& info) {
   if (!(o.full_rank >= 0 && o.full_rank <= 1)) return InvalidFlag("full-rank", "not in [0, 1]");
   if (o.queries < 1) return InvalidFlag("num-queries", "at least 1");
   if (absl::Status s = Validate(o.oja); !s.ok()) return absl::InvalidArgumentError(absl::StrCat("--", s.message()));
+  if (f.ojakv.run && info.synthetic) return InvalidFlag("ojakv", "needs a trace: made-up keys have no values");
+  if (f.ojakv.run && !f.evict.empty()) return InvalidFlag("ojakv", "measures no eviction; leave --evict out");
+  if (f.ojakv.run && o.full_rank >= 1) return InvalidFlag("full-rank", "an index keeps less than all; below 1");
+  if (absl::Status s = CheckOjakv(f.ojakv, info.head_dim, static_cast<int>(info.layers.size())); !s.ok()) return s;
   if (!f.evict.empty() && info.synthetic) return InvalidFlag("evict", "needs a trace: made-up keys have no values");
   const double least = static_cast<double>(info.num_positions) / static_cast<double>(info.num_tokens);
   if (!f.evict.empty() && !(f.keep > least && f.keep < 1)) {
@@ -316,6 +324,23 @@ absl::Status RunStorage(const SubspaceFlags& f, const Dataset& dataset) {
   return std::cout ? absl::OkStatus() : absl::UnavailableError("cannot write to standard output");
 }
 
+OjakvOptions OjakvOf(const SubspaceFlags& f, const DatasetInfo& info) {
+  OjakvOptions o;
+  o.rank = f.subspace.rank;
+  o.pre_rope_rank = f.subspace.pre_rope_rank;
+  o.methods = f.ojakv.methods;
+  o.asked = f.ojakv.asked;
+  o.asked.oja.interval = f.subspace.oja.interval;
+  o.asked.oja.learning_rate = f.subspace.oja.learning_rate;
+  o.asked.oja.max_gain = f.subspace.oja.max_gain;
+  o.asked.carried_to = f.carried_to ? static_cast<int64_t>(*f.carried_to) : info.num_tokens;
+  o.full_rank = f.subspace.full_rank;
+  o.queries = f.subspace.queries;
+  o.profile = f.subspace.profile;
+  o.rope = f.subspace.rope;
+  return o;
+}
+
 absl::Status Run(SubspaceFlags f) {
   if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.granule = 1;
@@ -325,6 +350,7 @@ absl::Status Run(SubspaceFlags f) {
   if (absl::Status s = Complete(info, &f); !s.ok()) return s;
   if (absl::Status s = Check(f, info); !s.ok()) return s;
   if (!f.evict.empty()) return RunStorage(f, **dataset);
+  if (f.ojakv.run) return RunOjakv(**dataset, OjakvOf(f, info), f.output == "json");
   const auto result = MeasureSubspaces(**dataset, f.data, f.subspace);
   if (!result.ok()) return result.status();
   if (f.output == "json") {

@@ -32,6 +32,25 @@ absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, 
   return std::make_shared<const Profile>(std::move(cut));
 }
 
+std::shared_ptr<const Profile> ProfileOfHead(const Profile& model, int layer, int kv_head) {
+  auto profile = std::make_shared<Profile>(model);
+  const int group = model.num_q_heads / model.num_kv_heads;
+  const LayerProfile& all = model.layers[layer];
+  LayerProfile one;
+  for (int g = kv_head * group; g < (kv_head + 1) * group; ++g) {
+    one.q_mean.push_back(all.q_mean[g]);
+    one.q_moment.push_back(all.q_moment[g]);
+  }
+  one.k_mean = {all.k_mean[kv_head]};
+  one.k_moment = {all.k_moment[kv_head]};
+  one.k_residual = {all.k_residual[kv_head]};
+  if (!all.v_moment.empty()) one.v_mean = {all.v_mean[kv_head]}, one.v_moment = {all.v_moment[kv_head]};
+  profile->layers = {std::move(one)};
+  profile->num_q_heads = group;
+  profile->num_kv_heads = 1;
+  return profile;
+}
+
 absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope,
                                                           int64_t most_keys) {
   ProfileBuilder builder(1, 1, 1, head_dim);

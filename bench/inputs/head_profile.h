@@ -18,6 +18,9 @@ namespace seine::bench {
 absl::StatusOr<std::shared_ptr<const Profile>> CutProfile(const Profile& model, const DatasetInfo& info,
                                                           const Head& head);
 
+// The same as a model of one layer and one KV head, with all query heads of its group and the moments of values.
+std::shared_ptr<const Profile> ProfileOfHead(const Profile& model, int layer, int kv_head);
+
 // Measured on the head's zone and on the queries that are not tested (Head::own_queries). Of a zone of more than
 // most_keys, windows of 64 that are spread over it evenly stand for all.
 absl::StatusOr<std::shared_ptr<const Profile>> OwnProfile(const Head& head, int head_dim, const Rope& rope,

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/inputs/head_profile.h"
 #include "bench/measures/attention_probe.h"
 #include "bench/report/progress.h"
 #include "index/index.h"
 #include "kernels/ops/rows/rows.h"
-#include "profile/moments.h"
 #include "profile/profile.h"
 
 namespace seine::bench {
@@ -23,26 +23,6 @@ struct Arm {
   std::optional<KeyFrame> frame;
   bool evicted = false;
 };
-
-// One head's part of a profile, as a model of one layer and one KV head.
-std::shared_ptr<const Profile> ProfileOfHead(const Profile& whole, int layer, int kv_head) {
-  auto profile = std::make_shared<Profile>(whole);
-  const int group = whole.num_q_heads / whole.num_kv_heads;
-  const LayerProfile& all = whole.layers[layer];
-  LayerProfile one;
-  for (int g = kv_head * group; g < (kv_head + 1) * group; ++g) {
-    one.q_mean.push_back(all.q_mean[g]);
-    one.q_moment.push_back(all.q_moment[g]);
-  }
-  one.k_mean = {all.k_mean[kv_head]};
-  one.k_moment = {all.k_moment[kv_head]};
-  one.k_residual = {all.k_residual[kv_head]};
-  if (!all.v_moment.empty()) one.v_mean = {all.v_mean[kv_head]}, one.v_moment = {all.v_moment[kv_head]};
-  profile->layers = {std::move(one)};
-  profile->num_q_heads = group;
-  profile->num_kv_heads = 1;
-  return profile;
-}
 
 IndexConfig ConfigOf(const DatasetInfo& info, const SubspaceOptions& o, const Head& head, const Arm& arm) {
   IndexConfig config;

@@ -62,6 +62,8 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"eviction.scorer.name", "--evict-scorer"},
     {"subspace.error_threshold", "--subspace-threshold"},
     {"subspace.value_rank", "--subspace-rank"},
+    {"subspace.key_ranks", "--subspace-key-ranks"},
+    {"subspace.value_ranks", "--subspace-value-ranks"},
     {"budget.tokens", "--budget"},
     {"budget.ratio", "--budget"},
     {"budget.heads", "--heads"},

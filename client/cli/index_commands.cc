@@ -6,6 +6,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/eviction_flags.h"
 #include "client/cli/names.h"
+#include "client/cli/subspace_options.h"
 
 namespace seine::cli {
 namespace {
@@ -25,7 +26,7 @@ Json EvictFilters(const client::Eviction& eviction) {
 Json ToJson(const client::IndexInfo& info) {
   const client::IndexSpec& spec = info.spec;
   const bool rope = !spec.rope.inv_freq.empty();
-  return {{"name", spec.name},
+  Json json = {{"name", spec.name},
           {"model", spec.model},
           {"num_layers", spec.geometry.num_layers},
           {"num_q_heads", spec.geometry.num_q_heads},
@@ -71,13 +72,10 @@ Json ToJson(const client::IndexInfo& info) {
           {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
           {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
           {"evict_filters", spec.eviction ? EvictFilters(*spec.eviction) : Json()},
-          {"subspace_key_rank", spec.subspace ? Json(spec.subspace->key_rank) : Json()},
-          {"subspace_value_rank", spec.subspace ? Json(spec.subspace->value_rank) : Json()},
-          {"subspace_energy", spec.subspace ? Optional(spec.subspace->energy) : Json()},
-          {"subspace_frame", spec.subspace ? Json(NameOf(kKeyFrameNames, spec.subspace->frame)) : Json()},
-          {"subspace_profile", spec.subspace ? Json(spec.subspace->profile) : Json()},
           {"evictions", info.evictions},
           {"evicted_tokens", info.evicted_tokens}};
+  AddSubspaceFields(spec.subspace, &json);
+  return json;
 }
 
 void Show(const Session& session, const client::IndexInfo& info) {
@@ -137,83 +135,6 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
   create->add_option("--rope-style", spec->rope.style, "half_split or interleaved (default: half_split)")
       ->transform(Names(kRopeStyleNames))
       ->group(group);
-}
-
-// Each option but the ranks' needs them, as a rank or an energy share: without either everything is stored full-rank.
-void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec) {
-  const char* group = "Subspaces (the zone's keys and values low-rank; needs --kv-store keys_values)";
-  CLI::Option* rank = create->add_option_function<int>(
-      "--subspace-rank",
-      [spec](int value) {
-        if (!spec->subspace) spec->subspace.emplace();
-        client::Subspace& s = *spec->subspace;
-        if (s.key_rank == 0) s.key_rank = value;
-        s.value_rank = value;
-      },
-      "Of values, and of keys without --subspace-key-rank");
-  rank->group(group);
-  CLI::Option* energy = create->add_option_function<double>(
-      "--subspace-energy",
-      [spec](double value) {
-        if (!spec->subspace) spec->subspace.emplace();
-        spec->subspace->energy = value;
-      },
-      "In place of ranks: the smallest that hold this share of a profile's energy in every layer and head");
-  energy->excludes(rank)->group(group);
-  const auto add = [=](const char* flag, auto member, const char* help) {
-    using Value = typename std::remove_reference_t<decltype(std::declval<client::Subspace>().*member)>::value_type;
-    return create
-        ->add_option_function<Value>(
-            flag,
-            [=](const Value& value) {
-              if (!spec->subspace) spec->subspace.emplace();
-              (*spec->subspace).*member = value;
-            },
-            help)
-        ->group(group);
-  };
-  create
-      ->add_option_function<int>(
-          "--subspace-key-rank",
-          [spec](int value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->key_rank = value;
-          },
-          "Of keys (default: --subspace-rank)")
-      ->needs(rank)
-      ->group(group);
-  create
-      ->add_option_function<int>(
-          "--subspace-frame",
-          [spec](int value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->frame = static_cast<client::KeyFrame>(value);
-          },
-          "post_rope or pre_rope, which needs --rope-theta or --rope (default: post_rope)")
-      ->transform(Names(kKeyFrameNames))
-      ->group(group);
-  create
-      ->add_option_function<std::string>(
-          "--subspace-profile",
-          [spec](const std::string& value) {
-            if (!spec->subspace) spec->subspace.emplace();
-            spec->subspace->profile = value;
-          },
-          "Model profile that bases begin with (default: a sequence's first tokens)")
-      ->group(group);
-  using S = client::Subspace;
-  add("--subspace-interval", &S::interval, "Tokens between updates (default: 32)");
-  add("--subspace-threshold", &S::error_threshold,
-      "Update only where more of the energy is left out; 1: never (default: 0)");
-  add("--subspace-full-rank", &S::full_rank, "Share of the tokens that stay full-rank (default: 0)");
-  add("--subspace-carried-to", &S::carried_to, "Positions that a profile's moments are carried to (default: 32768)");
-  create->parse_complete_callback([=] {
-    if (rank->count() + energy->count() > 0) return;
-    for (const CLI::Option* option : create->get_options()) {
-      if (option->get_group() != group || option->count() == 0) continue;
-      throw CLI::RequiresError(option->get_name(), "--subspace-rank or --subspace-energy");
-    }
-  });
 }
 
 void AddCreateOptions(CLI::App* create, client::IndexSpec* spec, std::string* filters) {

@@ -42,7 +42,8 @@ Json ToJson(const client::SubspaceMetrics& head) {
           {"keys", ToJson(head.keys)},
           {"values", ToJson(head.values)},
           {"angle", head.angle},
-          {"overlap", head.overlap}};
+          {"overlap", head.overlap},
+          {"blocks_without_queries", head.blocks_without_queries}};
 }
 
 std::string ToText(const client::LayerSubspace& layer) {
@@ -57,8 +58,13 @@ std::string ToText(const client::LayerSubspace& layer) {
                   FormatDouble(m.keys.last_residual, 4), FormatDouble(m.values.residual, 4),
                   FormatDouble(m.values.last_residual, 4), FormatDouble(m.angle, 3), FormatDouble(m.overlap, 3)});
   }
+  std::string note;
+  for (size_t h = 0; h < layer.heads.size(); ++h) {
+    const int64_t blocks = layer.heads[h].blocks_without_queries;
+    if (blocks > 0) absl::StrAppend(&note, "KV head ", h, ": no kept query saw ", blocks, " blocks' tokens\n");
+  }
   return absl::StrCat("keys ", NameOf(kKeyFrameNames, b.frame), ", rank ", b.key_rank, "; values, rank ", b.value_rank,
-                      "; of ", b.head_dim, "\n\n", table.ToString());
+                      "; of ", b.head_dim, "\n\n", table.ToString(), note);
 }
 
 absl::Status Show(const Session& session, const SubspaceArguments& arguments) {

@@ -60,11 +60,21 @@ void KeptQueries::Restore(Staged entries) {
 
 void KeptQueries::ShareFrom(const KeptQueries& source) { Restore(source.Entries()); }
 
-SeenQueries KeptQueries::Seen() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+SeenQueries KeptQueries::Seen(int64_t most, const Staged& staged) const {
+  Staged all = Entries();
+  for (const Entry& entry : staged) {
+    const auto at = std::lower_bound(all.begin(), all.end(), entry,
+                                     [](const Entry& a, const Entry& b) { return a.position < b.position; });
+    if (at != all.end() && at->position == entry.position) {
+      *at = entry;
+    } else {
+      all.insert(at, entry);
+    }
+  }
+  all.erase(all.begin(), all.end() - std::min<int64_t>(most, static_cast<int64_t>(all.size())));
   SeenQueries seen;
-  seen.rows.reserve(entries_.size() * row_);
-  for (const Entry& entry : entries_) {
+  seen.rows.reserve(all.size() * row_);
+  for (const Entry& entry : all) {
     seen.positions.push_back(entry.position);
     seen.rows.insert(seen.rows.end(), entry.row->floats.get(), entry.row->floats.get() + row_);
   }

@@ -1,5 +1,6 @@
 // The last queries that a layer of a sequence was asked, or was given with the tokens appended: what scorers look at
-// where an index evicts by itself (EvictionConfig::keep_queries).
+// where an index evicts by itself (EvictionConfig::keep_queries), and what chooses the tokens that stay full-rank
+// (SubspaceConfig::choice).
 //
 // Exactly as they came, in fp32, so that an eviction by the index keeps what a call with the same queries would. That,
 // and that forks have them too, is what tells this from the sample that codes are held against (query_window.h), which
@@ -54,8 +55,8 @@ class KeptQueries {
   // Begins with what `source` has.
   void ShareFrom(const KeptQueries& source);
 
-  // Positions ascending.
-  SeenQueries Seen() const;
+  // Of the newest positions, `most` at most, ascending; as if `staged` were taken in already.
+  SeenQueries Seen(int64_t most, const Staged& staged = {}) const;
   int64_t newest() const;  // position; -1: there is none
 
  private:

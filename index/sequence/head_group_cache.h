@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/context.h"
+#include "index/retrieval/query_fit.h"
 #include "index/scorers/scorer.h"
 #include "index/sequence/layer_facts.h"
 #include "index/storage/code_store.h"
@@ -47,6 +48,12 @@ struct HeadStorage {
   Buffer keys, values;  // rebuilt
   const uint8_t* key_chunk = nullptr;
   const uint8_t* value_chunk = nullptr;
+};
+
+// What an append tells low-rank stores besides its rows.
+struct LowRankAppend {
+  bool prompt = false;  // its tokens are a prompt's, or a part of it
+  SeenQueries queries;  // the layer's last ones, those of the append among them; SubspaceConfig::choice
 };
 
 // Not thread-safe; the owning layer's lock guards it. Heads are counted from the cache's first.
@@ -80,7 +87,10 @@ class HeadGroupCache {
   void ChooseCodecs(std::shared_ptr<const LayerCodecs> codecs) { codes_.Choose(std::move(codecs)); }
   void PlanAppend(int64_t count, Staging* staging);
   // Projects what becomes low-rank; RESOURCE_EXHAUSTED. An append that then fails drops it.
-  absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values);
+  absl::Status StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values,
+                        const LowRankAppend& low);
+  // Whether an append of `count` tokens has something to project.
+  bool WillLower(int64_t count) const { return !low_.empty() && LowEndAt(size_ + count) > LowStart(); }
   void DropStaged() { staged_.clear(); }
   // The staging is installed: for every cache, before any is written. Not needed where nothing was staged.
   void Installed();
@@ -159,6 +169,7 @@ class HeadGroupCache {
   // Where the next tokens begin that become low-rank, and where they end once the cache has grown to `size`.
   int64_t LowStart() const { return low_[0].size() == 0 ? context_->config.zones.sink : low_end(); }
   int64_t LowEndAt(int64_t size) const;
+  RecentQueries QueriesOf(const SeenQueries& seen, int head) const;         // of one head; lasts as long as `seen`
   static std::vector<KeySums> MakeSums(const Context& context, int heads);  // of no keys
   void InstallLow();
   absl::Status KeepLow(const HeadGroupCache& source, absl::Span<const uint32_t> places);

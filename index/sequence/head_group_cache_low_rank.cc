@@ -30,8 +30,8 @@ int64_t HeadGroupCache::LowEndAt(int64_t size) const {
 }
 
 // Rows of tokens that become low-rank come from the store, then from the input. Blocks end where update buffers do.
-absl::Status HeadGroupCache::StageLow(int64_t first_position, int64_t count, const uint8_t* keys,
-                                      const uint8_t* values) {
+absl::Status HeadGroupCache::StageLow(int64_t first_position, int64_t count, const uint8_t* keys, const uint8_t* values,
+                                      const LowRankAppend& low) {
   staged_.clear();
   if (low_.empty()) return absl::OkStatus();
   const int64_t begin = LowStart(), added = LowEndAt(size_ + count) - begin;
@@ -57,12 +57,19 @@ absl::Status HeadGroupCache::StageLow(int64_t first_position, int64_t count, con
     const auto view = [&](const std::vector<uint8_t>& x) {
       return ConstRows{x.data(), static_cast<size_t>(row_bytes), context_->config.geometry.dtype};
     };
-    heads.push_back({view(rows[2 * h]), view(rows[2 * h + 1])});
+    heads.push_back({view(rows[2 * h]), view(rows[2 * h + 1]), QueriesOf(low.queries, h)});
   }
-  auto staged = LowRankStore::StageAll(low_, heads, positions.data(), added, buffer - into);
+  auto staged = LowRankStore::StageAll(low_, heads, positions.data(), added, buffer - into, low.prompt);
   if (!staged.ok()) return staged.status();
   staged_ = *std::move(staged);
   return absl::OkStatus();
+}
+
+RecentQueries HeadGroupCache::QueriesOf(const SeenQueries& seen, int head) const {
+  const Geometry& g = context_->config.geometry;
+  const int64_t group_floats = int64_t{g.group()} * g.head_dim;
+  return {seen.rows.data() + (first_head_ + head) * group_floats, g.num_kv_heads * group_floats, g.group(),
+          seen.positions.data(), static_cast<int64_t>(seen.positions.size())};
 }
 
 void HeadGroupCache::InstallLow() {

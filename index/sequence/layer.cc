@@ -31,7 +31,7 @@ Layer::Layer(const Context* context, int layer)
       layer_(layer),
       queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim),
       kept_queries_(&context->ledger, int64_t{context->config.geometry.num_q_heads} * context->config.geometry.head_dim,
-                    context->eviction.kept_queries()),
+                    context->kept_queries()),
       attention_sums_(&context->ledger, context->config.geometry.num_kv_heads, context->eviction.accumulates()) {
   caches_.push_back(std::make_unique<HeadGroupCache>(context, layer));
   Publish();
@@ -109,7 +109,8 @@ absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const Tens
   std::vector<int64_t> sizes = Sizes();
   auto room = attention_sums_.StageRoom(*std::max_element(sizes.begin(), sizes.end()) + part);
   if (!room.ok()) return room.status();
-  if (absl::Status s = Extend(part, key_rows, value_rows); !s.ok()) return s;
+  const bool prompt = keys.num_tokens >= context_->config.zones.update_buffer;
+  if (absl::Status s = Extend(part, key_rows, value_rows, *staged, prompt); !s.ok()) return s;
   attention_sums_.CommitRoom(*std::move(room), sizes, Sizes());
   kept_queries_.Commit(*std::move(staged));
   AccumulateGiven(queries, last, length_ - part, length_);
@@ -167,7 +168,8 @@ int64_t Layer::Room() const {
   return context_->eviction.Room(sizes, layer_, length_);
 }
 
-absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* values) {
+absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* values,
+                           const KeptQueries::Staged& queries, bool prompt) {
   std::shared_ptr<const LayerCodecs> codecs;
   Staging staging;
   for (const auto& cache : caches_) {
@@ -180,8 +182,11 @@ absl::Status Layer::Extend(int64_t count, const uint8_t* keys, const uint8_t* va
     cache->PlanAppend(count, &staging);
   }
   absl::Status staged = staging.Allocate(&context_->ledger);
+  LowRankAppend low{prompt, {}};
+  const bool lowers = std::any_of(caches_.begin(), caches_.end(), [=](const auto& c) { return c->WillLower(count); });
+  if (lowers && kept_queries_.on()) low.queries = kept_queries_.Seen(QueriesKept(*context_->config.subspace), queries);
   for (const auto& cache : caches_) {
-    if (staged.ok()) staged = cache->StageLow(length_, count, keys, values);
+    if (staged.ok()) staged = cache->StageLow(length_, count, keys, values, low);
   }
   if (!staged.ok()) {
     for (const auto& cache : caches_) cache->DropStaged();

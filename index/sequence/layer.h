@@ -141,7 +141,9 @@ class Layer {
   int num_heads() const { return context_->config.geometry.num_kv_heads; }
   bool keeps_all_keys() const;
   int64_t Room() const;  // tokens that may be appended before the layer evicts by itself
-  absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values);
+  // `queries`: what the tokens bring, not committed yet. `prompt`: the tokens are a prompt's, or a part of it.
+  absl::Status Extend(int64_t count, const uint8_t* keys, const uint8_t* values, const KeptQueries::Staged& queries,
+                      bool prompt);
   // Evictions that an append has made.
   struct Cuts {
     int64_t layers = 0, tokens = 0;

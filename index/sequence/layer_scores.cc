@@ -37,9 +37,10 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   input->queries = given.queries;
   input->num_queries = given.num_queries;
   // Queries that tokens have come and gone since would speak for what they have seen alone.
-  const bool recent = kept_queries_.on() && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
+  const int64_t kept = context_->eviction.kept_queries();
+  const bool recent = kept > 0 && kept_queries_.newest() >= length_ - context_->eviction.settings().interval;
   if (wanted.queries && given.queries == nullptr && recent && kept_queries_.newest() >= 0) {
-    storage->queries = kept_queries_.Seen();
+    storage->queries = kept_queries_.Seen(kept);
     input->queries = storage->queries.rows.data();
     input->num_queries = static_cast<int64_t>(storage->queries.positions.size());
     input->query_positions = storage->queries.positions.data();
@@ -115,7 +116,8 @@ absl::Status Layer::PaidBy(const float* queries, int64_t begin, int64_t end, Sco
 
 absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) const {
   const bool sums = scorer.accumulates() && attention_sums_.on();
-  if (input.queries != nullptr || (!sums && (!kept_queries_.on() || !scorer.needs_queries()))) return absl::OkStatus();
+  const bool looks = context_->eviction.kept_queries() > 0 && scorer.needs_queries();
+  if (input.queries != nullptr || (!sums && !looks)) return absl::OkStatus();
   if (scorer.takes_profile() && input.profile != nullptr) return absl::OkStatus();
   const int64_t interval = context_->eviction.settings().interval, counted = input.accumulated_to;
   if (sums && counted > 0 && counted > length_ - interval) return absl::OkStatus();

@@ -104,9 +104,9 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
   return LayerBases{*std::move(key_bases), *std::move(value_bases)};
 }
 
-absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope& rope,
-                                             const CalibrationOptions& options) {
-  SubspaceRanks ranks;
+absl::StatusOr<std::vector<SubspaceRanks>> RanksForEnergy(const Profile& profile, const Rope& rope,
+                                                          const CalibrationOptions& options) {
+  std::vector<SubspaceRanks> ranks;
   for (int layer = 0; layer < profile.num_layers(); ++layer) {
     const auto moments = KeyMoments(profile, rope, layer, options);
     if (!moments.ok()) return moments.status();
@@ -114,7 +114,7 @@ absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope&
     if (!keys.ok()) return keys.status();
     const absl::StatusOr<int> values = LargestRank(profile.layers[layer].v_moment, options.energy, "values");
     if (!values.ok()) return values.status();
-    ranks = {std::max(ranks.keys, *keys), std::max(ranks.values, *values)};
+    ranks.push_back({*keys, *values});
   }
   return ranks;
 }

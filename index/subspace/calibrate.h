@@ -36,10 +36,10 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
 struct SubspaceRanks {
   int keys = 0, values = 0;
 };
-// The smallest ranks that hold options.energy in every layer and head: what CalibrateLayer finds, the largest of all
-// layers. INVALID_ARGUMENT as there.
-absl::StatusOr<SubspaceRanks> RanksForEnergy(const Profile& profile, const Rope& rope,
-                                             const CalibrationOptions& options);
+// The smallest ranks that hold options.energy in every head of each layer, as CalibrateLayer finds them: [num_layers].
+// INVALID_ARGUMENT as there.
+absl::StatusOr<std::vector<SubspaceRanks>> RanksForEnergy(const Profile& profile, const Rope& rope,
+                                                          const CalibrationOptions& options);
 
 // Turns rows [count, D] at positions first_position, first_position + 1, ... back to position 0, or forth.
 void UndoRopeOfRows(const Rope& rope, int64_t first_position, int64_t count, float* rows);

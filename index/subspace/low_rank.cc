@@ -32,21 +32,22 @@ std::vector<float> Mix(const std::vector<float>& weights, const float* rows, int
 
 }  // namespace
 
-std::vector<float> QueryWeightedErrors(const Basis& basis, const ConstRows& keys, int64_t count, const float* queries,
-                                       int num_queries) {
-  const int dim = basis.head_dim;
-  const size_t size = static_cast<size_t>(num_queries) * dim;
-  std::vector<float> codes(static_cast<size_t>(num_queries) * basis.stride()), residuals(size);
-  Project(basis, queries, num_queries, codes.data(), basis.stride());
-  Reconstruct(basis, codes.data(), basis.stride(), num_queries, residuals.data());
-  for (size_t i = 0; i < size; ++i) residuals[i] = queries[i] - residuals[i];
-  std::vector<float> products(static_cast<size_t>(num_queries) * count), errors(count);
-  host::DotRows(keys, count, dim, residuals.data(), num_queries, products.data(), count);
-  for (int q = 0; q < num_queries; ++q) {
-    for (int64_t t = 0; t < count; ++t) errors[t] += std::fabs(products[q * count + t]);
+std::vector<float> QueryWeightedErrors(const float* residuals, const int32_t* positions, int64_t count, int head_dim,
+                                       const RecentQueries& queries) {
+  const ConstRows rows = {residuals, head_dim * sizeof(float), DType::kFloat32};
+  std::vector<float> products(static_cast<size_t>(queries.group) * count), errors(count);
+  std::vector<int64_t> seen(count);  // queries that see the token
+  for (int64_t i = 0; i < queries.num_positions; ++i) {
+    host::DotRows(rows, count, head_dim, queries.rows + i * queries.stride, queries.group, products.data(), count);
+    for (int64_t t = 0; t < count; ++t) {
+      if (positions[t] > queries.positions[i]) continue;
+      for (int q = 0; q < queries.group; ++q) errors[t] += std::fabs(products[q * count + t]);
+      seen[t] += queries.group;
+    }
   }
-  const float scale = num_queries > 0 ? 1 / (std::sqrt(static_cast<float>(dim)) * static_cast<float>(num_queries)) : 0;
-  for (float& e : errors) e *= scale;
+  for (int64_t t = 0; t < count; ++t) {
+    if (seen[t] > 0) errors[t] /= std::sqrt(static_cast<float>(head_dim)) * static_cast<float>(seen[t]);
+  }
   return errors;
 }
 

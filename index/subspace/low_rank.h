@@ -11,10 +11,19 @@
 
 namespace seine {
 
-// e_t = mean over the queries of |<q, r_t>| / sqrt(D), r_t = k_t - U U^T k_t. The residual of q gives the same product
-// as that of k_t, and there are fewer queries than keys. Queries [num_queries, D] fp32, all of which see every key.
-std::vector<float> QueryWeightedErrors(const Basis& basis, const ConstRows& keys, int64_t count, const float* queries,
-                                       int num_queries);
+// The last queries of one KV head: of each position, ascending, those of the `group` query heads that read it.
+struct RecentQueries {
+  const float* rows = nullptr;         // of the first position, [group][D], as attention gets them
+  int64_t stride = 0;                  // floats from a position to the next
+  int group = 0;                       // query heads
+  const int64_t* positions = nullptr;  // [num_positions]
+  int64_t num_positions = 0;
+};
+
+// e_t = mean over the queries at position t or after it, which can see the token, of |<q, r_t>| / sqrt(D), where
+// r_t = k_t - U U^T k_t [count, D] and q carry the same RoPE. 0 where none does.
+std::vector<float> QueryWeightedErrors(const float* residuals, const int32_t* positions, int64_t count, int head_dim,
+                                       const RecentQueries& queries);
 // Means over `width` neighbours (odd; those that exist): tokens beside one that matters matter too.
 std::vector<float> PooledErrors(const std::vector<float>& errors, int width);
 // The `count` places of the largest errors, ties to the lowest place, ascending: the hybrid's full-rank set.

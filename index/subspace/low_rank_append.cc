@@ -1,7 +1,6 @@
 // How tokens become low-rank: memory for all of an append first; then, block by block and for all heads together, the
 // trackers learn from the block, a version is made of them where one is due, and the block is projected on its version.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -13,26 +12,6 @@
 #include "profile/field_error.h"
 
 namespace seine {
-
-namespace {
-
-// sqrt(r^T M r / D) of each residual; M = I without a moment.
-std::vector<float> Losses(const std::vector<float>& residuals, int dim, const Eigen::MatrixXd* moment) {
-  const auto count = static_cast<int64_t>(residuals.size()) / dim;
-  std::vector<float> weighted = residuals, losses(count);
-  if (moment != nullptr) {
-    const Basis matrix = FromEigen(*moment, 0);  // x M, by the product that projects
-    Project(matrix, residuals.data(), count, weighted.data(), dim);
-  }
-  for (int64_t t = 0; t < count; ++t) {
-    double square = 0;
-    for (int j = 0; j < dim; ++j) square += double{residuals[t * dim + j]} * weighted[t * dim + j];
-    losses[t] = static_cast<float>(std::sqrt(std::max(0.0, square) / dim));
-  }
-  return losses;
-}
-
-}  // namespace
 
 int64_t LowRankStore::TrackerBytes(int64_t waiting) const {
   const LowRankOptions& o = shape_->options;
@@ -47,10 +26,12 @@ int64_t LowRankStore::VersionTokens(int64_t before) const {
 }
 
 // All memory of an append, or none.
-absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t first) const {
+absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t first, bool prompt) const {
   const LowRankOptions& o = shape_->options;
   Planned planned;
-  const int64_t tracker_bytes = TrackerBytes((trackers_ == nullptr ? 0 : trackers_->keys.waiting()) + count);
+  const bool at_once = LearnsAtOnce(prompt);
+  const int64_t waiting = trackers_ == nullptr ? 0 : trackers_->keys.waiting();
+  const int64_t tracker_bytes = TrackerBytes(waiting + (at_once ? 0 : count));
   const bool apart = ledger_->backend()->codes_on_device();
   int64_t bytes = tracker_bytes, device_bytes = 0, in_version = 0;
   for (const Run& run : runs_) {
@@ -62,7 +43,8 @@ absl::StatusOr<LowRankStore::Planned> LowRankStore::Plan(int64_t count, int64_t 
     block->tokens = std::min<int64_t>(done == 0 ? first : o.block_tokens, count - done);
     block->kept = KeptOf(block->tokens);
     bytes += OffsetsOf(block->tokens, block->kept).end;
-    const bool fresh = ((runs_.empty() || given_ != nullptr) && done == 0) || in_version >= VersionTokens(before);
+    const bool first_of_all = (runs_.empty() || given_ != nullptr) && done == 0;
+    const bool fresh = first_of_all || (in_version >= VersionTokens(before) && (done == 0 || !at_once));
     if (fresh) before = size_ + done;
     if (fresh) bytes += VersionBytes();
     if (fresh && apart) device_bytes += VersionBytes();
@@ -98,7 +80,8 @@ absl::StatusOr<std::shared_ptr<LowRankStore::TrackerSet>> LowRankStore::NextTrac
                                                                                      int64_t first_block) const {
   const LowRankOptions& o = shape_->options;
   if (trackers_ != nullptr) {
-    return std::make_shared<TrackerSet>(TrackerSet{trackers_->keys, trackers_->values, Memory()});
+    return std::make_shared<TrackerSet>(
+        TrackerSet{trackers_->keys, trackers_->values, Memory(), trackers_->blocks_without_queries});
   }
   const auto start = [&](const ConstRows& view, int rank) -> absl::StatusOr<Basis> {
     const Eigen::MatrixXd moment = MomentOfRows(view, first_block, o.head_dim);
@@ -129,9 +112,34 @@ std::vector<float> LowRankStore::KeysInFrame(const ConstRows& keys, const int32_
   return rows;
 }
 
+// One step with the moment of all rows of a prompt, which are read a part at a time.
+absl::Status LowRankStore::LearnPrompt(const HeadRows& rows, const int32_t* positions, int64_t count,
+                                       TrackerSet* trackers) const {
+  constexpr int64_t kPartTokens = 4096;
+  const LowRankOptions& o = shape_->options;
+  PooledMoment keys(o.head_dim, o.prompt.pool), values(o.head_dim, o.prompt.pool);
+  const int64_t part = (kPartTokens + o.prompt.pool - 1) / o.prompt.pool * o.prompt.pool;
+  for (int64_t done = 0; done < count; done += part) {
+    const int64_t n = std::min(part, count - done);
+    const ConstRows key_rows = {rows.keys.row(done), rows.keys.stride_bytes, rows.keys.dtype};
+    const std::vector<float> in_frame = KeysInFrame(key_rows, positions + done, n);
+    keys.Add({in_frame.data(), o.head_dim * sizeof(float), DType::kFloat32}, n);
+    values.Add({rows.values.row(done), rows.values.stride_bytes, rows.values.dtype}, n);
+  }
+  if (keys.count() == 0) return absl::OkStatus();  // fewer rows than are averaged
+  OjaTracker of_keys = trackers->keys.Wake(), of_values = trackers->values.Wake();
+  absl::Status s = WithField(of_keys.AddMoment(keys.mean(), o.prompt.learning_rate), "keys");
+  if (s.ok()) s = WithField(of_values.AddMoment(values.mean(), o.prompt.learning_rate), "values");
+  if (!s.ok()) return s;
+  trackers->keys.Rest(of_keys);
+  trackers->values.Rest(of_values);
+  return absl::OkStatus();
+}
+
 // One store's part of an append.
 struct LowRankStore::Appending {
   const LowRankStore* store;
+  bool at_once;  // what it brings has been learnt already
   HeadRows rows;
   Planned planned;
   std::shared_ptr<TrackerSet> trackers;
@@ -142,13 +150,17 @@ struct LowRankStore::Appending {
 };
 
 absl::StatusOr<LowRankStore::Appending> LowRankStore::Begin(const HeadRows& rows, const int32_t* positions,
-                                                            int64_t count, int64_t first) const {
-  absl::StatusOr<Planned> planned = Plan(count, first);
+                                                            int64_t count, int64_t first, bool prompt) const {
+  absl::StatusOr<Planned> planned = Plan(count, first, prompt);
   if (!planned.ok()) return planned.status();
   auto trackers = NextTrackers(rows, positions, planned->blocks[0]->tokens);
   if (!trackers.ok()) return trackers.status();
   (*trackers)->charge = std::move(planned->trackers);
+  if (LearnsAtOnce(prompt)) {
+    if (absl::Status s = LearnPrompt(rows, positions, count, trackers->get()); !s.ok()) return s;
+  }
   return Appending{this,
+                   LearnsAtOnce(prompt),
                    rows,
                    *std::move(planned),
                    *std::move(trackers),
@@ -161,8 +173,8 @@ absl::StatusOr<LowRankStore::Appending> LowRankStore::Begin(const HeadRows& rows
 }
 
 absl::StatusOr<LowRankStore::Staged> LowRankStore::Stage(const HeadRows& rows, const int32_t* positions, int64_t count,
-                                                         int64_t first) const {
-  auto staged = StageAll({this, 1}, {&rows, 1}, positions, count, first);
+                                                         int64_t first, bool prompt) const {
+  auto staged = StageAll({this, 1}, {&rows, 1}, positions, count, first, prompt);
   if (!staged.ok()) return staged.status();
   return std::move((*staged)[0]);
 }
@@ -170,13 +182,13 @@ absl::StatusOr<LowRankStore::Staged> LowRankStore::Stage(const HeadRows& rows, c
 absl::StatusOr<std::vector<LowRankStore::Staged>> LowRankStore::StageAll(absl::Span<const LowRankStore> stores,
                                                                          absl::Span<const HeadRows> rows,
                                                                          const int32_t* positions, int64_t count,
-                                                                         int64_t first) {
+                                                                         int64_t first, bool prompt) {
   std::vector<Staged> staged(stores.size());
   for (size_t h = 0; h < stores.size(); ++h) staged[h].trackers_ = stores[h].trackers_;
   if (count == 0) return staged;
   std::vector<Appending> heads;
   for (size_t h = 0; h < stores.size(); ++h) {
-    auto begun = stores[h].Begin(rows[h], positions, count, first);
+    auto begun = stores[h].Begin(rows[h], positions, count, first, prompt);
     if (!begun.ok()) return begun.status();
     heads.push_back(*std::move(begun));
   }
@@ -196,16 +208,41 @@ absl::StatusOr<std::vector<LowRankStore::Staged>> LowRankStore::StageAll(absl::S
 // Block b of every head, its first token being number `done` of the append.
 absl::Status LowRankStore::FillBlocks(std::vector<Appending>* heads, size_t b, const int32_t* positions, int64_t done) {
   Backend* const backend = (*heads)[0].store->ledger_->backend();
-  std::vector<OjaTracker> awake;  // of keys and of values, head by head
-  for (Appending& head : *heads) {
-    const int64_t n = head.planned.blocks[b]->tokens;
+  const auto rows_of = [done](const Appending& head) {
     const auto from = [done](const ConstRows& view) {
       return ConstRows{view.row(done), view.stride_bytes, view.dtype};
     };
-    if (absl::Status s = head.store->TakeRows({from(head.rows.keys), from(head.rows.values)}, positions, n, &head);
-        !s.ok()) {
-      return s;
-    }
+    return HeadRows{from(head.rows.keys), from(head.rows.values), head.rows.queries};
+  };
+  for (Appending& head : *heads) {
+    const int64_t n = head.planned.blocks[b]->tokens;
+    if (absl::Status s = head.store->TakeRows(rows_of(head), positions, n, &head); !s.ok()) return s;
+  }
+  if (!(*heads)[0].at_once) {
+    if (absl::Status s = LearnBlock(heads, b); !s.ok()) return s;
+  }
+  std::vector<ProjectTask> projecting;
+  for (Appending& head : *heads) {
+    if (absl::Status packed = head.store->ChooseVersion(b, &head); !packed.ok()) return packed;
+    head.store->PlanProjection(b, &head, &projecting);
+  }
+  absl::Status s = StatusOf(*backend, backend->Project(projecting.data(), static_cast<int>(projecting.size())));
+  if (!s.ok()) return s;
+  for (Appending& head : *heads) {
+    Block* const block = head.planned.blocks[b].get();
+    if (block->kept == 0) continue;
+    const HeadRows rows = rows_of(head);
+    head.store->KeepFullRank(rows, head.store->ErrorsOf(rows.queries, positions, &head.residuals, head.trackers.get()),
+                             block);
+  }
+  return absl::OkStatus();
+}
+
+// The trackers of all heads see block b in one call of the backend.
+absl::Status LowRankStore::LearnBlock(std::vector<Appending>* heads, size_t b) {
+  Backend* const backend = (*heads)[0].store->ledger_->backend();
+  std::vector<OjaTracker> awake;  // of keys and of values, head by head
+  for (const Appending& head : *heads) {
     awake.push_back(head.trackers->keys.Wake());
     awake.push_back(head.trackers->values.Wake());
   }
@@ -218,23 +255,10 @@ absl::Status LowRankStore::FillBlocks(std::vector<Appending>* heads, size_t b, c
   }
   absl::Status s = StatusOf(*backend, backend->Learn(learning.data(), static_cast<int>(learning.size())));
   if (!s.ok()) return s;
-  std::vector<ProjectTask> projecting;
   for (size_t h = 0; h < heads->size(); ++h) {
-    Appending& head = (*heads)[h];
     for (OjaTracker* tracker : {&awake[2 * h], &awake[2 * h + 1]}) tracker->End();
-    head.trackers->keys.Rest(awake[2 * h]);
-    head.trackers->values.Rest(awake[2 * h + 1]);
-    if (absl::Status packed = head.store->ChooseVersion(b, &head); !packed.ok()) return packed;
-    head.store->PlanProjection(b, &head, &projecting);
-  }
-  s = StatusOf(*backend, backend->Project(projecting.data(), static_cast<int>(projecting.size())));
-  if (!s.ok()) return s;
-  for (Appending& head : *heads) {
-    const auto from = [done](const ConstRows& view) {
-      return ConstRows{view.row(done), view.stride_bytes, view.dtype};
-    };
-    head.store->KeepFullRank({from(head.rows.keys), from(head.rows.values)}, head.residuals,
-                             head.planned.blocks[b].get());
+    (*heads)[h].trackers->keys.Rest(awake[2 * h]);
+    (*heads)[h].trackers->values.Rest(awake[2 * h + 1]);
   }
   return absl::OkStatus();
 }
@@ -280,22 +304,6 @@ void LowRankStore::PlanProjection(size_t b, Appending* head, std::vector<Project
       {head->key_basis.u.data(), o.head_dim, o.key_rank, head->keys.data(), block.tokens, o.dtype, data, residuals});
   tasks->push_back({head->value_basis.u.data(), o.head_dim, o.value_rank, head->values.data(), block.tokens, o.dtype,
                     data + OffsetsOf(block.tokens, block.kept).value_codes, nullptr});
-}
-
-void LowRankStore::KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const {
-  if (block->kept == 0) return;
-  const LowRankOptions& o = shape_->options;
-  const Offsets at = OffsetsOf(block->tokens, block->kept);
-  const Eigen::MatrixXd* moment = shape_->query_moment ? &*shape_->query_moment : nullptr;
-  const std::vector<int32_t> places = FullRankSet(Losses(residuals, o.head_dim, moment), block->kept);
-  uint8_t* const data = block->memory.data();
-  const auto row = o.head_dim * static_cast<int64_t>(SizeOf(o.dtype));
-  for (int64_t i = 0; i < block->kept; ++i) {
-    const auto in_block = static_cast<uint16_t>(places[i]);
-    std::memcpy(data + at.kept_keys + i * row, rows.keys.row(places[i]), row);
-    std::memcpy(data + at.kept_values + i * row, rows.values.row(places[i]), row);
-    std::memcpy(data + at.places + i * static_cast<int64_t>(sizeof(in_block)), &in_block, sizeof(in_block));
-  }
 }
 
 absl::Status LowRankStore::PackVersion(const TrackerSet& trackers, Version* version) const {

@@ -29,6 +29,8 @@ absl::Status Validate(const LowRankOptions& o) {
   if (!(o.full_rank >= 0 && o.full_rank < 1)) {
     return BadField("full_rank", o.full_rank, " is not in [0, 1)");
   }
+  if (absl::Status s = Validate(o.prompt); !s.ok()) return s;
+  if (absl::Status s = Validate(o.choice); !s.ok()) return s;
   if (o.frame == KeyFrame::kPreRope && !o.rope.stated()) {
     return BadField("frame", "pre_rope needs the model's RoPE stated");
   }
@@ -246,6 +248,7 @@ LowRankMetrics LowRankStore::metrics() const {
   if (trackers_ != nullptr) {
     metrics.keys = trackers_->keys.stats();
     metrics.values = trackers_->values.stats();
+    metrics.blocks_without_queries = trackers_->blocks_without_queries;
   }
   std::set<const Version*> versions;
   for (size_t r = 0; r < runs_.size(); ++r) {

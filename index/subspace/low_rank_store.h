@@ -3,15 +3,20 @@
 // Tokens come in blocks. The head's trackers see a block's keys and values first; then the block is stored:
 //   codes       K U_k and V U_v in the index's dtype, U of the *version* that the block has. Blocks are written once
 //               and read with their own version, whatever the trackers have learnt since;
-//   full rank   the share of a block's tokens whose keys lose most to attention (5.1): e_t^2 = r_t^T E[q q^T] r_t / D
-//               with the profile's moment of queries, |r_t|^2 / D without one.
+//   full rank   the share of a block's tokens whose keys lose most to attention (5.1): by the last queries, where they
+//               are given and see the block; else e_t^2 = r_t^T E[q q^T] r_t / D with the profile's moment of queries,
+//               |r_t|^2 / D without one.
 // A version is what the trackers hold when its first block has come. The first lasts 512 tokens, later ones seven times
 // as many as came before them and at most `version_tokens`, for a basis takes as many bytes as D tokens' codes.
 //
+// With LowRankOptions::prompt, what a prompt's append brings makes one step with the moment of all its rows, ahead of
+// its first block, and its blocks teach the trackers nothing more. They then share a version.
+//
 // Between blocks the trackers rest (packed_tracker.h). Forks share blocks and versions, and what is learnt until they
 // learn more. A cut may fall anywhere: what is below it stays as it is stored, and the trackers keep what they have
-// learnt. So codes follow from the blocks and cuts alone, not from the calls that brought the tokens. Tokens are
-// counted by place; keys that live before RoPE need their positions too.
+// learnt. So codes follow from the blocks and cuts alone, not from the calls that brought the tokens, unless
+// prompts or queries are to be told. Tokens are counted by place; keys that live before RoPE, and the choice by
+// queries, need their positions too.
 #ifndef SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 #define SEINE_INDEX_SUBSPACE_LOW_RANK_STORE_H_
 
@@ -26,6 +31,7 @@
 #include "index/storage/memory.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
+#include "index/subspace/low_rank.h"
 #include "index/subspace/oja.h"
 #include "index/subspace/packed_tracker.h"
 #include "kernels/host.h"
@@ -44,7 +50,9 @@ struct LowRankOptions {
   int key_rank = 96, value_rank = 96;
   int block_tokens = 512;          // up to kMaxBlockTokens
   int64_t version_tokens = 16384;  // that a version lasts at most: a new one begins with the first block behind them
-  double full_rank = 0;            // share of a block's tokens, in [0, 1)
+  PromptUpdate prompt;
+  double full_rank = 0;  // share of a block's tokens, in [0, 1)
+  FullRankChoice choice;
   OjaOptions oja;
 };
 // INVALID_ARGUMENT naming the field.
@@ -59,9 +67,10 @@ struct LowRankShape {
   std::optional<Eigen::MatrixXd> query_moment;  // in the key basis's frame
 };
 
-// Rows of tokens that follow each other.
+// Rows of tokens that follow each other, and the last queries that the head was asked, where they are known.
 struct HeadRows {
   ConstRows keys, values;
+  RecentQueries queries = {};
 };
 
 struct LowRankBytes {
@@ -76,6 +85,7 @@ struct LowRankMetrics {
   double angle = 0, overlap = 1;
   int64_t num_versions = 0;  // that the tokens held are stored in
   int64_t num_full_rank = 0;
+  int64_t blocks_without_queries = 0;  // whose full-rank tokens were to be chosen by queries, and none saw the block
 };
 
 // Not thread-safe; copies share blocks.
@@ -88,21 +98,24 @@ class LowRankStore {
   LowRankStore(const LowRankShape* shape, MemoryLedger* ledger) : shape_(shape), ledger_(ledger) {}
 
   int64_t size() const { return size_; }
+  const LowRankOptions& options() const { return shape_->options; }
 
   // An append in two steps, so that several stores change or none does: Stage each, Install each, which cannot fail.
   // Between the two, the store must not change. `count` tokens, finite, at `positions` [count]: a block of `first`, 1
-  // to block_tokens, then whole ones, then what is left. RESOURCE_EXHAUSTED.
+  // to block_tokens, then whole ones, then what is left. `prompt`: they are a prompt's, or a part of it
+  // (LowRankOptions::prompt). RESOURCE_EXHAUSTED.
   class Staged {
     friend class LowRankStore;
     std::vector<std::shared_ptr<const Block>> blocks_;
     std::shared_ptr<const TrackerSet> trackers_;
   };
-  absl::StatusOr<Staged> Stage(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first) const;
+  absl::StatusOr<Staged> Stage(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first,
+                               bool prompt = false) const;
   // The same for several stores, which hold equally many tokens: [stores] rows. The ledger's backend learns and
   // projects for all of them together; UNAVAILABLE where its device is lost.
   static absl::StatusOr<std::vector<Staged>> StageAll(absl::Span<const LowRankStore> stores,
                                                       absl::Span<const HeadRows> rows, const int32_t* positions,
-                                                      int64_t count, int64_t first);
+                                                      int64_t count, int64_t first, bool prompt = false);
   void Install(Staged staged);
 
   void Truncate(int64_t size);
@@ -135,6 +148,7 @@ class LowRankStore {
   struct TrackerSet {
     PackedTracker keys, values;
     Memory charge;
+    int64_t blocks_without_queries = 0;
   };
   struct GivenBases {
     Basis keys, values;
@@ -170,18 +184,24 @@ class LowRankStore {
   int64_t VersionBytes() const;
   int64_t VersionTokens(int64_t before) const;
   int64_t TrackerBytes(int64_t waiting) const;  // rows, since the last interval ended
-  absl::StatusOr<Planned> Plan(int64_t count, int64_t first) const;
+  bool LearnsAtOnce(bool prompt) const { return prompt && shape_->options.prompt.pool > 0; }
+  absl::StatusOr<Planned> Plan(int64_t count, int64_t first, bool prompt) const;
   absl::StatusOr<std::shared_ptr<TrackerSet>> NextTrackers(const HeadRows& rows, const int32_t* positions,
                                                            int64_t first_block) const;
   // An append under way (low_rank_append.cc).
   struct Appending;
-  absl::StatusOr<Appending> Begin(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first) const;
+  absl::StatusOr<Appending> Begin(const HeadRows& rows, const int32_t* positions, int64_t count, int64_t first,
+                                  bool prompt) const;
+  absl::Status LearnPrompt(const HeadRows& rows, const int32_t* positions, int64_t count, TrackerSet* trackers) const;
+  static absl::Status LearnBlock(std::vector<Appending>* heads, size_t b);
   std::vector<float> KeysInFrame(const ConstRows& keys, const int32_t* positions, int64_t count) const;
   static absl::Status FillBlocks(std::vector<Appending>* heads, size_t b, const int32_t* positions, int64_t done);
   absl::Status TakeRows(const HeadRows& rows, const int32_t* positions, int64_t count, Appending* head) const;
   absl::Status ChooseVersion(size_t b, Appending* head) const;
   void PlanProjection(size_t b, Appending* head, std::vector<ProjectTask>* tasks) const;
-  void KeepFullRank(const HeadRows& rows, const std::vector<float>& residuals, Block* block) const;
+  std::vector<float> ErrorsOf(const RecentQueries& queries, const int32_t* positions, std::vector<float>* residuals,
+                              TrackerSet* trackers) const;
+  void KeepFullRank(const HeadRows& rows, const std::vector<float>& errors, Block* block) const;
   absl::Status PackVersion(const TrackerSet& trackers, Version* version) const;
   void Pack(const Basis& basis, bool of_values, Version* version) const;
   Basis Unpack(const Version& version, bool of_values) const;

@@ -11,8 +11,7 @@ namespace seine {
 
 namespace {
 
-constexpr int kMaxInterval = 128;
-constexpr double kMaxStep = 1e3;  // far above what learns, and far below what overflows
+constexpr int kMaxInterval = 256;
 
 // An orthonormal basis of the columns, each turned as little as may be.
 Basis Orthonormalised(const Eigen::MatrixXd& columns, int64_t version) {
@@ -25,15 +24,28 @@ Basis Orthonormalised(const Eigen::MatrixXd& columns, int64_t version) {
 
 }  // namespace
 
+void PooledMoment::Add(const ConstRows& rows, int64_t count) {
+  const int64_t pooled = count / pool_;
+  if (pooled == 0) return;
+  std::vector<float> group(static_cast<size_t>(pool_) * head_dim_), means(static_cast<size_t>(pooled) * head_dim_);
+  for (int64_t i = 0; i < pooled; ++i) {
+    host::ToFloat({rows.row(i * pool_), rows.stride_bytes, rows.dtype}, pool_, head_dim_, group.data());
+    host::MeanRow(group.data(), pool_, head_dim_, means.data() + i * head_dim_);
+  }
+  const ConstRows view = {means.data(), head_dim_ * sizeof(float), DType::kFloat32};
+  sum_ += static_cast<double>(pooled) * MomentOfRows(view, pooled, head_dim_);
+  count_ += pooled;
+}
+
 absl::Status Validate(const OjaOptions& o) {
   if (o.interval < 1 || o.interval > kMaxInterval) {
     return BadField("interval", o.interval, " is not in [1, ", kMaxInterval, "]");
   }
-  if (!(o.learning_rate > 0 && o.learning_rate <= kMaxStep)) {
-    return BadField("learning_rate", o.learning_rate, " is not in (0, ", kMaxStep, "]");
+  if (!(o.learning_rate > 0 && o.learning_rate <= kMaxOjaStep)) {
+    return BadField("learning_rate", o.learning_rate, " is not in (0, ", kMaxOjaStep, "]");
   }
-  if (!(o.max_gain > 0 && o.max_gain <= kMaxStep)) {
-    return BadField("max_gain", o.max_gain, " is not in (0, ", kMaxStep, "]");
+  if (!(o.max_gain > 0 && o.max_gain <= kMaxOjaStep)) {
+    return BadField("max_gain", o.max_gain, " is not in (0, ", kMaxOjaStep, "]");
   }
   if (!(o.error_threshold >= 0 && o.error_threshold <= 1)) {
     return BadField("error_threshold", o.error_threshold, " is not in [0, 1]");
@@ -82,16 +94,18 @@ absl::Status OjaTracker::AddBatch(const ConstRows& rows, int64_t count, int pool
   if (const int64_t bad = host::FirstNonFinite(rows, count, dim); bad >= 0) {
     return BadField("rows", "row ", bad, " holds NaN or infinity, or its norm overflows");
   }
-  const int64_t pooled = count / pool;
-  if (pooled == 0) return absl::OkStatus();
-  std::vector<float> group(static_cast<size_t>(pool) * dim), means(static_cast<size_t>(pooled) * dim);
-  for (int64_t i = 0; i < pooled; ++i) {
-    host::ToFloat({rows.row(i * pool), rows.stride_bytes, rows.dtype}, pool, dim, group.data());
-    host::MeanRow(group.data(), pool, dim, means.data() + i * dim);
-  }
-  const Eigen::MatrixXd moment = MomentOfRows({means.data(), dim * sizeof(float), DType::kFloat32}, pooled, dim);
+  if (count < pool) return absl::OkStatus();
+  PooledMoment moment(dim, pool);
+  moment.Add(rows, count);
+  return AddMoment(moment.mean(), options_.learning_rate);
+}
+
+absl::Status OjaTracker::AddMoment(const Eigen::MatrixXd& moment, double learning_rate) {
+  if (!moment.allFinite()) return BadField("moment", "holds NaN or infinity");
+  OjaOptions options = options_;
+  options.learning_rate = learning_rate;
   const Eigen::MatrixXd u = ToEigen(basis_), cu = moment * u, inside = u.transpose() * cu;
-  const double a = OjaStepSize(options_, dim, moment.trace(), inside.norm(), 1);
+  const double a = OjaStepSize(options, basis_.head_dim, moment.trace(), inside.norm(), 1);
   basis_ = Orthonormalised(u + a * (cu - u * inside), basis_.version);
   ++stats_.large_steps;
   ++stats_.updates;

@@ -24,6 +24,23 @@
 
 namespace seine {
 
+// The second moment of a prompt's rows, averaged over neighbours first: C_pooled of section 5.2. Not thread-safe.
+class PooledMoment {
+ public:
+  PooledMoment(int head_dim, int pool)  // pool >= 1
+      : head_dim_(head_dim), pool_(pool), sum_(Eigen::MatrixXd::Zero(head_dim, head_dim)) {}
+  // Finite rows [count, D] that follow each other; those past the last whole group of `pool` are left out. Parts of one
+  // prompt add up to the whole's where each but the last is a multiple of `pool`.
+  void Add(const ConstRows& rows, int64_t count);
+  int64_t count() const { return count_; }                                     // averaged rows so far
+  Eigen::MatrixXd mean() const { return sum_ / static_cast<double>(count_); }  // [D, D]; count() above 0
+
+ private:
+  int head_dim_, pool_;
+  int64_t count_ = 0;
+  Eigen::MatrixXd sum_;
+};
+
 // Not thread-safe. The same rows in the same order give the same bases, whatever the calls that they come in, the SIMD
 // target and the backend.
 class OjaTracker {
@@ -41,6 +58,8 @@ class OjaTracker {
   // The paper's prefill: one step with the moment of all rows, averaged over `pool` (>= 1) neighbours first. Counts as
   // an update, and as a large step; its rows are in no statistics. Nothing happens where there are fewer than `pool`.
   absl::Status AddBatch(const ConstRows& rows, int64_t count, int pool);
+  // The same with a moment [D, D] and a learning rate of its own. INVALID_ARGUMENT where it is not finite.
+  absl::Status AddMoment(const Eigen::MatrixXd& moment, double learning_rate);
 
   int waiting() const { return static_cast<int>(rows_.size()) / basis_.head_dim; }  // rows
   const std::vector<float>& rows() const { return rows_; }                          // [waiting, D]

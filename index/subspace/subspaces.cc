@@ -73,8 +73,8 @@ std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const Lo
   const LowRankBytes bytes = low->bytes();
   const LowRankMetrics metrics = low->metrics();
   SubspaceInfo info;
-  info.key_rank = config.subspace->key_rank;
-  info.value_rank = config.subspace->value_rank;
+  info.key_rank = low->options().key_rank;
+  info.value_rank = low->options().value_rank;
   info.frame = Name(config.subspace->frame);
   info.profile = config.subspace->profile_name;
   info.low_rank_tokens = low->size();
@@ -87,6 +87,7 @@ std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const Lo
   info.values = LearningOf(metrics.values);
   info.angle = metrics.angle;
   info.overlap = metrics.overlap;
+  info.blocks_without_queries = metrics.blocks_without_queries;
   return info;
 }
 
@@ -128,8 +129,8 @@ absl::Status IndexImpl::SetBases(const SequenceHandle& handle, int layer, const 
   auto target = SubspaceLayer(handle, layer);
   if (!target.ok()) return target.status();
   const SubspaceConfig& s = *context_.config.subspace;
-  absl::Status status = CheckBases("bases.keys", bases.keys, context_.config.geometry, s.key_rank);
-  status.Update(CheckBases("bases.values", bases.values, context_.config.geometry, s.value_rank));
+  absl::Status status = CheckBases("bases.keys", bases.keys, context_.config.geometry, s.key_rank_of(layer));
+  status.Update(CheckBases("bases.values", bases.values, context_.config.geometry, s.value_rank_of(layer)));
   if (!status.ok()) return status;
   Layer& held = *(*target)->layers[layer];
   const auto lock = WriteLock::Of(&held);

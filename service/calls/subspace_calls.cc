@@ -25,7 +25,7 @@ absl::Status GetBasis(Core& core, const v1::GetBasisRequest& request, v1::GetBas
   if (!index.ok()) return index.status();
   const IndexConfig& config = (*index)->config();
   if (config.subspace) {
-    const int ranks = config.subspace->key_rank + config.subspace->value_rank;
+    const int ranks = LargestRanks(*config.subspace);
     if (auto s = CheckBases(core, config.geometry, ranks, "handle"); !s.ok()) return s;
   }
   auto bases = (*index)->GetBases(handle, request.layer());

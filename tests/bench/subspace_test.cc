@@ -86,6 +86,39 @@ TEST(SubspaceBench, StorageIsSmallerByBothAndErrsLittleMore) {
   EXPECT_LT(row("pre_rope", true)["bytes"].get<double>(), .32);
 }
 
+TEST(SubspaceBench, OjakvsPipelineIsMeasuredAtEqualBytes) {
+  const ProgramRun run =
+      RunBench(kSubspaceTrace + kProfile +
+               "--layers 4 --rank 38 --full-rank .02 --ojakv --methods asked,plain,moment,queries,paper "
+               "--full-rank-queries 32 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  ASSERT_EQ(json["rows"].size(), 10u);
+  for (const char* frame : {"post_rope", "pre_rope"}) {
+    const auto row = [&](const std::string& method) {
+      for (const Json& each : json["rows"]) {
+        if (each["frame"] == frame && each["method"] == method) return each;
+      }
+      ADD_FAILURE() << method;
+      return json["rows"][0];
+    };
+    const auto error = [&](const char* method) { return row(method)["attention_error"].get<double>(); };
+    const auto mass = [&](const char* method) { return row(method)["mass"].get<double>(); };
+    EXPECT_NEAR(row("plain")["bytes"].get<double>(), row("moment")["bytes"].get<double>(), .01);
+    EXPECT_LT(error("moment"), error("plain"));
+    EXPECT_GT(mass("moment"), mass("plain"));
+    EXPECT_EQ(row("asked"), [&] {
+      Json same = row("queries");
+      same["method"] = "asked";
+      return same;
+    }());  // what the flags ask is what that row has
+    EXPECT_EQ(row("queries")["blocks_without_queries"], 0);
+    EXPECT_LT(row("paper")["updates"], row("queries")["updates"]);
+    EXPECT_GT(error("paper"), error("queries"));
+    EXPECT_LE(mass("queries"), 1);
+  }
+}
+
 TEST(SubspaceBench, DriftIsFollowed) {
   const ProgramRun run = RunBench("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -129,6 +162,15 @@ TEST(SubspaceBench, WrongFlagsAreOneLineEach) {
                 {drift + "--evict keydiff", "--evict"},
                 {kSubspaceTrace + kProfile + "--evict keydiff --keep .05", "--keep"},
                 {kSubspaceTrace + kProfile + "--evict none", "--evict"},
+                {drift + "--ojakv", "--ojakv"},
+                {kSubspaceTrace + kProfile + "--ojakv --evict keydiff", "--ojakv"},
+                {kSubspaceTrace + kProfile + "--ojakv --local 32", "--trace"},
+                {kSubspaceTrace + kProfile + "--interval 257", "--interval"},
+                {kSubspaceTrace + kProfile + "--ojakv --key-ranks 20,30", "--key-ranks"},
+                {kSubspaceTrace + kProfile + "--ojakv --key-ranks 20,30,65", "--key-ranks"},
+                {kSubspaceTrace + kProfile + "--ojakv --full-rank-pool 2", "--full_rank_pool"},
+                {kSubspaceTrace + kProfile + "--ojakv --prompt-learning-rate nan", "--prompt_learning_rate"},
+                {kSubspaceTrace + kProfile + "--ojakv --full-rank 1", "--full-rank"},
                 {"subspace", "--trace"}};
   for (const auto& c : kCases) {
     const ProgramRun run = RunBench(c.arguments);

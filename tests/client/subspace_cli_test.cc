@@ -145,6 +145,62 @@ TEST_F(SubspaceCliTest, RanksFollowFromAnEnergyShare) {
   EXPECT_EQ(Seine("index delete energy").exit_code, 0);
 }
 
+TEST_F(SubspaceCliTest, EveryOptionReachesTheServer) {
+  const std::string create =
+      "index create own --layers 2 --q-heads 3 --kv-heads 1 --head-dim 64 --kv-store keys_values --subspace-rank 20 ";
+  const Json made = SeineJson(
+      create +
+      "--subspace-key-ranks 10,12 --subspace-interval 256 --subspace-learning-rate .2 --subspace-max-gain .7 "
+      "--subspace-prompt-pool 4 --subspace-prompt-learning-rate .3 --subspace-threshold .4 --subspace-min-spacing 99 "
+      "--subspace-version-tokens 777 --subspace-full-rank .25 --subspace-full-rank-queries 16 "
+      "--subspace-full-rank-pool 5 --subspace-carried-to 999");
+  const Json want = {
+      {"key_rank", 0},         {"key_ranks", {10, 12}},      {"value_rank", 20},        {"value_ranks", Json::array()},
+      {"interval", 256},       {"learning_rate", .2},        {"max_gain", .7},          {"absolute_rate", false},
+      {"prompt_pool", 4},      {"prompt_learning_rate", .3}, {"threshold", .4},         {"min_spacing", 99},
+      {"version_tokens", 777}, {"full_rank", .25},           {"full_rank_queries", 16}, {"full_rank_pool", 5},
+      {"carried_to", 999},     {"stack_queries", false},     {"energy_by_layer", false}};
+  for (const auto& [name, value] : want.items()) EXPECT_EQ(made["subspace_" + name], value) << name;
+  EXPECT_EQ(Seine("index delete own").exit_code, 0);
+  const Json raw = SeineJson(create + "--subspace-absolute-rate");
+  EXPECT_EQ(raw["subspace_absolute_rate"], true);
+  EXPECT_EQ(raw["subspace_learning_rate"], .1);
+  EXPECT_TRUE(raw["subspace_max_gain"].is_null());
+  EXPECT_EQ(Seine("index delete own").exit_code, 0);
+
+  const std::string profiled =
+      "index create own --layers 30 --q-heads 9 --kv-heads 3 --head-dim 64 --kv-store keys_values --subspace-profile "
+      "smollm2-135m --subspace-frame pre_rope --subspace-stack-queries ";
+  const Json found = SeineJson(profiled + "--subspace-energy .9 --subspace-energy-by-layer");
+  EXPECT_EQ(found["subspace_stack_queries"], true);
+  EXPECT_EQ(found["subspace_energy_by_layer"], true);
+  EXPECT_EQ(found["subspace_key_rank"], 0);
+  ASSERT_EQ(found["subspace_key_ranks"].size(), kModelLayers);
+  const std::vector<int> ranks = found["subspace_value_ranks"];
+  EXPECT_LT(*std::min_element(ranks.begin(), ranks.end()), *std::max_element(ranks.begin(), ranks.end()));
+  EXPECT_EQ(Seine("index delete own").exit_code, 0);
+
+  const struct {
+    const char* flags;
+    const char* named;
+  } kRefused[] = {
+      {"--subspace-interval 257", "--subspace-interval: 257 is not in [1, 256]"},
+      {"--subspace-key-ranks 10", "--subspace-key-ranks: 1 ranks for 2 layers"},
+      {"--subspace-key-ranks 10,65", "--subspace-key-ranks: 65 is not in [1, 64]"},
+      {"--subspace-learning-rate nan", "--subspace-learning-rate: nan is not in (0, 1000]"},
+      {"--subspace-full-rank 0 --subspace-full-rank-queries 8", "--subspace-full-rank-queries: given, but full_rank"},
+      {"--subspace-absolute-rate --subspace-max-gain 1", "--subspace-max-gain: given, but"},
+      {"--subspace-prompt-learning-rate 1", "--subspace-prompt-learning-rate: given, but"},
+      {"--subspace-stack-queries", "--subspace-stack-queries: needs a profile"},
+      {"--subspace-energy-by-layer", "--subspace-energy"}};
+  for (const auto& c : kRefused) {
+    const Outcome outcome = Seine(create + c.flags);
+    EXPECT_EQ(outcome.exit_code, std::string(c.flags) == "--subspace-energy-by-layer" ? 2 : 7) << c.flags;
+    EXPECT_NE(outcome.err.find(c.named), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
 TEST_F(SubspaceCliTest, ErrorsAreOneLineAndAnExitCode) {
   ASSERT_EQ(Seine("subspace calibrate m %low --profile smollm2-135m --key-rank 10 --value-rank 10").exit_code, 0);
   const struct {

@@ -109,12 +109,8 @@ TEST(OptionCoverage, CallsOfEvictionOnTheCommandLineAndTheBench) {
                {"filters_file", ""}});
 }
 
-// Flags that subspaces still lack: what gets one joins the walk by itself, and goes from here.
-const std::set<std::string> kNoFlagYet = {"learning_rate", "max_gain", "min_spacing", "version_tokens"};
-
 TEST(OptionCoverage, AnIndexsSubspacesOnTheCommandLine) {
-  Flags named = {{"value_rank", "--subspace-rank"}, {"error_threshold", "--subspace-threshold"}};
-  for (const std::string& name : kNoFlagYet) named[name] = "";
+  const Flags named = {{"value_rank", "--subspace-rank"}, {"error_threshold", "--subspace-threshold"}};
   ExpectFlags(std::string(SEINE_PROGRAM) + " index create", Of(v1::SubspaceSettings()), "--subspace-", named);
 }
 

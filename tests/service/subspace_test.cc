@@ -1,4 +1,5 @@
 // Subspaces over the wire: settings and their defaults, bases out and in, ranges read back, measures, and bad input.
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/match.h"
@@ -67,7 +68,46 @@ TEST_P(SubspaceTest, SettingsComeBackWithTheirDefaults) {
   EXPECT_EQ(s.error_threshold(), .25);
   EXPECT_EQ(s.version_tokens(), 16384);
   EXPECT_EQ(s.carried_to(), 32768);
-  EXPECT_EQ(s.full_rank(), 0);
+  EXPECT_EQ(s.full_rank(), .02);
+}
+
+TEST_P(SubspaceTest, OjakvsOwnSettingsComeBackAndMakeTheSameAgain) {
+  v1::IndexSpec spec = LowRankSpec("low");
+  v1::SubspaceSettings& s = *spec.mutable_subspace();
+  s.set_interval(256);
+  s.set_absolute_rate(true);
+  s.set_prompt_pool(4);
+  s.set_full_rank(.125);
+  s.set_full_rank_queries(32);
+  s.set_full_rank_pool(7);
+  s.clear_key_rank();
+  for (int l = 0; l < spec.geometry().num_layers(); ++l) s.add_key_ranks(20 + l);
+  v1::CreateIndexResponse created, again;
+  ASSERT_TRUE(Create(spec, &created).ok());
+  const v1::SubspaceSettings got = created.index().spec().subspace();
+  EXPECT_EQ(got.interval(), 256);
+  EXPECT_TRUE(got.absolute_rate());
+  EXPECT_EQ(got.learning_rate(), .1);  // the paper's
+  EXPECT_FALSE(got.has_max_gain());
+  EXPECT_EQ(got.prompt_pool(), 4);
+  EXPECT_EQ(got.prompt_learning_rate(), .1);
+  EXPECT_EQ(got.full_rank_queries(), 32);
+  EXPECT_EQ(got.full_rank_pool(), 7);
+  EXPECT_EQ(got.key_rank(), 0);
+  EXPECT_EQ(got.key_ranks(0), 20);
+  EXPECT_EQ(got.value_rank(), 33);
+  v1::IndexSpec described = created.index().spec();
+  described.set_name("again");
+  ASSERT_TRUE(Create(described, &again).ok());
+  EXPECT_EQ(again.index().spec().subspace().SerializeAsString(), got.SerializeAsString());
+
+  // Without queries the blocks' tokens are chosen otherwise, which is told; bases have the layer's own rank.
+  const v1::SequenceHandle handle = Filled("low");
+  v1::GetBasisResponse bases;
+  ASSERT_TRUE(Get(handle, &bases).ok());
+  EXPECT_EQ(bases.bases().keys().shape(2), 20);
+  EXPECT_GT(bases.heads(0).blocks_without_queries(), 0);
+  EXPECT_EQ(bases.heads(0).keys().updates(), 1);  // the prompt's
 }
 
 TEST_P(SubspaceTest, BasesGoOutAndIn) {
@@ -168,6 +208,33 @@ TEST_P(SubspaceTest, BadInputNamesTheField) {
     EXPECT_EQ(DetailsOf(status).field, "spec.subspace.energy") << energy;
   }
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_interval(0); }), "spec.subspace.interval");
+  using S = v1::SubspaceSettings;
+  const auto refused_setting = [&](void (*spoil)(S*)) {
+    v1::IndexSpec spec = LowRankSpec("bad");
+    spoil(spec.mutable_subspace());
+    v1::CreateIndexResponse response;
+    const grpc::Status status = Create(spec, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return DetailsOf(status).field;
+  };
+  EXPECT_EQ(refused_setting([](S* s) { s->set_interval(257); }), "spec.subspace.interval");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_learning_rate(std::nan("")); }), "spec.subspace.learning_rate");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_absolute_rate(true), s->set_max_gain(1); }), "spec.subspace.max_gain");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_pool(-1); }), "spec.subspace.prompt_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_learning_rate(.1); }), "spec.subspace.prompt_learning_rate");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_prompt_pool(4), s->set_prompt_learning_rate(std::nan("")); }),
+            "spec.subspace.prompt_learning_rate");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(0), s->set_full_rank_queries(32); }),
+            "spec.subspace.full_rank_queries");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(0), s->set_full_rank_pool(1); }),
+            "spec.subspace.full_rank_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(.1), s->set_full_rank_pool(2); }),
+            "spec.subspace.full_rank_pool");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_full_rank(.1), s->set_full_rank_queries(1025); }),
+            "spec.subspace.full_rank_queries");
+  EXPECT_EQ(refused_setting([](S* s) { s->add_key_ranks(8); }), "spec.subspace.key_ranks");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_energy_by_layer(true); }), "spec.subspace.energy_by_layer");
+  EXPECT_EQ(refused_setting([](S* s) { s->set_stack_queries(true); }), "spec.subspace.stack_queries");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_profile("none"); }), "spec.subspace.profile");
   EXPECT_EQ(field([](v1::IndexSpec* s) { s->mutable_subspace()->set_frame(static_cast<v1::KeyFrame>(9)); }),
             "spec.subspace.frame");

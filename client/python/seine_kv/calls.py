@@ -85,10 +85,14 @@ class Calls(LayerCalls):
           keep_queries: the positions whose queries are kept for scorers that look at them, those asked and those given
           to append.
         subspace: keeps the zone's keys and values low-rank; needs kv_store "keys_values". A dict of key_rank and
-          value_rank, or energy: in (0, 1], with a profile, the smallest ranks that hold this share of its moments in
-          every layer and head; the specification returned has them. Besides frame ("post_rope", "pre_rope"), profile,
-          full_rank (share of the tokens), interval (tokens), error_threshold, min_spacing, learning_rate, max_gain,
-          version_tokens, carried_to (positions).
+          value_rank, or key_ranks and value_ranks (a list, one a layer), or energy: in (0, 1], with a profile, the
+          smallest ranks that hold this share of its moments in every layer and head, with energy_by_layer in every
+          head of each layer; the specification returned has them. Besides frame ("post_rope", "pre_rope"), profile,
+          carried_to (positions), stack_queries (bases of keys begin with the profile's of queries and keys); interval
+          (tokens, 1 to 256), learning_rate, max_gain, absolute_rate (learning rates are OjaKV's own), error_threshold,
+          min_spacing, version_tokens; prompt_pool and prompt_learning_rate (a prompt makes one step with its rows,
+          averaged over prompt_pool neighbours); full_rank (share of the tokens that stay full-rank), full_rank_queries
+          (the last so many positions' queries choose them: append brings a prompt's) and full_rank_pool.
         exist_ok: an index of this name that has all that is asked for is returned as it is, with its sequences. One
         that
           has not is ALREADY_EXISTS, as any is without exist_ok.
@@ -192,8 +196,8 @@ class Calls(LayerCalls):
         retained: Optional[RetainedSets] = None,
     ) -> int:
         """Appends tokens of one layer, in as many messages as it takes. keys, values: [tokens, num_kv_heads, head_dim];
-        queries, for an index that keeps them to evict by: those of the last tokens, [n, num_q_heads, head_dim].
-        retained: of this layer, brought up to date by the answer.
+        queries, for an index that keeps them (to evict by, or subspace's full_rank_queries): those of the last tokens,
+        [n, num_q_heads, head_dim]. retained: of this layer, brought up to date by the answer.
 
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held
         ALREADY_EXISTS. On an error, messages before the failing one stay. Returns the tokens sent.

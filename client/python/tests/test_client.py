@@ -373,6 +373,45 @@ def test_ranks_follow_from_an_energy_share(client):
         assert error.value.code == "INVALID_ARGUMENT" and error.value.field == "spec.subspace.energy"
 
 
+def test_ojakvs_own_settings(client):
+    """A prompt's own step, tokens chosen by its last queries, ranks by layer; and what makes no sense."""
+    shape = dict(num_layers=2, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
+    shape |= dict(kv_store="keys_values", zones={"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64})
+    asked = {"key_ranks": [20, 24], "value_rank": 30, "interval": 256, "absolute_rate": True, "learning_rate": 0.01}
+    asked |= {"prompt_pool": 4, "prompt_learning_rate": 0.1, "full_rank": 0.125, "full_rank_queries": 8}
+    asked |= {"full_rank_pool": 3}
+    made = client.create_index("own", subspace=asked, **shape)["spec"]["subspace"]
+    assert {name: made[name] for name in asked} == asked and made["max_gain"] is None and made["key_rank"] == 0
+    random = np.random.default_rng(5)
+    keys, values = random.standard_normal((2, 400, KV_HEADS, DIM), np.float32)
+    queries = random.standard_normal((8, HEADS, DIM), np.float32)
+    with_queries, without = client.create_sequence("own"), client.create_sequence("own")
+    client.append(with_queries, 1, 0, keys, values, queries)
+    client.append(without, 1, 0, keys, values)
+    for sequence, unseen in ((with_queries, 0), (without, (400 - 48) // 64)):
+        bases, _, heads = client.get_basis(sequence, 1)
+        assert bases.shape == (KV_HEADS, DIM, 24)
+        for head in heads:
+            assert head["keys"]["updates"] == 1 and head["keys"]["rows"] == 0
+            assert head["full_rank_tokens"] == (400 - 48) // 64 * 8
+            assert head["blocks_without_queries"] == unseen
+    client.delete_index("own")
+    for wrong, field in (
+        ({"interval": 257}, "interval"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"key_ranks": [20]}, "key_ranks"),
+        ({"key_ranks": [20, DIM + 1]}, "key_ranks[1]"),
+        ({"full_rank_pool": 2}, "full_rank_pool"),
+        ({"max_gain": 1.0}, "max_gain"),
+        ({"full_rank": 0.0}, "full_rank_queries"),
+        ({"prompt_pool": 0}, "prompt_learning_rate"),
+        ({"stack_queries": True}, "stack_queries"),
+    ):
+        with pytest.raises(SeineError) as error:
+            client.create_index("own", subspace={**asked, **wrong}, **shape)
+        assert error.value.code == "INVALID_ARGUMENT" and error.value.field == f"spec.subspace.{field}"
+
+
 def test_a_step_has_a_deadline(private_server, connect, model):
     """A server that hangs: the step ends, within its time, and says so."""
     process, address = private_server

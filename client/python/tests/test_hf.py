@@ -479,6 +479,24 @@ def test_low_rank_takes_less_and_decodes(model, client, evict):
     assert shares[True] < 0.65 * shares[False] and shares[False] < (1.2 if evict is None else 0.7), shares
 
 
+def test_low_rank_chooses_by_queries(model, client):
+    """A prompt brings its last queries, and steps ask theirs: no block lacks them. Ranks may be each layer's."""
+    own = {"full_rank": 0.125, "full_rank_queries": 16, "prompt_pool": 4}
+    low_rank = hf.LowRank([16, 0.25, 20], 0.5, more=own)
+    seine = hf.install(model, client.address, zones=ZONES, low_rank=low_rank)
+    assert seine.spec["subspace"]["key_ranks"] == [16, 16, 20] and seine.choosing_queries == 16
+    logits, _, cache = decode(model, prompt(1, 2000), 80)
+    assert torch.isfinite(logits).all()
+    held = client.list_sequences(seine.index)[-1]
+    for layer in range(3):
+        for head in client.get_basis(held.handle, layer)[2]:
+            assert head["full_rank_tokens"] > 0 and head["blocks_without_queries"] == 0
+    del cache
+    hf.uninstall(model)
+    with pytest.raises(ValueError, match=r"low_rank.key_rank\[1\]: must be 1 to head_dim, 64, not 65"):
+        hf.install(model, client.address, low_rank=hf.LowRank([16, 65, 20]))
+
+
 def test_low_rank_settings(model, client):
     for low_rank, match in (
         (hf.LowRank(65), "low_rank.key_rank: must be 1 to head_dim, 64, not 65"),

@@ -9,7 +9,7 @@
 namespace seine {
 
 struct OjaOptions {
-  int interval = 32;           // T: rows between updates, and in one; 1 to 128
+  int interval = 32;           // T: rows between updates, and in one; 1 to 256
   double learning_rate = .05;  // eta, above 0
   bool relative = true;        // to the covariance's trace; false: the paper's own eta, unbounded
   double max_gain = .5;        // of a relative step, above 0

@@ -23,7 +23,7 @@ class KeptQueriesTest : public ::testing::Test {
     return absl::OkStatus();
   }
   static void Expect(const KeptQueries& kept, const std::vector<int64_t>& positions, const std::vector<float>& values) {
-    const SeenQueries seen = kept.Seen();
+    const SeenQueries seen = kept.Seen(1 << 20);
     EXPECT_EQ(seen.positions, positions);
     std::vector<float> rows;
     for (const float value : values) rows.insert(rows.end(), kRow, value);

@@ -365,7 +365,7 @@ TEST_F(OwnQueries, BadOnesAreNamed) {
   EXPECT_EQ((*index_->GetSequence(sequence_)).layer_tokens[0], 0);
   auto plain = MakeIndex(SmallConfig(), &backend_);
   EXPECT_EQ(error(plain.get(), *plain->CreateSequence(""), {queries.data(), 1}),
-            "queries: given, but the index keeps none (eviction.keep_queries)");
+            "queries: given, but the index keeps none (eviction.keep_queries, subspace.full_rank_queries)");
 }
 
 TEST_F(OwnQueries, HowManyAreKept) {

@@ -53,18 +53,21 @@ CalibrationOptions PreRope(double energy) {
   return options;
 }
 
-TEST(Calibrate, RanksOfAnIndexAreTheLargestOfAllLayersAndTheSmallestThatHoldTheShare) {
+TEST(Calibrate, RanksOfALayerAreTheSmallestThatHoldTheShareInEveryHead) {
   Profile profile = MadeUpProfile();  // ranks 4 and 6 of keys, 3 of values
   LayerProfile wider = profile.layers[0];
   const MatrixXd axes = RandomAxes(kCalibratedDim, 40);
   wider.v_moment[1] = axes.leftCols(9) * axes.leftCols(9).transpose();
   profile.layers.push_back(wider);
   const auto ranks = [&](double energy) { return RanksForEnergy(profile, MadeUpRope(), PreRope(energy)).value(); };
-  EXPECT_EQ(ranks(.999).keys, 6);
-  EXPECT_EQ(ranks(.999).values, 9);  // of the second layer alone
-  EXPECT_EQ(ranks(.66).keys, 4);     // 4 of 6 equal directions
-  EXPECT_EQ(ranks(.66).values, 6);   // 6 of 9
-  EXPECT_EQ(ranks(1e-9).keys, 1);
+  ASSERT_EQ(ranks(.999).size(), 2u);
+  EXPECT_EQ(ranks(.999)[0].keys, 6);
+  EXPECT_EQ(ranks(.999)[0].values, 3);
+  EXPECT_EQ(ranks(.999)[1].keys, 6);
+  EXPECT_EQ(ranks(.999)[1].values, 9);
+  EXPECT_EQ(ranks(.66)[1].keys, 4);    // 4 of 6 equal directions
+  EXPECT_EQ(ranks(.66)[1].values, 6);  // 6 of 9
+  EXPECT_EQ(ranks(1e-9)[0].keys, 1);
   for (const double energy : {0.0, -.5, 1.01}) {
     const absl::Status refused = RanksForEnergy(profile, MadeUpRope(), PreRope(energy)).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);

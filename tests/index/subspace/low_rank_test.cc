@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "tests/index/subspace/streams.h"
@@ -64,9 +65,25 @@ TEST(LowRank, FullRankSetIsThatOfADirectComputation) {
   const MatrixXd u = ToEigen(basis);
   const MatrixXd k = Eigen::Map<const Eigen::MatrixXf>(keys.data(), kDim, kRows).cast<double>();
   const MatrixXd q = Eigen::Map<const Eigen::MatrixXf>(queries.data(), kDim, kQueries).cast<double>();
-  const Eigen::VectorXd want =
-      (q.transpose() * (k - u * (u.transpose() * k)) / 8.0).cwiseAbs().colwise().mean().transpose();
-  const std::vector<float> errors = QueryWeightedErrors(basis, RowsOf(keys, kDim), kRows, queries.data(), kQueries);
+  const Eigen::MatrixXf residuals = (k - u * (u.transpose() * k)).cast<float>();
+  // Positions 100, 101, ...; the queries of two heads at 290, 291, ..., so that the last tokens are seen by few.
+  constexpr int kGroup = 2, kPositions = kQueries / kGroup, kFirstToken = 100, kFirstQuery = 290;
+  std::vector<int32_t> tokens(kRows);
+  std::vector<int64_t> asked(kPositions);
+  std::iota(tokens.begin(), tokens.end(), kFirstToken);
+  std::iota(asked.begin(), asked.end(), kFirstQuery);
+  Eigen::VectorXd want = Eigen::VectorXd::Zero(kRows);
+  for (int t = 0; t < kRows; ++t) {
+    int seen = 0;
+    for (int i = 0; i < kQueries; ++i) {
+      if (asked[i / kGroup] < tokens[t]) continue;
+      want(t) += std::fabs(q.col(i).dot(k.col(t) - u * (u.transpose() * k.col(t)))) / 8.0;
+      ++seen;
+    }
+    if (seen > 0) want(t) /= seen;
+  }
+  const std::vector<float> errors = QueryWeightedErrors(
+      residuals.data(), tokens.data(), kRows, kDim, {queries.data(), kGroup * kDim, kGroup, asked.data(), kPositions});
   for (int t = 0; t < kRows; ++t) EXPECT_NEAR(errors[t], want(t), 1e-5);
   const std::vector<float> exact(want.data(), want.data() + kRows);
   EXPECT_EQ(FullRankSet(errors, kKept), FullRankSet(exact, kKept));
@@ -90,10 +107,13 @@ TEST(LowRank, PoolingTakesTheNeighboursThatExist) {
   EXPECT_TRUE(PooledErrors({}, 3).empty());
 }
 
-TEST(LowRank, NoQueriesNoErrors) {
-  const std::vector<float> keys = Stream(RandomAxes(64, 1), 3, 2, FadingFromTwo);
-  const Basis basis = BasisOfMoment(MomentOfRows(RowsOf(keys, 64), 3, 64), 2).value();
-  EXPECT_EQ(QueryWeightedErrors(basis, RowsOf(keys, 64), 3, nullptr, 0), (std::vector<float>{0, 0, 0}));
+TEST(LowRank, ATokenThatNoQuerySeesHasNoError) {
+  const std::vector<float> residuals(3 * 64, 1.0f), query(64, 1.0f);
+  const int32_t positions[] = {4, 5, 6};
+  const int64_t asked = 5;
+  EXPECT_EQ(QueryWeightedErrors(residuals.data(), positions, 3, 64, {}), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(QueryWeightedErrors(residuals.data(), positions, 3, 64, {query.data(), 64, 1, &asked, 1}),
+            (std::vector<float>{8, 8, 0}));
 }
 
 }  // namespace

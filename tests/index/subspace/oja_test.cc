@@ -36,7 +36,7 @@ Basis Reference(const Basis& start, const MatrixXd& x, double eta) {
 TEST(Oja, StepIsTheEquationWithOneOverN) {
   for (int dim : {64, 80, 128}) {
     for (int rank : {1, 31, dim - 1}) {
-      for (int interval : {1, 9, 32, 33}) {
+      for (int interval : {1, 9, 32, 33, 256}) {
         for (double eta : {.01, .1, 1.5}) {  // the last is a large step
           const std::vector<float> rows = Stream(RandomAxes(dim, 1), interval, 2, [](int) { return 1; });
           OjaOptions options;
@@ -225,7 +225,9 @@ TEST(Oja, RefusesWrongOptions) {
   };
   EXPECT_EQ(with([](OjaOptions*) {}), "");
   EXPECT_EQ(with([](OjaOptions* o) { o->interval = 0; }).find("interval"), 0);
-  EXPECT_EQ(with([](OjaOptions* o) { o->interval = 129; }).find("interval"), 0);
+  EXPECT_EQ(with([](OjaOptions* o) { o->interval = 256; }), "");
+  EXPECT_EQ(with([](OjaOptions* o) { o->interval = 257; }), "interval: 257 is not in [1, 256]");
+  EXPECT_EQ(with([](OjaOptions* o) { o->learning_rate = std::nan(""); }).find("learning_rate: nan"), 0);
   EXPECT_EQ(with([](OjaOptions* o) { o->learning_rate = 0; }).find("learning_rate"), 0);
   EXPECT_EQ(with([](OjaOptions* o) { o->max_gain = -1; }).find("max_gain"), 0);
   EXPECT_EQ(with([](OjaOptions* o) { o->error_threshold = 2; }).find("error_threshold"), 0);

@@ -181,6 +181,16 @@ TEST(CudaLowRank, LearntBasesAreTheCpus) {
   EXPECT_EQ(control->host_bytes, 0);
 }
 
+TEST(CudaLowRank, TheLongestIntervalIsTheCpus) {
+  const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
+  OjaOptions options;
+  options.interval = 256;
+  const std::vector<float> rows = Keys(512, 64, 5);
+  const std::vector<int> ranks = {38};
+  const auto want = LearntOn(cpu.get(), 64, options, ranks, rows);
+  ExpectSameLearnt(LearntOn(gpu.get(), 64, options, ranks, rows), want);
+}
+
 TEST(CudaLowRank, LargeStepsAreTheCpus) {
   const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   constexpr int kDim = 64;

@@ -299,8 +299,15 @@ void Contract::AddIndexes() {
     spec = Spec("made", v1::KV_STORE_KEYS_VALUES);
     spec.mutable_codec()->set_seed(5);
     for (int i = 0; i < kDim / 2; ++i) spec.mutable_geometry()->mutable_rope()->add_inv_freq(std::pow(1e4, -i / 32.));
-    spec.mutable_subspace()->set_key_rank(24);
-    spec.mutable_subspace()->set_value_rank(24);
+    const bool by_layer = std::string(scorer) == "hybrid";  // one layer, so that its ranks are stated alone
+    if (by_layer) {
+      spec.mutable_geometry()->set_num_layers(1);
+      spec.mutable_subspace()->add_key_ranks(24);
+      spec.mutable_subspace()->add_value_ranks(24);
+    } else {
+      spec.mutable_subspace()->set_key_rank(24);
+      spec.mutable_subspace()->set_value_rank(24);
+    }
     auto* eviction = spec.mutable_eviction();
     eviction->mutable_scorer()->set_name(scorer);
     eviction->mutable_budget()->set_tokens(120);
@@ -322,8 +329,12 @@ void Contract::AddIndexes() {
     legal["spec.retrieval.top_k"] = Within(1, kMostTopK);
     legal["spec.retrieval.refine"] = Within(0, kMostZone);
     legal["spec.memory_limit_bytes"] = Within(0, kInt64Max);
-    legal["spec.subspace.key_rank"] = legal["spec.subspace.value_rank"] = Within(1, kDim);
-    legal["spec.subspace.interval"] = Within(1, 128);
+    legal["spec.subspace.key_rank"] = legal["spec.subspace.value_rank"] = by_layer ? Within(0, 0) : Within(1, kDim);
+    legal["spec.subspace.key_ranks"] = legal["spec.subspace.value_ranks"] = Within(1, kDim);
+    legal["spec.subspace.full_rank_pool"] = [](Integer v) { return v >= 1 && v <= 63 && v % 2 == 1; };
+    legal["spec.subspace.interval"] = Within(1, 256);
+    legal["spec.subspace.prompt_pool"] = Within(0, 4096);
+    legal["spec.subspace.full_rank_queries"] = Within(0, 1024);
     legal["spec.subspace.min_spacing"] = legal["spec.subspace.carried_to"] = Within(0, kInt64Max);
     legal["spec.subspace.version_tokens"] = Within(1, kInt64Max);
     legal["spec.eviction.interval"] = Within(1, kInt32Max);

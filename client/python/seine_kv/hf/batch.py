@@ -124,7 +124,7 @@ class Batch:
             return
         for r, row in enumerate(self.rows):
             try:
-                self._send(r, layer, key, value, key.shape[2])
+                self._send(r, layer, key, value, key.shape[2], query=query)
                 self._evict(r, layer, key.shape[2] - row.padding, scale)
             except SeineError as error:
                 if error.code not in DOWN or not self.owner.keeps_cache:
@@ -233,9 +233,9 @@ class Batch:
             self._evict(r, layer, tokens - self.rows[r].padding, scale)
         return outputs, failures
 
-    def _send(self, r, layer, key, value, upto, begin=0):
+    def _send(self, r, layer, key, value, upto, begin=0, query=None):
         """Brings the sequence of row r to the columns before `upto`; what it has beyond them is cut off. key and value hold
-        the columns from `begin` on."""
+        the columns from `begin` on, query, where it is given, the last ones before `upto`."""
         row = self.rows[r]
         for attempt in range(2):
             try:
@@ -250,7 +250,8 @@ class Batch:
                     k, v = (to_numpy(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
                     retained = self._sets(row, layer)
                     with self.owner.appending(upto - first):
-                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, retained=retained)
+                        asked = self._asked(r, query, upto - first)
+                        self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, asked, retained=retained)
                     self._count_dropped(row, layer)
                     row.sent[layer] = upto - row.padding
                 return
@@ -259,6 +260,13 @@ class Batch:
                     raise
                 self._forget(row)
                 self.owner.counts.rebuilt_sequences += 1
+
+    def _asked(self, r, query, tokens):
+        """A prompt's last queries, where the index chooses full-rank tokens by them. [positions, query heads, head_dim]"""
+        most = min(self.owner.choosing_queries, tokens)
+        if query is None or most == 0:
+            return None
+        return to_numpy(query[r, :, -most:].to(self.owner.dtype).transpose(0, 1))
 
     def _truncate(self, row, layer, tokens):
         if row.sent[layer] <= tokens:

@@ -93,6 +93,7 @@ class Installation:
         except BaseException:
             self.client.close()
             raise
+        self.choosing_queries = (self.spec["subspace"] or {}).get("full_rank_queries") or 0
         self._model, self._hooks, self._previous = model, [], None
         self._undo_blocks = lambda: None
         atexit.register(self.close)

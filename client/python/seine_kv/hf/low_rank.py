@@ -1,5 +1,6 @@
 """Low-rank storage of a model's keys and values on the server, and what it and the codes take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
@@ -8,15 +9,16 @@ from typing import Optional, Union
 class LowRank:
     """Keeps keys and values beyond the sink and the local tokens as codes in bases that follow the stream (OjaKV).
 
-    key_rank, value_rank: dimensions of head_dim that are kept, or a share of them (a float, at most 1). frame: "pre_rope"
+    key_rank, value_rank: dimensions of head_dim that are kept, or a share of them (a float, at most 1), or a list of
+    either, one a layer. frame: "pre_rope"
     projects keys whose RoPE is undone, which fewer dimensions hold; "post_rope" as they come; None: before RoPE where the
     server can be told the model's. profile: that the bases begin with; None: that of hf.install, without one each
-    sequence's first tokens. more: other settings of Client.create_index's `subspace`, as full_rank, interval,
-    version_tokens.
+    sequence's first tokens. more: other settings of Client.create_index's `subspace`, as full_rank, interval, prompt_pool,
+    version_tokens. With full_rank_queries a prompt brings its last queries, and steps theirs.
     """
 
-    key_rank: Union[int, float] = 0.6
-    value_rank: Union[int, float] = 0.6
+    key_rank: Union[int, float, Sequence] = 0.6
+    value_rank: Union[int, float, Sequence] = 0.6
     frame: Optional[str] = None
     profile: Optional[str] = None
     more: dict = field(default_factory=dict)
@@ -24,7 +26,13 @@ class LowRank:
     def index_settings(self, head_dim, profile, rope_stated):
         """For Client.create_index's `subspace`."""
         frame = self.frame or ("pre_rope" if rope_stated else "post_rope")
-        ranks = {name: _dimensions(getattr(self, name), head_dim, name) for name in ("key_rank", "value_rank")}
+        ranks = {}
+        for name in ("key_rank", "value_rank"):
+            rank = getattr(self, name)
+            if isinstance(rank, (list, tuple)):
+                ranks[name + "s"] = [_dimensions(one, head_dim, f"{name}[{i}]") for i, one in enumerate(rank)]
+            else:
+                ranks[name] = _dimensions(rank, head_dim, name)
         return {**ranks, "frame": frame, "profile": self.profile or profile or "", **self.more}
 
 
