@@ -105,9 +105,9 @@ struct Core {
   const std::shared_ptr<Counts> counts;  // nullptr: nothing is counted
   CallCounts call_counts;
   std::unique_ptr<Backend> backend;
-  std::string address;          // where the server listens; set before calls come
-  std::string metrics_address;  // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
-  std::string why_cpu;          // what backend "auto" lacked for another; set before calls come
+  std::string address;              // where the server listens; set before calls come
+  std::string metrics_address;      // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
+  std::string why_cpu;              // what backend "auto" lacked for another; set before calls come
   std::unique_ptr<Access> access;   // nullptr: calls need no credentials; set before calls come
   std::unique_ptr<AuditLog> audit;  // nullptr: there is none; set before calls come
   std::shared_ptr<TlsFiles> tls;    // nullptr: there is none; set before calls come

@@ -76,7 +76,8 @@ struct SubspaceConfig {
 
 int LargestRanks(const SubspaceConfig& config);  // of a layer's keys and values together
 
-// Positions whose queries each layer of a sequence keeps for the choice, num_q_heads * head_dim * 4 bytes each; 0: none.
+// Positions whose queries each layer of a sequence keeps for the choice, num_q_heads * head_dim * 4 bytes each; 0:
+// none.
 int QueriesKept(const SubspaceConfig& config);
 
 }  // namespace seine
