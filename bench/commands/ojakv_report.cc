@@ -71,8 +71,9 @@ void AddOjakvFlags(CLI::App* app, OjakvFlags* f) {
       ->group(group);
   std::vector<std::string> ids;
   for (const OjakvArm& arm : OjakvArms()) ids.emplace_back(arm.id);
-  app->add_option("--methods", f->methods, "of its rows; all if absent")
+  app->add_option("--methods", f->methods, "of its rows, by their names in the table's JSON; all if absent")
       ->delimiter(',')
+      ->option_text("NAME,...")
       ->check(CLI::IsMember(ids))
       ->group(group);
   app->add_flag(

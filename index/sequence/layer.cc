@@ -106,12 +106,15 @@ absl::StatusOr<int64_t> Layer::AppendPart(int64_t done, int64_t last, const Tens
   const int64_t skipped = done * context_->token_bytes();
   const auto* key_rows = static_cast<const uint8_t*>(keys.data) + skipped;
   const auto* value_rows = values.data == nullptr ? nullptr : static_cast<const uint8_t*>(values.data) + skipped;
-  std::vector<int64_t> sizes = Sizes();
-  auto room = attention_sums_.StageRoom(*std::max_element(sizes.begin(), sizes.end()) + part);
+  std::vector<int64_t> sizes, extended;  // made before the tokens are taken: nothing fails after that
+  if (attention_sums_.on()) sizes = extended = Sizes();
+  for (int64_t& size : extended) size += part;
+  const int64_t most = extended.empty() ? 0 : *std::max_element(extended.begin(), extended.end());
+  auto room = attention_sums_.StageRoom(most);
   if (!room.ok()) return room.status();
   const bool prompt = keys.num_tokens >= context_->config.zones.update_buffer;
   if (absl::Status s = Extend(part, key_rows, value_rows, *staged, prompt); !s.ok()) return s;
-  attention_sums_.CommitRoom(*std::move(room), sizes, Sizes());
+  attention_sums_.CommitRoom(*std::move(room), sizes, extended);
   kept_queries_.Commit(*std::move(staged));
   AccumulateGiven(queries, last, length_ - part, length_);
   return part;

@@ -85,8 +85,13 @@ absl::Status SetNumbers(const YAML::Node& node, const FieldDescriptor& field, co
                         Message* message) {
   if (!node.IsSequence()) return Wrong(path, "expected a list of numbers");
   for (size_t i = 0; i < node.size(); ++i) {
-    const auto add = [&](double v) { message->GetReflection()->AddDouble(message, &field, v); };
-    if (auto s = Scalar<double>(node[i], absl::StrCat(path, "[", i, "]"), "a number", add); !s.ok()) return s;
+    const std::string at = absl::StrCat(path, "[", i, "]");
+    const auto whole = [&](int32_t v) { message->GetReflection()->AddInt32(message, &field, v); };
+    const auto number = [&](double v) { message->GetReflection()->AddDouble(message, &field, v); };
+    const absl::Status set = field.cpp_type() == FieldDescriptor::CPPTYPE_INT32
+                                 ? Scalar<int32_t>(node[i], at, "a whole number", whole)
+                                 : Scalar<double>(node[i], at, "a number", number);
+    if (!set.ok()) return set;
   }
   return absl::OkStatus();
 }
@@ -95,7 +100,11 @@ void EmitNumbers(const Message& message, const FieldDescriptor& field, YAML::Emi
   const auto* reflection = message.GetReflection();
   *out << YAML::Flow << YAML::BeginSeq;
   for (int i = 0; i < reflection->FieldSize(message, &field); ++i) {
-    *out << reflection->GetRepeatedDouble(message, &field, i);
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      *out << reflection->GetRepeatedInt32(message, &field, i);
+    } else {
+      *out << reflection->GetRepeatedDouble(message, &field, i);
+    }
   }
   *out << YAML::EndSeq;
 }

@@ -116,6 +116,7 @@ TEST(OptionCoverage, AnIndexsSubspacesOnTheCommandLine) {
 
 // A value of the field's type, as the file has it.
 std::string Sample(const FieldDescriptor& field) {
+  if (field.is_repeated()) return "[1, 2]";
   if (field.type() == FieldDescriptor::TYPE_ENUM) {
     return absl::AsciiStrToLower(SpellValue(field.enum_type()->name(), 1));
   }

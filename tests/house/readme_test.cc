@@ -57,7 +57,14 @@ const std::vector<Page>& Pages() {
         {"profile=bench/data/smollm2-135m.profile.safetensors", Needs::kOutside,
          "it takes hours, and Debian's bible-kjv; python.eval proves the command with a small model"},
         {"from seine_kv import hf", Needs::kModel, kNoModel}}},
-      {"docs/server.md", {}, {}},
+      {"docs/server.md",
+       {},
+       {{"seined --listen 0.0.0.0:7070 --tls-cert server.pem --tls-key server.key --auth-tokens-file tokens.yaml",
+         Needs::kOutside, "its certificates are the reader's own; tests/service/access makes some and proves it"},
+        {"- {sha256: 5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8, tenant: acme, role: writer}",
+         Needs::kOutside, "a file of credentials; tests/service/access reads such ones"},
+        {"acme: {memory: 4GiB, device_memory: 2GiB, indexes: 8, sequences: 1000, steps_per_second: 5000, calls: 64}",
+         Needs::kOutside, "a file of quotas; tests/service/access reads such ones"}}},
       {"docs/subspaces.md", {}, {}},
   };
   return *kPages;
@@ -67,6 +74,8 @@ const std::vector<Page>& Pages() {
 const std::map<std::string, std::string>& OtherPages() {
   static const auto* const kPages = new std::map<std::string, std::string>{
       {"docs/cli.md", "its blocks are what programs print, and docs.reference compares them"},
+      {"docs/metrics.md",
+       "its blocks want Prometheus, a terminal and a port; tests/service/metrics and ./dev observe prove them"},
       {"docs/install.md", "it changes the machine: a clean root, ./dev package test and tests of installing prove it"},
   };
   return *kPages;

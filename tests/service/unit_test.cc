@@ -197,10 +197,11 @@ TEST(Config, Bytes) {
 // profile/spelling.h's numbers are the wire's, and the wire's own names are among its spellings.
 TEST(Config, TheWiresNamesAreSpellings) {
   const google::protobuf::EnumDescriptor* const types[] = {
-      v1::DType_descriptor(),  v1::Scope_descriptor(),      v1::GqaReduce_descriptor(), v1::Coarse_descriptor(),
-      v1::Centre_descriptor(), v1::RopeStyle_descriptor(),  v1::KvStore_descriptor(),   v1::KeyFrame_descriptor(),
-      v1::Anchor_descriptor(), v1::Similarity_descriptor(), v1::Metric_descriptor(),    v1::HeadBudget_descriptor(),
-      v1::Path_descriptor(),   v1::ValueWeight_descriptor()};
+      v1::DType_descriptor(),      v1::Scope_descriptor(),       v1::GqaReduce_descriptor(),
+      v1::Coarse_descriptor(),     v1::Centre_descriptor(),      v1::RopeStyle_descriptor(),
+      v1::KvStore_descriptor(),    v1::KeyFrame_descriptor(),    v1::Anchor_descriptor(),
+      v1::Similarity_descriptor(), v1::Metric_descriptor(),      v1::HeadBudget_descriptor(),
+      v1::Path_descriptor(),       v1::ValueWeight_descriptor(), v1::RetainedReport_descriptor()};
   EXPECT_EQ(AllValueSpellings().size(), std::size(types));
   for (const auto* type : types) {
     const std::string zero = type->value(0)->name(), prefix = zero.substr(0, zero.rfind("UNSPECIFIED"));

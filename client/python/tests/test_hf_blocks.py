@@ -223,9 +223,9 @@ def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypat
     seine, most = install(model, scorer, threads=1), {"index": 0, "torch": 0}
     append, attention = seine.client.append, torch.nn.functional.scaled_dot_product_attention
 
-    def counted_append(sequence, layer, position, keys, values):
+    def counted_append(sequence, layer, position, keys, values, *queries, **given):
         before = [len(at) for at, _ in seine.client.score(sequence, layer, "knorm")] if position else [0]
-        append(sequence, layer, position, keys, values)
+        append(sequence, layer, position, keys, values, *queries, **given)
         # The index may have cut the layer back itself by now: what it held between is what came to what there was.
         most["index"] = max(most["index"], max(before) + len(keys))
 

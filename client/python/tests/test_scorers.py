@@ -39,6 +39,8 @@ def sample(field):
         return field.enum_type.values_by_number[1].name[len(prefix) :].lower()
     if field.message_type is not None:
         return np.ones((1, 1, 1), np.float32)
+    if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
+        return [1, 2]
     return {field.TYPE_BOOL: True, field.TYPE_STRING: "name"}.get(field.type, 1)
 
 
