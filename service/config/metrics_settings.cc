@@ -13,7 +13,7 @@ Setting MetricsListen() {
     config->server.metrics_listen.clear();
     if (text.empty()) return absl::OkStatus();
     auto address = ParseHttpAddress(text);
-    if (address.ok()) config->server.metrics_listen = *std::move(address);
+    if (address.ok()) config->server.metrics_listen = *address;
     return address.status();
   };
   return {
