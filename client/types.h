@@ -160,7 +160,7 @@ struct LayerRetained {
 struct AppendTotals {
   int64_t pieces = 0;
   int64_t tokens = 0;
-  // Of items that ask, in order: one an item, or one for items of a layer and report that follow each other.
+  // Reports of items that ask, in order: one an item, or one for items of a layer and report that follow each other.
   std::vector<LayerRetained> retained = {};
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "bench/measures/ojakv.h"
+#include "bench/measures/subspaces/ojakv.h"
 
 namespace seine::bench {
 

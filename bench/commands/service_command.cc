@@ -16,7 +16,7 @@
 #include "bench/report/table.h"
 #include "bench/serving/server_process.h"
 #include "bench/serving/service_bench.h"
-#include "client/cli/security_flags.h"
+#include "client/cli/flags/security_flags.h"
 #include "kernels/types.h"
 
 namespace seine::bench {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
-#include "client/cli/eviction_flags.h"
+#include "client/cli/flags/eviction_flags.h"
+#include "client/cli/flags/subspace_options.h"
 #include "client/cli/names.h"
-#include "client/cli/subspace_options.h"
 
 namespace seine::cli {
 namespace {

@@ -9,9 +9,9 @@
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/flags/security_flags.h"
 #include "client/cli/help.h"
 #include "client/cli/names.h"
-#include "client/cli/security_flags.h"
 #include "profile/io/standard_output.h"
 
 namespace seine::cli {

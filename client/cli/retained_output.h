@@ -10,7 +10,7 @@
 
 namespace seine::cli {
 
-// Of an append of one layer, which has one report; null, and nothing, where none was asked for.
+// The one report of an append of one layer; null, and nothing, where none was asked for.
 Json RetainedJson(const std::vector<client::LayerRetained>& reports);
 std::string RetainedText(const std::vector<client::LayerRetained>& reports);
 

@@ -26,9 +26,10 @@ absl::StatusOr<AttentionSums::Staged> AttentionSums::NewBlock(int64_t capacity) 
 }
 
 absl::StatusOr<AttentionSums::Staged> AttentionSums::StageRoom(int64_t most) const {
+  if (!on_) return Staged();
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t held = block_ ? block_->capacity : 0;
-  if (!on_ || (held >= most && block_ && block_.unique())) return Staged();
+  if (held >= most && block_ && block_.unique()) return Staged();
   absl::StatusOr<Staged> staged = NewBlock(held >= most ? held : RoomFor(most));
   if (!staged.ok()) return staged;
   for (int h = 0; h < heads_ && block_; ++h) std::copy_n(block_->row(h), held, (*staged)->row(h));

@@ -40,13 +40,13 @@ class AttentionSums {
 
   bool on() const { return on_; }
 
-  // What is to take the place of what is held. Empty where that is good enough.
+  // Sums that will replace those held; empty where those are good enough.
   using Staged = CowPtr<Block>;
   // Room for `most` tokens of each head. RESOURCE_EXHAUSTED.
   absl::StatusOr<Staged> StageRoom(int64_t most) const;
   // Heads grow from `before` tokens to `after`, which have been paid nothing.
   void CommitRoom(Staged staged, absl::Span<const int64_t> before, absl::Span<const int64_t> after);
-  // Of each head the tokens at these places. RESOURCE_EXHAUSTED.
+  // Sums of each head's tokens at these places. RESOURCE_EXHAUSTED.
   absl::StatusOr<Staged> StageKept(const std::vector<std::vector<uint32_t>>& places) const;
   void CommitKept(Staged staged);
   // Positions from this one on count again.

@@ -55,7 +55,7 @@ class KeptQueries {
   // Begins with what `source` has.
   void ShareFrom(const KeptQueries& source);
 
-  // Of the newest positions, `most` at most, ascending; as if `staged` were taken in already.
+  // Queries of the newest positions, `most` at most, ascending; as if `staged` were taken in already.
   SeenQueries Seen(int64_t most, const Staged& staged = {}) const;
   int64_t newest() const;  // position; -1: there is none
 

@@ -3,7 +3,7 @@
 //   acme: {memory: 4GiB, sequences: 1000, indexes: 8, steps_per_second: 5000, calls: 64}
 //   beta: {memory: 512MiB}
 //
-// What is not given, or 0, is not limited; a tenant that the file does not name has no quotas.
+// A quota left out, or 0, is no limit; a tenant that the file does not name has no quotas.
 #ifndef SEINE_SERVICE_ACCESS_QUOTAS_H_
 #define SEINE_SERVICE_ACCESS_QUOTAS_H_
 

@@ -15,7 +15,7 @@
 
 namespace seine {
 
-// Of one server, which it outlives.
+// Belongs to one server, which it outlives.
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
   explicit TlsCredentials(std::shared_ptr<TlsFiles> files) : files_(std::move(files)) {

@@ -13,7 +13,7 @@
 namespace seine {
 namespace {
 
-// What is left where there is no memory for the rest: what the call has changed stands.
+// The report where there is no memory for its lists: the call's change stands.
 void TellLess(v1::Retained* out) {
   out->clear_counts();
   out->clear_dropped();

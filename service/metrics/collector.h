@@ -33,7 +33,7 @@ class Collector final : public prometheus::Collectable {
   std::string Text() const;  // the same in Prometheus's text format
 
  private:
-  // What is said of an index, or of several together.
+  // Figures of an index, or of several together.
   struct IndexReading {
     HistogramReading steps;
     int64_t sequences = 0, tokens = 0, appended = 0, candidates = 0, attended = 0;

@@ -47,7 +47,7 @@ const std::vector<RpcMethod>& RpcMethods();
 // The contract's services, each once; and that which has Decode.
 const std::vector<const char*>& ServiceNames();
 inline constexpr char kDecodeService[] = "seine.v1.RetrievalService";
-// Of Decode; its appends need kWriter.
+// Role for Decode; its appends need kWriter.
 inline constexpr Role kDecodeRole = Role::kReader;
 // Whether each message of the method counts against the tenant's steps per second, as each step of Decode does.
 inline bool IsStep(const RpcMethod& method) { return absl::string_view(method.service) == kDecodeService; }

@@ -1,4 +1,4 @@
-// What is counted of indexes: threads that add at once, buckets, and what calls add.
+// Counts of indexes: threads that add at once, buckets, and what calls add.
 #include <gtest/gtest.h>
 
 #include <barrier>

@@ -64,7 +64,7 @@ class Replay {
  public:
   explicit Replay(const Geometry& g) : geometry_(g), sums_(g.num_kv_heads) {}
 
-  // Of the tokens held the last stay, and of the others those with the largest sums, ties to the lowest position.
+  // The last of the tokens held stay, and of the others those with the largest sums, ties to the lowest position.
   void EvictTo(int64_t budget, int64_t recent) {
     for (auto& head : sums_) {
       std::vector<std::pair<double, int32_t>> order;

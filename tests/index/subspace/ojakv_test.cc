@@ -256,7 +256,7 @@ TEST(OjakvIndexTest, QueriesComeWithTokensOrAreAsked) {
   EXPECT_EQ(low(without).full_rank_tokens, low(with).full_rank_tokens);
   EXPECT_GT(index->stats().query_bytes, 0);
 
-  // What is asked chooses for the blocks that follow; a fork knows it too.
+  // Queries that are asked choose for the blocks that follow; a fork knows it too.
   const std::vector<float> query = Queries(g, 77);
   ASSERT_TRUE(index->Retrieve({{without, 0, query.data()}}, index->config().search).ok());
   const SequenceHandle fork = *index->Fork(without, "fork", -1);

@@ -90,7 +90,7 @@ TEST_F(QuotasTest, MemoryIsRefusedBeforeItIsTakenAndOthersAreNot) {
   ASSERT_TRUE(acme.Call(*acme.admin, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest(), &info).ok());
   EXPECT_EQ(info.memory_limit_bytes(), 400 << 10);
   EXPECT_LE(info.memory_bytes(), 400 << 10);
-  // What is given back is given back to both.
+  // Memory is given back to both.
   for (const char* token : {"acme", "beta"}) {
     const CallerStubs stubs = As(token);
     v1::DeleteIndexRequest remove;

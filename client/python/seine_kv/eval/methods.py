@@ -9,7 +9,7 @@ QUICK_SCORERS = ("keydiff", "snapkv")
 # All of seined's but those of the caller (client); streaming_llm is always there.
 SCORERS = ("keydiff", "normalized", "hybrid", "knorm", "manifoldkv", "windowed_manifoldkv", "qfilters", "snapkv", "tova", "h2o",
            "expected_attention")  # fmt: skip
-# Of --kept, where nobody chooses; streaming_llm is always there.
+# Scorers of --kept, where nobody chooses; streaming_llm is always there.
 KEPT_SCORERS = ("keydiff", "snapkv", "tova", "manifoldkv", "windowed_manifoldkv")
 WINDOW = 512  # of windowed_manifoldkv: a text of 4,096 tokens is one window of the default, which is manifoldkv
 

@@ -1,7 +1,7 @@
 // Flags of eviction's settings that several commands have: one for each option of scorers, budgets, and what is always
 // kept. Names follow the wire's fields, `prefix` before them: "--" or "--evict-".
-#ifndef SEINE_CLIENT_CLI_EVICTION_FLAGS_H_
-#define SEINE_CLIENT_CLI_EVICTION_FLAGS_H_
+#ifndef SEINE_CLIENT_CLI_FLAGS_EVICTION_FLAGS_H_
+#define SEINE_CLIENT_CLI_FLAGS_EVICTION_FLAGS_H_
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -20,7 +20,7 @@ struct FlagGroup {
   std::string name = "";         // of the group in --help; empty: the usual one
   CLI::Option* needs = nullptr;  // the flag without which the others say nothing; nullptr: none
 
-  // Of a flag that was just added.
+  // Marks a flag that was just added.
   void Join(CLI::Option* option) const;
 };
 
@@ -35,4 +35,4 @@ absl::Status ReadEvictFilters(const std::string& path, client::IndexSpec* spec);
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_EVICTION_FLAGS_H_
+#endif  // SEINE_CLIENT_CLI_FLAGS_EVICTION_FLAGS_H_

@@ -1,5 +1,5 @@
 // See ojakv.h.
-#include "bench/measures/ojakv.h"
+#include "bench/measures/subspaces/ojakv.h"
 
 #include <algorithm>
 #include <cmath>

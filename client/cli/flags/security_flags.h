@@ -1,6 +1,6 @@
 // The flags of TLS and tokens, which every program has that calls a server.
-#ifndef SEINE_CLIENT_CLI_SECURITY_FLAGS_H_
-#define SEINE_CLIENT_CLI_SECURITY_FLAGS_H_
+#ifndef SEINE_CLIENT_CLI_FLAGS_SECURITY_FLAGS_H_
+#define SEINE_CLIENT_CLI_FLAGS_SECURITY_FLAGS_H_
 
 #include <CLI/CLI.hpp>
 
@@ -8,7 +8,7 @@
 
 namespace seine::cli {
 
-// What is not given comes from the environment once client::WithEnvironment has looked.
+// Flags left out come from the environment once client::WithEnvironment has looked.
 inline void AddSecurityFlags(CLI::App* app, client::Security* security) {
   app->add_option("--tls-ca", security->tls_ca,
                   "PEM file of the authority that the server's certificate comes from: TLS on TCP (or SEINE_TLS_CA)")
@@ -27,4 +27,4 @@ inline void AddSecurityFlags(CLI::App* app, client::Security* security) {
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_SECURITY_FLAGS_H_
+#endif  // SEINE_CLIENT_CLI_FLAGS_SECURITY_FLAGS_H_

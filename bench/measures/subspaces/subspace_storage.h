@@ -4,15 +4,15 @@
 // a budget, then the rest is appended, so that `keep` of all tokens are held at the end. Attention is over what the
 // index gives back of the tokens that a query sees; bytes are the stored keys' and values' by the index's own account,
 // positions, checksums and bases included, over those of fp16 rows of all tokens. Retrieval codes are apart.
-#ifndef SEINE_BENCH_MEASURES_SUBSPACE_STORAGE_H_
-#define SEINE_BENCH_MEASURES_SUBSPACE_STORAGE_H_
+#ifndef SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_STORAGE_H_
+#define SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_STORAGE_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "bench/measures/subspace.h"
+#include "bench/measures/subspaces/subspace.h"
 #include "kernels/backend.h"
 
 namespace seine::bench {
@@ -34,4 +34,4 @@ absl::StatusOr<std::vector<StorageRow>> MeasureStorage(const Dataset& dataset, c
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_MEASURES_SUBSPACE_STORAGE_H_
+#endif  // SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_STORAGE_H_

@@ -4,8 +4,8 @@
 // queries the trace holds, comes in one append with these; then the rest comes token by token, each with its queries.
 // Positions spread over that rest are asked while the index holds what it holds then. So what chooses tokens by queries
 // has seen none that is asked before its time. The sink is 16 tokens and the local zone 64; all else is low-rank.
-#ifndef SEINE_BENCH_MEASURES_OJAKV_H_
-#define SEINE_BENCH_MEASURES_OJAKV_H_
+#ifndef SEINE_BENCH_MEASURES_SUBSPACES_OJAKV_H_
+#define SEINE_BENCH_MEASURES_SUBSPACES_OJAKV_H_
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@ namespace seine::bench {
 
 struct OjakvOptions {
   int rank = 38, pre_rope_rank = 20;  // of values and of keys after RoPE; of keys before it
-  // What is asked for besides: its rank, frame and profile are set by the measure. Ranks by layer are of the trace's.
+  // Other settings of the subspace: the measure sets rank, frame and profile. Ranks by layer are of the trace's.
   SubspaceConfig asked;
   std::vector<std::string> methods;  // ids of OjakvArms; empty: all
   double full_rank = .05;            // of the hybrids; the others' ranks grow by what that takes
@@ -57,4 +57,4 @@ absl::StatusOr<std::vector<OjakvRow>> MeasureOjakv(const Dataset& dataset, const
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_MEASURES_OJAKV_H_
+#endif  // SEINE_BENCH_MEASURES_SUBSPACES_OJAKV_H_

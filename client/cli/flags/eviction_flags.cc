@@ -1,4 +1,4 @@
-#include "client/cli/eviction_flags.h"
+#include "client/cli/flags/eviction_flags.h"
 
 #include <type_traits>
 #include <utility>

@@ -1,5 +1,5 @@
 // See subspace.h.
-#include "bench/measures/subspace.h"
+#include "bench/measures/subspaces/subspace.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "client/cli/subspace_options.h"
+#include "client/cli/flags/subspace_options.h"
 
 #include <string>
 #include <type_traits>

@@ -1,6 +1,6 @@
 // Subspaces' settings as flags of `seine index create`, and as fields of what describes an index.
-#ifndef SEINE_CLIENT_CLI_SUBSPACE_OPTIONS_H_
-#define SEINE_CLIENT_CLI_SUBSPACE_OPTIONS_H_
+#ifndef SEINE_CLIENT_CLI_FLAGS_SUBSPACE_OPTIONS_H_
+#define SEINE_CLIENT_CLI_FLAGS_SUBSPACE_OPTIONS_H_
 
 #include <CLI/CLI.hpp>
 #include <optional>
@@ -18,4 +18,4 @@ void AddSubspaceFields(const std::optional<client::Subspace>& subspace, Json* js
 
 }  // namespace seine::cli
 
-#endif  // SEINE_CLIENT_CLI_SUBSPACE_OPTIONS_H_
+#endif  // SEINE_CLIENT_CLI_FLAGS_SUBSPACE_OPTIONS_H_

@@ -3,8 +3,8 @@
 // The first part of each head's tokens is prefill: bases may learn from it, and its tokens are stored in the basis at
 // its end. The rest are decode steps: a token is stored in the basis that its interval found. Figures are of the decode
 // part (attention: of all tokens that a query sees), means over heads.
-#ifndef SEINE_BENCH_MEASURES_SUBSPACE_H_
-#define SEINE_BENCH_MEASURES_SUBSPACE_H_
+#ifndef SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_H_
+#define SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_H_
 
 #include <memory>
 #include <optional>
@@ -58,4 +58,4 @@ absl::StatusOr<SubspaceResult> MeasureSubspaces(const Dataset& dataset, const Da
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_MEASURES_SUBSPACE_H_
+#endif  // SEINE_BENCH_MEASURES_SUBSPACES_SUBSPACE_H_

@@ -1,5 +1,5 @@
 // See subspace_storage.h.
-#include "bench/measures/subspace_storage.h"
+#include "bench/measures/subspaces/subspace_storage.h"
 
 #include <cmath>
 #include <numeric>
