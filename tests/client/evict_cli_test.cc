@@ -315,7 +315,9 @@ TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
 TEST_F(EvictCliTest, NamedPositionsAndTheProjectionAreSent) {
   const Outcome kept = Seine("evict m s --layer 1 --scorer knorm --budget 5 --positions 3,17,60 --dry-run -o json");
   ASSERT_EQ(kept.exit_code, 0) << kept.err;
-  for (const auto& head : Json::parse(kept.out)["kept"]) {
+  const Json answer = Json::parse(kept.out);
+  ASSERT_FALSE(answer["kept"].empty());
+  for (const auto& head : answer["kept"]) {
     const auto positions = head.get<std::vector<int32_t>>();
     for (const int32_t p : {3, 17, 60}) EXPECT_TRUE(std::binary_search(positions.begin(), positions.end(), p)) << p;
   }
