@@ -1,4 +1,4 @@
-// Builds the gRPC server on its address, with limits and keepalive, and takes it down in order.
+// Builds the gRPC server on its address, with limits, and takes it down in order.
 #include "service/server.h"
 
 #include <grpc/grpc.h>
@@ -30,8 +30,6 @@
 namespace seine {
 namespace {
 
-// A peer that went silent is noticed within their sum.
-constexpr absl::Duration kKeepaliveTime = absl::Seconds(12), kKeepaliveTimeout = absl::Seconds(6);
 constexpr absl::Duration kHandshake = absl::Seconds(10);  // of TLS, for who connects and says nothing
 constexpr absl::Duration kMinClientPing = absl::Seconds(5);
 constexpr absl::Duration kFlush = absl::Milliseconds(300);     // for answers on their way
@@ -176,9 +174,6 @@ class ServerImpl final : public Server {
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepaliveTime));
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing));
     if (core_.tls != nullptr)
       builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(kHandshake));

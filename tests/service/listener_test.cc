@@ -2,6 +2,8 @@
 #include "service/transport/listener.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -129,6 +132,34 @@ TEST_F(ListenerTest, ConnectionsBeyondTheLimitAreToldSoAndLaterOnesServed) {
     close(fd);
   }
   EXPECT_GT((*listener)->accepted(), accepted);
+}
+
+// The kernel asks after a silent host: HTTP/2's pings would end a client that waits without gRPC's help.
+TEST_F(ListenerTest, SilentHostsAreProbed) {
+  auto listener = Listener::Open(*ParseAddress("127.0.0.1:0"));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  DescriptorLimit limit;
+  std::promise<int> taken;
+  (*listener)->Start([&](int, int fd) { taken.set_value(fd); }, &limit);
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>((*listener)->address().port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const int served = taken.get_future().get();
+  const auto option = [served](int level, int name) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    EXPECT_EQ(getsockopt(served, level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_LE(option(IPPROTO_TCP, TCP_KEEPIDLE) + option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT),
+            18);
+  EXPECT_LE(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 18000);
+  close(client);
+  close(served);
 }
 
 }  // namespace
