@@ -16,12 +16,6 @@ Json Optional(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-// The name of a file of the server's, or that a call gave them.
-Json EvictFilters(const client::Eviction& eviction) {
-  if (!eviction.filters_file.empty()) return eviction.filters_file;
-  return eviction.filters.empty() ? Json() : Json("given");
-}
-
 // The specification of an index: names as its flags have them.
 Json ToJson(const client::IndexInfo& info) {
   const client::IndexSpec& spec = info.spec;
@@ -65,15 +59,9 @@ Json ToJson(const client::IndexInfo& info) {
                {"reencoded_unfit_layers", info.reencoded_unfit_layers},
                {"reencoded_keys", info.reencoded_keys},
                {"queries_not_kept", info.queries_not_kept},
-               {"evict_scorer", spec.eviction ? Json(spec.eviction->scorer.name) : Json()},
-               {"evict_budget", spec.eviction ? Optional(spec.eviction->budget.tokens) : Json()},
-               {"evict_heads", spec.eviction ? Json(NameOf(kHeadBudgetNames, spec.eviction->budget.heads)) : Json()},
-               {"evict_interval", spec.eviction ? Optional(spec.eviction->interval) : Json()},
-               {"evict_keep_queries", spec.eviction ? Optional(spec.eviction->keep_queries) : Json()},
-               {"evict_horizon", spec.eviction ? Optional(spec.eviction->horizon) : Json()},
-               {"evict_filters", spec.eviction ? EvictFilters(*spec.eviction) : Json()},
                {"evictions", info.evictions},
                {"evicted_tokens", info.evicted_tokens}};
+  AddEvictionFields(spec.eviction, &json);
   AddSubspaceFields(spec.subspace, &json);
   return json;
 }

@@ -310,6 +310,14 @@ TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
   EXPECT_EQ(e.budget.beta, 5);
   EXPECT_EQ(e.keep.recent_share, .5);
   EXPECT_EQ(e.scorer.anchor, client::Anchor::kDefault);  // of another scorer
+  const Json shown = Json::parse(Seine("index get opts -o json").out);
+  EXPECT_EQ(shown["evict_scorer"], "h2o");
+  EXPECT_EQ(shown["evict_accumulate"], true);
+  EXPECT_EQ(shown["evict_value_weight"], "norm");
+  EXPECT_EQ(shown["evict_weight_epsilon"], .01);
+  EXPECT_EQ(shown["evict_safeguard"], .3);
+  EXPECT_EQ(shown["evict_recent_share"], .5);
+  EXPECT_FALSE(shown.contains("evict_anchor"));
 }
 
 TEST_F(EvictCliTest, NamedPositionsAndTheProjectionAreSent) {

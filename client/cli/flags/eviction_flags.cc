@@ -36,6 +36,30 @@ void AddScorerFlag(const FlagGroup& group, const char* type, absl::string_view n
   }
 }
 
+template <typename T>
+Json Field(const char*, const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+template <typename Enum, std::enable_if_t<std::is_enum_v<Enum>, bool> = true>
+Json Field(const char* type, Enum value) {
+  return NameOf(NameTable<Enum>{type}, value);
+}
+
+// The name of a file of the server's, or that a call gave them.
+Json FiltersField(const client::Eviction& eviction) {
+  if (!eviction.filters_file.empty()) return eviction.filters_file;
+  return eviction.filters.empty() ? Json() : Json("given");
+}
+
+void AddScorerFields(const client::Scorer& scorer, Json* json) {
+  const ScorerEntry* const entry = FindScorer(scorer.name);
+  if (entry == nullptr) return;  // of a newer server
+#define SEINE_SCORER_JSON(Type, name, ...) \
+  if (entry->Has(#name)) (*json)["evict_" #name] = Field(#Type, scorer.name);
+  SEINE_FOR_EACH_SCORER_OPTION(SEINE_SCORER_JSON)
+#undef SEINE_SCORER_JSON
+}
+
 }  // namespace
 
 void FlagGroup::Join(CLI::Option* option) const {
@@ -137,6 +161,28 @@ absl::Status ReadEvictFilters(const std::string& path, client::IndexSpec* spec) 
     spec->eviction->filters.insert(spec->eviction->filters.end(), layer.begin(), layer.end());
   }
   return absl::OkStatus();
+}
+
+void AddEvictionFields(const std::optional<client::Eviction>& eviction, Json* json) {
+  for (const char* name : {"scorer", "budget", "heads", "interval", "keep_queries", "horizon", "filters"}) {
+    (*json)[absl::StrCat("evict_", name)] = nullptr;
+  }
+  if (!eviction) return;
+  const auto add = [json](const char* name, Json value) { (*json)[absl::StrCat("evict_", name)] = std::move(value); };
+  add("scorer", eviction->scorer.name);
+  add("budget", Field("", eviction->budget.tokens));
+  add("heads", Field("HeadBudget", eviction->budget.heads));
+  add("safeguard", Field("", eviction->budget.safeguard));
+  add("beta", Field("", eviction->budget.beta));
+  add("interval", Field("", eviction->interval));
+  add("sinks", eviction->keep.sinks);
+  add("recent", eviction->keep.recent);
+  add("recent_share", eviction->keep.recent_share);
+  add("keep_queries", Field("", eviction->keep_queries));
+  add("profile", eviction->profile);
+  add("horizon", Field("", eviction->horizon));
+  add("filters", FiltersField(*eviction));
+  AddScorerFields(eviction->scorer, json);
 }
 
 }  // namespace seine::cli

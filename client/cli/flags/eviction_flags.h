@@ -1,14 +1,17 @@
-// Flags of eviction's settings that several commands have: one for each option of scorers, budgets, and what is always
-// kept. Names follow the wire's fields, `prefix` before them: "--" or "--evict-".
+// Flags of eviction's settings that several commands have, and fields of what describes an index: one for each option
+// of scorers, budgets, and what is always kept. Names follow the wire's fields, `prefix` before them: "--" or
+// "--evict-".
 #ifndef SEINE_CLIENT_CLI_FLAGS_EVICTION_FLAGS_H_
 #define SEINE_CLIENT_CLI_FLAGS_EVICTION_FLAGS_H_
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cli/output.h"
 #include "client/types.h"
 
 namespace seine::cli {
@@ -32,6 +35,9 @@ void AddKeepFlags(const FlagGroup& group, const std::function<client::Keep*()>& 
 // The --evict- flags of `index create`. `filters`: the file to read with ReadEvictFilters once all flags are known.
 void AddEvictionFlags(CLI::App* create, client::IndexSpec* spec, std::string* filters);
 absl::Status ReadEvictFilters(const std::string& path, client::IndexSpec* spec);
+
+// Adds "evict_" and the flag's name of each setting, of the scorer's options those that it has; null without eviction.
+void AddEvictionFields(const std::optional<client::Eviction>& eviction, Json* json);
 
 }  // namespace seine::cli
 
