@@ -11,6 +11,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from seine_kv import hf
 from seine_kv.client import Client, SeineError
+from seine_kv.hf.eviction import QueryWindow
 from seine_kv.model import cache_name
 
 VOCABULARY, PROMPT = 97, 150
@@ -519,3 +520,16 @@ def test_low_rank_settings(model, client):
     for low_rank, match in ((None, "subspace.key_rank is 32, not None"), (hf.LowRank(), "subspace.value_rank is 9, not 38")):
         with pytest.raises(ValueError, match=match):
             hf.install(model, client.address, index="low", low_rank=low_rank)
+
+
+def test_a_query_window_follows_crops_and_gaps():
+    columns = torch.arange(20.0).reshape(1, 1, 20, 1)
+    window = QueryWindow(6)
+    held = lambda: window.queries[0, 0, :, 0].tolist()  # noqa: E731
+    window.add(columns[:, :, :10], 10)
+    assert held() == [4, 5, 6, 7, 8, 9]
+    window.add(-columns[:, :, 7:9], 9)  # three columns were cropped, and two others came
+    assert held() == [4, 5, 6, -7, -8]
+    window.add(columns[:, :, 12:14], 14)  # what lies between was not seen
+    assert held() == [12, 13]
+    assert window.row(0, 1).shape == (1, 1, 1)

@@ -24,7 +24,6 @@ LOST = ("NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS")
 # What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings, and
 # raised.
 DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
-ALL = 2**31 - 1  # tokens: a budget that nothing is evicted by
 
 
 @dataclass
@@ -119,7 +118,7 @@ class Batch:
 
     def prefill(self, layer, query, key, value, scale=None):
         """Sends a prompt's keys and values, or a later block's, with all before them. [rows, heads, tokens, head_dim]"""
-        self._watch(layer, query)
+        self._watch(layer, query, key.shape[2])
         if not self.owner.available():
             return
         for r, row in enumerate(self.rows):
@@ -143,7 +142,7 @@ class Batch:
         past, begin = tokens - new, tokens - key.shape[2]
         for r in range(len(self.rows)):
             self._advance(r, layer, key, value, past, begin, scale)
-        self._watch(layer, query)
+        self._watch(layer, query, tokens)
         own_keys, own_values = key[:, :, -new:], value[:, :, -new:]
         keys, values, counts = self.retained(layer, key.dtype, key.device)
         padding, group = [row.padding for row in self.rows], query.shape[1] // key.shape[1]
@@ -162,7 +161,7 @@ class Batch:
         sets = [[()] * heads for _ in self.rows]
         for r, row in enumerate(self.rows):
             if row.sent[layer]:
-                sets[r] = client.evict(row.sequence, layer, ALL, "streaming_llm", dry_run=True).kept
+                sets[r] = self.positions(row, layer)
         counts = [[len(positions) for positions in row] for row in sets]
         shape = self.owner.shape(len(self.rows), max(map(max, counts)))
         both = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)]
@@ -179,7 +178,7 @@ class Batch:
 
         key and value: of all tokens, or of the last where the others lie in the index.
         """
-        self._watch(layer, query)
+        self._watch(layer, query, self.tokens(layer, key))
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
         if self.owner.available():
@@ -332,6 +331,13 @@ class Batch:
 
     # What is retained -----------------------------------------------------------------------------------------------
 
+    def positions(self, row, layer):
+        """That each KV head of a row's layer retains, as the answers so far tell; asked for where they do not."""
+        sets = row.retained.get(layer)
+        if sets is None or not sets.in_step or sets.num_tokens != row.sent[layer]:
+            sets = self.owner.client.retained(row.sequence, layer)
+        return sets.heads
+
     def _sets(self, row, layer):
         """The RetainedSets of a row's layer, which its answers keep up to date; None where nothing is evicted."""
         if self.owner.evict is None:
@@ -348,10 +354,10 @@ class Batch:
     def _by_call(self):
         return self.owner.evict is not None and self.owner.evict.by_call
 
-    def _watch(self, layer, query):
-        """Keeps the queries that scorers will want. [rows, query heads, new, head_dim]"""
+    def _watch(self, layer, query, tokens):
+        """Keeps the queries that scorers will want, of the columns before `tokens`. [rows, query heads, new, head_dim]"""
         if self._by_call():
-            self._queries.setdefault(layer, QueryWindow(self.owner.evict.queries)).add(query)
+            self._queries.setdefault(layer, QueryWindow(self.owner.evict.queries)).add(query, tokens)
 
     def _evict(self, r, layer, tokens, scale):
         """Cuts a layer of row r back, if `interval` tokens have come since it was cut last. scale: of the model's logits."""

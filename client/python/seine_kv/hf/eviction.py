@@ -63,14 +63,18 @@ class Eviction:
 
 
 class QueryWindow:
-    """The last positions' queries of one layer. [rows, query heads, at most `size`, head_dim]"""
+    """The last positions' queries of one layer, up to column `end`. [rows, query heads, at most `size`, head_dim]"""
 
     def __init__(self, size):
-        self.size, self.queries = size, None
+        self.size, self.queries, self.end = size, None, 0
 
-    def add(self, queries):
-        both = queries if self.queries is None else torch.cat([self.queries, queries], dim=2)
-        self.queries = both[:, :, -self.size :].clone()
+    def add(self, queries, end):
+        """Queries of the columns before `end`. Those of columns that were cropped meanwhile go, and of columns beyond a gap."""
+        begin = end - queries.shape[2]
+        if self.queries is not None and 0 < begin <= self.end:
+            left = self.queries[:, :, : self.queries.shape[2] - (self.end - begin)]
+            queries = torch.cat([left, queries], dim=2)
+        self.queries, self.end = queries[:, :, -self.size :].clone(), end
 
     def row(self, row, tokens):
         """The last queries of a row that has `tokens` tokens. [positions, query heads, head_dim]"""
@@ -79,5 +83,5 @@ class QueryWindow:
 
     def select(self, rows):
         window = QueryWindow(self.size)
-        window.queries = None if self.queries is None else self.queries[rows]
+        window.queries, window.end = None if self.queries is None else self.queries[rows], self.end
         return window

@@ -155,10 +155,7 @@ class Installation:
         held = batch.rows[row]
         if held.sequence is None:
             raise ValueError(f"row: the index holds nothing of row {row}")
-        sets = held.retained.get(layer)
-        if sets is None or not sets.in_step:
-            sets = self.client.retained(held.sequence, layer)
-        return list(sets.heads)
+        return list(batch.positions(held, layer))
 
     def memory(self):
         """What the server holds now for the caches that live and for those gone since the last forward, as Memory.
