@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
       "seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.\n"
       "`seine-bench COMMAND --help` says what is measured and how.");
   app.name("seine-bench");
+  app.set_version_flag("--version", "seine-bench " SEINE_VERSION);
   app.require_subcommand(1);
 #ifdef SEINE_BENCH_SERVICE
   app.formatter(seine::cli::HelpFormatter());
@@ -68,7 +69,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) {  // --help
+    if (e.get_exit_code() == 0) {  // --help, --version
       app.exit(e);
       return Ended(seine::FinishStandardOutput());
     }

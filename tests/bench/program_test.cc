@@ -50,7 +50,8 @@ TEST(ProgramTest, RecallJsonHoldsTheContract) {
 }
 
 TEST(ProgramTest, WhatDoesNotArriveOnStdoutIsAnError) {
-  for (const std::string& line : {std::string("--help"), std::string("recall --help"), kSynthetic}) {
+  for (const std::string& line :
+       {std::string("--help"), std::string("--version"), std::string("recall --help"), kSynthetic}) {
     for (const char* sink : {" >/dev/full 2>", " >&- 2>"}) {
       const TestFolder folder;
       const int status = std::system((SEINE_BENCH_PROGRAM " " + line + sink + folder.File("err")).c_str());

@@ -131,7 +131,7 @@ def main(arguments):
             check_libraries([*package.glob("_native.*.so"), *(package / "bin" / name for name in PROGRAMS)])
         ]
         lines.append(run(python, "-c", IN_PROCESS, cwd=folder))
-        for program in ("seined", "seine"):
+        for program in PROGRAMS:
             said = run(str(bin_folder / program), "--version", cwd=folder)
             assert re.fullmatch(rf"{program} \d+\.\d+\.\d+", said), said
             lines.append(said)
