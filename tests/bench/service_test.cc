@@ -32,9 +32,10 @@ TEST(ServiceBenchTest, EveryTransportAnswersAsInProcess) {
 }
 
 TEST(ServiceBenchTest, ATokenIsTheStepsOfItsLayers) {
-  const ProgramRun run = RunBench(kSpawn +
-                                  "--transport shm --layers 3 --num-keys 2500 --steps 20 --num-kv-heads 1 --head-dim "
-                                  "64 -o json");
+  const ProgramRun run =
+      RunBench(kSpawn +
+               "--transport stream --layers 3 --num-keys 2500 --steps 20 --num-kv-heads 1 --head-dim "
+               "64 -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
   EXPECT_EQ(json["errors"], 0);
