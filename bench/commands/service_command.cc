@@ -29,6 +29,7 @@ constexpr char kServiceDescription[] =
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport stream --polling\n"
     "  seine-bench service --spawn build/cpu/bin/seined --transport shm --polling\n"
+    "  seine-bench service --spawn build/cpu/bin/seined --transport shm --polling --layers 32\n"
     "  seine-bench service --server /run/user/1000/seine.sock --steps 500 -o json\n"
     "\n"
     "--transport shm also measures an empty step there and back (empty_step_p50_us), beside a counter that two "
@@ -61,6 +62,7 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
          "--spin", f->spin_us,
          "shm: microseconds that each side spins before it sleeps, here and in a spawned server; 0: sleeps at once")
       ->capture_default_str();
+  app->add_option("--layers", b.num_layers, "layers, a step each a token")->capture_default_str();
   app->add_option("--num-kv-heads", b.num_kv_heads, "KV heads")->capture_default_str();
   app->add_option("--group", b.group, "query heads a KV head")->capture_default_str();
   app->add_option("--head-dim", b.head_dim, "coordinates of a key")->capture_default_str();
@@ -83,6 +85,7 @@ absl::Status Check(const ServiceFlags& f) {
   if (f.bench.num_keys < 1 || f.bench.num_keys > kMostTokens) {
     return InvalidFlag("num-keys", absl::StrCat("not in [1, ", kMostTokens, "]"));
   }
+  if (f.bench.num_layers < 1 || f.bench.num_layers > 256) return InvalidFlag("layers", "not in [1, 256]");
   if (f.bench.num_kv_heads < 1 || f.bench.num_kv_heads > 256) return InvalidFlag("num-kv-heads", "not in [1, 256]");
   if (f.bench.group < 1 || f.bench.group > kMaxGroup)
     return InvalidFlag("group", absl::StrCat("not in [1, ", kMaxGroup, "]"));
@@ -107,6 +110,9 @@ Json ToJson(const ServiceFlags& f, const ServiceResult& r) {
   j["in_process_p50_us"] = Percentile(r.local_us, 50);
   j["in_process_p99_us"] = Percentile(r.local_us, 99);
   j["rpc_overhead_p50_us"] = Percentile(r.remote_us, 50) - Percentile(r.local_us, 50);
+  j["token_p50_us"] = Percentile(r.remote_token_us, 50);
+  j["token_in_process_p50_us"] = Percentile(r.local_token_us, 50);
+  j["token_overhead_p50_us"] = Percentile(r.remote_token_us, 50) - Percentile(r.local_token_us, 50);
   j["bare_socket_p50_us"] = r.bare_socket_us;
   if (f.transport == "shm") {
     j["empty_step_p50_us"] = r.empty_step_us;
@@ -118,6 +124,7 @@ Json ToJson(const ServiceFlags& f, const ServiceResult& r) {
   j["steps"] = r.remote_us.size();
   j["transport"] = f.transport;
   j["polling"] = f.polling;
+  j["layers"] = f.bench.num_layers;
   j["num_kv_heads"] = f.bench.num_kv_heads;
   j["num_q_heads"] = f.bench.num_kv_heads * f.bench.group;
   j["head_dim"] = f.bench.head_dim;
@@ -144,6 +151,11 @@ std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
                        {"in process", us(local), us(Percentile(r.local_us, 99))},
                        {"the wire's share", us(remote - local), ""},
                        {"a bare socket's", us(r.bare_socket_us), ""}});
+  if (f.bench.num_layers > 1) {
+    const double token = Percentile(r.remote_token_us, 50), own = Percentile(r.local_token_us, 50);
+    absl::StrAppendFormat(&text, "\na token of %d layers: p50 %.0f us over the wire, %.0f in process, %.0f beyond\n",
+                          f.bench.num_layers, token, own, token - own);
+  }
   if (!r.wire_us.empty()) {
     absl::StrAppendFormat(&text, "\nbeyond what the server says its index took: p50 %.1f us\n",
                           Percentile(r.wire_us, 50));

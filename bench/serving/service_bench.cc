@@ -72,7 +72,7 @@ class LocalSide {
     backend_ = MakeCpuBackend(threads);
     IndexConfig config;
     config.name = "bench";
-    config.geometry = {1, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, DType::kFloat16};
+    config.geometry = {o.num_layers, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, DType::kFloat16};
     params_.top_k = o.top_k;
     params_.beta = o.beta;
     auto index = Index::Create(config, backend_.get());
@@ -81,19 +81,22 @@ class LocalSide {
     auto sequence = index_->CreateSequence("");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *sequence;
-    return Append(0, o.num_keys);
+    for (int layer = 0; layer < o.num_layers; ++layer) {
+      if (absl::Status s = Append(layer, 0, o.num_keys); !s.ok()) return s;
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status Append(int64_t position, int64_t count) {
+  absl::Status Append(int layer, int64_t position, int64_t count) {
     return index_
-        ->Append(sequence_, 0, position,
+        ->Append(sequence_, layer, position,
                  {&tokens_->keys[position * tokens_->key_bytes], count, count * tokens_->key_bytes}, {})
         .status();
   }
 
-  absl::Status Step(int64_t step, int64_t position, std::vector<std::vector<int32_t>>* sets) {
-    if (absl::Status s = Append(position, 1); !s.ok()) return s;
-    const seine::RetrieveItem item{sequence_, 0, &tokens_->queries32[step * tokens_->query_bytes / 2]};
+  absl::Status Step(int layer, int64_t step, int64_t position, std::vector<std::vector<int32_t>>* sets) {
+    if (absl::Status s = Append(layer, position, 1); !s.ok()) return s;
+    const seine::RetrieveItem item{sequence_, layer, &tokens_->queries32[step * tokens_->query_bytes / 2]};
     auto answers = index_->Retrieve({&item, 1}, params_);
     if (!answers.ok()) return answers.status();
     *sets = std::move(answers->front().positions);
@@ -134,7 +137,7 @@ class RemoteSide {
 
     client::IndexSpec spec;
     spec.name = name_ = absl::StrCat("seine-bench-", getpid());
-    spec.geometry = {1, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, client::DType::kFloat16};
+    spec.geometry = {o.num_layers, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, client::DType::kFloat16};
     if (auto index = client_->CreateIndex(spec); !index.ok()) return index.status();
     created_ = true;
     auto sequence = client_->CreateSequence(name_, "");
@@ -144,11 +147,11 @@ class RemoteSide {
     return OpenStream();
   }
 
-  absl::Status Step(int64_t step, int64_t position, std::vector<std::vector<int32_t>>* sets) {
+  absl::Status Step(int layer, int64_t step, int64_t position, std::vector<std::vector<int32_t>>* sets) {
     request_.step = step;
-    request_.appends.assign(1, Item(position, 1));
+    request_.appends.assign(1, Item(layer, position, 1));
     request_.items.assign(1, {sequence_,
-                              0,
+                              layer,
                               {&tokens_->queries[step * tokens_->query_bytes],
                                client::DType::kFloat16,
                                {o_.num_kv_heads * o_.group, o_.head_dim}}});
@@ -179,10 +182,10 @@ class RemoteSide {
   }
 
  private:
-  client::AppendItem Item(int64_t position, int64_t count) const {
+  client::AppendItem Item(int layer, int64_t position, int64_t count) const {
     return {
         sequence_,
-        0,
+        layer,
         position,
         {&tokens_->keys[position * tokens_->key_bytes], client::DType::kFloat16, {count, o_.num_kv_heads, o_.head_dim}},
         {}};
@@ -190,10 +193,12 @@ class RemoteSide {
 
   absl::Status Prefill(ServiceResult* result) {
     const Clock::time_point begin = Clock::now();
-    const client::AppendItem item = Item(0, o_.num_keys);
-    auto totals = client_->AppendStream({&item, 1});
-    if (!totals.ok()) return totals.status();
-    result->tokens_per_s_append = static_cast<double>(o_.num_keys) / SecondsSince(begin);
+    for (int layer = 0; layer < o_.num_layers; ++layer) {
+      const client::AppendItem item = Item(layer, 0, o_.num_keys);
+      auto totals = client_->AppendStream({&item, 1});
+      if (!totals.ok()) return totals.status();
+    }
+    result->tokens_per_s_append = static_cast<double>(o_.num_keys) * o_.num_layers / SecondsSince(begin);
     return absl::OkStatus();
   }
 
@@ -231,14 +236,23 @@ class RemoteSide {
   client::RetrieveResult unary_answer_;
 };
 
-// Steps [begin, end) on one side. after(us) hears each counted step's time.
+// Tokens [begin, end) on one side, a step a layer, one layer behind another as a model asks them. step_us and token_us
+// grow by the times of those that count.
 template <typename Side, typename After>
-absl::Status RunSteps(Side* side, const ServiceOptions& o, int64_t begin, int64_t end,
-                      std::vector<std::vector<std::vector<int32_t>>>* sets, const After& after) {
-  for (int64_t step = begin; step < end; ++step) {
-    const Clock::time_point start = Clock::now();
-    if (absl::Status s = side->Step(step, o.num_keys + step, &(*sets)[step - begin]); !s.ok()) return s;
-    if (step >= kWarmUpSteps) after(SecondsSince(start) * 1e6);
+absl::Status RunTokens(Side* side, const ServiceOptions& o, int64_t begin, int64_t end,
+                       std::vector<std::vector<std::vector<int32_t>>>* sets, std::vector<double>* step_us,
+                       std::vector<double>* token_us, const After& after) {
+  for (int64_t token = begin; token < end; ++token) {
+    const Clock::time_point first = Clock::now();
+    for (int layer = 0; layer < o.num_layers; ++layer) {
+      const Clock::time_point start = Clock::now();
+      auto* const answered = &(*sets)[(token - begin) * o.num_layers + layer];
+      if (absl::Status s = side->Step(layer, token, o.num_keys + token, answered); !s.ok()) return s;
+      if (token < kWarmUpSteps) continue;
+      step_us->push_back(SecondsSince(start) * 1e6);
+      after(step_us->back());
+    }
+    if (token >= kWarmUpSteps) token_us->push_back(SecondsSince(first) * 1e6);
   }
   return absl::OkStatus();
 }
@@ -290,13 +304,14 @@ absl::StatusOr<ServiceResult> MeasureService(const ServiceOptions& o) {
   if (absl::Status s = local.Start(o, result.server_threads, tokens); !s.ok()) return s;
 
   Progress progress(steps);
-  std::vector<std::vector<std::vector<int32_t>>> remote_sets(kRunSteps), local_sets(kRunSteps);
+  const size_t answers = kRunSteps * o.num_layers;
+  std::vector<std::vector<std::vector<int32_t>>> remote_sets(answers), local_sets(answers);
   for (int64_t begin = 0; begin < steps; begin += kRunSteps) {
     const int64_t end = std::min(steps, begin + kRunSteps);
-    absl::Status s = RunSteps(&local, o, begin, end, &local_sets, [&](double us) { result.local_us.push_back(us); });
+    absl::Status s =
+        RunTokens(&local, o, begin, end, &local_sets, &result.local_us, &result.local_token_us, [](double) {});
     if (!s.ok()) return s;
-    s = RunSteps(&remote, o, begin, end, &remote_sets, [&](double us) {
-      result.remote_us.push_back(us);
+    s = RunTokens(&remote, o, begin, end, &remote_sets, &result.remote_us, &result.remote_token_us, [&](double us) {
       if (!o.unary) result.wire_us.push_back(us - static_cast<double>(remote.server_us()));
     });
     if (!s.ok()) {  // a gap would follow: no later step can be right
@@ -304,9 +319,11 @@ absl::StatusOr<ServiceResult> MeasureService(const ServiceOptions& o) {
       result.first_error = std::string(s.message());
       break;
     }
-    for (int64_t i = 0; i < end - begin; ++i) {
+    for (int64_t i = 0; i < (end - begin) * o.num_layers; ++i) {
       if (remote_sets[i] == local_sets[i]) continue;
-      if (result.errors++ == 0) result.first_error = absl::StrCat("step ", begin + i, ": other sets than in process");
+      if (result.errors++ == 0) {
+        result.first_error = absl::StrCat("step ", begin + i / o.num_layers, ": other sets than in process");
+      }
     }
     progress.Step("decode steps", end - begin);
   }

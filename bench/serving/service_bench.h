@@ -22,6 +22,7 @@ struct ServiceOptions {
   bool unary = false;                                          // else the Decode stream
   client::Transport transport = client::Transport::kBlocking;  // of the stream
   absl::Duration spin = absl::Microseconds(100);               // client::Options::spin
+  int num_layers = 1;  // a step each, one behind another; all hold the same keys
   int num_kv_heads = 8;
   int group = 4;  // query heads a KV head
   int head_dim = 128;
@@ -33,7 +34,8 @@ struct ServiceOptions {
 };
 
 struct ServiceResult {
-  std::vector<double> remote_us, local_us;  // a step each
+  std::vector<double> remote_us, local_us;              // a step each
+  std::vector<double> remote_token_us, local_token_us;  // a token each: the steps of all layers
   std::vector<double> wire_us;  // remote steps less what the server says that its index took; the stream's only
   double bare_socket_us = 0;    // a step's bytes over a bare socket pair, beyond work as long as the step in process
   // The round trip of an empty step over shared memory, and that of two processes' bare counters in memory: medians,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,8 @@ namespace {
 
 constexpr int64_t kRunWindows = 8;    // that a task encodes
 constexpr int64_t kPromptCells = 64;  // written at once: a prompt's, whose windows are encoded as they come
-constexpr int kManyLayers = 1024;     // of an index without a profile
+constexpr char kTurnsOtherwise[] = "a layer of another RoPE than the profile's";
+constexpr int kManyLayers = 1024;  // of an index without a profile
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -44,7 +46,8 @@ Attention::~Attention() {
   }
 }
 
-absl::Status Attention::AddProfile(const CacheFacts& facts, CellConfig* config) {
+absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
+  if (std::exchange(profile_read_, true)) return absl::OkStatus();
   const Settings& s = settings();
   std::string path = s.profile;
   if (path.empty() && !s.profiles.empty()) {
@@ -52,16 +55,14 @@ absl::Status Attention::AddProfile(const CacheFacts& facts, CellConfig* config) 
     if (found.ok()) {
       path = *std::move(found);
     } else {
-      SayOnce(absl::StrCat(found.status().message(), "; the ", config->codec.name, " code is used, which needs none"));
+      SayOnce(absl::StrCat(found.status().message(), "; the ", CodecConfig().name, " code is used, which needs none"));
     }
   }
   if (path.empty()) return absl::OkStatus();
   absl::StatusOr<Profile> profile = ReadProfile(path);
   if (!profile.ok()) return profile.status();
-  config->geometry.num_layers = profile->num_layers();
-  config->codec.name = "balanced";
-  config->codec.profile_name = path;
-  config->codec.profile = std::make_shared<const Profile>(*std::move(profile));
+  profile_ = std::make_shared<const Profile>(*std::move(profile));
+  profile_path_ = path;
   return absl::OkStatus();
 }
 
@@ -82,7 +83,12 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
   config.local = s.local;
   config.tail = s.tail;
   config.capacity = facts.capacity;
-  if (const absl::Status status = AddProfile(facts, &config); !status.ok()) return std::string(status.message());
+  if (profile_ != nullptr) {
+    config.geometry.num_layers = profile_->num_layers();
+    config.codec.name = "balanced";
+    config.codec.profile_name = profile_path_;
+    config.codec.profile = profile_;
+  }
   absl::StatusOr<std::unique_ptr<CellContext>> made = CellContext::Create(config);
   if (!made.ok()) return std::string(made.status().message());
   context_ = *std::move(made);
@@ -99,7 +105,9 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
 std::string Attention::MakeStreams(Layer* layer) {
   const CacheFacts& f = layer->facts;
   if (context_ == nullptr && no_context_.empty()) {
-    no_context_ = MakeContext(f);
+    if (const absl::Status status = ReadProfileOf(f); !status.ok()) no_context_ = std::string(status.message());
+    if (profile_ != nullptr && !MomentsAreOf(*profile_, f)) return kTurnsOtherwise;
+    if (no_context_.empty()) no_context_ = MakeContext(f);
     if (!no_context_.empty()) SayOnce(absl::StrCat(no_context_, "; llama.cpp decodes alone"));
   }
   if (context_ == nullptr) return no_context_;
@@ -109,6 +117,7 @@ std::string Attention::MakeStreams(Layer* layer) {
       g.dtype != f.dtype || c.search.softmax_scale != f.scale || f.layer >= g.num_layers) {
     return "a layer of another shape than the first";
   }
+  if (c.codec.profile != nullptr && f.rope.inv_freq != g.rope.inv_freq) return kTurnsOtherwise;
   for (int64_t s = 0; s < f.num_streams; ++s) {
     absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(context_.get(), f.layer);
     if (!cells.ok()) return std::string(cells.status().message());

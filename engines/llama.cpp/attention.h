@@ -14,6 +14,7 @@
 #include "engines/llama.cpp/node_computer.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
+#include "profile/profile.h"
 
 namespace seine::llama {
 
@@ -52,8 +53,8 @@ class Attention final : public NodeComputer {
   Layer* LayerOf(const void* keys);
   std::string MakeStreams(Layer* layer);
   std::string MakeContext(const CacheFacts& facts);
-  absl::Status AddProfile(const CacheFacts& facts, CellConfig* config);  // where the environment names one
-  void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);       // cells of all streams in a row
+  absl::Status ReadProfileOf(const CacheFacts& facts);              // where the environment names one; once
+  void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
   // Encodes the stale windows in cells [0, end). False: a row is not finite.
   bool Encode(Stream* stream, int64_t end);
   void Verify(Stream* stream, int64_t end);
@@ -72,6 +73,9 @@ class Attention final : public NodeComputer {
 
   std::unique_ptr<CellContext> context_;
   std::string no_context_;  // why there is none
+  bool profile_read_ = false;
+  std::string profile_path_;                // empty: there is none
+  std::shared_ptr<const Profile> profile_;  // nullptr: there is none
   std::map<const void*, Layer> layers_;
   std::vector<SeenCells> seen_;  // [streams][tokens] of the node that is answered
   std::vector<Item> items_;

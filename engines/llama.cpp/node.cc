@@ -195,6 +195,19 @@ int CountLayers(const CacheFacts& facts) {
   return deepest + 1;
 }
 
+std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::vector<CacheFacts> found;
+  for (const auto& [keys, other] : known.caches) {
+    if (other.num_q_heads == facts.num_q_heads && other.num_kv_heads == facts.num_kv_heads &&
+        other.head_dim == facts.head_dim) {
+      found.push_back(other);
+    }
+  }
+  return found;
+}
+
 const void* KeysOfValues(const void* values) {
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);

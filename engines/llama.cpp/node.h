@@ -63,6 +63,8 @@ bool FindFacts(const void* keys, CacheFacts* facts);
 void Forget(const void* keys);
 // Layers of the model whose caches lie in the same buffer: one more than the deepest that was planned for.
 int CountLayers(const CacheFacts& facts);
+// What is known of all layers with as many heads of that head_dim, of this model and of others.
+std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
 

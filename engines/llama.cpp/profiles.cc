@@ -25,13 +25,17 @@ bool TurnAlike(const Rope& a, const Rope& b) {
                     [](double x, double y) { return std::abs(x - y) <= kTolerance * std::max(x, y); });
 }
 
+bool TurnsAs(const Rope& rope, const CacheFacts& facts) {
+  return TurnAlike(rope, facts.rope) || TurnAlike(rope, facts.plain_rope);
+}
+
 bool Fits(const ProfileHeader& profile, const CacheFacts& facts, int num_layers) {
   if (profile.num_layers != num_layers || profile.num_q_heads != facts.num_q_heads ||
       profile.num_kv_heads != facts.num_kv_heads || profile.head_dim != facts.head_dim) {
     return false;
   }
   const absl::StatusOr<Rope> rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
-  return rope.ok() && (TurnAlike(*rope, facts.rope) || TurnAlike(*rope, facts.plain_rope));
+  return rope.ok() && TurnsAs(*rope, facts);
 }
 
 // Names of the folder's *.safetensors, sorted.
@@ -70,6 +74,13 @@ absl::StatusOr<std::string> FindProfile(const std::string& folder, const CacheFa
   return absl::FailedPreconditionError(absl::StrCat("SEINE_PROFILES=", folder, ": several profiles fit this model (",
                                                     model, "): ", absl::StrJoin(fitting, ", "),
                                                     "; name one by SEINE_PROFILE"));
+}
+
+bool MomentsAreOf(const Profile& profile, const CacheFacts& facts) {
+  const absl::StatusOr<Rope> rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  if (!rope.ok() || !rope->stated() || TurnsAs(*rope, facts)) return true;
+  const std::vector<CacheFacts> layers = LayersOfShape(facts);
+  return std::none_of(layers.begin(), layers.end(), [&](const CacheFacts& other) { return TurnsAs(*rope, other); });
 }
 
 }  // namespace seine::llama

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engines/llama.cpp/node.h"
+#include "profile/profile.h"
 
 namespace seine::llama {
 
@@ -14,6 +15,11 @@ namespace seine::llama {
 // the same numbers of heads, head_dim, and frequencies of RoPE, as they are or unstretched. NOT_FOUND: none fits.
 // FAILED_PRECONDITION: several do, and are named. Other errors: the folder cannot be read.
 absl::StatusOr<std::string> FindProfile(const std::string& folder, const CacheFacts& facts, int num_layers);
+
+// Whether the profile's moments, which are of before RoPE, are of a layer with these caches. They are not where it
+// turns by other frequencies than the profile states, and another layer of the model by those: one of Gemma 3's that
+// slide.
+bool MomentsAreOf(const Profile& profile, const CacheFacts& facts);
 
 }  // namespace seine::llama
 

@@ -1,6 +1,7 @@
 // Writes a GGUF by ggml's own writer.
 #include "engines/llama.cpp/random_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -44,6 +45,15 @@ class Writer {
         std::copy(row, row + columns, reinterpret_cast<float*>(to));
       }
     }
+    gguf_add_tensor(file_, tensor);
+  }
+
+  void Add(const std::string& name, const std::vector<float>& values) {
+    ggml_context* context = ggml_init({values.size() * sizeof(float) + 2 * ggml_tensor_overhead(), nullptr, false});
+    contexts_.push_back(context);
+    ggml_tensor* tensor = ggml_new_tensor_1d(context, GGML_TYPE_F32, static_cast<int64_t>(values.size()));
+    ggml_set_name(tensor, name.c_str());
+    std::copy(values.begin(), values.end(), static_cast<float*>(tensor->data));
     gguf_add_tensor(file_, tensor);
   }
 
@@ -115,6 +125,7 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   const float of_logits = 2 / std::sqrt(static_cast<float>(s.embedding));
   // Gemma's embeddings are its output's rows too.
   out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, IsGemma(s) ? of_logits : 1);
+  if (!s.rope_factors.empty()) out.Add("rope_freqs.weight", s.rope_factors);
   for (int layer = 0; layer < s.layers; ++layer) AddLayer(s, layer, &out);
   out.Add("output_norm.weight", s.embedding, 1, 1, 0);
   if (!IsGemma(s)) out.Add("output.weight", s.embedding, s.vocabulary, 0, of_logits);

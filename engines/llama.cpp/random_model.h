@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace seine::llama {
 
@@ -15,8 +16,9 @@ struct ModelShape {
   int q_heads = 2, kv_heads = 1, head_dim = 64;
   int vocabulary = 64, context = 8192;
   float rope_base = 10000;
-  int sliding_window = 256;  // of the layers that slide
-  bool quantised = false;    // matrices as Q8_0, else fp32
+  int sliding_window = 256;              // of the layers that slide
+  std::vector<float> rope_factors = {};  // [head_dim / 2] that frequencies are divided by, as Llama 3.1's; empty: none
+  bool quantised = false;                // matrices as Q8_0, else fp32
 };
 
 // Weights are normal, of a deviation that keeps activations near 1. False: the file cannot be written.

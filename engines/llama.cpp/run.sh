@@ -25,6 +25,9 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --threads N      (default: 2)
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
   --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
+  --prompts N      time to the first token alone, over N pairs of contexts at each length
+  --needles N      needles alone: N numbers hidden in each text, asked for behind it
+  --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone
@@ -59,7 +62,7 @@ while (($# > 0)); do
   case $1 in
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
-  --yarn | --top-k | --threads | --repeat | --plot) more+=("$1" "$2") ;;
+  --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;
@@ -104,7 +107,7 @@ if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
   if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
-    cmake --build --preset "$preset" --target llama_plugin_test llama_remote_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
+    cmake --build --preset "$preset" --target llama_plugin_test llama_bench_test llama_remote_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
     tail -n 40 "$BUILD/test.log" >&2
     die "building the plug-in's tests failed: $BUILD/test.log"
   fi

@@ -16,6 +16,21 @@ struct Numpy {
 };
 Numpy* numpy = nullptr;
 
+// The buffer of an object that has one, while this lives. Only what Python's stable ABI holds is used.
+class BufferView {
+ public:
+  BufferView(nb::handle object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) nb::raise_python_error();
+  }
+  BufferView(const BufferView&) = delete;
+  ~BufferView() { PyBuffer_Release(&buffer_); }
+
+  const Py_buffer& buffer() const { return buffer_; }
+
+ private:
+  Py_buffer buffer_;
+};
+
 std::optional<client::DType> DTypeOfFormat(const char* format) {
   if (format == nullptr || format[0] == '\0') return std::nullopt;
   if (format[0] == '<' || format[0] == '=') ++format;
@@ -92,7 +107,8 @@ bool ArrayView::TakeBuffer(nb::handle array) {
     PyErr_Clear();
     return false;
   }
-  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(owner_.ptr());
+  const BufferView view(owner_, PyBUF_FULL_RO);
+  const Py_buffer& buffer = view.buffer();
   const std::optional<client::DType> dtype = DTypeOfFormat(buffer.format);
   if (!dtype) return false;
   shape_.assign(buffer.shape, buffer.shape + buffer.ndim);
@@ -134,7 +150,8 @@ void ArrayView::TakeNumpy(nb::handle array, absl::string_view name) {
   dense = dense.attr("copy")("C");
   owner_ = nb::steal(PyMemoryView_FromObject(dense.ptr()));
   if (!owner_.is_valid()) nb::raise_python_error();
-  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(owner_.ptr());
+  const BufferView view(owner_, PyBUF_FULL_RO);
+  const Py_buffer& buffer = view.buffer();
   shape_.assign(buffer.shape, buffer.shape + buffer.ndim);
   data_ = buffer.buf;
   dtype_ = bfloat16 ? client::DType::kBFloat16 : *DTypeOfFormat(buffer.format);
@@ -184,15 +201,13 @@ nb::object NewArray(client::DType dtype, absl::Span<const int64_t> shape, const 
   const nb::object dims = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   size_t bytes = client::SizeOf(dtype);
   for (size_t i = 0; i < shape.size(); ++i) {
-    PyTuple_SET_ITEM(dims.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+    if (PyTuple_SetItem(dims.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i])) != 0)
+      nb::raise_python_error();
     bytes *= static_cast<size_t>(shape[i]);
   }
   nb::object array = numpy->empty(dims, numpy->dtypes[static_cast<int>(dtype)]);
   if (bytes == 0) return array;
-  Py_buffer buffer;
-  if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_WRITABLE) != 0) nb::raise_python_error();
-  std::memcpy(buffer.buf, data, bytes);
-  PyBuffer_Release(&buffer);
+  std::memcpy(BufferView(array, PyBUF_WRITABLE).buffer().buf, data, bytes);
   return array;
 }
 

@@ -8,8 +8,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "index/storage/to_floats.h"
 #include "service/calls/convert.h"
 #include "service/calls/error.h"
+#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {
@@ -29,26 +31,6 @@ std::string ShapeText(absl::Span<const int64_t> shape) {
 std::string Sub(absl::string_view field, absl::string_view name) { return absl::StrCat(field, ".", name); }
 
 size_t ElementSize(v1::DType dtype) { return dtype == v1::D_TYPE_FLOAT32 || dtype == v1::D_TYPE_INT32 ? 4 : 2; }
-
-// Exact for finite halves, subnormals included: the half's bits, moved to fp32's places, are the value times 2^-112.
-// NaN and infinity become infinity. Without branches, so it vectorises.
-void HalvesToFloats(const char* raw, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t half;
-    memcpy(&half, raw + 2 * i, 2);
-    const uint32_t special = (half & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u;
-    const float magnitude = std::bit_cast<float>((half & 0x7FFFu) << 13) * 0x1p112f;
-    out[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | special | (half & 0x8000u) << 16);
-  }
-}
-
-void BFloat16sToFloats(const char* raw, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    memcpy(&bits, raw + 2 * i, 2);
-    out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  }
-}
 
 absl::Status DTypeMismatch(const TensorBytes& tensor, absl::string_view expected, absl::string_view field) {
   return FieldError("DTYPE_MISMATCH", Sub(field, "dtype"),
@@ -115,16 +97,9 @@ absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initiali
   if (tensor.dtype != v1::D_TYPE_FLOAT32 || reinterpret_cast<uintptr_t>(raw) % alignof(float) != 0) {
     scratch->resize(count);
     values = scratch->data();
-    switch (tensor.dtype) {
-      case v1::D_TYPE_FLOAT16:
-        HalvesToFloats(raw, count, scratch->data());
-        break;
-      case v1::D_TYPE_BFLOAT16:
-        BFloat16sToFloats(raw, count, scratch->data());
-        break;
-      default:
-        memcpy(scratch->data(), raw, count * sizeof(float));
-    }
+    DType dtype = DType::kFloat32;
+    if (auto s = FromWire(tensor.dtype, v1::DType_IsValid, Sub(field, "dtype"), &dtype); !s.ok()) return s;
+    ToFloats(dtype, raw, count, scratch->data());
   }
   return values;
 }

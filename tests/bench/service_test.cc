@@ -31,6 +31,21 @@ TEST(ServiceBenchTest, EveryTransportAnswersAsInProcess) {
   }
 }
 
+TEST(ServiceBenchTest, ATokenIsTheStepsOfItsLayers) {
+  const ProgramRun run =
+      RunBench(kSpawn +
+               "--transport stream --layers 3 --num-keys 2500 --steps 20 --num-kv-heads 1 --head-dim "
+               "64 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json["errors"], 0);
+  EXPECT_EQ(json["layers"], 3);
+  EXPECT_EQ(json["steps"], 3 * 20);
+  EXPECT_GT(json["token_p50_us"], json["p50_us"]);
+  EXPECT_GT(json["token_in_process_p50_us"], json["in_process_p50_us"]);
+  EXPECT_TRUE(json.contains("token_overhead_p50_us"));
+}
+
 TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
       {kSpawn + "--server /a/b", "give one of --server ADDRESS and --spawn PROGRAM"},
@@ -38,6 +53,7 @@ TEST(ServiceBenchTest, EveryWrongFlagIsOneClearLine) {
       {kSpawn + "--transport pigeon", "--transport"},
       {kSpawn + "--transport unary --polling", "--polling: only --transport stream and shm can spin"},
       {kSpawn + "--steps 0", "--steps: not in"},
+      {kSpawn + "--layers 0", "--layers: not in"},
       {kSpawn + "--num-kv-heads 0", "--num-kv-heads: not in"},
       {kSpawn + "--group 99", "--group: not in"},
       {kSpawn + "--head-dim 7", "--head-dim"},

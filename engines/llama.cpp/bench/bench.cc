@@ -1,17 +1,21 @@
 // Times decoding through the plug-in beside llama.cpp alone, by turns in one process, and compares their distributions.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/report/plot.h"
 #include "engines/llama.cpp/bench/bench_options.h"
+#include "engines/llama.cpp/bench/contexts.h"
+#include "engines/llama.cpp/bench/decode_measure.h"
+#include "engines/llama.cpp/bench/needles.h"
+#include "engines/llama.cpp/bench/prompt_measure.h"
+#include "engines/llama.cpp/bench/row_file.h"
 #include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
 #include "llama.h"
@@ -20,242 +24,127 @@ namespace {
 
 using namespace seine::llama;
 
-double Now() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-enum Mode { kSeine = 0, kPlain = 1, kExact = 2 };  // settings.h
-
-struct Plugin {
-  void (*set_mode)(int) = nullptr;
-  void (*set_top_k)(int) = nullptr;
-  const char* (*report)() = nullptr;
-  // A number of the report's.
-  double Number(const std::string& name) const {
-    const std::string json = report();
-    const size_t at = json.find("\"" + name + "\": ");
-    return at == std::string::npos ? 0 : std::atof(json.c_str() + at + name.size() + 4);
-  }
-};
-
-Plugin Load(const std::string& path) {
-  ggml_backend_reg_t registry = ggml_backend_load(path.c_str());
-  if (registry == nullptr) Fail(path + ": llama.cpp does not take it (another version of its interface?)");
-  Plugin plugin;
-  plugin.set_mode = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode"));
-  plugin.set_top_k = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_top_k"));
-  plugin.report = reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"));
-  if (plugin.set_mode == nullptr || plugin.set_top_k == nullptr || plugin.report == nullptr)
-    Fail(path + ": not Seine's plug-in");
-  return plugin;
-}
-
-using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
-
-Context MakeContext(llama_model* model, const Options& o, int cells) {
-  llama_context_params params = llama_context_default_params();
-  int held = std::max(o.repeat, 1);
-  while (o.repeat > 0 && held < cells) held *= 2;  // --repeat doubles what is held, and cuts off what is too much
-  params.n_ctx = static_cast<uint32_t>((std::max(cells, held) + o.steps + 8 + 255) / 256 * 256);
-  params.n_batch = params.n_ubatch = 512;
-  params.n_seq_max = 2;  // --repeat copies one sequence's cells behind it
-  params.kv_unified = true;
-  params.n_threads = params.n_threads_batch = o.threads;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-  params.no_perf = true;
-  if (o.yarn > 1) {
-    params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
-    params.rope_freq_scale = 1 / o.yarn;
-    params.yarn_orig_ctx = static_cast<uint32_t>(llama_model_n_ctx_train(model));
-  }
-  llama_context* made = llama_init_from_model(model, params);
-  if (made == nullptr) Fail("llama.cpp makes no context of " + std::to_string(params.n_ctx) + " cells");
-  return {made, &llama_free};
-}
-
-void Decode(llama_context* context, llama_token* tokens, int count) {
-  if (llama_decode(context, llama_batch_get_one(tokens, count)) != 0) Fail("llama_decode failed");
-}
-
-// Reads tokens [0, count) into both, block by block by turns; Seine's time over llama.cpp's.
-double Read(const Plugin& plugin, llama_context* plain, llama_context* seine, std::vector<llama_token>* tokens,
-            int count) {
-  double plain_ms = 0, seine_ms = 0;
-  for (int i = 0; i < count; i += 512) {
-    const auto read = [&](llama_context* context, Mode mode, double* ms) {
-      plugin.set_mode(mode);
-      const double begin = Now();
-      Decode(context, tokens->data() + i, std::min(512, count - i));
-      *ms += Now() - begin;
-    };
-    read(plain, kPlain, &plain_ms);
-    read(seine, kSeine, &seine_ms);
-  }
-  return seine_ms / plain_ms;
-}
-
-// Cells [0, held) again behind themselves, and so on until there are `wanted`.
-void Repeat(llama_context* context, int held, int wanted) {
-  llama_memory_t memory = llama_get_memory(context);
-  while (held < wanted) {
-    std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
-    llama_state_seq_get_data(context, state.data(), state.size(), 0);
-    if (llama_state_seq_set_data(context, state.data(), state.size(), 1) == 0) Fail("--repeat: cells cannot be copied");
-    if (held > wanted - held) llama_memory_seq_rm(memory, 1, wanted - held, -1);
-    llama_memory_seq_add(memory, 1, 0, -1, held);
-    llama_memory_seq_cp(memory, 1, 0, -1, -1);
-    llama_memory_seq_rm(memory, 1, -1, -1);
-    held += std::min(held, wanted - held);
-  }
-}
-
-std::vector<double> LogProbabilities(llama_context* context, int vocabulary) {
-  const float* logits = llama_get_logits_ith(context, -1);
-  const double most = *std::max_element(logits, logits + vocabulary);
-  double sum = 0;
-  for (int i = 0; i < vocabulary; ++i) sum += std::exp(logits[i] - most);
-  std::vector<double> out(vocabulary);
-  for (int i = 0; i < vocabulary; ++i) out[i] = logits[i] - most - std::log(sum);
-  return out;
-}
-
-// What the steps of all texts gave, at one length of the context.
-struct Samples {
-  std::vector<double> plain_ms, exact_ms;  // a token
-  std::vector<double> prompt_ratios;       // of a text's prompt: Seine's milliseconds beside llama.cpp's
-  std::vector<double> first_ms;            // Seine's first token of a text
-  double plain_loss = 0, code_bytes = 0, cache_bytes = 0;
-};
-
-// The same of one top_k.
-struct Chosen {
-  int top_k = 0;
-  std::vector<double> ms, attention_ms;
-  double loss = 0, worst_kl = 0;
-  std::vector<double> kl;  // a text, over its steps
-  int agreed = 0;
-};
-
+// All texts at one length.
 struct Row {
   int cells = 0;
-  Samples all;
-  std::vector<Chosen> chosen;
+  std::vector<TextRow> texts;
 };
 
-void Measure(llama_model* model, const Plugin& plugin, const Options& o, std::vector<llama_token>* tokens, Row* row) {
-  const int cells = row->cells;
-  Samples& all = row->all;
-  const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
-  const double codes_before = plugin.Number("code_bytes"), cache_before = plugin.Number("cache_bytes");
-  plugin.set_mode(kPlain);
-  const Context plain = MakeContext(model, o, cells);
-  plugin.set_mode(kSeine);
-  Context seine = MakeContext(model, o, cells);
-  const int read = o.repeat > 0 ? std::min(cells, o.repeat) : cells;
-  all.prompt_ratios.push_back(Read(plugin, plain.get(), seine.get(), tokens, read));
-  if (read < cells) {
-    plugin.set_mode(kPlain);
-    Repeat(plain.get(), read, cells);
-    plugin.set_mode(kSeine);
-    Repeat(seine.get(), read, cells);
+// What visit(text) gives of every text, one behind another.
+template <typename Visit>
+std::vector<double> OfAll(const Row& row, Visit visit) {
+  std::vector<double> all;
+  for (const TextRow& text : row.texts) {
+    const std::vector<double> part = visit(text);
+    all.insert(all.end(), part.begin(), part.end());
   }
-  for (Chosen& chosen : row->chosen) chosen.kl.push_back(0);
-  for (int i = 0; i < o.steps; ++i) {
-    llama_token* token = tokens->data() + read + i;
-    const auto decode = [&](llama_context* context, Mode mode) {
-      plugin.set_mode(mode);
-      const double begin = Now();
-      Decode(context, token, 1);
-      return Now() - begin;
-    };
-    const auto again = [&] { llama_memory_seq_rm(llama_get_memory(seine.get()), 0, cells + i, -1); };
-    const auto best = [](const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
-    all.plain_ms.push_back(decode(plain.get(), kPlain));
-    const std::vector<double> p = LogProbabilities(plain.get(), vocabulary);
-    all.plain_loss -= p[token[1]];
-    all.exact_ms.push_back(decode(seine.get(), kExact));
-    for (size_t c = 0; c < row->chosen.size(); ++c) {
-      Chosen& chosen = row->chosen[c];
-      again();
-      plugin.set_top_k(chosen.top_k);
-      const double before = plugin.Number("ms_answering");
-      chosen.ms.push_back(decode(seine.get(), kSeine));
-      chosen.attention_ms.push_back(plugin.Number("ms_answering") - before);
-      if (i == 0 && c == 0) all.first_ms.push_back(chosen.ms.back());
-      const std::vector<double> q = LogProbabilities(seine.get(), vocabulary);
-      double kl = 0;
-      for (int t = 0; t < vocabulary; ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
-      chosen.kl.back() += kl / o.steps;
-      chosen.worst_kl = std::max(chosen.worst_kl, kl);
-      chosen.loss -= q[token[1]];
-      chosen.agreed += best(p) == best(q) ? 1 : 0;
+  return all;
+}
+
+// The figures of a length and the c-th top_k, over all texts.
+Json Figures(const Options& o, const Row& row, size_t c) {
+  const auto plain = OfAll(row, [](const TextRow& t) { return t.plain_ms; });
+  const auto exact = OfAll(row, [](const TextRow& t) { return t.exact_ms; });
+  const auto ms = OfAll(row, [&](const TextRow& t) { return t.chosen[c].ms; });
+  const auto attention = OfAll(row, [&](const TextRow& t) { return t.chosen[c].attention_ms; });
+  double plain_loss = 0, loss = 0, kl = 0, worst_kl = 0, code_bytes = 0, cache_bytes = 0;
+  int agreed = 0;
+  std::vector<double> ratios, first, kl_of_texts;
+  for (const TextRow& text : row.texts) {
+    const Chosen& of = text.chosen[c];
+    plain_loss += text.plain_loss, loss += of.loss, kl += of.kl;
+    worst_kl = std::max(worst_kl, of.worst_kl);
+    agreed += of.agreed;
+    code_bytes += text.code_bytes, cache_bytes += text.cache_bytes;
+    ratios.push_back(text.prompt_ratio);
+    first.push_back(text.first_ms);
+    kl_of_texts.push_back(of.kl / static_cast<double>(of.ms.size()));
+  }
+  const auto positions = static_cast<double>(plain.size());
+  Json json = {{"cells", row.cells},
+               {"threads", o.threads},
+               {"top_k", row.texts.front().chosen[c].top_k},
+               {"positions", plain.size()},
+               {"plain_ms", Median(plain)},
+               {"exact_ms", Median(exact)},
+               {"seine_ms", Median(ms)},
+               {"attention_ms", Median(attention)},
+               {"first_ms", Mean(first)},
+               {"prompt_ratio", Mean(ratios)},
+               {"extra_bytes", code_bytes},
+               {"cache_bytes", cache_bytes}};
+  if (o.repeat > 0 || o.random) return json;  // times alone
+  json["kl"] = kl / positions;
+  json["worst_kl"] = worst_kl;
+  json["ppl_plain"] = std::exp(plain_loss / positions);
+  json["ppl_seine"] = std::exp(loss / positions);
+  json["agreement"] = agreed / positions;
+  json["kl_of_texts"] = kl_of_texts;
+  return json;
+}
+
+void PrintTable(const Json& rows) {
+  std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %9s %6s\n", "cells", "top k", "plain ms", "exact ms",
+              "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "ppl", "ppl seine", "agree");
+  for (const Json& row : rows) {
+    const auto number = [&](const char* name) { return row.at(name).get<double>(); };
+    const double memory = number("cache_bytes") > 0 ? number("extra_bytes") / number("cache_bytes") : 0;
+    std::printf("%8.0f %6.0f %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %7.3f", number("cells"), number("top_k"),
+                number("plain_ms"), number("exact_ms"), number("seine_ms"), number("plain_ms") / number("seine_ms"),
+                number("exact_ms") / number("seine_ms"), number("attention_ms"), number("prompt_ratio"), memory);
+    if (row.contains("kl")) {
+      std::printf(" %8.4f %8.3f %9.3f %6.3f", number("kl"), number("ppl_plain"), number("ppl_seine"),
+                  number("agreement"));
     }
+    std::printf("\n");
   }
-  seine.reset();  // it then says how large its codes were
-  all.code_bytes = plugin.Number("code_bytes") - codes_before;
-  all.cache_bytes = plugin.Number("cache_bytes") - cache_before;
 }
 
-double Mean(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
+// Any rows, under the names of their values.
+void PrintRows(const Json& rows) {
+  for (const auto& [name, value] : rows.front().items())
+    std::printf("%*s ", static_cast<int>(name.size()), name.c_str());
+  std::printf("\n");
+  for (const Json& row : rows) {
+    for (const auto& [name, value] : row.items()) {
+      const int width = static_cast<int>(name.size());
+      value.is_number_float() ? std::printf("%*.3f ", width, value.get<double>())
+                              : std::printf("%*lld ", width, value.get<long long>());
+    }
+    std::printf("\n");
+  }
 }
 
-void Print(const Options& o, const std::vector<Row>& rows, const char* report) {
-  if (o.json) {
-    std::printf("{\"texts\": %zu, \"steps\": %d, \"yarn\": %g, \"rows\": [", o.texts.size(), o.steps, o.yarn);
-  } else {
-    std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %9s %6s\n", "cells", "top k", "plain ms", "exact ms",
-                "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "ppl", "ppl seine", "agree");
-  }
-  const char* between = "";
-  for (const Row& row : rows) {
-    const Samples& all = row.all;
-    const auto positions = static_cast<double>(all.plain_ms.size());
-    const double plain = Median(all.plain_ms), exact = Median(all.exact_ms), prompt = Mean(all.prompt_ratios);
-    const double perplexity = std::exp(all.plain_loss / positions);
-    const double memory = all.cache_bytes > 0 ? all.code_bytes / all.cache_bytes : 0;
-    for (const Chosen& c : row.chosen) {
-      const double ms = Median(c.ms), kl = Mean(c.kl), of_seine = std::exp(c.loss / positions);
-      const bool times_alone = o.repeat > 0 || o.random;
-      if (!o.json) {
-        std::printf("%8d %6d %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %7.3f", row.cells, c.top_k, plain, exact, ms,
-                    plain / ms, exact / ms, Median(c.attention_ms), prompt, memory);
-        if (!times_alone) {
-          std::printf(" %8.4f %8.3f %9.3f %6.3f", kl, perplexity, of_seine, c.agreed / positions);
-        }
-        std::printf("\n");
+std::vector<int> TopKs(const Options& o, const Plugin& plugin) {
+  std::vector<int> top_k;
+  for (const int k : o.top_k) top_k.push_back(k > 0 ? k : static_cast<int>(plugin.Number("top_k")));
+  return top_k;
+}
+
+std::vector<Row> MeasureAll(llama_model* model, const Plugin& plugin, const Options& o,
+                            const std::vector<std::vector<llama_token>>& texts, RowFile* file) {
+  std::vector<Row> rows;
+  size_t done = 0;
+  for (const int cells : o.cells) {
+    Row& row = rows.emplace_back();
+    row.cells = cells;
+    for (size_t t = 0; t < texts.size(); ++t) {
+      Json key = KeyOf(o);
+      key["measure"] = "decode";
+      key["cells"] = cells;
+      key["text"] = o.texts[t];
+      ++done;
+      if (const Json* known = file->Find(key)) {
+        row.texts.push_back(TextRowFrom(*known));
         continue;
       }
-      std::printf(
-          "%s{\"cells\": %d, \"threads\": %d, \"top_k\": %d, \"positions\": %.0f, \"plain_ms\": %.3f, "
-          "\"exact_ms\": %.3f, \"seine_ms\": %.3f, \"attention_ms\": %.3f, \"first_ms\": %.3f, "
-          "\"prompt_ratio\": %.4f, \"extra_bytes\": %.0f, \"cache_bytes\": %.0f",
-          between, row.cells, o.threads, c.top_k, positions, plain, exact, ms, Median(c.attention_ms),
-          Mean(all.first_ms), prompt, all.code_bytes, all.cache_bytes);
-      if (!times_alone) {
-        std::printf(
-            ", \"kl\": %.5f, \"worst_kl\": %.5f, \"ppl_plain\": %.4f, \"ppl_seine\": %.4f, \"agreement\": %.4f, "
-            "\"kl_of_texts\": [",
-            kl, c.worst_kl, perplexity, of_seine, c.agreed / positions);
-        for (size_t t = 0; t < c.kl.size(); ++t) std::printf("%s%.5f", t == 0 ? "" : ", ", c.kl[t]);
-        std::printf("]");
-      }
-      std::printf("}");
-      between = ", ";
+      std::fprintf(stderr, "seine-llama-bench: %d cells, %s (%zu of %zu)\n", cells, o.texts[t].c_str(), done,
+                   o.cells.size() * texts.size());
+      row.texts.push_back(MeasureText(model, plugin, o, texts[t], cells, TopKs(o, plugin)));
+      file->Add(key, ToJson(row.texts.back()));
     }
   }
-  if (o.json) {
-    std::printf("], \"plugin\": %s}\n", report);
-  } else {
-    std::printf("%s\n", report);
-  }
+  return rows;
 }
 
 void Draw(const Options& o, const std::vector<Row>& rows) {
@@ -265,15 +154,19 @@ void Draw(const Options& o, const std::vector<Row>& rows) {
   plot.x_label = "tokens in the context";
   plot.y_label = "tokens/s";
   plot.log_x = true;
-  plot.series.resize(2 + rows.front().chosen.size());
+  const std::vector<Chosen>& chosen = rows.front().texts.front().chosen;
+  plot.series.resize(2 + chosen.size());
   plot.series[0].name = "llama.cpp";
   plot.series[1].name = "exact attention of Seine's";
   for (const Row& row : rows) {
-    plot.series[0].points.emplace_back(row.cells, 1000 / Median(row.all.plain_ms));
-    plot.series[1].points.emplace_back(row.cells, 1000 / Median(row.all.exact_ms));
-    for (size_t c = 0; c < row.chosen.size(); ++c) {
-      plot.series[2 + c].name = "Seine, top " + std::to_string(row.chosen[c].top_k);
-      plot.series[2 + c].points.emplace_back(row.cells, 1000 / Median(row.chosen[c].ms));
+    const auto add = [&](size_t series, const std::vector<double>& ms) {
+      plot.series[series].points.emplace_back(row.cells, 1000 / Median(ms));
+    };
+    add(0, OfAll(row, [](const TextRow& t) { return t.plain_ms; }));
+    add(1, OfAll(row, [](const TextRow& t) { return t.exact_ms; }));
+    for (size_t c = 0; c < chosen.size(); ++c) {
+      plot.series[2 + c].name = "Seine, top " + std::to_string(chosen[c].top_k);
+      add(2 + c, OfAll(row, [&](const TextRow& t) { return t.chosen[c].ms; }));
     }
   }
   std::ofstream file(o.plot);
@@ -319,6 +212,16 @@ std::vector<llama_token> ReadText(const llama_model* model, const std::string& p
   return tokens;
 }
 
+std::vector<std::vector<llama_token>> ReadTexts(const llama_model* model, const Options& o) {
+  std::vector<std::vector<llama_token>> texts;
+  const int most = *std::max_element(o.cells.begin(), o.cells.end());
+  const int wanted = (o.repeat > 0 ? std::min(most, o.repeat) : most) + o.steps + 1;
+  for (const std::string& path : o.texts) {
+    texts.push_back(o.random ? RandomText(model, wanted) : ReadText(model, path, wanted));
+  }
+  return texts;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -329,28 +232,32 @@ int main(int argc, char** argv) {
       },
       nullptr);
   if (o.random) unsetenv("SEINE_PROFILE");  // of another model
-  const Plugin plugin = Load(o.plugin);
+  RowFile file(o.rows);
+  const Plugin plugin = LoadPlugin(o.plugin);
   llama_backend_init();
   if (o.random) WriteLargeModel(o.model);
   llama_model* model = llama_model_load_from_file(o.model.c_str(), llama_model_default_params());
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
-  std::vector<std::vector<llama_token>> texts;
-  const int most = *std::max_element(o.cells.begin(), o.cells.end());
-  const int read = o.repeat > 0 ? std::min(most, o.repeat) : most;
-  for (const std::string& path : o.texts) {
-    texts.push_back(o.random ? RandomText(model, read + o.steps + 1) : ReadText(model, path, read + o.steps + 1));
-  }
-  std::vector<Row> rows;
-  for (const int cells : o.cells) {
-    Row& row = rows.emplace_back();
-    row.cells = cells;
-    for (const int k : o.top_k) row.chosen.emplace_back().top_k = k > 0 ? k : static_cast<int>(plugin.Number("top_k"));
-    for (size_t t = 0; t < texts.size(); ++t) {
-      std::fprintf(stderr, "seine-llama-bench: %d cells, %s\n", cells, o.texts[t].c_str());
-      Measure(model, plugin, o, &texts[t], &row);
+  const std::vector<std::vector<llama_token>> texts = ReadTexts(model, o);
+  Json rows = Json::array();
+  if (o.prompts > 0) {
+    rows = MeasurePrompts(model, plugin, o, texts, &file);
+  } else if (o.needles > 0) {
+    rows = MeasureNeedles(model, plugin, o, texts, TopKs(o, plugin), &file);
+  } else {
+    const std::vector<Row> all = MeasureAll(model, plugin, o, texts, &file);
+    for (const Row& row : all) {
+      for (size_t c = 0; c < row.texts.front().chosen.size(); ++c) rows.push_back(Figures(o, row, c));
     }
+    if (!o.plot.empty()) Draw(o, all);
   }
-  Print(o, rows, plugin.report());
-  if (!o.plot.empty()) Draw(o, rows);
+  if (o.json) {
+    const Json report = Json::parse(plugin.report());
+    std::cout << Json{{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}, {"plugin", report}}
+              << std::endl;
+  } else {
+    o.prompts > 0 || o.needles > 0 ? PrintRows(rows) : PrintTable(rows);
+    std::printf("%s\n", plugin.report());
+  }
   llama_model_free(model);
 }

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "engines/llama.cpp/bench/needles.h"
+
 namespace seine::llama {
 
 namespace {
@@ -26,6 +28,9 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
   --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights (Q8_0, 1.3 GB) to
                     --model unless it is there, and read random tokens (times alone; the rsq code, since there is no profile)
+  --prompts N       time to the first token alone: N pairs of contexts at each length read the texts in turn
+  --needles N       needles alone: N (at most 32) numbers hidden in each text at even depths, and asked for behind it
+  --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
 
@@ -67,6 +72,14 @@ Options ParseOptions(int argc, char** argv) {
       o.plugin = value;
     } else if (flag == "--plot") {
       o.plot = value;
+    } else if (flag == "--rows") {
+      o.rows = value;
+    } else if (flag == "--prompts") {
+      o.prompts = std::atoi(value.c_str());
+      if (o.prompts < 1) Fail("--prompts must be a positive number");
+    } else if (flag == "--needles") {
+      o.needles = std::atoi(value.c_str());
+      if (o.needles < 1 || o.needles > kMostNeedles) Fail("--needles must be in [1, 32]");
     } else if (flag == "--steps") {
       o.steps = std::atoi(value.c_str());
     } else if (flag == "--threads") {
@@ -100,6 +113,10 @@ Options ParseOptions(int argc, char** argv) {
   if (o.steps < 1 || o.threads < 1) Fail("--steps and --threads must be positive numbers");
   if (o.cells.empty() || !positive(o.cells) || !positive(o.top_k)) Fail("--cells and --top-k must be positive numbers");
   if (o.repeat < 0 || o.yarn < 1) Fail("--repeat must not be negative, --yarn not below 1");
+  if (o.prompts > 0 && o.needles > 0) Fail("--prompts and --needles are two measures: give one");
+  if (o.prompts > 0 && o.repeat > 0) Fail("--repeat copies cells, which --prompts would not time");
+  if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");
+  if ((o.prompts > 0 || o.needles > 0) && !o.plot.empty()) Fail("--plot draws neither --prompts nor --needles");
   if (o.top_k.empty()) o.top_k = {0};
   return o;
 }

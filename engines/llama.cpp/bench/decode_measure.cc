@@ -1,0 +1,126 @@
+#include "engines/llama.cpp/bench/decode_measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "bench/report/progress.h"
+
+namespace seine::llama {
+
+namespace {
+
+// Cells [0, held) again behind themselves, and so on until there are `wanted`.
+void Repeat(llama_context* context, int held, int wanted) {
+  llama_memory_t memory = llama_get_memory(context);
+  while (held < wanted) {
+    std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
+    llama_state_seq_get_data(context, state.data(), state.size(), 0);
+    if (llama_state_seq_set_data(context, state.data(), state.size(), 1) == 0) Fail("--repeat: cells cannot be copied");
+    if (held > wanted - held) llama_memory_seq_rm(memory, 1, wanted - held, -1);
+    llama_memory_seq_add(memory, 1, 0, -1, held);
+    llama_memory_seq_cp(memory, 1, 0, -1, -1);
+    llama_memory_seq_rm(memory, 1, -1, -1);
+    held += std::min(held, wanted - held);
+  }
+}
+
+auto Likeliest(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
+
+// Adds one step's distribution `q` of the index's, beside plain's `p`.
+void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Chosen* chosen) {
+  double kl = 0;
+  for (size_t t = 0; t < p.size(); ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
+  chosen->kl += kl;
+  chosen->worst_kl = std::max(chosen->worst_kl, kl);
+  chosen->loss -= q[next];
+  chosen->agreed += Likeliest(p) == Likeliest(q) ? 1 : 0;
+}
+
+}  // namespace
+
+TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, const std::vector<llama_token>& tokens,
+                    int cells, const std::vector<int>& top_k) {
+  TextRow row;
+  for (const int k : top_k) row.chosen.emplace_back().top_k = k;
+  const double codes_before = plugin.Number("code_bytes"), cache_before = plugin.Number("cache_bytes");
+  ContextPair pair = MakePair(plugin, model, o, cells);
+  const int read = o.repeat > 0 ? std::min(cells, o.repeat) : cells;
+  const PromptTimes prompt = Read(plugin, pair, tokens, read);
+  row.prompt_ratio = prompt.seine_ms / prompt.plain_ms;
+  if (read < cells) {
+    plugin.set_mode(kPlain);
+    Repeat(pair.plain.get(), read, cells);
+    plugin.set_mode(kSeine);
+    Repeat(pair.seine.get(), read, cells);
+  }
+  bench::Progress progress(o.steps);
+  for (int i = 0; i < o.steps; ++i) {
+    const llama_token* token = tokens.data() + read + i;
+    const auto decode = [&](llama_context* context, Mode mode) {
+      plugin.set_mode(mode);
+      const double begin = Now();
+      Decode(context, token, 1);
+      return Now() - begin;
+    };
+    row.plain_ms.push_back(decode(pair.plain.get(), kPlain));
+    const std::vector<double> p = LogProbabilities(pair.plain.get(), NumTokens(model));
+    row.plain_loss -= p[token[1]];
+    row.exact_ms.push_back(decode(pair.seine.get(), kExact));
+    for (Chosen& chosen : row.chosen) {
+      llama_memory_seq_rm(llama_get_memory(pair.seine.get()), 0, cells + i, -1);  // the same token again
+      plugin.set_top_k(chosen.top_k);
+      const double before = plugin.Number("ms_answering");
+      chosen.ms.push_back(decode(pair.seine.get(), kSeine));
+      chosen.attention_ms.push_back(plugin.Number("ms_answering") - before);
+      Compare(p, LogProbabilities(pair.seine.get(), NumTokens(model)), token[1], &chosen);
+    }
+    progress.Step("tokens decoded");
+  }
+  row.first_ms = row.chosen.front().ms.front();
+  pair.seine.reset();  // it then says how large its codes were
+  row.code_bytes = plugin.Number("code_bytes") - codes_before;
+  row.cache_bytes = plugin.Number("cache_bytes") - cache_before;
+  return row;
+}
+
+Json ToJson(const TextRow& row) {
+  Json chosen = Json::array();
+  for (const Chosen& c : row.chosen) {
+    chosen.push_back({{"top_k", c.top_k},
+                      {"ms", c.ms},
+                      {"attention_ms", c.attention_ms},
+                      {"loss", c.loss},
+                      {"kl", c.kl},
+                      {"worst_kl", c.worst_kl},
+                      {"agreed", c.agreed}});
+  }
+  return {{"plain_ms", row.plain_ms},         {"exact_ms", row.exact_ms},
+          {"prompt_ratio", row.prompt_ratio}, {"first_ms", row.first_ms},
+          {"plain_loss", row.plain_loss},     {"code_bytes", row.code_bytes},
+          {"cache_bytes", row.cache_bytes},   {"chosen", chosen}};
+}
+
+TextRow TextRowFrom(const Json& json) {
+  TextRow row;
+  json.at("plain_ms").get_to(row.plain_ms);
+  json.at("exact_ms").get_to(row.exact_ms);
+  json.at("prompt_ratio").get_to(row.prompt_ratio);
+  json.at("first_ms").get_to(row.first_ms);
+  json.at("plain_loss").get_to(row.plain_loss);
+  json.at("code_bytes").get_to(row.code_bytes);
+  json.at("cache_bytes").get_to(row.cache_bytes);
+  for (const Json& of : json.at("chosen")) {
+    Chosen& c = row.chosen.emplace_back();
+    of.at("top_k").get_to(c.top_k);
+    of.at("ms").get_to(c.ms);
+    of.at("attention_ms").get_to(c.attention_ms);
+    of.at("loss").get_to(c.loss);
+    of.at("kl").get_to(c.kl);
+    of.at("worst_kl").get_to(c.worst_kl);
+    of.at("agreed").get_to(c.agreed);
+  }
+  return row;
+}
+
+}  // namespace seine::llama

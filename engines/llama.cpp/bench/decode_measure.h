@@ -1,0 +1,40 @@
+// Decoding one text on, token after token, plain, exactly and by the index: times and distributions.
+#ifndef SEINE_ENGINES_LLAMA_CPP_BENCH_DECODE_MEASURE_H_
+#define SEINE_ENGINES_LLAMA_CPP_BENCH_DECODE_MEASURE_H_
+
+#include <vector>
+
+#include "engines/llama.cpp/bench/contexts.h"
+#include "engines/llama.cpp/bench/row_file.h"
+
+namespace seine::llama {
+
+// What one top_k gave. Losses and divergences are sums over the steps, in nats.
+struct Chosen {
+  int top_k = 0;
+  std::vector<double> ms, attention_ms;  // a token
+  double loss = 0, kl = 0, worst_kl = 0;
+  int agreed = 0;  // steps whose likeliest token is plain's
+};
+
+// What one text gave at one length of the context.
+struct TextRow {
+  std::vector<double> plain_ms, exact_ms;  // a token
+  double prompt_ratio = 0;                 // Seine's milliseconds over llama.cpp's
+  double first_ms = 0;                     // Seine's first token
+  double plain_loss = 0, code_bytes = 0, cache_bytes = 0;
+  std::vector<Chosen> chosen;
+};
+
+// Reads the text up to `cells` (or o.repeat tokens of it, whose cells are copied) and decodes o.steps tokens of it.
+// Each step is decoded by all: llama.cpp, our exact attention, and each of `top_k`.
+TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, const std::vector<llama_token>& tokens,
+                    int cells, const std::vector<int>& top_k);
+
+// As a row of a file keeps it.
+Json ToJson(const TextRow& row);
+TextRow TextRowFrom(const Json& json);
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_BENCH_DECODE_MEASURE_H_

@@ -1,0 +1,102 @@
+// seine-llama-bench over a small model of random weights: what it prints, and that a file of rows lets it go on.
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "engines/llama.cpp/random_model.h"
+
+namespace seine::llama {
+namespace {
+
+class BenchProgram : public ::testing::Test {
+ protected:
+  BenchProgram() {
+    std::filesystem::create_directories(folder_);
+    EXPECT_TRUE(WriteRandomModel({.q_heads = 4, .kv_heads = 2}, 3, Path("model.gguf")));
+  }
+  ~BenchProgram() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  static std::string Contents(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Runs it over random tokens; its exit code. err_ becomes what it said.
+  int Run(const std::string& arguments) {
+    const std::string command = std::string("SEINE_MIN_KV=256 SEINE_TOP_K=50 ") + SEINE_LLAMA_BENCH +
+                                " --random --model " + Path("model.gguf") + " --steps 3 -o json " + arguments + " > " +
+                                Path("out") + " 2> " + Path("err");
+    const int status = std::system(command.c_str());
+    err_ = Contents(Path("err"));
+    return WEXITSTATUS(status);
+  }
+  nlohmann::json Rows() const { return nlohmann::json::parse(Contents(Path("out"))).at("rows"); }
+  bool Measured() const { return err_.find(" cells, ") != std::string::npos; }
+
+  const std::string folder_ = ::testing::TempDir() + "seine-llama-bench-" + std::to_string(getpid());
+  std::string err_;
+};
+
+TEST_F(BenchProgram, RowsThatWereMeasuredAreKept) {
+  const std::string rows = Path("rows.jsonl"), flags = "--cells 600,700 --top-k 20,50 --rows " + rows;
+  ASSERT_EQ(Run(flags), 0) << err_;
+  const nlohmann::json first = Rows();
+  ASSERT_EQ(first.size(), 4u);
+  EXPECT_EQ(first[1]["top_k"], 50);
+  EXPECT_EQ(first[2]["cells"], 700);
+  EXPECT_GT(first[0]["seine_ms"], 0);
+  ASSERT_EQ(Run(flags), 0) << err_;
+  EXPECT_FALSE(Measured()) << err_;
+  EXPECT_EQ(Rows(), first);
+
+  const std::string whole = Contents(rows);  // the run was killed while it wrote
+  std::ofstream(rows) << whole.substr(0, whole.size() - 9);
+  ASSERT_EQ(Run(flags), 0) << err_;
+  EXPECT_NE(err_.find("its last line was cut off"), std::string::npos) << err_;
+  EXPECT_EQ(err_.find("600 cells, "), std::string::npos) << err_;
+  EXPECT_NE(err_.find("700 cells, "), std::string::npos) << err_;
+  EXPECT_EQ(Rows()[0], first[0]);
+
+  ASSERT_EQ(Run(flags + " --threads 1"), 0) << err_;  // another measurement
+  EXPECT_TRUE(Measured());
+  std::ofstream(rows) << "nothing of ours\n";
+  EXPECT_EQ(Run(flags), 1);
+  EXPECT_NE(err_.find("rows.jsonl: line 1 is no row"), std::string::npos) << err_;
+}
+
+TEST_F(BenchProgram, TimesToTheFirstToken) {
+  ASSERT_EQ(Run("--cells 600 --prompts 3 --rows " + Path("rows")), 0) << err_;
+  const nlohmann::json row = Rows().at(0);
+  EXPECT_EQ(row["pairs"], 3);
+  EXPECT_LE(row["ratio_least"], row["ratio"]);
+  EXPECT_LE(row["ratio"], row["ratio_most"]);
+  EXPECT_GT(row["plain_ms"], row["first_step_plain_ms"]);
+  EXPECT_GT(row["seine_ms"], row["first_step_seine_ms"]);
+  ASSERT_EQ(Run("--cells 600 --prompts 3 --rows " + Path("rows")), 0) << err_;
+  EXPECT_FALSE(Measured()) << err_;
+  EXPECT_EQ(Rows().at(0), row);
+}
+
+TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
+  for (const auto& [flags, says] : {std::pair{"--prompts 0", "--prompts must be a positive number"},
+                                    {"--needles 33", "--needles must be in [1, 32]"},
+                                    {"--needles 2", "--needles wants a text"},
+                                    {"--prompts 2 --needles 2", "give one"}}) {
+    EXPECT_EQ(Run(flags), 1);
+    EXPECT_NE(err_.find(says), std::string::npos) << err_;
+    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
+  }
+}
+
+}  // namespace
+}  // namespace seine::llama

@@ -1,0 +1,189 @@
+// Profiles in an unmodified llama.cpp: measured, found and used. Settings are read once a process, so that each run has
+// one of its own.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engines/llama.cpp/random_model.h"
+#include "engines/llama.cpp/tests/context_pair.h"
+#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "llama.h"
+#include "profile/moments.h"
+#include "profile/profile.h"
+#include "profile/rope.h"
+
+namespace seine::llama {
+namespace {
+
+// What llama.cpp's converter writes as rope_freqs.weight for Llama 3.1: long waves turn eight times slower, short ones
+// as they did, those between in between (its config.json's rope_scaling of type llama3, with 8,192 original positions).
+std::vector<float> Llama3Factors(const ModelShape& shape) {
+  std::vector<float> factors;
+  for (int i = 0; i < shape.head_dim / 2; ++i) {
+    const double wave = 2 * M_PI * std::pow(shape.rope_base, 2.0 * i / shape.head_dim);
+    const double smooth = std::clamp((8192 / wave - 1) / (4 - 1), 0.0, 1.0);
+    factors.push_back(static_cast<float>(1 / ((1 - smooth) / 8 + smooth)));
+  }
+  return factors;
+}
+
+// What processes of Profiles.* below run.
+TEST(Apart, DecodesAText) {
+  const char *architecture = std::getenv("TEST_ARCHITECTURE"), *base = std::getenv("TEST_ROPE_BASE");
+  const char *tokens = std::getenv("TEST_TOKENS"), *token = std::getenv("TEST_TOKEN");
+  const std::vector<llama_seq_id> sequences =
+      std::getenv("TEST_STREAMS") == nullptr ? std::vector<llama_seq_id>{0} : std::vector<llama_seq_id>{0, 1};
+  ModelShape shape = {.embedding = 256, .q_heads = 4, .kv_heads = 2};
+  if (architecture != nullptr) shape.architecture = architecture;
+  if (shape.architecture == "gemma3") shape.layers = 3;  // the first and the last slide
+  if (base != nullptr) shape.rope_base = static_cast<float>(std::atof(base));
+  if (std::getenv("TEST_LLAMA3") != nullptr) shape.rope_factors = Llama3Factors(shape);
+  const llama_token one = token == nullptr ? -1 : std::atoi(token);
+  const Model model = MakeModel(shape);
+  Pair pair(model.get(), 1024, static_cast<int>(sequences.size()), sequences.size() == 1);
+  for (int left = tokens == nullptr ? 700 : std::atoi(tokens); left > 0; left -= 200) {
+    EXPECT_LT(pair.Decode(sequences, std::min(left, 200), one), kSame);
+  }
+  for (int i = 0; i < 70; ++i) ASSERT_LT(pair.Decode(sequences, 1, one), kSame) << i;
+}
+
+class Profiles : public ::testing::Test {
+ protected:
+  Profiles() { std::filesystem::create_directories(folder_); }
+  ~Profiles() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  static std::string Contents(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Decodes with these variables set as well. said_ and report_ become what it wrote.
+  void Decode(const std::string& variables) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+    const std::string command = variables + " SEINE_REPORT=" + Path("report") + " " + program +
+                                " --gtest_filter=Apart.* > " + Path("out") + " 2> " + Path("err");
+    EXPECT_EQ(std::system(command.c_str()), 0) << Contents(Path("out"));
+    said_ = Contents(Path("err"));
+    report_ = Contents(Path("report"));
+  }
+  bool Said(const std::string& what) const { return said_.find(what) != std::string::npos; }
+  bool Reported(const std::string& what) const { return report_.find(what) != std::string::npos; }
+
+  const std::string folder_ = ::testing::TempDir() + "seine-profiles-" + std::to_string(getpid());
+  std::string said_, report_;
+};
+
+TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
+  const std::string path = Path("tiny.profile.safetensors"), other = Path("other.safetensors");
+  Decode("SEINE_CALIBRATE_TOKENS=600 SEINE_CALIBRATE=" + path);
+  EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over ")) << said_;
+  EXPECT_TRUE(Reported("\"answered\": 0, ") && Reported("\"codec\": \"\"")) << report_;
+  EXPECT_EQ(ReadProfile(path)->model, "tiny");
+
+  Decode("SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_;
+  EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+  EXPECT_FALSE(Said("seine")) << said_;
+
+  Decode("TEST_ROPE_BASE=20000 SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Said("no profile is of this model (2 layers, 4 query heads, 2 KV heads, head_dim 64)")) << said_;
+  EXPECT_TRUE(Reported("\"codec\": \"rsq\", \"profile\": \"\"")) << report_;
+
+  std::filesystem::copy_file(path, other);
+  std::ofstream(Path("damaged.profile.safetensors")) << "no tensors";
+  Decode("SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Said("several profiles fit this model") && Said(other + ", " + path)) << said_;
+  EXPECT_TRUE(Said("a profile is passed over: " + Path("damaged.profile.safetensors"))) << said_;
+  EXPECT_TRUE(Reported("\"codec\": \"rsq\"")) << report_;
+
+  Decode("SEINE_PROFILE=" + other + " SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + other + "\"")) << report_;
+  EXPECT_FALSE(Said("seine")) << said_;
+}
+
+// Frequencies come of the GGUF's own factors: a profile states them, and Hugging Face's says the same by its config.
+TEST_F(Profiles, FactorsOfFrequenciesAreTheModels) {
+  const std::string path = Path("llama3.profile.safetensors");
+  Decode("TEST_LLAMA3=1 SEINE_CALIBRATE=" + path);
+  auto profile = ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status() << said_;
+  const std::string config =
+      R"({"rope_theta": 10000, "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, )"
+      R"("high_freq_factor": 4, "original_max_position_embeddings": 8192}})";
+  const auto stated = ParseRope(profile->rope_json, 64, profile->rope_style, 1);
+  const auto wanted = ParseRope(config, 64, profile->rope_style, 1);
+  ASSERT_TRUE(stated.ok() && wanted.ok()) << stated.status() << wanted.status();
+  for (size_t i = 0; i < 32; ++i) EXPECT_NEAR(stated->inv_freq[i] / wanted->inv_freq[i], 1, 1e-5) << i;
+
+  profile->rope_json = config;  // as Hugging Face's states it
+  ASSERT_TRUE(WriteProfile(*profile, ProfilePrecision::kFloat16, path).ok());
+  Decode("TEST_LLAMA3=1 SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+  EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+  Decode("SEINE_PROFILES=" + folder_);  // the same model without them
+  EXPECT_TRUE(Said("no profile is of this model")) << said_;
+}
+
+// Of a model whose layers turn in two ways, a profile that states one of them serves the layers that turn so.
+TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
+  const std::string path = Path("full.profile.safetensors");
+  Decode("SEINE_CALIBRATE=" + path);
+  Decode("TEST_ARCHITECTURE=gemma3 SEINE_PROFILE=" + path);
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+  EXPECT_TRUE(Reported("\"answered\": 70, ")) << report_;
+  EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
+  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("mixed"));
+  EXPECT_TRUE(Said("layers differ in their heads or their RoPE, and a profile states one for all")) << said_;
+  EXPECT_FALSE(std::filesystem::exists(Path("mixed")));
+}
+
+// Equal tokens have equal keys, queries and values once RoPE is undone: a moment is then the mean's square, and keys do
+// not deviate from a window's mean but by what they turn in it.
+TEST_F(Profiles, MomentsAreThoseBeforeRope) {
+  for (const char* run : {"TEST_ARCHITECTURE=llama", "TEST_ARCHITECTURE=qwen2", "TEST_STREAMS=2"}) {
+    SCOPED_TRACE(run);
+    const std::string path = Path("equal.profile.safetensors");
+    Decode(std::string("TEST_TOKEN=5 ") + run + " SEINE_CALIBRATE=" + path);
+    const auto profile = ReadProfile(path);
+    ASSERT_TRUE(profile.ok()) << profile.status() << said_;
+    EXPECT_EQ(profile->rope_style, Rope::Style::kHalfSplit);
+    const int streams = run == std::string("TEST_STREAMS=2") ? 2 : 1;
+    EXPECT_EQ(profile->key_tokens, streams * (700 + 70 - 16));  // but the sink
+    EXPECT_EQ(profile->query_tokens, streams * (700 + 70 - 16));
+    for (const LayerProfile& layer : profile->layers) {
+      const auto squares = [](const auto& means, const auto& moments) {
+        for (size_t h = 0; h < means.size(); ++h) {
+          EXPECT_NEAR(means[h].squaredNorm() / moments[h].trace(), 1, .01) << h;
+          EXPECT_GT(moments[h].trace(), .1);
+        }
+      };
+      squares(layer.q_mean, layer.q_moment);
+      squares(layer.k_mean, layer.k_moment);
+      squares(layer.v_mean, layer.v_moment);
+      for (int h = 0; h < 2; ++h) {
+        EXPECT_GT(layer.k_residual[h].trace(), .1 * layer.k_moment[h].trace());
+        EXPECT_LT(layer.k_residual[h].trace(), layer.k_moment[h].trace());
+      }
+    }
+  }
+}
+
+TEST_F(Profiles, WhatCannotBeMeasuredIsSaid) {
+  const std::string path = Path("p.profile.safetensors");
+  Decode("TEST_TOKENS=100 SEINE_CALIBRATE=" + path);
+  EXPECT_TRUE(Said("SEINE_CALIBRATE: only 154 tokens were seen, where 512 are the least; no profile is written"));
+  Decode("SEINE_CALIBRATE=/nowhere/" + path);
+  EXPECT_TRUE(Said("SEINE_CALIBRATE: /nowhere/")) << said_;
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace seine::llama
