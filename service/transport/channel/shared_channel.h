@@ -62,7 +62,8 @@ class SharedChannel final : public OpenCall {
   absl::Status Serve();    // until the end, and why
   absl::Status Receive();  // a frame
   absl::Status Step();     // answers the message of the frame
-  absl::Status Send();     // the answer
+  void RunStep(const absl::Status& refused, bool admitted);
+  absl::Status Send();  // the answer
   void Announce();
   void GiveBack();
   // Waits until the word is not `seen`, or might not be.
@@ -88,9 +89,10 @@ class SharedChannel final : public OpenCall {
   std::vector<std::string> tensors_;  // of the answer, taken out of it
   std::vector<std::string_view> tensor_views_;
   InFlightShare request_share_, answer_share_;
-  int64_t answer_bytes_ = 0;  // of the last one
-  SteadyTime answered_;       // the last step
-  bool brisk_ = false;        // it followed the one before at once
+  int64_t answer_bytes_ = 0;          // of the last one
+  SteadyTime answered_;               // the last step
+  bool brisk_ = false;                // it followed the one before at once
+  std::chrono::nanoseconds took_{0};  // of a processor, the last step; 0: where no credentials are asked for
 
   std::atomic<End> end_{End::kNone};
   std::atomic<bool> draining_{false}, ended_{false};
