@@ -1,4 +1,4 @@
-// Tasks of several tenants that wait for a thread, in the order of deficit round robin (Shreedhar and Varghese, 1996):
+// Tasks of several tenants that wait for a thread, in the order of deficit round robin (docs/references.md#drr):
 // the tenants take turns, each for a quantum of cost; what a task costs beyond that is saved up for over several turns.
 // So a tenant gets its share of the time, whatever its tasks cost and however many wait. Among one tenant's tasks those
 // due first come first.

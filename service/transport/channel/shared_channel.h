@@ -89,10 +89,11 @@ class SharedChannel final : public OpenCall {
   std::vector<std::string> tensors_;  // of the answer, taken out of it
   std::vector<std::string_view> tensor_views_;
   InFlightShare request_share_, answer_share_;
-  int64_t answer_bytes_ = 0;          // of the last one
-  SteadyTime answered_;               // the last step
-  bool brisk_ = false;                // it followed the one before at once
-  std::chrono::nanoseconds took_{0};  // of a processor, the last step; 0: where no credentials are asked for
+  int64_t answer_bytes_ = 0;  // of the last one
+  SteadyTime answered_;       // the last step
+  bool brisk_ = false;        // it followed the one before at once
+  // Of the last step: the clock's, and a processor's where it was measured. Kept where credentials are asked for.
+  std::chrono::nanoseconds wall_{0}, took_{0};
 
   std::atomic<End> end_{End::kNone};
   std::atomic<bool> draining_{false}, ended_{false};
