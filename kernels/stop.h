@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "kernels/yield.h"
+
 namespace seine {
 
 enum class StopReason : uint8_t {
@@ -52,8 +54,13 @@ class StopToken {
 // The current token of this thread; nullptr: nothing stops what it does.
 inline thread_local constinit const StopToken* current_stop_token = nullptr;
 
-// Whether the call that this thread works for is to end.
-inline bool StopRequested() { return current_stop_token != nullptr && current_stop_token->stop_requested(); }
+// Whether the call that this thread works for is to end. Long work makes way here (yield.h), but for what must be
+// finished once it is begun.
+inline bool StopRequested() {
+  if (current_stop_token == nullptr) return false;
+  if (current_yielder != nullptr) current_yielder->Yield();
+  return current_stop_token->stop_requested();
+}
 
 // Makes a token current until the scope ends. nullptr: for what must be finished once it is begun.
 class StopScope {

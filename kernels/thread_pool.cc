@@ -26,6 +26,7 @@ void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
   loop->fn = &fn;
   loop->count = count;
   loop->stop = current_stop_token;
+  loop->yielder = current_stop_token != nullptr ? current_yielder : nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     loops_.push_back(loop);
@@ -38,29 +39,54 @@ void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
 }
 
 void ThreadPool::Work(Loop* loop) {
-  const StopScope scope(loop->stop);
   int ran = 0;
-  for (int i; (i = loop->next.fetch_add(1)) < loop->count; ++ran) {
+  for (;; ++ran) {
+    if (loop->yielder != nullptr) {
+      loop->yielder->Yield();
+      if (loop->left.exchange(false)) wake_.notify_all();  // they may help again
+    }
+    const int i = loop->next.fetch_add(1);
+    if (i >= loop->count) break;
     if (!StopRequested()) (*loop->fn)(i);
   }
-  if (ran > 0 && loop->done.fetch_add(ran) + ran == loop->count) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    finished_.notify_all();
+  Ran(loop, ran);
+}
+
+void ThreadPool::Help(Loop* loop) {
+  const StopScope scope(loop->stop);
+  int ran = 0;
+  do {
+    const int i = loop->next.fetch_add(1);
+    if (i >= loop->count) break;
+    if (!StopRequested()) (*loop->fn)(i);
+    ++ran;
+  } while (!loop->held());
+  Ran(loop, ran);
+}
+
+void ThreadPool::Ran(Loop* loop, int tasks) {
+  if (tasks == 0 || loop->done.fetch_add(tasks) + tasks != loop->count) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  finished_.notify_all();
+}
+
+std::shared_ptr<ThreadPool::Loop> ThreadPool::FindLoop() {
+  while (!loops_.empty() && loops_.front()->taken()) loops_.pop_front();  // its caller is about to remove it
+  for (const std::shared_ptr<Loop>& loop : loops_) {
+    if (!loop->taken() && !loop->held()) return loop;
   }
+  return nullptr;
 }
 
 void ThreadPool::Main() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return stop_ || !loops_.empty(); });
+    std::shared_ptr<Loop> loop;
+    wake_.wait(lock, [&] { return stop_ || (loop = FindLoop()) != nullptr; });
     if (stop_) return;
-    const std::shared_ptr<Loop> loop = loops_.front();
-    if (loop->next.load() >= loop->count) {  // nothing left to take: its caller is about to remove it
-      loops_.pop_front();
-      continue;
-    }
     lock.unlock();
-    Work(loop.get());
+    Help(loop.get());
+    loop = nullptr;
     lock.lock();
   }
 }

@@ -22,11 +22,12 @@
 #include "service/catalog.h"
 #include "service/config/profiles.h"
 #include "service/event_log.h"
-#include "service/executor.h"
 #include "service/in_flight.h"
 #include "service/metrics/call_counts.h"
 #include "service/metrics/counted_backend.h"
 #include "service/open_calls.h"
+#include "service/scheduling/executor.h"
+#include "service/scheduling/sharing.h"
 #include "service/transport/channel/channel_offers.h"
 
 namespace seine {
@@ -93,7 +94,7 @@ struct Core {
         channels(o.channels),
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
         catalog(backend.get(), budget, counts),
-        executor(o.workers, o.queue_capacity) {}
+        executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
   // What the process may hold besides what is stored: its own, and what is under way, in messages and around them.
   int64_t ConstantBytes() const { return base_bytes + 2 * in_flight.limit_bytes(); }
@@ -121,6 +122,7 @@ struct Core {
   EventLog log;
   std::atomic<int64_t> calls{0};   // answered, a Decode step counting as one
   std::atomic<int64_t> errors{0};  // of them, with a status that is not OK
+  Sharing sharing;
   Executor executor;
 };
 

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/access/guards.h"
 #include "service/access/tls_credentials.h"
+#include "service/access/zeroing_backend.h"
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
 #include "service/services.h"
@@ -209,6 +210,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::string why;
   std::unique_ptr<Backend> backend = MakeBackend(options.core.backend, options.core.threads, &why);
   if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));
+  if (options.access.enabled()) backend = WithZeroedMemory(std::move(backend));  // there may be several tenants
   try {
     auto server = std::make_unique<ServerImpl>(options, std::move(backend));
     server->core().why_cpu = std::move(why);

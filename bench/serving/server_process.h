@@ -22,6 +22,7 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }
+  pid_t pid() const { return pid_; }
 
  private:
   ServerProcess(pid_t pid, std::string folder, std::string endpoint);

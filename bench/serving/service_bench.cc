@@ -10,11 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/inputs/dataset.h"
-#include "bench/inputs/synthetic.h"
 #include "bench/report/progress.h"
 #include "bench/serving/bare_futex.h"
 #include "bench/serving/bare_socket.h"
+#include "bench/serving/made_tokens.h"
 #include "index/index.h"
 
 namespace seine::bench {
@@ -26,43 +25,6 @@ constexpr int64_t kRunSteps = 50;      // remote, then in process, then remote a
 constexpr int64_t kWarmUpSteps = 100;  // of each, not counted
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-// Made-up keys of all KV heads and queries of all query heads.
-struct Tokens {
-  std::vector<uint8_t> keys;     // fp16 [tokens, num_kv_heads, head_dim]
-  std::vector<uint8_t> queries;  // fp16 [steps, num_q_heads, head_dim]
-  std::vector<float> queries32;  // the same
-  size_t key_bytes = 0;          // of one token
-  size_t query_bytes = 0;        // of one step
-};
-
-// [rows, dim] of one head into its column of [rows, heads, dim].
-void Place(const std::vector<float>& rows, int head, int heads, int dim, std::vector<float>* out) {
-  const int64_t count = static_cast<int64_t>(rows.size()) / dim;
-  for (int64_t r = 0; r < count; ++r) {
-    std::copy_n(&rows[r * dim], dim, &(*out)[(r * heads + head) * dim]);
-  }
-}
-
-Tokens MakeTokens(int kv_heads, int group, int dim, int64_t tokens, int64_t steps, uint64_t seed) {
-  std::vector<float> keys(tokens * kv_heads * dim);
-  Tokens made;
-  made.queries32.resize(steps * kv_heads * group * dim);
-  for (int h = 0; h < kv_heads; ++h) {
-    // The queries of a group are drawn one after the other; what matters here is their number.
-    const SyntheticHead head = MakeSynthetic({SyntheticKind::kRope, tokens, steps * group, dim, seed + h});
-    Place(head.keys, h, kv_heads, dim, &keys);
-    for (int g = 0; g < group; ++g) {
-      const auto first = head.queries.begin() + g * steps * dim;
-      Place({first, first + steps * dim}, h * group + g, kv_heads * group, dim, &made.queries32);
-    }
-  }
-  made.keys = ToDType(DType::kFloat16, &keys);
-  made.queries = ToDType(DType::kFloat16, &made.queries32);
-  made.key_bytes = size_t{2} * kv_heads * dim;
-  made.query_bytes = made.key_bytes * group;
-  return made;
-}
 
 // The steps in process.
 class LocalSide {

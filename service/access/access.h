@@ -56,6 +56,7 @@ class Access {
   size_t num_credentials() const;
   bool has_certificates() const;
   std::shared_ptr<Tenant> tenant(absl::string_view name) { return tenants_.Get(name); }
+  std::vector<std::shared_ptr<Tenant>> tenants() const { return tenants_.All(); }  // as they have come
 
  private:
   Access(const AccessOptions& options, const std::shared_ptr<MemoryBudget>& whole)

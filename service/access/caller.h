@@ -73,6 +73,7 @@ class AdmittedCaller {
     return absl::OkStatus();
   }
   const Caller* get() const { return caller_.get(); }
+  TenantWork* work() const { return caller_ != nullptr ? &caller_->tenant->work() : nullptr; }
 
  private:
   std::shared_ptr<const Caller> caller_;

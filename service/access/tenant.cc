@@ -78,8 +78,14 @@ std::shared_ptr<Tenant> Tenants::Get(absl::string_view name) {
   if (found != tenants_.end()) return found->second;
   auto tenant = std::make_shared<Tenant>(std::string(name), whole_);
   if (const auto quotas = quotas_.find(name); quotas != quotas_.end()) tenant->Set(quotas->second);
+  in_order_.push_back(tenant);
   tenants_.emplace(std::string(name), tenant);
   return tenant;
+}
+
+std::vector<std::shared_ptr<Tenant>> Tenants::All() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_order_;
 }
 
 void Tenants::Set(std::map<std::string, Quotas, std::less<>> quotas) {

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "index/storage/memory_budget.h"
+#include "service/scheduling/tenant_work.h"
 
 namespace seine {
 
@@ -53,6 +54,7 @@ class Tenant {
 
   const std::string& name() const { return name_; }
   const std::shared_ptr<MemoryBudget>& budget() const { return budget_; }
+  TenantWork& work() { return work_; }
 
   void Set(const Quotas& quotas);
   Quotas quotas() const;
@@ -71,6 +73,7 @@ class Tenant {
  private:
   const std::string name_;
   const std::shared_ptr<MemoryBudget> budget_;
+  TenantWork work_;
   std::atomic<int64_t> calls_{0}, most_calls_{0}, steps_per_second_{0};
   std::mutex making_sequence_;
   mutable std::mutex mutex_;
@@ -85,13 +88,15 @@ class Tenants {
 
   // The tenant of that name, made where there was none. It lives as long as the server.
   std::shared_ptr<Tenant> Get(absl::string_view name);
+  std::vector<std::shared_ptr<Tenant>> All() const;  // as they have come
   // Quotas by tenant, from now on; tenants that are not named have none.
   void Set(std::map<std::string, Quotas, std::less<>> quotas);
 
  private:
   const std::shared_ptr<MemoryBudget> whole_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Tenant>, std::less<>> tenants_;  // guarded by mutex_
+  std::vector<std::shared_ptr<Tenant>> in_order_;                        // guarded by mutex_
   std::map<std::string, Quotas, std::less<>> quotas_;                    // guarded by mutex_
 };
 

@@ -5,6 +5,7 @@
 #include "profile/scorer_list.h"
 #include "service/metrics/build_info.h"
 #include "service/metrics/families.h"
+#include "service/metrics/tenant_families.h"
 #include "service/transport/rpc_methods.h"
 
 namespace seine {
@@ -209,6 +210,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(core_.executor.waiting()));
   out.Counter("seine_executor_refused_total", "Heavy calls refused because the queue was full.");
   out.Add({}, Number(core_.executor.refused()));
+  AddTenants(core_, &out);
   out.Gauge("seine_connections", "Connections of clients.");
   out.Add({}, Number(connections_()));
   return out.Take();

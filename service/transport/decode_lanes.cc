@@ -32,8 +32,8 @@ int64_t Nanoseconds(Clock::time_point time) {
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait)
     : core_(core),
       wait_(wait),
-      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost)),
-      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost)) {
+      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost), core.sharing, /*keep_for_short=*/0),
+      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost), core.sharing, /*keep_for_short=*/0) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }
 

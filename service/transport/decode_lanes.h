@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "service/core.h"
-#include "service/executor.h"
+#include "service/scheduling/executor.h"
 #include "service/transport/wire_service.h"
 
 namespace seine {
@@ -81,8 +81,9 @@ class DecodeLanes {
   bool closed_ = false;              // guarded by mutex_
   size_t streams_ = 0;               // open; guarded by mutex_
   std::vector<std::unique_ptr<Lane>> lanes_;
-  // Run steps that are likely to be long, the shorter the sooner; and others whose lane is busy. A stream has one step
-  // at a time, so the queues have as many places as there may be calls.
+  // Run steps that are likely to be long, the shorter the sooner; and others whose lane is busy, or whose tenant has
+  // its share of the lanes already. A stream has one step at a time, so the queues have as many places as there may be
+  // calls.
   Executor long_steps_, short_steps_;
   std::thread sitter_;
 };

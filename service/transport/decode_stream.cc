@@ -1,7 +1,5 @@
 #include "service/transport/decode_stream.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -18,16 +16,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Processor time of the thread in a step, beside which a hand-over to another thread costs nothing. Time spent waiting
 // does not count: a short step that is held up stays short.
-constexpr auto kLong = std::chrono::milliseconds(2);
+constexpr auto kLong = kLongWork;
 constexpr auto kSurelyLong = std::chrono::milliseconds(10);  // whatever else the thread had to do in it
 constexpr int64_t kBytesPerMillisecond = 64 << 10;           // a guess at a stream's first step, from above
 constexpr int kPatience = 10;                                // a step may wait for ten times what it takes itself
-
-std::chrono::nanoseconds ProcessorTime() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
 
 }  // namespace
 
@@ -127,18 +119,31 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   lock.unlock();
   core_.call_counts.Received(CallCounts::decode());
   const std::chrono::nanoseconds expected = Expected();
-  if (taker == Taker::kLane && expected <= kLong) {
+  if (taker == Taker::kLane && expected <= kLong && !core_.sharing.Crowds(caller_.work())) {
     Step(taker);
     return true;
   }
-  Executor& others = expected > kLong ? lanes_.long_steps_ : lanes_.short_steps_;
-  if (!others.Submit([this] { Step(Taker::kFront); }, Clock::now() + kPatience * expected)) {
-    lock.lock();
-    --pending_;
-    Finish(QueueFull(core_));
-    Leave(&lock);
-  }
+  HandOn(expected);
   return false;
+}
+
+void DecodeStream::HandOn(std::chrono::nanoseconds expected) {
+  FairTask task;
+  task.run = [this] { Step(Taker::kFront); };
+  task.drop = [this] { RefuseStep(); };
+  task.tenant = caller_.work();
+  task.cost = expected;
+  task.is_long = expected > kLong;
+  task.due = Clock::now() + kPatience * expected;
+  Executor& others = task.is_long ? lanes_.long_steps_ : lanes_.short_steps_;
+  if (!others.Submit(std::move(task))) RefuseStep();
+}
+
+void DecodeStream::RefuseStep() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  --pending_;
+  Finish(QueueFull(core_));
+  Leave(&lock);
 }
 
 // One step alone may have cost more than the next will: memory that is touched for the first time.
@@ -151,7 +156,11 @@ std::chrono::nanoseconds DecodeStream::Expected() const {
 
 void DecodeStream::Step(Taker taker) {
   const auto begin = ProcessorTime();
-  absl::Status status = TryStep();
+  absl::Status status;
+  {
+    const ShortWork work(core_.sharing, taker == Taker::kLane ? caller_.work() : nullptr);  // else the executor's
+    status = TryStep();
+  }
   before_last_ = std::exchange(last_, ProcessorTime() - begin);
   if (kept_ > kKeptBytes) {
     v1::DecodeRequest().Swap(&request_);

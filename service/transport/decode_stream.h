@@ -40,6 +40,8 @@ class DecodeStream final : public OpenCall {
   bool OnFinished(bool ok, Taker taker);
   bool OnDone(bool ok, Taker taker);
 
+  void HandOn(std::chrono::nanoseconds expected);  // the step, to another thread
+  void RefuseStep();
   void Step(Taker taker);
   absl::Status TryStep();  // not OK: the stream ends
   void Announce();         // during a step

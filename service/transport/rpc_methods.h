@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "service/access/role.h"
 #include "service/core.h"
+#include "service/scheduling/call_costs.h"
 
 namespace seine {
 
@@ -51,6 +52,10 @@ inline constexpr char kDecodeService[] = "seine.v1.RetrievalService";
 inline constexpr Role kDecodeRole = Role::kReader;
 // Whether each message of the method counts against the tenant's steps per second, as each step of Decode does.
 inline bool IsStep(const RpcMethod& method) { return absl::string_view(method.service) == kDecodeService; }
+inline CostKind CostKindOf(const RpcMethod& method) {
+  if (!IsStep(method)) return CostKind::kWhole;
+  return method.changes ? CostKind::kAppend : CostKind::kSearch;
+}
 
 }  // namespace seine
 

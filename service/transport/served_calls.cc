@@ -120,13 +120,27 @@ class ServedCall final : public OpenCall {
     lock.unlock();
     if (entry_.method->weight == Weight::kLight && bytes <= kLightBytes) {
       Work();
-    } else if (!core_.executor.Submit([this] { Work(); })) {
-      lock.lock();
-      --pending_;
-      Finish(QueueFull(core_));
-      return Leave(&lock);
+    } else if (!core_.executor.Submit(Task(static_cast<int64_t>(bytes)))) {
+      Refuse();
     }
     return false;
+  }
+  FairTask Task(int64_t bytes) {
+    FairTask task;
+    task.run = [this] { Work(); };
+    task.drop = [this] { Refuse(); };
+    task.tenant = caller_.work();
+    if (task.tenant == nullptr) return task;
+    task.cost = task.tenant->costs.Estimate(number_, CostKindOf(*entry_.method), bytes);
+    task.is_long = task.cost > kLongWork;
+    return task;
+  }
+  // Its place in the queue is lost.
+  void Refuse() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
+    Finish(QueueFull(core_));
+    Leave(&lock);
   }
   void Work() {
     absl::Status status = StillWanted(*token_);
@@ -157,7 +171,14 @@ class ServedCall final : public OpenCall {
       if (caller_.get()->revoked()) return Unauthenticated();
       if (auto s = IsStep(*entry_.method) ? caller_.get()->tenant->TakeStep() : absl::OkStatus(); !s.ok()) return s;
     }
-    return handler_(&request_, &response_);
+    if (caller_.work() == nullptr) return handler_(&request_, &response_);
+    const auto bytes = static_cast<int64_t>(request_.Length());
+    const auto before = ProcessorTime();
+    const absl::Status status = handler_(&request_, &response_);
+    if (status.ok()) {
+      caller_.work()->costs.Took(number_, CostKindOf(*entry_.method), bytes, ProcessorTime() - before);
+    }
+    return status;
   }
   // The methods below need mutex_.
   void Answer() {

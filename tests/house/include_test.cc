@@ -42,7 +42,7 @@ const std::vector<Rule>& Rules() {
       {"service/",
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "openssl", "profile",
         "index", "service"},
-       {"kernels/backend.h", "kernels/stop.h", "kernels/types.h", "kernels/codecs/codec_traits.h",
+       {"kernels/backend.h", "kernels/stop.h", "kernels/types.h", "kernels/yield.h", "kernels/codecs/codec_traits.h",
         "kernels/ops/search/search.h"}},
       {"client/", {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "profile", "client"}, {}},
       {"bench/peers/png.cc", {"std", "librsvg", "bench"}, {}},

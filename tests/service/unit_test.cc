@@ -23,7 +23,7 @@
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 #include "service/config/config.h"
-#include "service/executor.h"
+#include "service/scheduling/executor.h"
 #include "service/transport/address.h"
 
 namespace seine {
@@ -144,7 +144,8 @@ TEST(Errors, TheFieldOfAnIndexErrorStandsInsideTheRequests) {
 TEST(Executor, RefusesBeyondCapacityAndRunsWhatItTook) {
   std::atomic<int> ran{0};
   {
-    Executor executor(2, 3);
+    Sharing sharing;
+    Executor executor(2, 3, sharing, 0);
     std::latch running(2), release(1);
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(executor.Submit([&] {
@@ -164,7 +165,8 @@ TEST(Executor, RefusesBeyondCapacityAndRunsWhatItTook) {
 TEST(Executor, WhatIsDueFirstBeginsFirst) {
   std::vector<int> order;
   {
-    Executor executor(1, 4);
+    Sharing sharing;
+    Executor executor(1, 4, sharing, 0);
     std::latch running(1), release(1);
     ASSERT_TRUE(executor.Submit([&] {
       running.count_down();

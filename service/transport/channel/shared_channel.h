@@ -62,7 +62,8 @@ class SharedChannel final : public OpenCall {
   absl::Status Serve();    // until the end, and why
   absl::Status Receive();  // a frame
   absl::Status Step();     // answers the message of the frame
-  absl::Status Send();     // the answer
+  void RunStep(const absl::Status& refused, bool admitted);
+  absl::Status Send();  // the answer
   void Announce();
   void GiveBack();
   // Waits until the word is not `seen`, or might not be.
@@ -91,6 +92,8 @@ class SharedChannel final : public OpenCall {
   int64_t answer_bytes_ = 0;  // of the last one
   SteadyTime answered_;       // the last step
   bool brisk_ = false;        // it followed the one before at once
+  // Of the last step: the clock's, and a processor's where it was measured. Kept where credentials are asked for.
+  std::chrono::nanoseconds wall_{0}, took_{0};
 
   std::atomic<End> end_{End::kNone};
   std::atomic<bool> draining_{false}, ended_{false};
