@@ -72,6 +72,8 @@ std::string Shown(absl::string_view text, size_t most) {
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("'", Shown(text, kMostQuoted), "'"); }
 
+std::string OneLine(absl::string_view text) { return Shown(text, SIZE_MAX); }
+
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
                         absl::StatusCode code) {
   const std::string told = Shown(what, kMostTold);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
+#include "tests/index/test_util.h"
 
 namespace seine::test {
 namespace {
@@ -133,12 +134,13 @@ std::string Adversary::StateOf(const v1::SequenceHandle& handle, bool values) {
     *gather.mutable_positions() = Positions(some);
     // An evicted position refuses the whole: then its error is the state.
     const absl::Status status = Gather(*core_, gather, &rows);
-    absl::StrAppend(&state, status.ok() ? rows.SerializeAsString() : status.ToString());
+    absl::StrAppend(&state, status.ok() ? rows.SerializeAsString() : std::string(status.message()));
   }
   return state;
 }
 
 std::string Adversary::State() {
+  for (const auto& index : core_->catalog.List()) testing::WaitForBackground(*index);
   v1::ListIndexesResponse indexes;
   EXPECT_TRUE(ListIndexes(*core_, {}, &indexes).ok());
   std::string state = indexes.SerializeAsString();

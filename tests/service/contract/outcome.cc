@@ -1,4 +1,6 @@
 // What the contract says of any outcome: a part of adversary.h.
+#include <algorithm>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -106,10 +108,11 @@ bool AllRefused(const absl::Status& status, const Message& answer) {
   if (answer.GetDescriptor() != v1::DecodeResponse::descriptor()) return false;
   const auto& step = static_cast<const v1::DecodeResponse&>(answer);
   if (step.status().code() != 0) return true;
-  for (const v1::Status& append : step.append_status()) {
-    if (append.code() == 0) return false;
-  }
-  return true;  // a search changes nothing
+  const auto refused = [](const auto& part) { return part.status().code() != 0; };
+  return std::all_of(step.append_status().begin(), step.append_status().end(),
+                     [](const v1::Status& append) { return append.code() != 0; }) &&
+         std::all_of(step.answers().begin(), step.answers().end(), refused) &&  // a search may keep its queries
+         std::all_of(step.attended().begin(), step.attended().end(), refused);
 }
 
 }  // namespace seine::test
