@@ -6,6 +6,7 @@ crashes. Exit code 0 where nothing broke and every target ran.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ def parse():
     parser.add_argument("--inputs", type=int, default=0, help="of all targets together, in place of seconds")
     parser.add_argument("--only", default="", help="these targets alone, separated by commas")
     parser.add_argument("--seed", type=int, default=0, help="of what is random; the same seed and folders, the same run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at once (default: one a core)")
     parser.add_argument("--bin", default="build/fuzz/tests/seine-fuzz", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="the targets")
     return parser.parse_args()
@@ -95,12 +97,16 @@ def main():
     print(f"soak fuzz: seed {seed}, {len(names)} targets", file=sys.stderr)
     os.environ.setdefault("ASAN_OPTIONS", "detect_stack_use_after_return=1:strict_string_checks=1")
     os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
-    results = []
-    for name in names:
-        run = Run(arguments.bin, name, seed)
-        run.go(arguments.seconds / len(names), arguments.inputs // len(names))
-        results.append({"target": name, "inputs": run.inputs, "crashes": run.crashes})
-        print(f"{name:16} {run.inputs:10} inputs {run.crashes:3} crashes", file=sys.stderr, flush=True)
+    jobs = max(1, min(arguments.jobs, len(names)))
+
+    def run(name):
+        one = Run(arguments.bin, name, seed)
+        one.go(arguments.seconds * jobs / len(names), -(-arguments.inputs // len(names)))
+        print(f"{name:16} {one.inputs:10} inputs {one.crashes:3} crashes", file=sys.stderr, flush=True)
+        return {"target": name, "inputs": one.inputs, "crashes": one.crashes}
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(run, names))
     total = {key: sum(result[key] for result in results) for key in ("inputs", "crashes")}
     print(json.dumps({"seed": seed, **total, "targets": results}))
     sys.exit(1 if total["crashes"] or any(result["inputs"] == 0 for result in results) else 0)
