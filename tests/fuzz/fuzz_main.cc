@@ -1,4 +1,5 @@
 // seine-fuzz: libFuzzer over one target. `seine-fuzz TARGET [FLAG...] [FOLDER...]`; libFuzzer's own flags (-help=1).
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

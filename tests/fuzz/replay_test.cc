@@ -2,6 +2,7 @@
 // made up, the same on every run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,5 +1,6 @@
 // Answers of a server that is not believed: the client's readers of every message that comes back.
 #include <array>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"

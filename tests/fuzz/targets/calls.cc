@@ -1,4 +1,8 @@
 // Calls of a service, and of all services one after another, as they are served: from bytes, in process.
+#include <cctype>
+#include <cstring>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "tests/fuzz/mutate/message.h"
 #include "tests/fuzz/mutate/steps.h"

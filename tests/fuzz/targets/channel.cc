@@ -1,6 +1,9 @@
 // The memory of a same-host channel: frames and counters that an honest client writes, and others; each step is
 // answered as the server does, and the answer read as the client does.
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "proto/channel/frame.h"

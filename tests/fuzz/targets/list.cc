@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/fuzz/targets/targets.h"

@@ -1,6 +1,9 @@
 // Files of tensors: safetensors and .npy, and what is read out of them: profiles, Q-Filters, traces, queries.
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/input/calibration.h"

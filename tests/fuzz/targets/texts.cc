@@ -1,5 +1,7 @@
 // Short texts: RoPE as models state it, sizes, addresses, single settings, names of methods, words that are misspelt.
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

@@ -1,6 +1,8 @@
 #include "tests/service/contract/adversary.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -4,6 +4,8 @@
 #include <google/protobuf/descriptor.h>
 
 #include <cfloat>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 

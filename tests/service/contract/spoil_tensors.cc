@@ -1,5 +1,7 @@
 // Tensors: a part of spoil.h.
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
