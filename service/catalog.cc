@@ -35,7 +35,7 @@ class Catalog::Claim {
 };
 
 absl::Status Catalog::CheckNew(const Key& key, const Tenant* owner) const {
-  const auto& [tenant, name] = key;
+  const std::string &tenant = key.first, &name = key.second;
   if (indexes_.contains(key)) {
     return FieldError(absl::StatusCode::kAlreadyExists, "name", absl::StrCat("there is an index '", name, "' already"));
   }

@@ -1,6 +1,7 @@
 #include "client/convert/eviction.h"
 
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "client/convert/convert.h"
@@ -184,6 +185,9 @@ absl::Status FromProto(const v1::Retained& retained, Retained* out) {
   status.Update(ReadHeads(retained.dropped(), &out->dropped));
   status.Update(ReadHeads(retained.kept(), &out->kept));
   if (!status.ok()) return status;
+  if (out->num_tokens < 0 || out->num_tokens > std::numeric_limits<int32_t>::max()) {
+    return absl::InternalError("the server's answer is malformed: a layer of more tokens than positions can name");
+  }
   for (const auto* heads : {&out->dropped, &out->kept}) {
     if (heads->empty() || heads->size() == out->counts.size()) continue;
     return absl::InternalError("the server's answer is malformed: counts and positions retained are of other heads");

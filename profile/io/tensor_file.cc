@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -44,14 +45,22 @@ constexpr TypeRow kTypes[] = {
 
 const TypeRow& RowOf(Type type) { return kTypes[static_cast<size_t>(type)]; }
 
+// What a file says may be anything, and an error is one line.
+std::string WithoutControls(std::string text) {
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
+}
+
 template <typename... Parts>
 absl::Status Torn(const std::string& path, const Parts&... parts) {
-  return absl::DataLossError(absl::StrCat(path, ": cut short: ", parts...));
+  return absl::DataLossError(absl::StrCat(path, ": cut short: ", WithoutControls(absl::StrCat(parts...))));
 }
 
 template <typename... Parts>
 absl::Status BadFile(const std::string& path, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", WithoutControls(absl::StrCat(parts...))));
 }
 
 // Product of `shape` times `element`; false where it does not fit.

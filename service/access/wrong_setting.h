@@ -5,12 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "service/calls/error.h"
 
 namespace seine {
 
-// INVALID_ARGUMENT "where: what".
+// INVALID_ARGUMENT "where: what", on one line whatever they repeat.
 inline absl::Status WrongSetting(absl::string_view where, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
+  return absl::InvalidArgumentError(OneLine(absl::StrCat(where, ": ", what)));
 }
 
 }  // namespace seine

@@ -47,6 +47,11 @@ size_t CharacterLength(absl::string_view text) {
   if (lead < 0x80) return absl::ascii_isprint(text[0]) ? 1 : 0;
   const size_t length = lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
   if (lead < 0xC2 || length == 0 || text.size() < length) return 0;
+  // The second byte tells characters from longer ways to write them, halves of UTF-16 pairs, and what is beyond
+  // Unicode.
+  const auto second = static_cast<uint8_t>(text[1]);
+  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F)) return 0;
+  if ((lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((static_cast<uint8_t>(text[i]) & 0xC0) != 0x80) return 0;
   }
@@ -71,6 +76,8 @@ std::string Shown(absl::string_view text, size_t most) {
 }  // namespace
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("'", Shown(text, kMostQuoted), "'"); }
+
+std::string OneLine(absl::string_view text) { return Shown(text, SIZE_MAX); }
 
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,
                         absl::StatusCode code) {

@@ -17,6 +17,9 @@ namespace seine {
 // printed escaped. Errors travel in a trailer, and no client takes one of many kilobytes.
 std::string Quoted(absl::string_view text);
 
+// The text on one line: what cannot be printed is escaped. For errors that repeat what a file or a flag says.
+std::string OneLine(absl::string_view text);
+
 // "field: what", with `reason` (e.g. SHAPE_MISMATCH) for machines. `field` is a path in the request: item.keys.shape.
 // At most 400 bytes of `what` are told, whatever it quotes.
 absl::Status FieldError(absl::string_view reason, absl::string_view field, absl::string_view what,

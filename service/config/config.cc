@@ -29,7 +29,7 @@ namespace {
 constexpr int kMostChannels = 32;  // each has a descriptor out of what connections leave (descriptors.h)
 constexpr int64_t kMinMessageBytes = 64 << 10, kMaxMessageBytes = (int64_t{1} << 31) - 1;  // gRPC counts in int
 
-absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
+absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(OneLine(what)); }
 
 // Makers of settings. `field` is a lambda from a config, const or not, to the field.
 template <typename Field>

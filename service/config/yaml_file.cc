@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "profile/io/file.h"
 #include "profile/io/json.h"
+#include "service/calls/error.h"
 
 namespace seine {
 namespace {
@@ -82,7 +83,7 @@ absl::StatusOr<YAML::Node> LoadYaml(const std::string& path) {
     }
     return YAML::Load(*text);
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ":", error.mark.line + 1, ": ", error.msg));
+    return absl::InvalidArgumentError(OneLine(absl::StrCat(path, ":", error.mark.line + 1, ": ", error.msg)));
   }
 }
 

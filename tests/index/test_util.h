@@ -16,6 +16,7 @@
 #include "index/index.h"
 #include "index/index_impl.h"
 #include "kernels/backend.h"
+#include "kernels/math.h"
 
 namespace seine::testing {
 
@@ -128,7 +129,7 @@ inline void WaitForBackground(const Index& index) { static_cast<const IndexImpl&
 inline void PutFloat(DType dtype, float value, std::string* out) {
   uint32_t bits;
   __builtin_memcpy(&bits, &value, 4);
-  const _Float16 half = static_cast<_Float16>(value);
+  const uint16_t half = FloatToHalf(value);
   const uint16_t top = static_cast<uint16_t>(bits >> 16);
   if (dtype == DType::kFloat32) out->append(reinterpret_cast<const char*>(&value), 4);
   if (dtype == DType::kFloat16) out->append(reinterpret_cast<const char*>(&half), 2);

@@ -124,6 +124,8 @@ TEST(Quoted, IsCutBetweenCharacters) {
   EXPECT_EQ(Quoted(std::string(201, 'x')), "'" + std::string(200, 'x') + "...'");
   EXPECT_EQ(Quoted(std::string(199, 'x') + "\xC3\xA9"), "'" + std::string(199, 'x') + "...'");
   EXPECT_EQ(Quoted(std::string(198, 'x') + "\xC3\xA9"), "'" + std::string(198, 'x') + "\xC3\xA9'");
+  EXPECT_EQ(Quoted("\xE0\x99\x93"), "'\\xe0\\x99\\x93'");  // longer than its character needs
+  EXPECT_EQ(Quoted("\xED\xA0\x80"), "'\\xed\\xa0\\x80'");  // half a pair of UTF-16
 }
 
 TEST_F(ContractValues, OneRuleForIds) {

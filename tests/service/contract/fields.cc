@@ -180,6 +180,14 @@ void SetFloat(const FieldPlace& place, double value, Message* message) {
   Put(place, static_cast<float>(value), &Reflection::SetFloat, &Reflection::SetRepeatedFloat, message);
 }
 
+void SetEnum(const FieldPlace& place, int value, Message* message) {
+  Put(place, value, &Reflection::SetEnumValue, &Reflection::SetRepeatedEnumValue, message);
+}
+
+void SetBool(const FieldPlace& place, bool value, Message* message) {
+  Put(place, value, &Reflection::SetBool, &Reflection::SetRepeatedBool, message);
+}
+
 void SetString(const FieldPlace& place, const std::string& value, Message* message) {
   Message* owner = OwnerOf(place, message);
   const Reflection* r = owner->GetReflection();

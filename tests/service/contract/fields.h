@@ -36,6 +36,8 @@ bool IsGiven(const FieldPlace& place, const google::protobuf::Message& message);
 // False where the field's type does not hold the value; the message is as it was then.
 bool SetInteger(const FieldPlace& place, Integer value, google::protobuf::Message* message);
 void SetFloat(const FieldPlace& place, double value, google::protobuf::Message* message);
+void SetEnum(const FieldPlace& place, int value, google::protobuf::Message* message);  // also one without a name
+void SetBool(const FieldPlace& place, bool value, google::protobuf::Message* message);
 void SetString(const FieldPlace& place, const std::string& value, google::protobuf::Message* message);
 
 // Names "message.field" of every integer that messages of this type may hold, at any depth; of those at these places.
