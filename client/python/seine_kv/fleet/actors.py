@@ -44,7 +44,7 @@ class ClusterStore(MutableMapping[str, bytes]):
     """Keys of one fleet in GCS. run: tells it from an earlier one of the same name."""
 
     def __init__(self, fleet: str, run: str) -> None:
-        self._space = f"seine-fleet:{fleet}:{run}".encode()
+        self._space = f"seine-fleet.{fleet}.{run}".encode()  # Ray splits at a colon
 
     def __getitem__(self, key: str) -> bytes:
         value = internal_kv._internal_kv_get(key.encode(), namespace=self._space)
@@ -89,10 +89,14 @@ class Directory:
         """Of all nodes that were ever reserved and not removed."""
         return self._table.names()
 
-    async def join(self, name: str, address: str) -> int:
-        generation = self._table.join(name, address)
+    async def begin(self, name: str, address: str) -> int:
+        generation = self._table.begin(name, address)
         self._wake()
         return generation
+
+    async def join(self, name: str, generation: int) -> None:
+        self._table.join(name, generation)
+        self._wake()
 
     async def leave(self, name: str, generation: int) -> None:
         self._table.leave(name, generation)
@@ -176,11 +180,11 @@ class Supervisor:
 
     def __init__(self, fleet: str, node: str, listen: str, flags: list[str], seined: str, security: Security) -> None:
         self._node, self._directory = node, actor(directory_name(fleet))
-        address = self._address(listen)
+        address, self._stopping = self._address(listen), False
+        self._generation: int = ray.get(self._directory.begin.remote(node, address), timeout=START_SECONDS)
         self._server = Server(address, flags, seined, security)
         self._server.wait_until_serving(START_SECONDS)
-        self._generation: int = ray.get(self._directory.join.remote(node, address), timeout=START_SECONDS)
-        self._stopping = False
+        ray.get(self._directory.join.remote(node, self._generation), timeout=START_SECONDS)
         self._server.watch(self._ended)
 
     def serves(self, generation: int) -> bool:

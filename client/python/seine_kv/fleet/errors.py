@@ -19,7 +19,7 @@ class SequenceLost(SeineError):
         few, more = self.families[:8], len(self.families) - 8
         names = ", ".join(few) + (f" and {more} more" if more > 0 else "")
         what = "family" if len(self.families) == 1 else "families"
-        text = f"handle: lost with node {node}: {what} {names}; create the sequences again and append their tokens"
+        text = f"handle: lost with {f'node {node}' if node else 'its node'}: {what} {names}; create the sequences again and append their tokens"
         super().__init__("NOT_FOUND", text, "handle", "SEQUENCE_LOST")
 
     def __reduce__(self) -> tuple[type, tuple[tuple[str, ...], str]]:

@@ -77,7 +77,7 @@ class RayDirectory:
             except RayError:
                 self._closed.wait(1.0)
                 continue
-            except Exception:  # Ray has been shut down
+            except (Exception, SystemExit):  # Ray has been shut down
                 return
             if not self._closed.is_set():
                 note(description)

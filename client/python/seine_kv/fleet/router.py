@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Optional, Protocol, TypeVar
 
 from seine_kv.fleet.description import Description, Node
@@ -46,13 +47,22 @@ class Directory(Protocol):
     def remove_index(self, index: str) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Loss:
+    """Families that went at once, and the node that they went with."""
+
+    families: tuple[str, ...]
+    node: str
+
+
 class Router:
     """Shared by the threads and streams of one FleetClient. patience: seconds in which what may be repeated is."""
 
     def __init__(self, directory: Directory, nodes: NodeClients, patience: float) -> None:
         self.directory, self.nodes, self.patience = directory, nodes, patience
         self._routes: dict[str, Route] = {}
-        self._lost: dict[str, str] = {}  # families that this client knew, and the nodes that they went with
+        self._losses: dict[str, _Loss] = {}  # by family, of those that this client knew
+        self._again: set[str] = set()  # of them, those that were made again
         self._lock = threading.Lock()
 
     # Routes ---------------------------------------------------------------------------------------------------------
@@ -64,7 +74,7 @@ class Router:
         if route is None or carried > route.generation > 0:
             route = self._located(family, sequence)
         if 0 < carried < route.generation:
-            raise SequenceLost([family], self._lost.get(family, ""))
+            raise self._loss_of(family)
         return route
 
     def place(self, family: str, index: str, id: str) -> Route:
@@ -88,24 +98,33 @@ class Router:
         """Forgets all families that a node held; the error that names them."""
         with self._lock:
             held = (route.node, route.node_generation)
-            families = [f for f, r in self._routes.items() if (r.node, r.node_generation) == held]
+            families = {f for f, r in self._routes.items() if (r.node, r.node_generation) == held}
+            if families:
+                loss = _Loss(tuple(sorted(families | {route.family})), route.node)
+                self._losses.update(dict.fromkeys(loss.families, loss))
+                self._again.difference_update(loss.families)
             for family in families:
                 del self._routes[family]
-            self._lost.update({family: route.node for family in families})
-        return SequenceLost([*families, route.family], route.node)
+        return self._loss_of(route.family, route.node)
+
+    def _loss_of(self, family: str, node: str = "") -> SequenceLost:
+        loss = self._losses.get(family) or _Loss((family,), node)
+        return SequenceLost(loss.families, loss.node)
 
     def _located(self, family: str, sequence: Sequence) -> Route:
         route = self.directory.locate(family, sequence.index, sequence.id)
         if route is not None and not route.lost:
             self._learn(route)
             return route
-        if route is not None or family in self._lost:
-            raise SequenceLost([family], route.node if route else self._lost[family])
+        if route is not None or (family in self._losses and family not in self._again):
+            raise self._loss_of(family, route.node if route else "")
         raise SeineError("NOT_FOUND", f"handle: not found: {sequence.id!r}", "handle", "NOT_FOUND")
 
     def _learn(self, route: Route) -> None:
         with self._lock:
             self._routes[route.family] = route
+            if route.family in self._losses:
+                self._again.add(route.family)
 
     # Calls ----------------------------------------------------------------------------------------------------------
 

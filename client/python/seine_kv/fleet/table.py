@@ -70,22 +70,30 @@ class Table:
         """Of the nodes that were reserved, whether or not they have joined, and not removed."""
         return [key.partition("/")[2] for key in sorted(self._store) if key.startswith("reserved/")]
 
-    def join(self, name: str, address: str) -> int:
-        """A server has started and serves, empty; returns its generation. Families of an earlier one are lost."""
+    def begin(self, name: str, address: str) -> int:
+        """A server is about to start, empty; returns its generation. Families of an earlier one are lost."""
         known = self._nodes.get(name)
-        self._set_node(Node(name, address, known.generation + 1 if known else 1))
+        self._set_node(Node(name, address, known.generation + 1 if known else 1, "lost"))
         return self._nodes[name].generation
+
+    def join(self, name: str, generation: int) -> None:
+        """It serves."""
+        self._change(name, generation, "draining" if f"draining/{name}" in self._store else "up")
 
     def leave(self, name: str, generation: int) -> None:
         """That server serves no more. One of another generation is not meant."""
         self._change(name, generation, "lost")
 
     def drain(self, name: str) -> None:
-        """New families go elsewhere. ValueError for a node that is not there."""
-        self._set_state(self._node(name), "draining")
+        """New families go elsewhere, also after a restart. ValueError for a node that is not there."""
+        node = self._node(name)
+        self._store[f"draining/{name}"] = b""
+        if node.state == "up":
+            self._set_state(node, "draining")
 
     def undrain(self, name: str) -> None:
         node = self._node(name)
+        self._store.pop(f"draining/{name}", None)
         if node.state == "draining":
             self._set_state(node, "up")
 
@@ -99,7 +107,8 @@ class Table:
         for family in [family for family, entry in self._families.items() if entry.node == name]:
             self._drop(family)
         del self._nodes[name], self._store[f"node/{name}"]
-        self._store.pop(f"reserved/{name}", None)
+        for key in ("reserved", "draining"):
+            self._store.pop(f"{key}/{name}", None)
         self.epoch += 1
 
     def node(self, name: str) -> Optional[Node]:

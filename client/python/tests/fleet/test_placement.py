@@ -17,7 +17,7 @@ GOLDEN = json.loads((Path(__file__).parent / "placement.json").read_text())
 def table(nodes=3, store=None):
     made = Table("f", {} if store is None else store)
     for i in range(nodes):
-        made.join(f"n{i}", f"unix:///tmp/n{i}.sock")
+        made.join(f"n{i}", made.begin(f"n{i}", f"unix:///tmp/n{i}.sock"))
     return made
 
 
@@ -70,8 +70,12 @@ def test_a_generation_fences_a_node_that_comes_back():
     assert not placed.locate("x").lost  # another generation is not meant
     placed.leave(held.node, held.node_generation)
     assert placed.locate("x").lost and placed.loads()[held.node] == 0
-    assert placed.join(held.node, held.address) == held.node_generation + 1
-    assert placed.locate("x").lost  # it came back empty
+    generation = placed.begin(held.node, held.address)
+    assert generation == held.node_generation + 1 and placed.node(held.node).state == "lost"
+    placed.join(held.node, held.node_generation)  # a late word of the old one
+    assert placed.node(held.node).state == "lost"
+    placed.join(held.node, generation)
+    assert placed.node(held.node).state == "up" and placed.locate("x").lost  # it came back empty
     again = placed.place("x", "m", "x", "")
     assert not again.lost and again.generation > held.generation
     placed.leave(held.node, held.node_generation)  # a late word of the old one
@@ -96,6 +100,13 @@ def test_drained_and_removed():
         placed.remove(held.node)
     placed.drain(held.node)
     assert placed.place("x", "m", "x/1", "").node == held.node
+    other = next(name for name in ("n0", "n1", "n2") if name != held.node)
+    placed.drain(other)
+    placed.leave(other, 1)
+    placed.join(other, placed.begin(other, "unix:///tmp/other.sock"))
+    assert placed.node(other).state == "draining"  # it stays so over a restart
+    placed.undrain(other)
+    assert placed.node(other).state == "up"
     assert held.node not in {placed.place(f"c{i}", "m", f"c{i}", "").node for i in range(50)}
     with pytest.raises(ValueError, match="holds 1 families"):
         placed.remove(held.node)
