@@ -6,14 +6,14 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace seine::client {
 
 absl::string_view FamilyOf(absl::string_view id) { return id.substr(0, id.find('/')); }
 
 uint64_t PlacementScore(absl::string_view family, absl::string_view node) {
-  std::string text(family);
-  text += '\0';
-  text += node;
+  const std::string text = absl::StrCat(family, absl::string_view("\0", 1), node);
   unsigned char digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
   uint64_t score = 0;

@@ -68,8 +68,8 @@ class Fleet:
         sets aside, and seined's --threads. placement: "SPREAD", each on a machine of its own, or "PACK", on as few as
         may be. listen: "tcp", a port of each machine's address; "unix:/FOLDER", sockets in a folder that is there; "":
         unix:/tmp/seine-NAME-UID where the cluster is one machine, else tcp, for which seined wants TLS and credentials.
-        server_flags: more of seined's. security: of those who ask after the servers' health, and the default of
-        client(). seined: the program; "": SEINED, the wheel's own, or PATH's. max_restarts: of each supervisor, with
+        server_flags: more of seined's. security: the default of client(); its TLS files serve those who ask after the
+        servers' health. seined: the program; "": SEINED, the wheel's own, or PATH's. max_restarts: of each supervisor, with
         -1 without end.
 
         ValueError names an argument. RuntimeError: not all of them serve in time; none is left.
@@ -90,7 +90,7 @@ class Fleet:
             "listen": listen or _usual_listen(name),
             "flags": ["--memory-limit", str(memory), "--threads", str(max(1, int(cpus_per_node))), *server_flags],
             "seined": os.path.abspath(seined) if seined else "",
-            "security": security or Security(),
+            "security": _without_token(security or Security()),
             "max_restarts": max_restarts,
         }
         try:
@@ -213,6 +213,11 @@ class Fleet:
             if isinstance(error.cause, ValueError):
                 raise ValueError(str(error.cause)) from None
             raise
+
+
+def _without_token(security: Security) -> Security:
+    """What supervisors need: health asks for no token, and everybody in the cluster could read it."""
+    return Security(tls_ca=security.tls_ca, tls_cert=security.tls_cert, tls_key=security.tls_key)
 
 
 def _usual_listen(name: str) -> str:

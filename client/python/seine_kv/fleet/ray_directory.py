@@ -40,8 +40,8 @@ class RayDirectory:
         route = self._ask(self._actor.locate, family)
         if route is not None:
             return route
-        holder = StaticDirectory(self.describe(), self._nodes).holder(id, index, id)
-        return None if holder is None else self._ask(self._actor.place, family, index, id, holder.name)
+        found = StaticDirectory(self.describe(), self._nodes).locate(family, index, id)
+        return None if found is None else self._ask(self._actor.place, family, index, id, found.node)
 
     def suspect(self, route: Route) -> str:
         return self._ask(self._actor.suspect, route.node, route.node_generation)

@@ -71,8 +71,12 @@ class Table:
         return [key.partition("/")[2] for key in sorted(self._store) if key.startswith("reserved/")]
 
     def begin(self, name: str, address: str) -> int:
-        """A server is about to start, empty; returns its generation. Families of an earlier one are lost."""
+        """A server is about to start, empty; returns its generation. Families of the last one are lost, and those of
+        earlier ones forgotten."""
         known = self._nodes.get(name)
+        for family, entry in list(self._families.items()):
+            if known and entry.node == name and entry.node_generation < known.generation:
+                self._drop(family)
         self._set_node(Node(name, address, known.generation + 1 if known else 1, "lost"))
         return self._nodes[name].generation
 
@@ -129,10 +133,10 @@ class Table:
         return None if entry is None else self._route(family, entry)
 
     def place(self, family: str, index: str, id: str, on: str = "") -> Route:
-        """The node for a sequence to be: its family's, or a new one's. on: the node that has it already. ValueError
-        where no node takes new families."""
+        """The node for a sequence to be: its family's, or a new one's. on: the node of a family that is new to the
+        table. ValueError where no node takes new families."""
         entry = self._families.get(family)
-        if entry is not None and self._alive(entry) and on in ("", entry.node):
+        if entry is not None and self._alive(entry):
             self.add(family, index, id)
             return self._route(family, entry)
         name = on or choose(family, {node.name: self._held(node) for node in self._nodes.values() if node.state == "up"})

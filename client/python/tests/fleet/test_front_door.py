@@ -1,11 +1,10 @@
 """deploy/haproxy and deploy/envoy before real servers: a family stays where it is, through drain and loss.
 
-SEINE_FRONT_DOOR_CALLS says how many calls (500); 10,000 is its soak."""
+HAPROXY and ENVOY name the programs. SEINE_FRONT_DOOR_CALLS says how many calls (500); 10,000 is its soak."""
 
 import os
 import random
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -123,7 +122,7 @@ class HAProxy(Door):
     def command(self):
         changes = [("127.0.0.1:7070", self.address), ("stats socket /run/haproxy/seine.sock", f"stats socket {self.admin}")]
         changes += [(f"10.0.0.1{i}:7070", address) for i, address in enumerate(self.addresses)]
-        return ["haproxy", "-db", "-f", self.configuration("haproxy/haproxy.cfg", changes)]
+        return [os.environ["HAPROXY"], "-db", "-f", self.configuration("haproxy/haproxy.cfg", changes)]
 
     @property
     def admin(self):
@@ -162,7 +161,7 @@ class Envoy(Door):
             port = address.rpartition(":")[2]
             changes += [(rf"address: 10\.0\.0\.1{i}, port_value: 7070", f"address: 127.0.0.1, port_value: {port}")]
         path = self.configuration("envoy/envoy.yaml", changes)
-        return [envoy_program(), "-c", path, "--concurrency", "1", "--log-level", "warning", "--base-id-path",
+        return [os.environ["ENVOY"], "-c", path, "--concurrency", "1", "--log-level", "warning", "--base-id-path",
                 str(self.folder / "base"), "--use-dynamic-base-id"]  # fmt: skip
 
     def clusters(self, what):
@@ -179,11 +178,6 @@ class Envoy(Door):
 
     def sees_down(self, node):
         return "healthy" != self.clusters("health_flags")[self.addresses[node]]
-
-
-def envoy_program():
-    beside = Path(os.sys.executable).parent / "envoy"
-    return str(beside) if beside.exists() else shutil.which("envoy")
 
 
 @pytest.fixture(params=[HAProxy, Envoy], ids=["haproxy", "envoy"])

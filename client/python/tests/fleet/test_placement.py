@@ -78,8 +78,21 @@ def test_a_generation_fences_a_node_that_comes_back():
     assert placed.node(held.node).state == "up" and placed.locate("x").lost  # it came back empty
     again = placed.place("x", "m", "x", "")
     assert not again.lost and again.generation > held.generation
-    placed.leave(held.node, held.node_generation)  # a late word of the old one
-    assert placed.node(held.node).state == "up" and not placed.locate("x").lost
+    placed = table()
+    held = placed.place("x", "m", "x", "")
+    placed.leave(held.node, 1)
+    again = placed.place("x", "m", "x", "")
+    placed.leave(held.node, 1)  # a late word of the old one
+    assert again.node != held.node and not placed.locate("x").lost
+
+
+def test_what_was_lost_long_ago_is_forgotten():
+    placed = table(1)
+    placed.place("x", "m", "x", "")
+    placed.begin("n0", "unix:///tmp/n0.sock")
+    assert placed.locate("x").lost
+    placed.begin("n0", "unix:///tmp/n0.sock")
+    assert placed.locate("x") is None
 
 
 def test_a_lost_node_takes_no_families():
