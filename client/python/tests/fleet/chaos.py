@@ -5,7 +5,7 @@ usage: chaos.py [--minutes M] [--sequences N] [--seed S] [--seined PATH]
 
 Four servers under Ray on this machine, and N sequences that decode: each step appends a token to every one and attends.
 The answers are compared with exact attention in float64 over the tokens that the client knows it has appended. Meanwhile
-servers and supervisors are killed with -9, one is drained and taken back, one is added. Prints a line of JSON: steps,
+servers and supervisors are killed with -9, one is drained and taken back, one is added. The last line is JSON: steps,
 wrong (answers that differ, and families that live twice), unstated_errors (errors other than those that a caller is told
 to expect), kills, moves (families made again on another node). Ends with 1 where wrong or unstated_errors is not 0.
 """
@@ -159,11 +159,12 @@ class Decoder:
 class Trouble(threading.Thread):
     """Does to a fleet what its users fear, one thing every few seconds, until stop()."""
 
-    def __init__(self, fleet, seed, pause):
+    def __init__(self, fleet, seed, pause, grow):
         super().__init__(daemon=True, name="trouble")
+        self._grow = grow
         self._fleet, self._random, self._pause, self._over = fleet, random.Random(seed), pause, threading.Event()
         self.counts = dict.fromkeys(("kills", "drains", "added"), 0)
-        self.error = None
+        self.error, self._drained = None, ""
 
     def run(self):
         plan = [self._kill_server, self._drain, self._kill_server, self._add, self._kill_supervisor, self._undrain]
@@ -186,7 +187,10 @@ class Trouble(threading.Thread):
         return [node["name"] for node in self._fleet.describe()["nodes"] if node["state"] == "up"]
 
     def _kill(self, which):
-        node = self._random.choice(self._up())
+        up = self._up()
+        if len(up) < 2:
+            return  # the last one is to go on
+        node = self._random.choice(up)
         os.kill(self._fleet.supervisor(node)[which], signal.SIGKILL)
         self.counts["kills"] += 1
         print(f"trouble: kill -9 of {node}'s {'seined' if which == 'seined' else 'supervisor'}", file=sys.stderr)
@@ -198,16 +202,20 @@ class Trouble(threading.Thread):
         self._kill("pid")
 
     def _drain(self):
-        self._drained = self._random.choice(self._up())
+        up = self._up()
+        if len(up) < 2:
+            return
+        self._drained = self._random.choice(up)
         self._fleet.drain(self._drained)
         self.counts["drains"] += 1
         print(f"trouble: {self._drained} is drained", file=sys.stderr)
 
     def _undrain(self):
-        self._fleet.drain(self._drained, undo=True)
+        if self._drained:
+            self._fleet.drain(self._drained, undo=True)
 
     def _add(self):
-        if not self.counts["added"]:
+        if self._grow and not self.counts["added"]:
             self._fleet.scale(NODES + 1)
             self.counts["added"] += 1
             print("trouble: a node is added", file=sys.stderr)
@@ -221,14 +229,15 @@ def all_up(fleet, seconds=120.0):
         time.sleep(0.1)
 
 
-def run(fleet, sequences, seconds, seed, pause):
-    """The counts of a run. At least one kill; some steps follow the last trouble, when all nodes are there again."""
+def run(fleet, sequences, seconds, seed, pause, grow=True):
+    """The counts of a run; grow: a node is added. It goes on until there was a kill. Some steps follow the last trouble,
+    when all nodes are there again."""
     with fleet.client(timeout=30) as client:
         client.create_index(
             "m", num_layers=1, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32",
             kv_store="keys_values",
         )
-        decoder, trouble = Decoder(client, sequences, seed), Trouble(fleet, seed, pause)
+        decoder, trouble = Decoder(client, sequences, seed), Trouble(fleet, seed, pause, grow)
         decoder.step()
         trouble.start()
         end = time.monotonic() + seconds

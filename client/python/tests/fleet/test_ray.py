@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import chaos
 import numpy as np
 import pytest
 import ray
@@ -186,6 +187,13 @@ def test_drained_grown_and_removed(fleet, client, rows):
     fleet.remove("n3")
     until(lambda: not alive(pid))
     assert [node["name"] for node in fleet.describe()["nodes"]] == ["n0", "n1", "n2"]
+
+
+def test_every_answer_is_right_while_servers_are_killed(fleet, client):
+    counts = chaos.run(fleet, 12, 4.0, seed=5, pause=1.0, grow=False)
+    assert counts["wrong"] == counts["unstated_errors"] == 0 and counts["kills"] > 0 < counts["answers"]
+    for node in fleet.describe()["nodes"]:
+        fleet.drain(node["name"], undo=True)
 
 
 def test_what_cannot_be_is_said(fleet, tmp_path):
