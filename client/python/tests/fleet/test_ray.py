@@ -1,8 +1,10 @@
 """A fleet under Ray, with several raylets on this machine: start, loss by kill -9, drain, growth, the directory's own
 restart. One cluster for the whole file."""
 
+import hashlib
 import os
 import signal
+import subprocess
 import time
 
 import chaos
@@ -214,19 +216,42 @@ def test_what_cannot_be_is_said(fleet, tmp_path):
         Fleet.connect("u")  # nothing is left of either
 
 
-def test_a_token_goes_through(cluster, tmp_path):
-    digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"  # of "secret"
+def certificates(folder, host):
+    """ca.pem, and server.pem and .key of it for a host's address."""
+
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    (folder / "san").write_text(f"subjectAltName=IP:{host}\n")
+    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    authority = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1"]
+    openssl("x509", "-req", "-in", "server.csr", *authority, "-extfile", "san", "-out", "server.pem")
+
+
+def test_tls_and_a_token_go_through(cluster, tmp_path):
+    """Over TCP, as in a cluster of many machines; a server that is started again has the port that it had."""
+    certificates(tmp_path, ray.util.get_node_ip_address())
+    digest = hashlib.sha256(b"secret").hexdigest()
     (tmp_path / "tokens.yaml").write_text(f"- {{sha256: {digest}, tenant: acme, role: admin}}\n")
-    flags = ["--log-level", "error", "--auth-unix", "token", "--auth-tokens-file", str(tmp_path / "tokens.yaml")]
-    fleet = Fleet.start(
-        1, "64MiB", name="v", listen=f"unix:{tmp_path}", server_flags=flags, security=Security(token="secret")
-    )
+    flags = ["--log-level", "error", "--auth-tokens-file", str(tmp_path / "tokens.yaml")]
+    flags += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
+    trusted = Security(tls_ca=tmp_path / "ca.pem", token="secret")
+    fleet = Fleet.start(1, "64MiB", name="v", listen="tcp", server_flags=flags, security=trusted, wait_seconds=SECONDS)
     try:
         with fleet.client() as client:
             client.create_index("m", **SHAPE)
             assert client.create_sequence("m", "x").id == "x"
-        with fleet.client(security=Security(token="wrong")) as client, pytest.raises(SeineError) as caught:
-            client.list_indexes()
+            before = fleet.supervisor("n0")
+            os.kill(before["seined"], signal.SIGKILL)
+            with pytest.raises(SequenceLost):
+                client.get_sequence(Sequence("m", "x"))
+            until(lambda: fleet.describe()["nodes"][0]["state"] == "up")
+            assert fleet.supervisor("n0")["address"] == before["address"] and client.list_indexes() == []
+        with fleet.client(security=Security(tls_ca=tmp_path / "ca.pem", token="wrong")) as client:
+            with pytest.raises(SeineError) as caught:
+                client.list_indexes()
         assert caught.value.code == "UNAUTHENTICATED"
     finally:
         fleet.stop()
