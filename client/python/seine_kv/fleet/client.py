@@ -180,7 +180,7 @@ class FleetClient(Calls):
 
     def _copy_index(self, index: str, to: Route) -> bool:
         """Makes an index on a node that lacks it, as one that was started again does, from a node that has it."""
-        for answer in self.each("GetIndex", {"name": index}, missing=True).values():
+        for answer in self._asked("GetIndex", {"name": index}).values():
             if not isinstance(answer, SeineError):
                 try:
                     self._nodes.at(to.address)._invoke("CreateIndex", {"spec": answer["index"]["spec"]})
@@ -227,14 +227,20 @@ class FleetClient(Calls):
         """The answer of every node that serves, by name; missing: NOT_FOUND is an answer. SeineError of a node that
         should serve and does not."""
 
-        def send(address: str) -> Callable[[], Any]:
-            return lambda: self._nodes.at(address)._invoke(method, request)
-
-        nodes = {node.name: node for node in self.router.directory.describe().nodes if node.state != "lost"}
-        answers = self._nodes.all({name: send(node.address) for name, node in nodes.items()})
+        answers = self._asked(method, request)
         for name, answer in list(answers.items()):
             if isinstance(answer, SeineError) and not (missing and answer.code == "NOT_FOUND"):
-                if answer.code not in GONE or not self.router.directory.down(nodes[name]):
+                node = self.router.directory.describe().node(name)
+                if answer.code not in GONE or not self.router.directory.down(node):
                     raise answer
                 del answers[name]
         return answers
+
+    def _asked(self, method: str, request: Settings) -> dict[str, Any]:
+        """The answer, or the SeineError, of every node that is not known to be lost, by name."""
+
+        def send(address: str) -> Callable[[], Any]:
+            return lambda: self._nodes.at(address)._invoke(method, request)
+
+        nodes = [node for node in self.router.directory.describe().nodes if node.state != "lost"]
+        return self._nodes.all({node.name: send(node.address) for node in nodes})

@@ -13,27 +13,15 @@ try:
 except ImportError as error:
     raise ImportError(f"seine_kv.fleet needs Ray ({error}): pip install 'seine-kv[ray]'", name="ray") from None
 
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from seine_kv.address import Security
-from seine_kv.fleet import actors, description
+from seine_kv.fleet import actors, description, start
 from seine_kv.fleet.client import FleetClient
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.ray_directory import RayDirectory
 
 PLACEMENTS = {"SPREAD": "STRICT_SPREAD", "PACK": "PACK"}
-_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
-def bytes_of(value: Union[int, str]) -> int:
-    """8 << 30 or "8GiB". ValueError for anything else."""
-    if isinstance(value, int) and value > 0:
-        return value
-    found = re.fullmatch(r"(\d+)(|[KMGT]iB)", value) if isinstance(value, str) else None
-    if not found or int(found[1]) == 0:
-        raise ValueError(f"memory_per_node: expected bytes, as 8GiB, not {value!r}")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 class Fleet:
@@ -80,21 +68,21 @@ class Fleet:
             raise ValueError(f"placement: must be one of {', '.join(PLACEMENTS)}, not {placement!r}")
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", name):
             raise ValueError(f"name: letters, digits, '.', '_' and '-', at most 40, not {name!r}")
-        memory = bytes_of(memory_per_node)
+        memory = start.bytes_of(memory_per_node)
         if not ray.is_initialized():
             ray.init(namespace=actors.NAMESPACE)
         options = {
             "run": uuid.uuid4().hex,
             "memory": memory,
             "cpus": cpus_per_node,
-            "listen": listen or _usual_listen(name),
+            "listen": listen or start.usual_listen(name),
             "flags": ["--memory-limit", str(memory), "--threads", str(max(1, int(cpus_per_node))), *server_flags],
             "seined": os.path.abspath(seined) if seined else "",
-            "security": _without_token(security or Security()),
+            "security": start.without_token(security or Security()),
             "max_restarts": max_restarts,
         }
         try:
-            _start_directory(name, options)
+            start.start_directory(name, options)
         except ValueError as error:
             raise ValueError(f"name: there is a fleet {name!r} already; Fleet.connect finds it") from error
         fleet = cls(name, security)
@@ -185,14 +173,14 @@ class Fleet:
             remove_placement_group(group)
             room = f"{count} times {options['cpus']} CPUs and {options['memory']} bytes of memory"
             raise RuntimeError(f"Ray has no room for {room} ({strategy}) within {wait_seconds} s; see ray status")
-        supervisors = [_start_supervisor(self.name, names[i], options, group, i) for i in range(count)]
+        supervisors = [start.start_supervisor(self.name, names[i], options, group, i) for i in range(count)]
         try:
             ray.get([supervisor.ready.remote() for supervisor in supervisors], timeout=wait_seconds)
         except ray.exceptions.RayError as error:
             for name in names:
                 self._end(name, 0.0)
             remove_placement_group(group)
-            raise RuntimeError(f"not all servers serve within {wait_seconds} s: {_why(error)}") from None
+            raise RuntimeError(f"not all servers serve within {wait_seconds} s: {start.why(error)}") from None
 
     def _end(self, node: str, seconds: float) -> None:
         try:
@@ -213,52 +201,3 @@ class Fleet:
             if isinstance(error.cause, ValueError):
                 raise ValueError(str(error.cause)) from None
             raise
-
-
-def _without_token(security: Security) -> Security:
-    """What supervisors need: health asks for no token, and everybody in the cluster could read it."""
-    return Security(tls_ca=security.tls_ca, tls_cert=security.tls_cert, tls_key=security.tls_key)
-
-
-def _usual_listen(name: str) -> str:
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    if len({node["NodeManagerAddress"] for node in alive}) > 1:
-        return "tcp"
-    folder = f"/tmp/seine-{name}-{os.getuid()}"
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return f"unix:{folder}"
-
-
-def _start_directory(name: str, options: dict[str, Any]) -> None:
-    made = ray.remote(actors.Directory).options(
-        name=actors.directory_name(name),
-        namespace=actors.NAMESPACE,
-        lifetime="detached",
-        num_cpus=0,
-        max_restarts=-1,
-        max_concurrency=10000,  # every client keeps a question open
-    )
-    ray.get(made.remote(name, options).names.remote())
-
-
-def _start_supervisor(fleet: str, node: str, options: dict[str, Any], group: PlacementGroup, bundle: int) -> Any:
-    listen = options["listen"]
-    if listen.startswith("unix:"):
-        listen = f"unix://{listen[len('unix:'):].removeprefix('//').rstrip('/')}/{node}.sock"
-    made = ray.remote(actors.Supervisor).options(
-        name=actors.node_actor_name(fleet, node),
-        namespace=actors.NAMESPACE,
-        lifetime="detached",
-        num_cpus=options["cpus"],
-        memory=options["memory"],
-        max_restarts=options["max_restarts"],
-        max_concurrency=8,
-        scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
-    )
-    return made.remote(fleet, node, listen, options["flags"], options["seined"], options["security"])
-
-
-def _why(error: Exception) -> str:
-    """The last line of what Ray says, which is what was raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
