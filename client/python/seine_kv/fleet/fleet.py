@@ -20,7 +20,9 @@ from seine_kv.fleet import actors, description, start
 from seine_kv.fleet.client import FleetClient
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.ray_directory import RayDirectory
+from seine_kv.fleet.router import Patience
 
+_RESTART_SECONDS = 30.0
 PLACEMENTS = {"SPREAD": "STRICT_SPREAD", "PACK": "PACK"}
 
 
@@ -195,9 +197,14 @@ class Fleet:
         ray.kill(supervisor, no_restart=True)
 
     def _ask(self, method: Any, *arguments: Any) -> Any:
-        try:
-            return ray.get(method.remote(*arguments), timeout=30.0)
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ValueError):
-                raise ValueError(str(error.cause)) from None
-            raise
+        clock = Patience(_RESTART_SECONDS)
+        while True:
+            try:
+                return ray.get(method.remote(*arguments), timeout=_RESTART_SECONDS)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ValueError):
+                    raise ValueError(str(error.cause)) from None
+                raise
+            except ray.exceptions.ActorUnavailableError:
+                if not clock.wait():  # Ray is starting it again
+                    raise

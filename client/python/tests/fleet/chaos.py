@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import numpy as np
-from trouble import Trouble
+from trouble import Trouble, all_up
 
 HEADS, KV_HEADS, DIM, PROMPT, MOST = 2, 1, 64, 64, 512
 STATED = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # besides SequenceLost: to be tried again

@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import threading
+import time
 
 
 class Trouble(threading.Thread):
