@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
+#include "profile/io/json.h"
 
 namespace seine::client {
 namespace {
@@ -68,8 +69,9 @@ const char* ToString(NodeState state) {
 }
 
 absl::StatusOr<FleetDescription> ParseFleet(absl::string_view json) {
-  const Json value = Json::parse(json, nullptr, false);
-  if (!value.is_object()) return Wrong("fleet", "no JSON object");
+  const absl::StatusOr<Json> parsed = ParseJson(json);
+  if (!parsed.ok() || !parsed->is_object()) return Wrong("fleet", "no JSON object");
+  const Json& value = *parsed;
   if (!value.contains("version") || value["version"] != kVersion) {
     return Wrong("version", absl::StrCat("a description of version ", kVersion, " is expected"));
   }

@@ -59,6 +59,7 @@ TEST(FleetDescriptionTest, NamesWhatIsWrong) {
   EXPECT_EQ(fleet->nodes[1].generation, 3);
   EXPECT_EQ(fleet->nodes[1].state, NodeState::kDraining);
   EXPECT_TRUE(absl::StartsWith(ends("{"), "fleet: "));
+  EXPECT_TRUE(absl::StartsWith(ends(std::string(100000, '[')), "fleet: "));
   EXPECT_TRUE(absl::StartsWith(ends(R"({"fleet": "f", "version": 2})"), "version: "));
   EXPECT_TRUE(absl::StartsWith(ends(head + "[]}"), "nodes: "));
   EXPECT_TRUE(absl::StartsWith(ends(head + R"([{"name": "a"}]})"), "nodes[0].address: "));
