@@ -5,13 +5,14 @@ usage: chaos.py [--minutes M] [--sequences N] [--seed S] [--seined PATH]
 
 Four servers under Ray on this machine, and N sequences that decode: each step appends a token to every one and attends.
 The answers are compared with exact attention in float64 over the tokens that the client knows it has appended. Meanwhile
-servers and supervisors are killed with -9, one is drained and taken back, one is added. The last line is JSON: steps,
+servers and supervisors are killed with -9, one is drained and taken back, one is added. Prints a line of JSON: steps,
 wrong (answers that differ, and families that live twice), unstated_errors (errors other than those that a caller is told
 to expect), kills, moves (families made again on another node). Ends with 1 where wrong or unstated_errors is not 0.
 """
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -188,6 +189,8 @@ def main():
 
     from seine_kv.fleet import Fleet
 
+    result = os.fdopen(os.dup(1), "w")  # what Ray prints is not for whoever reads this
+    os.dup2(2, 1)
     ray.init(num_cpus=NODES + 2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", namespace="chaos")
     with tempfile.TemporaryDirectory() as folder:
         fleet = Fleet.start(
@@ -199,7 +202,7 @@ def main():
         finally:
             fleet.stop()
     ray.shutdown()
-    print(json.dumps(counts))
+    print(json.dumps(counts), file=result, flush=True)
     return 1 if counts["wrong"] or counts["unstated_errors"] else 0
 
 
