@@ -40,10 +40,13 @@ class Door:
     def __init__(self, folder):
         self.nodes, self.servers, self.folder = {}, {}, folder
         self.addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(3)]
+        self.proxy = self.channel = None
+
+    def open(self):
         for node in range(3):
             self.start(node)
         self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
-        self.proxy = subprocess.Popen(self.command(), stderr=open(folder / "proxy.log", "wb"))
+        self.proxy = subprocess.Popen(self.command(), stderr=open(self.folder / "proxy.log", "wb"))
         self.channel = grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)])
         self.stub = stubs.SequenceServiceStub(self.channel)
         until(lambda: self.answers())
@@ -110,10 +113,9 @@ class Door:
         return found
 
     def close(self):
-        self.channel.close()
-        self.proxy.kill()
-        self.proxy.wait(20)
-        for process in self.servers.values():
+        if self.channel is not None:
+            self.channel.close()
+        for process in [*self.servers.values(), *filter(None, [self.proxy])]:
             process.kill()
             process.wait(20)
 
@@ -183,8 +185,11 @@ class Envoy(Door):
 @pytest.fixture(params=[HAProxy, Envoy], ids=["haproxy", "envoy"])
 def door(request, tmp_path):
     made = request.param(tmp_path)
-    yield made
-    made.close()
+    try:
+        made.open()
+        yield made
+    finally:
+        made.close()
 
 
 def test_a_family_stays_where_it_is(door):
