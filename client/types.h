@@ -297,6 +297,7 @@ struct ServerInfo {
   std::vector<std::string> profiles;      // names for IndexSpec::profile
   int64_t device_memory_limit_bytes = 0;  // 0: none
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
+  std::string instance;                   // of the server's process: after a restart, which empties it, another
 };
 
 // What scorers may need besides the stored keys.

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "index/counts/counts.h"
 #include "index/storage/memory_budget.h"
@@ -83,6 +85,12 @@ class CallsUnderWay {
   bool closed_ = false;  // guarded by mutex_
 };
 
+// 16 hexadecimal digits by chance.
+inline std::string RandomName() {
+  std::random_device chance;
+  return absl::StrCat(absl::Hex(chance(), absl::kZeroPad8), absl::Hex(chance(), absl::kZeroPad8));
+}
+
 // Thread-safe, as its parts are. Members are destroyed from the last to the first: the executor ends its calls first.
 struct Core {
   Core(const CoreOptions& o, std::unique_ptr<Backend> chosen)
@@ -103,7 +111,8 @@ struct Core {
   std::atomic<int64_t> base_bytes{int64_t{160} << 20};
   const CoreOptions options;
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  const std::shared_ptr<Counts> counts;  // nullptr: nothing is counted
+  const std::string instance = RandomName();  // of this process: after a restart another
+  const std::shared_ptr<Counts> counts;       // nullptr: nothing is counted
   CallCounts call_counts;
   std::unique_ptr<Backend> backend;
   std::string address;              // where the server listens; set before calls come

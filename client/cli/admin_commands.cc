@@ -52,7 +52,8 @@ absl::Status Version(const Session& session) {
                      {"uptime_seconds", info->uptime_seconds},
                      {"queue_capacity", info->queue_capacity},
                      {"max_message_bytes", info->max_message_bytes},
-                     {"profiles", info->profiles}};
+                     {"profiles", info->profiles},
+                     {"instance", info->instance}};
   session.Print(json, [&] {
     const auto held = [](int64_t bytes, int64_t limit) {
       return absl::StrCat(FormatBytes(bytes), " of ", limit > 0 ? FormatBytes(limit) : "no limit");

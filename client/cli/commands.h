@@ -16,6 +16,7 @@ namespace seine::cli {
 
 struct Session {
   std::string server;
+  std::string fleet;  // a description's file, which finds the server; empty: `server` is it
   client::Security security;
   double timeout_seconds = 30;
   double wait_seconds = 0;  // > 0: a server that does not answer yet is waited for
@@ -42,6 +43,12 @@ void AddSubspaceCommands(CLI::App* app, Session* session);  // subspace show | s
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 void AddCallCommands(CLI::App* app, Session* session);      // call
 void AddTopCommand(CLI::App* app, Session* session);        // top
+void AddFleetCommands(CLI::App* app, Session* session);     // fleet status | rank
+
+// Where --fleet sends a command: the address of the node that has a sequence, or, where it `creates` one, is to have
+// it.
+absl::StatusOr<std::string> AddressInFleet(const Session& session, const std::string& index, const std::string& id,
+                                           bool creates);
 
 }  // namespace seine::cli
 

@@ -29,6 +29,8 @@ void AddGlobals(CLI::App* app, Session* session, std::string* output) {
   app->add_option("--server", session->server,
                   "unix:///path/to/socket, /path/to/socket or host:port (default: the socket that seined listens on)")
       ->envname("SEINE_SERVER");
+  app->add_option("--fleet", session->fleet,
+                  "Description of a fleet: the command goes to the node that has its sequence, in place of --server");
   AddSecurityFlags(app, &session->security);
   app->add_option("--timeout", session->timeout_seconds, "Seconds to wait for an answer (default: 30)")
       ->check(Between(0.001, 1e6));
@@ -59,8 +61,27 @@ absl::Status WrongConnection(absl::string_view what) {
   return UsageError(absl::StrCat("--server: ", what));
 }
 
-absl::Status Perform(Session* session) {
+// Makes the node of the command's sequence the server.
+absl::Status FindInFleet(const CLI::App& command, Session* session) {
+  std::string names[2];
+  for (int i = 0; i < 2; ++i) {
+    const CLI::Option* option = command.get_option_no_throw(i == 0 ? "INDEX" : "ID");
+    if (option != nullptr && !option->results().empty()) names[i] = option->results().front();
+  }
+  if (names[0].empty() || names[1].empty()) {
+    return UsageError(absl::StrCat("--fleet: ", PathOf(command), " names no sequence; give the --server of a node"));
+  }
+  absl::StatusOr<std::string> address = AddressInFleet(*session, names[0], names[1], PathOf(command) == "seq create");
+  if (!address.ok()) return address.status();
+  session->server = *std::move(address);
+  return absl::OkStatus();
+}
+
+absl::Status Perform(const CLI::App& command, Session* session) {
   if (!session->needs_server) return session->action();
+  if (!session->fleet.empty()) {
+    if (absl::Status status = FindInFleet(command, session); !status.ok()) return status;
+  }
   client::Options options;
   options.timeout = absl::Seconds(session->timeout_seconds);
   options.security = client::WithEnvironment(session->security);
@@ -91,6 +112,7 @@ int Run(int argc, char** argv) {
   AddProfileCommands(&app, &session);
   AddCallCommands(&app, &session);
   AddTopCommand(&app, &session);
+  AddFleetCommands(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);
   try {
@@ -111,7 +133,7 @@ int Run(int argc, char** argv) {
     return Report("seine", {status, "", "", "", ""}, session.json);
   }
   absl::Status status = CheckWireText(command);
-  if (status.ok()) status = Perform(&session);
+  if (status.ok()) status = Perform(command, &session);
   if (status.ok()) status = FinishStandardOutput();
   return Report("seine", InWordsOfTheCommandLine(command, ObjectOf(command), status), session.json);
 }

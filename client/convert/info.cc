@@ -77,7 +77,8 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           info.max_message_bytes(),
           {info.profiles().begin(), info.profiles().end()},
           info.device_memory_limit_bytes(),
-          info.device_memory_bytes()};
+          info.device_memory_bytes(),
+          info.instance()};
 }
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {

@@ -1,0 +1,94 @@
+#include "client/fleet/fleet_client.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/fleet/placement.h"
+
+namespace seine::client {
+
+std::unique_ptr<FleetClient> FleetClient::Create(FleetDescription fleet, const Options& options) {
+  return std::unique_ptr<FleetClient>(new FleetClient(std::move(fleet), options));
+}
+
+absl::StatusOr<Client*> FleetClient::At(const std::string& node) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = clients_.find(node); found != clients_.end()) return found->second.get();
+  }
+  for (const FleetNode& known : fleet_.nodes) {
+    if (known.name != node) continue;
+    absl::StatusOr<std::unique_ptr<Client>> made = Client::Connect(known.address, options_);
+    if (!made.ok()) return made.status();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return clients_.try_emplace(node, *std::move(made)).first->second.get();
+  }
+  return absl::NotFoundError(absl::StrCat("node: the fleet ", fleet_.fleet, " has no ", node));
+}
+
+absl::StatusOr<std::string> FleetClient::Ask(const std::string& index, const std::string& id) {
+  absl::Status silent;
+  for (const FleetNode& node : fleet_.nodes) {
+    if (node.state == NodeState::kLost) continue;
+    const absl::StatusOr<Client*> client = At(node.name);
+    const absl::Status answer = client.ok() ? (*client)->GetSequence({index, id, 0}).status() : client.status();
+    if (answer.ok()) return node.name;
+    if (!absl::IsNotFound(answer)) silent = answer;
+  }
+  if (!silent.ok()) return silent;
+  return absl::NotFoundError(absl::StrCat("handle: not found: '", id, "'"));
+}
+
+absl::StatusOr<std::string> FleetClient::NodeOf(const std::string& index, const std::string& id) {
+  const std::string family(FamilyOf(id));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = nodes_.find(family); found != nodes_.end()) return found->second;
+  }
+  absl::StatusOr<std::string> node = Ask(index, id);
+  if (!node.ok()) return node;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return nodes_.try_emplace(family, *std::move(node)).first->second;
+}
+
+absl::StatusOr<Client*> FleetClient::ClientOf(const std::string& index, const std::string& id) {
+  const absl::StatusOr<std::string> node = NodeOf(index, id);
+  if (!node.ok()) return node.status();
+  return At(*node);
+}
+
+absl::StatusOr<std::string> FleetClient::PlaceFor(const std::string& index, const std::string& id) {
+  if (id.empty()) return absl::InvalidArgumentError("id: a fleet places sequences by their ids; give one");
+  for (const std::string& known : {id, std::string(FamilyOf(id))}) {
+    if (absl::StatusOr<std::string> node = NodeOf(index, known); node.ok()) return node;
+  }
+  std::vector<std::string> names;
+  for (const FleetNode& node : fleet_.nodes) {
+    if (node.state == NodeState::kUp) names.push_back(node.name);
+  }
+  for (const std::string& name : RankNodes(FamilyOf(id), std::move(names))) {
+    const absl::StatusOr<Client*> client = At(name);
+    if (client.ok() && (*client)->GetServerInfo().ok()) return name;
+  }
+  return absl::UnavailableError(absl::StrCat("no node of the fleet ", fleet_.fleet, " serves and takes new families"));
+}
+
+absl::StatusOr<Sequence> FleetClient::CreateSequence(const std::string& index, const std::string& id) {
+  const absl::StatusOr<std::string> node = PlaceFor(index, id);
+  if (!node.ok()) return node.status();
+  const absl::StatusOr<Client*> client = At(*node);
+  if (!client.ok()) return client.status();
+  absl::StatusOr<Sequence> made = (*client)->CreateSequence(index, id);
+  if (!made.ok()) return made;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  nodes_[std::string(FamilyOf(id))] = *node;
+  return made;
+}
+
+void FleetClient::Forget(const std::string& id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  nodes_.erase(std::string(FamilyOf(id)));
+}
+
+}  // namespace seine::client

@@ -1,0 +1,98 @@
+"""The directory as a client that has joined Ray asks it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Optional
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from seine_kv.fleet.description import Description, Node
+from seine_kv.fleet.nodes import NodeClients
+from seine_kv.fleet.router import Patience
+from seine_kv.fleet.static_directory import StaticDirectory
+from seine_kv.fleet.table import Route
+from seine_kv.messages import SeineError
+
+_ASK_SECONDS = 10.0
+_WATCH_SECONDS = 40.0  # the actor's own, and more
+_RESTART_SECONDS = 30.0  # a directory that has ended is started again by Ray
+
+
+class RayDirectory:
+    def __init__(self, actor: Any, nodes: NodeClients) -> None:
+        self._actor, self._nodes = actor, nodes
+        self._closed = threading.Event()
+
+    def describe(self) -> Description:
+        return self._ask(self._actor.describe)
+
+    def place(self, family: str, index: str, id: str, known: Optional[Route]) -> Route:
+        on = ""
+        if self._ask(self._actor.locate, family) is None:  # a process outside Ray may have made it
+            holder = StaticDirectory(self.describe(), self._nodes).holder(family, index, id)
+            on = holder.name if holder else ""
+        return self._ask(self._actor.place, family, index, id, on)
+
+    def locate(self, family: str, index: str, id: str) -> Optional[Route]:
+        route = self._ask(self._actor.locate, family)
+        if route is not None:
+            return route
+        found = StaticDirectory(self.describe(), self._nodes).locate(family, index, id)
+        return None if found is None else self._ask(self._actor.place, family, index, id, found.node)
+
+    def suspect(self, route: Route) -> str:
+        return self._ask(self._actor.suspect, route.node, route.node_generation)
+
+    def down(self, node: Node) -> bool:
+        return self._ask(self._actor.suspect, node.name, node.generation) == "lost"
+
+    def restarted(self, route: Route) -> bool:
+        now = self._ask(self._actor.locate, route.family)
+        return now is not None and (now.lost or now.generation != route.generation)
+
+    def add(self, family: str, index: str, id: str) -> None:
+        self._ask(self._actor.add, family, index, id)
+
+    def remove_sequence(self, family: str, index: str, id: str) -> None:
+        self._ask(self._actor.remove_sequence, family, index, id)
+
+    def remove_index(self, index: str) -> None:
+        self._ask(self._actor.remove_index, index)
+
+    def watch(self, note: Callable[[Description], None]) -> None:
+        """Calls `note` from another thread whenever the nodes have changed, until close()."""
+        threading.Thread(target=self._watched, args=(note,), daemon=True, name="seine-fleet-watch").start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watched(self, note: Callable[[Description], None]) -> None:
+        epoch = -1
+        while not self._closed.is_set():
+            try:
+                epoch, description = ray.get(self._actor.watch.remote(epoch), timeout=_WATCH_SECONDS)
+            except RayError:
+                self._closed.wait(1.0)
+                continue
+            except (Exception, SystemExit):  # Ray has been shut down
+                return
+            if not self._closed.is_set():
+                note(description)
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        clock = Patience(_RESTART_SECONDS)
+        while True:
+            try:
+                return ray.get(method.remote(*arguments), timeout=_ASK_SECONDS)
+            except RayTaskError as error:
+                if isinstance(error.cause, ValueError):
+                    raise SeineError("UNAVAILABLE", str(error.cause), "", "NO_NODE") from None
+                raise
+            except RayActorError as error:
+                if not clock.wait():
+                    raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None
+            except RayError as error:
+                raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None

@@ -1,0 +1,172 @@
+"""A Decode stream to every node that a step concerns: the step is split by node, sent at once, and merged in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
+
+import numpy as np
+
+from seine_kv.calls import Steps
+from seine_kv.fleet.router import Patience, Router, own_handle
+from seine_kv.fleet.table import Route
+from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step
+
+
+@dataclass
+class _Part:
+    """What one node gets of a step, with each one's place in the whole."""
+
+    route: Route
+    appends: list[tuple[int, Append]] = field(default_factory=list)
+    items: list[tuple[int, Item]] = field(default_factory=list)
+
+
+class FleetStream(Steps):
+    """One step a layer and decode step for a whole batch, whichever nodes its sequences are on. Use in a with
+    statement, from one thread.
+
+    A node that fails is an error of its own items, and the others are answered: step() raises a StepError, as it does
+    for a server's item, whose `step` has the rest. The error is SequenceLost where the families have gone with it. A
+    stream that breaks is opened again, and the step sent once more: appends may be repeated.
+    """
+
+    def __init__(self, router: Router, timeout: Optional[float] = None) -> None:
+        self._router, self._timeout = router, timeout
+        self._streams: dict[str, Any] = {}  # by address
+
+    def __enter__(self) -> FleetStream:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self.close(cancel=kind is not None)
+
+    def close(self, cancel: bool = False) -> None:
+        """Ends the streams; raises the first SeineError of a server that ended one otherwise."""
+        errors = [error for error in (_closed(stream, cancel) for stream in self._streams.values()) if error]
+        self._streams.clear()
+        if errors:
+            raise errors[0]
+
+    def _answered(
+        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
+    ) -> Step:
+        whole = _Whole(len(appends), len(items), attention is not None)
+        parts: dict[str, _Part] = {}
+        for kind, asked in (("appends", appends), ("items", items)):
+            for i, one in enumerate(asked):  # type: ignore[var-annotated, arg-type]
+                try:
+                    route = self._router.route(one.sequence)
+                except SeineError as error:
+                    whole.fail(kind, i, error)
+                    continue
+                part = parts.setdefault(route.node, _Part(route))
+                getattr(part, kind).append((i, replace(one, sequence=own_handle(one.sequence))))
+
+        def send(part: _Part) -> Callable[[], Step]:
+            return lambda: self._sent(part, attention, selector)
+
+        steps = self._router.nodes.all({name: send(part) for name, part in parts.items()})
+        refused = [step.error for step in steps.values() if not isinstance(step, SeineError)]
+        if refused and len(refused) == len(steps) and all(refused) and not whole.failed:
+            return Step([], [], 0, error=refused[0])  # as a server refuses: the request is wrong whoever gets it
+        for name, part in parts.items():
+            whole.take(part, steps[name])
+        self._judge(whole, parts)
+        return whole.step
+
+    def _sent(self, part: _Part, attention: Optional[Attention], selector: dict[str, Any]) -> Step:
+        """One node's Step, over its stream or a new one. SeineError where it does not answer."""
+        address, clock = part.route.address, Patience(self._router.patience)
+        appends, items = [one for _, one in part.appends], [one for _, one in part.items]
+        while True:
+            try:
+                stream = self._streams.get(address)
+                if stream is None:
+                    stream = self._router.nodes.at(address).decode_stream(self._timeout)
+                    self._streams[address] = stream
+                return stream._answered(appends, items, attention, selector)
+            except SeineError as error:
+                broken = self._streams.pop(address, None)
+                if broken is not None:
+                    _closed(broken, True)
+                if not (self._router.judge(part.route, error) and clock.wait()):
+                    raise
+
+    def _judge(self, whole: _Whole, parts: dict[str, _Part]) -> None:
+        """Items that a node does not know, because it has been started again, are lost."""
+        for part in parts.values():
+            for kind, asked in (("appends", part.appends), ("items", part.items)):
+                for i, one in asked:  # type: ignore[attr-defined]
+                    error = whole.error(kind, i)
+                    if error is None or error.code != "NOT_FOUND" or error.reason == "SEQUENCE_LOST":
+                        continue
+                    try:
+                        self._router.judge(part.route, error)
+                    except SeineError as lost:
+                        whole.fail(kind, i, lost)
+
+
+class _Whole:
+    """A step's answers in the order in which they were asked for."""
+
+    def __init__(self, appends: int, items: int, attends: bool) -> None:
+        self._attends, self.failed = attends, False
+        self._answers: list[Any] = [None] * items
+        self.step = Step([None] * appends, [], 0, retained=[None] * appends)
+        if attends:
+            self.step.attended = self._answers
+        else:
+            self.step.answers = self._answers
+
+    def error(self, kind: str, i: int) -> Optional[SeineError]:
+        return self.step.append_errors[i] if kind == "appends" else self._answers[i].error
+
+    def fail(self, kind: str, i: int, error: SeineError) -> None:
+        self.failed = True
+        if kind == "appends":
+            self.step.append_errors[i] = error
+        else:
+            self._answers[i] = _no_attention(error) if self._attends else _no_answer(error)
+
+    def take(self, part: _Part, step: Any) -> None:
+        """A node's Step, or the SeineError that it failed with."""
+        error = step if isinstance(step, SeineError) else step.error
+        if error is not None:
+            for kind, asked in (("appends", part.appends), ("items", part.items)):
+                for i, _ in asked:  # type: ignore[attr-defined]
+                    self.fail(kind, i, error)
+            return
+        self.step.server_us = max(self.step.server_us, step.server_us)
+        for j, ((i, _), failure) in enumerate(zip(part.appends, step.append_errors)):
+            self.step.append_errors[i] = _renumbered(failure, f"appends[{j}]", f"appends[{i}]")
+        for (i, _), report in zip(part.appends, step.retained):
+            self.step.retained[i] = report
+        for j, ((i, _), answer) in enumerate(zip(part.items, step.attended if self._attends else step.answers)):
+            answer.error = _renumbered(answer.error, f"items[{j}]", f"items[{i}]")
+            self._answers[i] = answer
+
+
+def _no_answer(error: SeineError) -> Answer:
+    return Answer("unknown", 0, 0, 0, False, np.empty((0, 0), np.int32), np.empty(0, np.int32), None, error=error)
+
+
+def _no_attention(error: SeineError) -> Attended:
+    return Attended("unknown", 0, None, None, 0, False, error=error)
+
+
+def _renumbered(error: Optional[SeineError], at_node: str, in_step: str) -> Optional[SeineError]:
+    """An item's error, with its number in the whole step."""
+    if error is None or at_node == in_step:
+        return error
+    text, path = str(error).replace(at_node, in_step, 1), error.field.replace(at_node, in_step, 1)
+    return SeineError(error.code, text, path, error.reason)
+
+
+def _closed(stream: Any, cancel: bool) -> Optional[SeineError]:
+    try:
+        stream.close(cancel)
+        return None
+    except SeineError as error:
+        return error

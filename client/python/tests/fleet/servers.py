@@ -1,0 +1,59 @@
+"""Three real servers that a test may kill and start again, and what they are asked."""
+
+import numpy as np
+from conftest import client_class, start
+
+from seine_kv.fleet.description import Description, Node
+
+HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 64, 96
+SHAPE = dict(num_layers=2, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
+NAMES = ("n0", "n1", "n2")
+
+
+class Servers:
+    """Each at an address of its own, in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.processes = {name: start(folder / f"{name}.sock") for name in NAMES}
+        self.fleet = Description("test", tuple(Node(name, f"unix://{folder}/{name}.sock") for name in NAMES))
+        for name in NAMES:
+            self._wait(name)
+
+    def kill(self, name):
+        self.processes[name].kill()
+        self.processes[name].wait(timeout=20)
+
+    def restart(self, name):
+        self.kill(name)
+        self.processes[name] = start(self.folder / f"{name}.sock")
+        self._wait(name)
+
+    def _wait(self, name):
+        with client_class("remote")(self.fleet.node(name).address) as client:
+            client.wait_until_ready(20)
+
+
+def rows_of(rows, i, tokens=TOKENS, begin=0):
+    """Keys and values of sequence i: its own shift of the same rows."""
+    return rows[begin:tokens] + np.float32(i), rows[begin:tokens] - np.float32(i)
+
+
+def make(client, rows, count=12, index="m"):
+    """An index, and sequences chat-0, chat-1 ... with their tokens in layer 0."""
+    client.create_index(index, kv_store="keys_values", **SHAPE, exist_ok=True)
+    made = [client.create_sequence(index, f"chat-{i}") for i in range(count)]
+    for i, sequence in enumerate(made):
+        assert client.append(sequence, 0, 0, *rows_of(rows, i)) == TOKENS
+    return made
+
+
+def expected(rows, queries, i, tokens=TOKENS):
+    """Exact attention of every query head of sequence i, in float64."""
+    outputs = []
+    keys, values = (each.astype(np.float64) for each in rows_of(rows, i, tokens))
+    for head in range(HEADS):
+        logits = keys[:, head // 2] @ queries[head] / np.sqrt(DIM)
+        weights = np.exp(logits - logits.max())
+        outputs.append(weights @ values[:, head // 2] / weights.sum())
+    return np.stack(outputs)
