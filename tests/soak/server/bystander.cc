@@ -1,10 +1,10 @@
-#include "tests/soak/bystander.h"
+#include "tests/soak/server/bystander.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "tests/soak/made_requests.h"
-#include "tests/soak/raw_connection.h"
+#include "tests/soak/server/made_requests.h"
+#include "tests/soak/server/raw_connection.h"
 
 namespace seine::soak {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/soak/raw_connection.h"
+#include "tests/soak/server/raw_connection.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -71,6 +71,17 @@ void RawConnection::Drain() const {
   char bytes[65536];
   while (recv(fd_, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
   }
+}
+
+void RawConnection::Take(size_t bytes) const {
+  std::string taken(bytes, '\0');
+  [[maybe_unused]] const ssize_t count = recv(fd_, taken.data(), bytes, MSG_DONTWAIT);
+}
+
+std::string RawConnection::Message(const std::string& bytes) {
+  std::string message(1, '\0');  // not compressed
+  for (const int shift : {24, 16, 8, 0}) message += static_cast<char>(bytes.size() >> shift);
+  return message + bytes;
 }
 
 std::string RawConnection::Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {

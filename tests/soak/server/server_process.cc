@@ -1,4 +1,4 @@
-#include "tests/soak/server_process.h"
+#include "tests/soak/server/server_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -76,6 +76,12 @@ int64_t ChildProcess::ResidentBytes() const {
   int64_t all = 0, resident = 0;
   file >> all >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+int ChildProcess::Descriptors() const {
+  std::error_code gone;
+  const std::filesystem::directory_iterator open("/proc/" + std::to_string(pid_) + "/fd", gone);
+  return gone ? -1 : static_cast<int>(std::distance(begin(open), end(open)));
 }
 
 void ChildProcess::Sample() {
