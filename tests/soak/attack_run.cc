@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/soak/attacks/channel_holder.h"
 #include "tests/soak/server/bystander.h"
 #include "tests/soak/server/soaked_server.h"
 
@@ -52,7 +53,7 @@ class AttackRun {
     bystander.Stop();
     result_.figures["rss_grown_mib"] = (static_cast<double>(server_.process().PeakResidentBytes()) - before) / kMiB;
     if (attack_ != nullptr) ReadAttacker();
-    Read(bystander);
+    bystander.Report(/*promised=*/attack_ == nullptr || !attack_->starves, &result_);
     if (attack_ != nullptr && attack_->leaves_nothing) ExpectNothingLeft();
     server_.End(&result_);
     HoldMemory();
@@ -100,22 +101,6 @@ class AttackRun {
       if (line.rfind("cases ", 0) != 0 && ++noted <= 4) result_.Note(line.substr(0, 300));
     }
   }
-  void Read(Bystander& bystander) {
-    auto& figures = result_.figures;
-    figures["step_p50_ms"] = bystander.steps().Quantile(.5);
-    figures["step_p99_ms"] = bystander.steps().Quantile(.99);
-    figures["step_max_ms"] = bystander.steps().Max();
-    figures["health_p99_ms"] = bystander.health().Quantile(.99);
-    figures["connect_p99_ms"] = bystander.connections().Quantile(.99);
-    const double longest = std::max({bystander.steps().Max(), bystander.health().Max(), bystander.connections().Max()});
-    if (longest > kHangMs && (attack_ == nullptr || !attack_->starves)) ++result_.hangs;
-    result_.breaks += bystander.wrong_answers() + bystander.failures();
-    result_.ops += static_cast<int64_t>(bystander.steps().all.size() + bystander.health().all.size());
-    if (!bystander.first_failure().empty()) result_.Note("bystander: " + bystander.first_failure());
-    if (bystander.wrong_answers() > 0) {
-      result_.Note(absl::StrCat("bystander: ", bystander.wrong_answers(), " wrong answers"));
-    }
-  }
   // The bystander's two connections may stay.
   void ExpectNothingLeft() {
     attacker_ = nullptr;
@@ -145,6 +130,7 @@ void RunAttack(const Attack* attack, const RunOptions& options, Result* result) 
 }
 
 int MakeAttack(const std::string& name, const std::string& address, const RunOptions& options) {
+  if (name == kHoldChannel) return HoldChannel(address);
   const auto& all = Attacks();
   const auto attack = std::find_if(all.begin(), all.end(), [&](const Attack& a) { return name == a.name; });
   if (attack == all.end()) return 2;

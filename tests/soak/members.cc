@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "tests/soak/attack_run.h"
 #include "tests/soak/attacks/attacks.h"
+#include "tests/soak/drills/drills.h"
 #include "tests/soak/member.h"
 
 namespace seine::soak {
@@ -19,6 +20,9 @@ const std::vector<Member>& Members() {
       all->push_back({attack.name, attack.what, attack.stated,
                       [&attack](const RunOptions& options, Result* result) { RunAttack(&attack, options, result); }});
     }
+    all->push_back(
+        {"ends", "20 servers that are told to end while clients of every kind are at work", {2000, 20}, &Ends});
+    all->push_back({"kills", "200 clients killed while they hold same-host channels", {200, 200}, &Kills});
     return all;
   }();
   return *members;

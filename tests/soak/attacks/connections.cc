@@ -24,29 +24,28 @@ const char* PathOf(int thread) {
   return thread == 0 ? "/seine.v1.RetrievalService/Decode" : "/seine.v1.RetrievalService/Append";
 }
 
-// One connection and some 100 calls at a time. `pause`: bounds the load to some 20,000 a second.
-void ResetOn(const Target& target, int thread, bool pause, Tally& tally) {
+// One connection, `at_once` calls in a packet. `pause`: bounds the load to some 20,000 a second.
+void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tally& tally) {
   RawConnection connection(target.address);
   if (!connection.Open() || !connection.Handshake(5000)) return Pause(50);
-  constexpr uint32_t kCalls = 128;
-  for (uint32_t stream = 1; stream < 60'000; stream += 2 * kCalls) {
+  for (uint32_t stream = 1; stream < 60'000;) {
     std::string calls;
-    for (uint32_t i = 0; i < kCalls; ++i) calls += OpenedAndReset(stream + 2 * i, PathOf(thread));
+    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += OpenedAndReset(stream, PathOf(thread));
     if (!connection.Send(calls)) return;
-    tally.CaseAndFault(kCalls);
-    connection.Drain();
-    if (pause) Pause(5);
+    tally.CaseAndFault(at_once);
+    if (stream % 64 == 1) connection.Drain();
+    if (pause && stream % 512 == 1) Pause(5);
   }
 }
 
 }  // namespace
 
 void Resets(const Target& target, Tally& tally) {
-  InParallel(2, [&](int thread) { ResetOn(target, thread, /*pause=*/true, tally); });
+  InParallel(2, [&](int thread) { ResetOn(target, thread, 1, /*pause=*/true, tally); });
 }
 
 void ResetFlood(const Target& target, Tally& tally) {
-  InParallel(2, [&](int thread) { ResetOn(target, thread, /*pause=*/false, tally); });
+  InParallel(2, [&](int thread) { ResetOn(target, thread, 128, /*pause=*/false, tally); });
 }
 
 void Descriptors(const Target& target, Tally& tally) {

@@ -23,6 +23,7 @@ ChildProcess::ChildProcess(std::vector<std::string> command, const std::string& 
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   const std::string output = output_;
+  unlink(output.c_str());  // of a child before
   pid_ = fork();
   if (pid_ == 0) {
     const int fd = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);

@@ -91,7 +91,7 @@ double SoakedServer::PromisedBytes() const {
                                                                   : 0;
 }
 
-void SoakedServer::End(Result* result) {
+int SoakedServer::End(Result* result) {
   const bool crashed = !process_.Alive();
   process_.Signal(SIGTERM);
   const auto begin = std::chrono::steady_clock::now();
@@ -107,6 +107,7 @@ void SoakedServer::End(Result* result) {
   result->over_mib = std::max({result->over_mib, 0.0, (peak - PromisedBytes()) / kMiB});
   result->figures["rss_mib"] = std::max(result->figures.value("rss_mib", 0.0), peak / kMiB);
   result->figures["end_s"] = std::max(result->figures.value("end_s", 0.0), end);
+  return code;
 }
 
 }  // namespace seine::soak

@@ -13,7 +13,6 @@
 namespace seine::soak {
 
 inline constexpr int64_t kMiB = 1 << 20;
-inline constexpr double kHangMs = 2000;  // of a bystander's call
 
 class SoakedServer {
  public:
@@ -31,8 +30,9 @@ class SoakedServer {
   // Waits until no byte is under way and at most `connections` are there. False: not within `seconds`; says what is.
   bool Settles(int connections, double seconds, std::string* what) const;
 
-  // Tells it to end and waits. Notes crashes, hangs, memory over what it promised, and figures: rss_mib, end_s.
-  void End(Result* result);
+  // Tells it to end and waits. Notes crashes, hangs, memory over what it promised, and figures: rss_mib, end_s. Returns
+  // its exit code, as ChildProcess::Wait does.
+  int End(Result* result);
 
  private:
   double PromisedBytes() const;

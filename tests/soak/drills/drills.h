@@ -1,0 +1,18 @@
+// Drills: what happens to servers and clients as a whole. Each repeats as often as stated for 10 s, and more or less
+// often for another time.
+#ifndef SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
+#define SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
+
+#include "tests/soak/member.h"
+
+namespace seine::soak {
+
+// Servers are told to end while clients of every kind are at work. Each ends with 0 within the grace, health says
+// NOT_SERVING before a call is refused, what was acknowledged is there, and what was not ends with a code that says so.
+void Ends(const RunOptions& options, Result* result);
+// Clients that hold same-host channels are killed at work. Descriptors and memory are back within 2 s.
+void Kills(const RunOptions& options, Result* result);
+
+}  // namespace seine::soak
+
+#endif  // SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
