@@ -8,6 +8,7 @@
 
 #include "tests/soak/attack_run.h"
 #include "tests/soak/campaign.h"
+#include "tests/soak/drills/fronts.h"
 
 namespace seine::soak {
 namespace {
@@ -50,6 +51,11 @@ int Main(int argc, char** argv) {
   if (!child.attack.empty()) return MakeAttack(child.attack, child.server, options.run);
   if (list) {
     for (const Member& member : Members()) std::cout << member.name << ": " << member.what << "\n";
+    for (const FrontProgram& front : FrontPrograms()) {
+      if (FindMember(std::string("front-") + front.name) != nullptr) continue;
+      std::cout << "front-" << front.name << " needs " << front.program << ", which is not here (" << front.package
+                << ")\n";
+    }
     return 0;
   }
   for (const std::string& name : options.only) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/soak/attack_run.h"
@@ -23,6 +24,13 @@ const std::vector<Member>& Members() {
     all->push_back(
         {"ends", "20 servers that are told to end while clients of every kind are at work", {2000, 20}, &Ends});
     all->push_back({"kills", "200 clients killed while they hold same-host channels", {200, 200}, &Kills});
+    for (const FrontProgram& program : FrontPrograms()) {
+      if (PathOfProgram(program.program).empty()) continue;
+      all->push_back({absl::StrCat("front-", program.name),
+                      absl::StrCat("a flood of resets on ", program.program, ", as deploy/", program.config, " has it"),
+                      {100, 10'000},
+                      [&program](const RunOptions& options, Result* result) { RunFront(program, options, result); }});
+    }
     return all;
   }();
   return *members;

@@ -14,12 +14,6 @@ namespace seine::soak {
 
 namespace {
 
-// A call that is opened and cancelled at once.
-std::string OpenedAndReset(uint32_t stream, const std::string& path) {
-  return RawConnection::Headers(stream, path) +
-         RawConnection::Frame(RawConnection::kResetStream, 0, stream, std::string("\0\0\0\x08", 4));
-}
-
 const char* PathOf(int thread) {
   return thread == 0 ? "/seine.v1.RetrievalService/Decode" : "/seine.v1.RetrievalService/Append";
 }
@@ -30,7 +24,7 @@ void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tal
   if (!connection.Open() || !connection.Handshake(5000)) return Pause(50);
   for (uint32_t stream = 1; stream < 60'000;) {
     std::string calls;
-    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += OpenedAndReset(stream, PathOf(thread));
+    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += RawConnection::OpenedAndReset(stream, PathOf(thread));
     if (!connection.Send(calls)) return;
     tally.CaseAndFault(at_once);
     if (stream % 64 == 1) connection.Drain();

@@ -3,6 +3,7 @@
 #ifndef SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
 #define SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
 
+#include "tests/soak/drills/fronts.h"
 #include "tests/soak/member.h"
 
 namespace seine::soak {
@@ -12,6 +13,9 @@ namespace seine::soak {
 void Ends(const RunOptions& options, Result* result);
 // Clients that hold same-host channels are killed at work. Descriptors and memory are back within 2 s.
 void Kills(const RunOptions& options, Result* result);
+// A flood of resets on a front, through which another client decodes meanwhile: the front cuts the flood's connections
+// off, the server behind it grows by at most 64 MiB, and every step is answered.
+void RunFront(const FrontProgram& program, const RunOptions& options, Result* result);
 
 }  // namespace seine::soak
 

@@ -100,4 +100,8 @@ std::string RawConnection::Headers(uint32_t stream, const std::string& path) {
   return Frame(kHeaders, /*END_HEADERS*/ 4, stream, block);
 }
 
+std::string RawConnection::OpenedAndReset(uint32_t stream, const std::string& path) {
+  return Headers(stream, path) + Frame(kResetStream, 0, stream, std::string("\0\0\0\x08", 4));
+}
+
 }  // namespace seine::soak

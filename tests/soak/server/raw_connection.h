@@ -24,7 +24,9 @@ class RawConnection {
   static constexpr uint8_t kData = 0, kResetStream = 3;  // types of frames
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
   static std::string Headers(uint32_t stream, const std::string& path);  // of a gRPC call
-  static std::string Message(const std::string& bytes);                  // one of gRPC's, of at most 16 KB
+  // Such a call, cancelled at once.
+  static std::string OpenedAndReset(uint32_t stream, const std::string& path = "/seine.v1.RetrievalService/Decode");
+  static std::string Message(const std::string& bytes);  // one of gRPC's, of at most 16 KB
 
  private:
   std::string path_;

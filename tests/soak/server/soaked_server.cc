@@ -45,9 +45,10 @@ bool WaitForLine(ChildProcess& child, const std::string& text, double seconds) {
   return child.Output().find(text) != std::string::npos;
 }
 
-SoakedServer::SoakedServer(const std::vector<std::string>& flags, int descriptors, int grace)
+SoakedServer::SoakedServer(const std::vector<std::string>& flags, int descriptors, int grace,
+                           const std::string& address)
     : grace_(grace),
-      address_(absl::StrCat("unix:", folder_.path, "/seine.sock")),
+      address_(address.empty() ? absl::StrCat("unix:", folder_.path, "/seine.sock") : address),
       process_(Command(address_, grace, flags), folder_.path, "seined", descriptors, 0) {
   if (!WaitForLine(process_, kServes, 30)) return;
   const std::string log = process_.Output();

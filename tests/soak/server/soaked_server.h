@@ -16,8 +16,10 @@ inline constexpr int64_t kMiB = 1 << 20;
 
 class SoakedServer {
  public:
-  // With a memory limit of 256 MiB. `descriptors`: its RLIMIT_NOFILE, 0: as ours.
-  explicit SoakedServer(const std::vector<std::string>& flags, int descriptors = 0, int grace = 2);
+  // With a memory limit of 256 MiB. `descriptors`: its RLIMIT_NOFILE, 0: as ours. `address`: where it listens; empty: a
+  // Unix socket of its own.
+  explicit SoakedServer(const std::vector<std::string>& flags, int descriptors = 0, int grace = 2,
+                        const std::string& address = "");
 
   bool Serves() const { return serves_; }
   const std::string& address() const { return address_; }
