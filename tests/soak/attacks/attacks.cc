@@ -1,20 +1,8 @@
 #include "tests/soak/attacks/attacks.h"
 
-#include <cstdio>
-
 #include "tests/soak/attacks/made_attacks.h"
 
 namespace seine::soak {
-
-void Tally::Break(const std::string& what) {
-  printf("break: %s\n", what.c_str());
-  fflush(stdout);
-}
-
-void Tally::Print() const {
-  printf("cases %lld faults %lld\n", static_cast<long long>(cases_), static_cast<long long>(faults_));
-  fflush(stdout);
-}
 
 // Stated numbers are about a tenth of what two cores make. Those of attacks that make all they make at once are what
 // they make.

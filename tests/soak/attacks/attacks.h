@@ -20,9 +20,11 @@ class Tally {
   void Break(const std::string& what);  // an answer outside the contract
   void Print() const;                   // a line: "cases 12 faults 3"
   int64_t cases() const { return cases_; }
+  int64_t faults() const { return faults_; }
+  int64_t breaks() const { return breaks_; }
 
  private:
-  std::atomic<int64_t> cases_{0}, faults_{0};
+  std::atomic<int64_t> cases_{0}, faults_{0}, breaks_{0};
 };
 
 struct Target {
