@@ -81,7 +81,7 @@ class Campaign {
     if (options_.hours > 0) std::cout << "\n" << Summary(runs_);
     for (const Result& run : runs_) {
       if (Passed(run, options_.brief)) continue;
-      std::cout << absl::StrFormat("failed (%s): seine-soak --only %s --seed %d --seconds %g\n", run.Verdict(),
+      std::cout << absl::StrFormat("failed (%s): ./dev soak --only %s --seed %d --seconds %g\n", run.Verdict(),
                                    run.member, run.seed, options_.run.seconds);
     }
     std::cout << Totals(runs_).dump() << std::endl;

@@ -37,7 +37,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--list", list, "Print the members and exit.");
   app.add_flag("--quick", quick, "Each for 10 s, once: the default.");
   app.add_flag("--brief", options.brief, "Each for 1 s; hangs are not held against it: the machine may be busy.");
-  app.add_option("--seconds", options.run.seconds, "Each for so long.")->check(CLI::Range(.1, 1e6));
+  auto* seconds = app.add_option("--seconds", options.run.seconds, "Each for so long.");
+  seconds->check(CLI::Range(.1, 1e6));
   app.add_option("--only", options.only, "These alone.")->delimiter(',')->option_text("NAME[,NAME]");
   app.add_option("--seed", options.run.seed, "Of what is random; the first one with --hours. [1]");
   auto* hours = app.add_option("--hours", options.hours, "Again and again, until the ledger has so many hours.");
@@ -46,7 +47,11 @@ int Main(int argc, char** argv) {
   app.add_option("--commit", options.commit, "What is tested, for the ledger. [unknown]");
   app.add_option("--attack", child.attack)->group("");
   app.add_option("--server", child.server)->group("");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // --help too, with code 0
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   signal(SIGPIPE, SIG_IGN);
   if (!child.attack.empty()) return MakeAttack(child.attack, child.server, options.run);
   if (list) {
@@ -63,7 +68,7 @@ int Main(int argc, char** argv) {
     std::cerr << "seine-soak: --only " << name << ": no such attack; --list shows them" << std::endl;
     return 2;
   }
-  if (options.brief) options.run.seconds = 1;
+  if (options.brief && seconds->count() == 0) options.run.seconds = 1;
   return RunCampaign(options);
 }
 
