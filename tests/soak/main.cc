@@ -18,7 +18,7 @@ constexpr char kAbout[] =
 ends the server, most often under attack. Each run prints its seed, which makes it again: --only NAME --seed N.)";
 constexpr char kFooter[] = R"(
 A run fails on a crash, a bystander's call above 2 s, an answer outside the contract, memory above what is promised, or
-less operations or faults than stated. With --hours a killed soak that is started again goes on where it was.
+fewer operations or faults than stated. With --hours a killed soak that is started again goes on where it was.
 Try it:
   seine-soak --only cancels --seed 7
   seine-soak --hours 8 --ledger soak.jsonl --commit $(git rev-parse --short HEAD))";

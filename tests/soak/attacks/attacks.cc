@@ -77,7 +77,7 @@ const std::vector<Attack>& Attacks() {
       {.name = "unread",
        .what = "24 Decode streams whose client hangs",
        .run = &Unread,
-       .stated = {240, 240},
+       .stated = {24, 24},
        .stopped = true},
       {.name = "unread-answers",
        .what = "40 answers of 51 MB that nobody reads",

@@ -42,9 +42,9 @@ struct Attack {
   int descriptors = 0;                              // seined's limit; 0: ours
   bool stopped = false;                             // SIGSTOP after a second: a client that hangs
   bool refuses_connections = false;                 // to all, while it lasts
-  bool starves = false;                             // others, by what gRPC 1.51 does: their latencies are no promise
-  bool leaves_nothing = false;                      // its client is killed before the server ends: all comes back
-  double grows_mib = 0;                             // that the server's memory may grow; 0: as far as it promises
+  bool starves = false;         // others, by what gRPC 1.51 does: that a bystander is served is no promise
+  bool leaves_nothing = false;  // its client is killed before the server ends: all comes back
+  double grows_mib = 0;         // that the server's memory may grow; 0: as far as it promises
 };
 
 const std::vector<Attack>& Attacks();

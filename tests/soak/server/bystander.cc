@@ -91,7 +91,8 @@ void Bystander::Report(bool promised, Result* result) const {
   figures["health_p99_ms"] = health_.Quantile(.99);
   figures["connect_p99_ms"] = connections_.Quantile(.99);
   if (promised && std::max({steps_.Max(), health_.Max(), connections_.Max()}) > kHangMs) ++result->hangs;
-  result->breaks += wrong_answers() + failures();
+  result->breaks += wrong_answers() + (promised ? failures() : 0);
+  if (!promised) figures["bystander_failures"] = failures();
   result->ops += static_cast<int64_t>(steps_.all.size() + health_.all.size());
   if (!first_failure_.empty()) result->Note("bystander: " + first_failure_);
   if (wrong_ > 0) result->Note(absl::StrCat("bystander: ", wrong_answers(), " wrong answers"));
