@@ -124,25 +124,32 @@ void EndClients::Channel(int client) {
   witness_.Refused("a channel", status);
 }
 
-// grpc.health.v1's Check of the whole server. False: it does not answer.
-bool EndClients::Serving(Client& client, bool* serving) const {
+// grpc.health.v1's Check of the whole server.
+grpc::Status EndClients::Check(Client& client, bool* serving) const {
   grpc::ClientContext context;
   const grpc::internal::RpcMethod check("/grpc.health.v1.Health/Check", grpc::internal::RpcMethod::NORMAL_RPC,
                                         client.channel);
   const grpc::ByteBuffer nothing(nullptr, 0);
   grpc::ByteBuffer received;
   grpc::Slice answer;
-  if (!grpc::internal::BlockingUnaryCall(client.channel.get(), check, &context, nothing, &received).ok()) return false;
-  if (!received.DumpToSingleSlice(&answer).ok()) return false;
+  const auto status = grpc::internal::BlockingUnaryCall(client.channel.get(), check, &context, nothing, &received);
+  if (!status.ok() || !received.DumpToSingleSlice(&answer).ok()) return status;
   *serving = std::string(reinterpret_cast<const char*>(answer.begin()), answer.size()) == "\x08\x01";
-  return true;
+  return status;
 }
 
 void EndClients::WatchHealth() {
   Client own(address_);
-  bool serving = true;
-  while (Serving(own, &serving)) {
-    if (!serving && !witness_.not_serving()) {
+  int64_t checks = 0;
+  double longest = 0;
+  for (grpc::Status status; status.ok(); ++checks) {
+    bool serving = true;
+    const auto begin = EndWitness::Clock::now();
+    status = Check(own, &serving);
+    longest = std::max(longest, std::chrono::duration<double>(EndWitness::Clock::now() - begin).count());
+    health_ = absl::StrCat(checks, " checks, the longest took ", longest, " s; the next: ", status.error_code(), " ",
+                           status.error_message());
+    if (status.ok() && !serving && !witness_.not_serving()) {
       witness_.NotServing();
       ReadBack(own);
     }

@@ -58,6 +58,8 @@ class EndClients {
 
   void Join();  // when the server has ended
   const EndWitness& witness() const { return witness_; }
+  // How the asking for health went, in words; when they have joined.
+  const std::string& health() const { return health_; }
   int64_t read_back() const { return read_back_; }  // sequences that were found whole after NOT_SERVING
 
  private:
@@ -66,11 +68,12 @@ class EndClients {
   void Channel(int client);
   void WatchHealth();
   void ReadBack(Client& client);
-  bool Serving(Client& client, bool* serving) const;
+  grpc::Status Check(Client& client, bool* serving) const;
 
   const std::string address_;
   EndWitness witness_{kClients};
   std::atomic<int64_t> read_back_{0};
+  std::string health_;
   std::vector<v1::SequenceHandle> handles_;
   std::vector<std::thread> threads_;
 };

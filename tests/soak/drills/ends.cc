@@ -47,7 +47,9 @@ class EndDrill {
     Count("read_back", clients.read_back());
     for (const std::string& what : witness.breaks()) result_.Break(what);
     if (witness.refused() != EndClients::kClients) result_.Break("a client's last call has no end");
-    if (delayed_ && !witness.HealthCameFirst()) result_.Break("a call was refused before health said NOT_SERVING");
+    if (delayed_ && !witness.HealthCameFirst()) {
+      result_.Break("a call was refused before health said NOT_SERVING: " + clients.health());
+    }
   }
   void Count(const char* name, int64_t more) { result_.figures[name] = result_.figures.value(name, int64_t{0}) + more; }
 
