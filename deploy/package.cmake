@@ -37,6 +37,7 @@ set(SEINE_MANUAL_DIR [[${manual}]])" COMPONENT server)
 install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_service.cmake COMPONENT server)
 
 install(FILES ${CMAKE_CURRENT_LIST_DIR}/prometheus/alerts.yml ${CMAKE_CURRENT_LIST_DIR}/grafana/seine.json
+              ${CMAKE_CURRENT_LIST_DIR}/nghttpx/nghttpx.conf ${CMAKE_CURRENT_LIST_DIR}/envoy/envoy.yaml
         DESTINATION ${share}/doc/seine-server/examples COMPONENT server)
 
 find_program(GZIP gzip REQUIRED)

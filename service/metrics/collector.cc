@@ -213,6 +213,12 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   AddTenants(core_, &out);
   out.Gauge("seine_connections", "Connections of clients.");
   out.Add({}, Number(connections_()));
+  out.Gauge("seine_channels", "Same-host channels that are open.");
+  out.Add({}, Number(core_.channels.open()));
+  out.Gauge("seine_in_flight_bytes", "Bytes of requests and answers under way, and of channels' rings.");
+  out.Add({}, Number(core_.in_flight.used_bytes()));
+  out.Gauge("seine_in_flight_limit_bytes", "What may be under way at once.");
+  out.Add({}, Number(core_.in_flight.limit_bytes()));
   return out.Take();
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -179,6 +180,15 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
     EXPECT_EQ(Lines(err), 1) << err;
     EXPECT_EQ(seined.out(), "") << c.says;
   }
+}
+
+TEST_F(SeinedTest, TooFewOpenFilesAreRefusedWithBothNumbers) {
+  const std::string file = dir_.path + "/err";
+  const std::string command = std::string("ulimit -n 64; exec " SEINED_PATH " --listen ") + socket() + " 2>" + file;
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(ReadFile(file), "seined: the system allows 64 open files (ulimit -n), and at least 192 are needed\n");
 }
 
 TEST_F(SeinedTest, LaterLayersWinAndCheckConfigPrintsThem) {

@@ -127,6 +127,9 @@ TEST_P(MetricsTest, CallsAndStepsAreCounted) {
   EXPECT_GT(s["seine_memory_bytes{index=\"m\",tier=\"codes\"}"], 0);
   EXPECT_GT(s["seine_memory_bytes{index=\"m\",tier=\"store\"}"], 0);
   EXPECT_GE(s["seine_connections"], 1);
+  EXPECT_EQ(s["seine_channels"], 0);
+  EXPECT_EQ(s.count("seine_in_flight_bytes"), 1);
+  EXPECT_GT(s["seine_in_flight_limit_bytes"], 0);
   EXPECT_EQ(s["seine_executor_refused_total"], 0);
   // Cumulative buckets that end at the count.
   EXPECT_EQ(s["seine_decode_step_seconds_bucket{index=\"m\",le=\"+Inf\"}"], 7);

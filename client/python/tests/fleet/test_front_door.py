@@ -162,7 +162,7 @@ class Envoy(Door):
         for i, address in enumerate(self.addresses):
             port = address.rpartition(":")[2]
             changes += [(rf"address: 10\.0\.0\.1{i}, port_value: 7070", f"address: 127.0.0.1, port_value: {port}")]
-        path = self.configuration("envoy/envoy.yaml", changes)
+        path = self.configuration("envoy/fleet.yaml", changes)
         return [os.environ["ENVOY"], "-c", path, "--concurrency", "1", "--log-level", "warning", "--base-id-path",
                 str(self.folder / "base"), "--use-dynamic-base-id"]  # fmt: skip
 

@@ -10,7 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/soak/result.h"
+
 namespace seine::soak {
+
+inline constexpr double kHangMs = 2000;  // a call of its that takes longer hangs
 
 struct Client;
 
@@ -38,6 +42,9 @@ class Bystander {
   int64_t wrong_answers() const { return wrong_; }
   int64_t failures() const { return failures_; }  // calls with a status that is not OK
   std::string first_failure() const { return first_failure_; }
+  // Adds what it saw to a run's. `promised`: that it is served. A call that took too long is then a hang, one that
+  // failed a break; otherwise they are figures. A wrong answer is always a break.
+  void Report(bool promised, Result* result) const;
   bool expects_refusals = false;  // of new connections
 
  private:

@@ -1,4 +1,4 @@
-#include "tests/soak/raw_connection.h"
+#include "tests/soak/server/raw_connection.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -73,6 +73,17 @@ void RawConnection::Drain() const {
   }
 }
 
+void RawConnection::Take(size_t bytes) const {
+  std::string taken(bytes, '\0');
+  [[maybe_unused]] const ssize_t count = recv(fd_, taken.data(), bytes, MSG_DONTWAIT);
+}
+
+std::string RawConnection::Message(const std::string& bytes) {
+  std::string message(1, '\0');  // not compressed
+  for (const int shift : {24, 16, 8, 0}) message += static_cast<char>(bytes.size() >> shift);
+  return message + bytes;
+}
+
 std::string RawConnection::Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
   std::string frame;
   for (const int shift : {16, 8, 0}) frame += static_cast<char>(payload.size() >> shift);
@@ -87,6 +98,10 @@ std::string RawConnection::Headers(uint32_t stream, const std::string& path) {
                             Literal(":authority", "localhost") + Literal("te", "trailers") +
                             Literal("content-type", "application/grpc");
   return Frame(kHeaders, /*END_HEADERS*/ 4, stream, block);
+}
+
+std::string RawConnection::OpenedAndReset(uint32_t stream, const std::string& path) {
+  return Headers(stream, path) + Frame(kResetStream, 0, stream, std::string("\0\0\0\x08", 4));
 }
 
 }  // namespace seine::soak

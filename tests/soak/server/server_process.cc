@@ -1,4 +1,4 @@
-#include "tests/soak/server_process.h"
+#include "tests/soak/server/server_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -23,6 +23,7 @@ ChildProcess::ChildProcess(std::vector<std::string> command, const std::string& 
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   const std::string output = output_;
+  unlink(output.c_str());  // of a child before
   pid_ = fork();
   if (pid_ == 0) {
     const int fd = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -76,6 +77,12 @@ int64_t ChildProcess::ResidentBytes() const {
   int64_t all = 0, resident = 0;
   file >> all >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+int ChildProcess::Descriptors() const {
+  std::error_code gone;
+  const std::filesystem::directory_iterator open("/proc/" + std::to_string(pid_) + "/fd", gone);
+  return gone ? -1 : static_cast<int>(std::distance(begin(open), end(open)));
 }
 
 void ChildProcess::Sample() {

@@ -28,6 +28,7 @@ class ChildProcess {
   int Wait(double seconds);
   std::string Output() const;  // standard output and error so far
   int64_t ResidentBytes() const;
+  int Descriptors() const;                                    // that it has open; -1: it is gone
   int64_t PeakResidentBytes() const { return peak_.load(); }  // of samples, every 10 ms
 
  private:

@@ -1,4 +1,4 @@
-#include "tests/soak/made_requests.h"
+#include "tests/soak/server/made_requests.h"
 
 #include <cstring>
 

@@ -1,10 +1,11 @@
-#include "tests/soak/bystander.h"
+#include "tests/soak/server/bystander.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "tests/soak/made_requests.h"
-#include "tests/soak/raw_connection.h"
+#include "absl/strings/str_cat.h"
+#include "tests/soak/server/made_requests.h"
+#include "tests/soak/server/raw_connection.h"
 
 namespace seine::soak {
 namespace {
@@ -81,6 +82,21 @@ void Bystander::Failed(const std::string& what) {
 }
 
 Bystander::~Bystander() { Stop(); }
+
+void Bystander::Report(bool promised, Result* result) const {
+  auto& figures = result->figures;
+  figures["step_p50_ms"] = steps_.Quantile(.5);
+  figures["step_p99_ms"] = steps_.Quantile(.99);
+  figures["step_max_ms"] = steps_.Max();
+  figures["health_p99_ms"] = health_.Quantile(.99);
+  figures["connect_p99_ms"] = connections_.Quantile(.99);
+  if (promised && std::max({steps_.Max(), health_.Max(), connections_.Max()}) > kHangMs) ++result->hangs;
+  result->breaks += wrong_answers() + (promised ? failures() : 0);
+  if (!promised) figures["bystander_failures"] = failures();
+  result->ops += static_cast<int64_t>(steps_.all.size() + health_.all.size());
+  if (!first_failure_.empty()) result->Note("bystander: " + first_failure_);
+  if (wrong_ > 0) result->Note(absl::StrCat("bystander: ", wrong_answers(), " wrong answers"));
+}
 
 void Bystander::Decode() {
   Client& client = *decoding_;

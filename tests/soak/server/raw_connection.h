@@ -19,9 +19,14 @@ class RawConnection {
   bool Handshake(int milliseconds);
   bool Send(const std::string& bytes) const;  // false: the server has closed, or does not read for a second
   void Drain() const;                         // reads and drops what is there
+  void Take(size_t bytes) const;              // the same, of at most so many bytes
 
+  static constexpr uint8_t kData = 0, kResetStream = 3;  // types of frames
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
   static std::string Headers(uint32_t stream, const std::string& path);  // of a gRPC call
+  // Such a call, cancelled at once.
+  static std::string OpenedAndReset(uint32_t stream, const std::string& path = "/seine.v1.RetrievalService/Decode");
+  static std::string Message(const std::string& bytes);  // one of gRPC's, of at most 16 KB
 
  private:
   std::string path_;

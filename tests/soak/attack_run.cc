@@ -1,0 +1,148 @@
+#include "tests/soak/attack_run.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/soak/attacks/channel_holder.h"
+#include "tests/soak/server/bystander.h"
+#include "tests/soak/server/soaked_server.h"
+
+namespace seine::soak {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// The attacker's own count: the last number behind `word`.
+int64_t CountOf(const std::string& output, const std::string& word) {
+  const size_t at = output.rfind(word);
+  int64_t count = 0;
+  if (at == std::string::npos) return 0;
+  const std::string rest = output.substr(at + word.size());
+  return absl::SimpleAtoi(rest.substr(0, rest.find_first_of(" \n")), &count) ? count : 0;
+}
+
+class AttackRun {
+ public:
+  AttackRun(const Attack* attack, const RunOptions& options, Result* result)
+      : attack_(attack),
+        options_(options),
+        result_(*result),
+        server_(attack == nullptr ? std::vector<std::string>() : attack->flags,
+                attack == nullptr ? 0 : attack->descriptors) {}
+
+  void Run() {
+    if (!server_.Serves()) return Failed("the server did not start: " + server_.process().Output());
+    Bystander bystander(server_.address());
+    if (!bystander.ok()) return Failed("the bystander's prompt failed");
+    const auto before = static_cast<double>(server_.process().ResidentBytes());
+    bystander.expects_refusals = attack_ != nullptr && attack_->refuses_connections;
+    Begin();
+    bystander.Start();
+    Last();
+    bystander.Stop();
+    result_.figures["rss_grown_mib"] = (static_cast<double>(server_.process().PeakResidentBytes()) - before) / kMiB;
+    if (attack_ != nullptr) ReadAttacker();
+    bystander.Report(/*promised=*/attack_ == nullptr || !attack_->starves, &result_);
+    if (attack_ != nullptr && attack_->leaves_nothing) ExpectNothingLeft();
+    server_.End(&result_);
+    HoldMemory();
+  }
+
+ private:
+  void Failed(const std::string& what) {
+    ++result_.crashes;
+    result_.Note(what);
+  }
+  void Begin() {
+    if (attack_ == nullptr) return;
+    attacker_ = std::make_unique<ChildProcess>(
+        std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.address(), "--seed",
+                                 absl::StrCat(options_.seed), "--seconds", absl::StrCat(options_.seconds)},
+        server_.folder(), "attack", 0, /*niceness=*/10);
+    WaitForLine(*attacker_, "cases ", 20);
+  }
+  // Until the time is over and what is stated was made; six times as long at most, and a minute.
+  void Last() {
+    const auto begin = Clock::now();
+    if (attack_ != nullptr && attack_->stopped) {
+      Sleep(std::min(1.0, options_.seconds / 2));
+      while (!MadeStated() && Since(begin) < Most()) Sleep(.1);
+      attacker_->Signal(SIGSTOP);
+    }
+    do {
+      Sleep(std::min(.1, options_.seconds));
+    } while (Since(begin) < options_.seconds || (!MadeStated() && Since(begin) < Most()));
+  }
+  double Most() const { return 6 * options_.seconds + 60; }
+  bool MadeStated() const {
+    if (attacker_ == nullptr) return true;
+    const std::string output = attacker_->Output();
+    return CountOf(output, "cases ") >= result_.stated.ops && CountOf(output, "faults ") >= result_.stated.faults;
+  }
+  void ReadAttacker() {
+    output_ = attacker_->Output();  // what comes later may be of the end
+    result_.ops += CountOf(output_, "cases ");
+    result_.faults += CountOf(output_, "faults ");
+    std::istringstream lines(output_);
+    int noted = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind("break: ", 0) == 0) ++result_.breaks;
+      if (line.rfind("cases ", 0) != 0 && ++noted <= 4) result_.Note(line.substr(0, 300));
+    }
+  }
+  // The bystander's two connections may stay.
+  void ExpectNothingLeft() {
+    attacker_ = nullptr;
+    std::string what;
+    if (!server_.Settles(2, 20, &what)) result_.Break(what);
+    result_.figures["rss_left_mib"] = static_cast<double>(server_.process().ResidentBytes()) / kMiB;
+  }
+  void HoldMemory() {
+    const double grown = result_.figures["rss_grown_mib"].get<double>();
+    if (attack_ == nullptr || attack_->grows_mib == 0 || grown <= attack_->grows_mib) return;
+    result_.over_mib = std::max(result_.over_mib, grown - attack_->grows_mib);
+    result_.Note(absl::StrCat("memory: may grow by ", attack_->grows_mib, " MiB"));
+  }
+
+  const Attack* const attack_;
+  const RunOptions& options_;
+  Result& result_;
+  SoakedServer server_;
+  std::unique_ptr<ChildProcess> attacker_;
+  std::string output_;
+};
+
+}  // namespace
+
+void RunAttack(const Attack* attack, const RunOptions& options, Result* result) {
+  AttackRun(attack, options, result).Run();
+}
+
+int MakeAttack(const std::string& name, const std::string& address, const RunOptions& options) {
+  if (name == kHoldChannel) return HoldChannel(address);
+  const auto& all = Attacks();
+  const auto attack = std::find_if(all.begin(), all.end(), [&](const Attack& a) { return name == a.name; });
+  if (attack == all.end()) return 2;
+  static Tally tally;
+  std::thread([] {
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (tally.cases() > 0) tally.Print();
+    }
+  }).detach();
+  attack->run({address, options.seed, options.seconds}, tally);
+  for (;;) pause();
+}
+
+}  // namespace seine::soak

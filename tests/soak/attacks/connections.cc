@@ -1,0 +1,135 @@
+// Connections and streams by hand: too many, reset at once, silent, slow.
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/soak/attacks/helpers.h"
+#include "tests/soak/attacks/made_attacks.h"
+#include "tests/soak/server/raw_connection.h"
+
+namespace seine::soak {
+
+namespace {
+
+const char* PathOf(int thread) {
+  return thread == 0 ? "/seine.v1.RetrievalService/Decode" : "/seine.v1.RetrievalService/Append";
+}
+
+// One connection, `at_once` calls in a packet. `pause`: bounds the load to some 20,000 a second.
+void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tally& tally) {
+  RawConnection connection(target.address);
+  if (!connection.Open() || !connection.Handshake(5000)) return Pause(50);
+  for (uint32_t stream = 1; stream < 60'000;) {
+    std::string calls;
+    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += RawConnection::OpenedAndReset(stream, PathOf(thread));
+    if (!connection.Send(calls)) return;
+    tally.CaseAndFault(at_once);
+    if (stream % 64 == 1) connection.Drain();
+    if (pause && stream % 512 == 1) Pause(5);
+  }
+}
+
+}  // namespace
+
+void Resets(const Target& target, Tally& tally) {
+  InParallel(2, [&](int thread) { ResetOn(target, thread, 1, /*pause=*/true, tally); });
+}
+
+void ResetFlood(const Target& target, Tally& tally) {
+  InParallel(2, [&](int thread) { ResetOn(target, thread, 128, /*pause=*/false, tally); });
+}
+
+void Descriptors(const Target& target, Tally& tally) {
+  for (;;) {
+    std::deque<RawConnection> open;
+    for (int i = 0; i < 900; ++i) {
+      open.emplace_back(target.address);
+      if (!open.back().Open()) open.pop_back();
+      tally.CaseAndFault();
+    }
+    Pause(400);
+    open.clear();
+    Pause(100);
+  }
+}
+
+// Each has shaken hands and then says nothing.
+void IdleConnections(const Target& target, Tally& tally) {
+  RaiseDescriptors();
+  const int wanted = std::max(1, static_cast<int>(2000 * target.seconds / 10));
+  std::deque<RawConnection> open;
+  for (int i = 0; i < wanted; ++i) {
+    open.emplace_back(target.address);
+    if (open.back().Open() && open.back().Handshake(20'000)) {
+      tally.CaseAndFault();
+    } else {
+      tally.Break(absl::StrCat("connection ", i, " was refused"));
+    }
+  }
+  Forever();
+}
+
+void Churn(const Target& target, Tally& tally) {
+  InParallel(2, [&](int) {
+    RawConnection connection(target.address);
+    connection.Open();
+    connection.Send("GET / HTTP/1.1\r\n\r\n");
+    tally.CaseAndFault();
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  });
+}
+
+// Messages that are announced as large, and come in part.
+void SlowSenders(const Target& target, Tally& tally) {
+  std::deque<RawConnection> open;
+  const std::string begun = std::string("\0", 1) + std::string("\x03\x80\0\0", 4) + std::string(16'000, '\x0a');
+  for (int i = 0; i < 8; ++i) {
+    open.emplace_back(target.address);
+    if (!open.back().Open() || !open.back().Handshake(5000)) continue;
+    for (uint32_t stream = 1; stream < 100; stream += 2) {
+      const std::string path =
+          stream % 4 == 1 ? "/seine.v1.RetrievalService/AppendStream" : "/seine.v1.RetrievalService/Append";
+      open.back().Send(RawConnection::Headers(stream, path) +
+                       RawConnection::Frame(RawConnection::kData, 0, stream, begun));
+      tally.CaseAndFault();
+    }
+  }
+  for (;;) {
+    for (auto& connection : open) connection.Drain();
+    Pause(20);
+  }
+}
+
+void IdleStreams(const Target& target, Tally& tally) {
+  Client client(target.address);
+  Prompt(client, kAttacked, "idle", 64, 7);
+  std::deque<grpc::ClientContext> contexts;
+  std::deque<v1::AppendStreamResponse> totals;
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::AppendStreamRequest>>> appends;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>>> decodes;
+  for (int i = 0; i < 100; ++i) {
+    appends.push_back(client.retrieval->AppendStream(&contexts.emplace_back(), &totals.emplace_back()));
+    decodes.push_back(client.retrieval->Decode(&contexts.emplace_back()));
+    tally.CaseAndFault(2);
+  }
+  Forever();
+}
+
+void Reflection(const Target& target, Tally& tally) {
+  std::deque<RawConnection> open;
+  for (int i = 0; i < 4; ++i) {
+    open.emplace_back(target.address);
+    if (!open.back().Open() || !open.back().Handshake(5000)) continue;
+    for (uint32_t stream = 1; stream < 400; stream += 2) {
+      const std::string path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+      open.back().Send(RawConnection::Headers(stream, path));
+      tally.CaseAndFault();
+    }
+  }
+  Forever();
+}
+
+}  // namespace seine::soak

@@ -1,0 +1,22 @@
+// Drills: what happens to servers and clients as a whole. Each repeats as often as stated for 10 s, and more or less
+// often for another time.
+#ifndef SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
+#define SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
+
+#include "tests/soak/drills/fronts.h"
+#include "tests/soak/member.h"
+
+namespace seine::soak {
+
+// Servers are told to end while clients of every kind are at work. Each ends with 0 within the grace, health says
+// NOT_SERVING before a call is refused, what was acknowledged is there, and what was not ends with a code that says so.
+void Ends(const RunOptions& options, Result* result);
+// Clients that hold same-host channels are killed at work. Descriptors and memory are back within 2 s.
+void Kills(const RunOptions& options, Result* result);
+// A flood of resets on a front, through which another client decodes meanwhile: the front cuts the flood's connections
+// off, the server behind it grows by at most 64 MiB, and every step is answered.
+void RunFront(const FrontProgram& program, const RunOptions& options, Result* result);
+
+}  // namespace seine::soak
+
+#endif  // SEINE_TESTS_SOAK_DRILLS_DRILLS_H_
