@@ -15,6 +15,7 @@
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/commands/service_command.h"
+#include "bench/commands/sharded_command.h"
 #include "client/cli/command_line.h"
 #include "client/cli/help.h"
 #endif
@@ -64,6 +65,7 @@ int main(int argc, char** argv) {
   seine::bench::AddSubspaceCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
+  seine::bench::AddShardedCommand(&app, &run);
 #endif
   try {
     app.parse(argc, argv);
