@@ -26,13 +26,11 @@ constexpr char kShardedDescription[] =
     "near both come to attention over every token, and whether exact answers merge to one node's.\n"
     "\n"
     "The error is |output - dense| / |dense| of a query head, as a mean; one node's beside it, at the same top-k and "
-    "at "
-    "as many attended tokens. Servers of one machine share its cores, so times there say what the merging costs, not "
-    "what shards "
-    "gain.\n"
+    "at as many attended tokens. Servers of one machine share its cores, so times there say what the merging costs, "
+    "not what shards gain.\n"
     "\n"
-    "  seine-bench sharded --trace bench/data/smollm2-135m-kjv-8k.safetensors --spawn build/cpu/bin/seined\n"
-    "  seine-bench sharded --trace TRACE --servers 10.0.0.1:7465,10.0.0.2:7465 --shards 2 --run 4096 -o json";
+    "  seine-bench sharded --trace TRACE --spawn build/cpu/bin/seined --choose-first\n"
+    "  seine-bench sharded --trace TRACE --servers 10.0.0.1:7465,10.0.0.2:7465 --shards 2 -o json";
 
 constexpr int kMostShards = 64;
 
