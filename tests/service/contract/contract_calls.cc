@@ -107,12 +107,15 @@ void Contract::AddAll() {
     attend.legal["selector.refine"] = Within(0, kMostZone);
     attend.legal["items.dense_from"] = Within(0, kInt64Max);
     v1::Tensor* positions = request.mutable_items(0)->mutable_positions();
-    *positions = Positions(std::vector<int32_t>(kQHeads, 20));
-    positions->add_shape(1);
+    std::vector<int32_t> pairs;
+    for (int h = 0; h < kQHeads; ++h) pairs.insert(pairs.end(), {20, 30 + h});
+    *positions = Positions(pairs);
+    positions->set_shape(0, kQHeads);
+    positions->add_shape(2);
     request.mutable_attention()->clear_with_positions();
     Rpc& given = Add<v1::AttendRequest, v1::AttendResponse>(
         "Attend at positions", &Attend, request, [](const auto&, const auto& answer) {
-          EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - kZone + 1));
+          EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - kZone + 2));
         });
     given.legal["selector.top_k"] = Within(1, kMostTopK);
     given.legal["selector.refine"] = Within(0, kMostZone);
