@@ -49,7 +49,6 @@ def everything(connection):
         ("Retrieve", {"items": [item], "selector": {"mass_p": (0.5, 1, 20)}}),
         ("Attend", {"items": [item], "selector": selector, "attention": {"with_positions": True}}),
         ("Retrieve", {"items": [{**item, "dense_from": 200}], "selector": selector}),
-        ("Attend", {"items": [{**item, "positions": np.full((4, 1), 40, np.int32)}]}),
         ("Gather", {**at, "kv_head": 1, "positions": [7, 3, 399], "keys": True, "values": True}),
         ("Score", {**at, "scorer": "knorm"}),
         ("Diagnose", {**at, "scorers": ["knorm", "keydiff"]}),
