@@ -16,6 +16,7 @@
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/commands/service_command.h"
 #include "bench/serving/tenants_command.h"
+#include "bench/commands/sharded_command.h"
 #include "client/cli/command_line.h"
 #include "client/cli/help.h"
 #endif
@@ -67,6 +68,7 @@ int main(int argc, char** argv) {
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
   seine::bench::AddTenantsCommand(&app, &run);
+  seine::bench::AddShardedCommand(&app, &run);
 #endif
   try {
     app.parse(argc, argv);

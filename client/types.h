@@ -168,6 +168,12 @@ struct RetrieveItem {
   Sequence sequence;
   int layer = 0;
   ConstTensor queries;  // [num_q_heads, head_dim], fp32, fp16 or bf16, post-RoPE
+  // Tokens at and after this position are dense for this item, besides those that are by the index's zones. What is
+  // searched ends a multiple of 64 keys after the sink, at the last one before it.
+  std::optional<int64_t> dense_from = {};
+  // Attended items alone, in place of a search: what is attended besides the dense. int32 [sets, width], a set as the
+  // selector's scope has it, each row ascending positions of the zone, padded with -1. The usual is no tail then.
+  ConstTensor positions = {};
 };
 
 // The smallest set whose estimated softmax mass of the zone reaches p, of between floor and cap tokens.

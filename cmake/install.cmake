@@ -7,7 +7,7 @@ set(SEINE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/seine)
 # Public headers. What they include is installed with them, so that no list follows the files' moves.
 set(SEINE_PUBLIC_HEADERS index/index.h profile/profile.h)
 if(SEINE_SERVICE)
-  list(APPEND SEINE_PUBLIC_HEADERS client/client.h client/retained_sets.h)
+  list(APPEND SEINE_PUBLIC_HEADERS client/client.h client/retained_sets.h client/sharded/sharded_sequence.h)
 endif()
 install(CODE "set(SEINE_SOURCE_DIR [[${PROJECT_SOURCE_DIR}]])
 set(SEINE_PUBLIC_HEADERS [[${SEINE_PUBLIC_HEADERS}]])

@@ -60,6 +60,13 @@ struct RetrieveItem {
   SequenceHandle sequence;
   int layer = 0;
   const float* queries = nullptr;  // [num_q_heads, head_dim], post-RoPE, fp32
+  // Tokens at and after this position are dense for this item, besides those that are by the index's zones: what is
+  // searched ends a multiple of 64 keys after the sink, at the last one before it. Negative: no others are.
+  int64_t dense_from = -1;
+  // Attend alone: what is attended besides the dense, in place of a search. [sets] of the call's scope, each ascending
+  // positions of the zone. It must outlive the call; nullptr: the zone is searched. Without a search the usual is no
+  // tail. ItemAnswer::status: INVALID_ARGUMENT, field positions.
+  const std::vector<std::vector<int32_t>>* positions = nullptr;
 };
 
 enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };

@@ -225,7 +225,18 @@ absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* a
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorViews* apart) {
   ToProto(item.sequence, out->mutable_handle());
   out->set_layer(item.layer);
-  return ToProto("queries", item.queries, out->mutable_queries(), apart);
+  if (item.dense_from) {
+    out->set_dense_from(*item.dense_from);
+  } else {
+    out->clear_dense_from();
+  }
+  absl::Status status = ToProto("queries", item.queries, out->mutable_queries(), apart);
+  if (IsAbsent(item.positions)) {
+    out->clear_positions();
+  } else {
+    status.Update(ToProto("positions", item.positions, out->mutable_positions(), apart));
+  }
+  return status;
 }
 
 absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews* apart) {

@@ -24,6 +24,8 @@ struct Names {
   PyObject* const values = Make("values");
   PyObject* const queries = Make("queries");
   PyObject* const report = Make("report");
+  PyObject* const dense_from = Make("dense_from");
+  PyObject* const positions = Make("positions");
   PyObject* const tail = Make("tail");
   PyObject* const scale = Make("scale");
   PyObject* const with_positions = Make("with_positions");
@@ -150,8 +152,13 @@ void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::
     step.appends.push_back(std::move(item));
   }
   for (nb::handle asked : nb::iter(items)) {
-    step.items.push_back(
-        {SequenceOf(asked), LayerOf(asked), TensorOf(Attribute(asked, names->queries), "queries", &out->arrays)});
+    client::RetrieveItem item;
+    item.sequence = SequenceOf(asked);
+    item.layer = LayerOf(asked);
+    item.queries = TensorOf(Attribute(asked, names->queries), "queries", &out->arrays);
+    if (!Attribute(asked, names->dense_from).is_none()) item.dense_from = IntAttribute(asked, names->dense_from);
+    item.positions = OptionalTensor(Attribute(asked, names->positions), "positions", &out->arrays);
+    step.items.push_back(std::move(item));
   }
   if (!selector.is_none()) step.selector = SelectorOf(selector);
   if (!attention.is_none()) step.attention = AttentionOf(attention);

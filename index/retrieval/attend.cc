@@ -10,6 +10,7 @@
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "kernels/stop.h"
+#include "profile/field_error.h"
 
 namespace seine {
 
@@ -45,12 +46,12 @@ HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams&
   a.group = g.group();
   a.scale = params.softmax_scale;
   const bool searched = batch.Searched(target, kv_head);
-  of.layer().FillAttention(kv_head, searched, tail, &a);
+  of.layer().FillAttention(kv_head, batch.ZoneKeys(target, kv_head), tail, &a);
   if (!searched) return task;
   const SearchOutput& found = batch.Found(target, kv_head);
   a.sets = &found.positions;
   // A set of a query head's own comes with that head's exact logits, as keys are stored.
-  if (params.scope == Scope::kPerQHead) a.logits = &found.scores;
+  if (params.scope == Scope::kPerQHead && of.item->positions == nullptr) a.logits = &found.scores;
   return task;
 }
 
@@ -108,17 +109,21 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   if (absl::Status s = CheckOwn(attention); !s.ok()) return s;
   const Geometry& g = context_.config.geometry;
   const SearchParams scaled = WithScale(*params, attention->scale, g.head_dim);
-  const bool tail = attention->tail.value_or(params->scope == Scope::kPerQHead && params->method == Method::kIndex);
+  const bool usual_tail = params->scope == Scope::kPerQHead && params->method == Method::kIndex;
   std::vector<AttendAnswer> answers(items.size());
   SearchBatch batch(&context_);
   for (size_t i = 0; i < items.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
-    if (!sequence.ok()) continue;
+    if (sequence.ok() && items[i].positions != nullptr && attention->with_positions) {
+      answers[i].status = BadField("positions", "given, so that attention.with_positions has nothing to tell");
+    }
+    if (!answers[i].status.ok()) continue;
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
+  for (const SearchBatch::Refused& refused : batch.refused()) answers[refused.place].status = refused.status;
   std::vector<HeadTask> tasks;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
@@ -128,7 +133,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
     answer.log_sum_exp.resize(g.num_q_heads);
     for (int h = 0; h < g.num_kv_heads; ++h) {
-      tasks.push_back(TaskOf(batch, g, scaled, tail, t, h));
+      const bool searches = batch.targets()[t].item->positions == nullptr;
+      tasks.push_back(TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), t, h));
       tasks.back().answer = &answer;
     }
   }

@@ -44,7 +44,10 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   for (size_t i = 0; i < items.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
-    if (!sequence.ok()) continue;
+    if (sequence.ok() && items[i].positions != nullptr) {
+      answers[i].status = BadField("positions", "given to a retrieval, which chooses them itself");
+    }
+    if (!answers[i].status.ok()) continue;
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }

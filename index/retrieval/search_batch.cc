@@ -4,13 +4,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "profile/field_error.h"
+
 namespace seine {
 
 namespace {
 
-// Whether a head has a zone to search; else all that it holds is dense.
-bool HasZone(const IndexConfig& config, const HeadGroupCache& cache) {
-  return cache.codes().visible() > 0 && cache.size() >= config.zones.dense_threshold;
+// Keys to search of a head's zone; 0: all that it holds is dense.
+int64_t KeysToSearch(const IndexConfig& config, const HeadGroupCache& cache, const RetrieveItem& item) {
+  return cache.size() >= config.zones.dense_threshold ? cache.ZoneKeys(item.dense_from) : 0;
 }
 
 // Places of a head to positions.
@@ -66,37 +68,104 @@ absl::Status SearchBatch::Lock() {
   return absl::OkStatus();
 }
 
+// A task for each head that has something to search and is not told what it would find.
+absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
+  const Geometry& g = context_.config.geometry;
+  for (size_t t = 0; t < targets_.size(); ++t) {
+    const RetrieveItem& item = *targets_[t].item;
+    for (int h = 0; h < g.num_kv_heads && item.positions == nullptr; ++h) {
+      const Layer& layer = targets_[t].layer();
+      const int64_t zone_keys = KeysToSearch(context_.config, layer.cache(h), item);
+      if (zone_keys == 0) continue;
+      slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks->size());
+      SearchTask& task = tasks->emplace_back();
+      if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
+      task.group = g.group();
+      task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
   const Geometry& g = context_.config.geometry;
   params_ = params;
   if (absl::Status s = Lock(); !s.ok()) return s;
+  RefuseWrong();
   std::vector<SearchTask> tasks;
   tasks.reserve(targets_.size() * g.num_kv_heads);
   slots_.assign(targets_.size() * g.num_kv_heads, -1);
+  absl::Status status = FillTasks(&tasks);
+  outputs_.resize(tasks.size());
+  if (status.ok() && !tasks.empty()) {
+    const Outcome outcome =
+        context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
+    status = StatusOf(*context_.backend, outcome);
+    if (outcome == Outcome::kDone && context_.counts != nullptr) Count();
+  }
+  if (!status.ok()) {
+    Unlock();
+    return status;
+  }
   for (size_t t = 0; t < targets_.size(); ++t) {
-    for (int h = 0; h < g.num_kv_heads; ++h) {
-      const Layer& layer = targets_[t].layer();
-      if (!HasZone(context_.config, layer.cache(h))) continue;
-      slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks.size());
-      SearchTask& task = tasks.emplace_back();
-      if (absl::Status s = layer.FillTask(h, params, &task); !s.ok()) {
-        Unlock();
-        return s;
+    for (int h = 0; h < g.num_kv_heads; ++h) TakeGiven(t, h);
+  }
+  return absl::OkStatus();
+}
+
+int64_t SearchBatch::ZoneKeys(size_t target, int kv_head) const {
+  if (!Searched(target, kv_head)) return 0;
+  return targets_[target].layer().cache(kv_head).ZoneKeys(targets_[target].item->dense_from);
+}
+
+absl::Status SearchBatch::CheckGiven(const Target& target) const {
+  const RetrieveItem& item = *target.item;
+  if (item.positions == nullptr) return absl::OkStatus();
+  const size_t sets = context_.config.geometry.num_kv_heads * SetsOfHead();
+  if (item.positions->size() != sets) return BadField("positions", "has ", item.positions->size(), " sets, not ", sets);
+  for (size_t s = 0; s < sets; ++s) {
+    const HeadGroupCache& cache = target.layer().cache(static_cast<int>(s / SetsOfHead()));
+    int64_t next = context_.config.zones.sink;
+    const int64_t end = next + KeysToSearch(context_.config, cache, item);
+    for (const int32_t position : (*item.positions)[s]) {
+      const int64_t place = cache.PlaceOf(position);
+      if (place < next || place >= end || cache.position(place) != position) {
+        return BadField("positions", "set ", s, ": ", position,
+                        " is outside the zone, was evicted, or does not ascend");
       }
-      task.group = g.group();
-      task.queries = targets_[t].item->queries + int64_t{h} * g.group() * g.head_dim;
+      next = place + 1;
     }
   }
-  if (tasks.empty()) return absl::OkStatus();
-  outputs_.resize(tasks.size());
-  const Outcome outcome =
-      context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
-  if (outcome != Outcome::kDone) {
-    Unlock();
-  } else if (context_.counts != nullptr) {
-    Count();
+  return absl::OkStatus();
+}
+
+// Leaves out the targets whose positions are wrong.
+void SearchBatch::RefuseWrong() {
+  std::vector<Target> right;
+  right.reserve(targets_.size());
+  for (Target& target : targets_) {
+    absl::Status status = CheckGiven(target);
+    if (status.ok()) {
+      right.push_back(std::move(target));
+    } else {
+      refused_.push_back({target.place, std::move(status)});
+    }
   }
-  return StatusOf(*context_.backend, outcome);
+  targets_ = std::move(right);
+}
+
+// What the item gives is taken for found, where there is a zone that it could be of.
+void SearchBatch::TakeGiven(size_t target, int kv_head) {
+  const RetrieveItem& item = *targets_[target].item;
+  const HeadGroupCache& cache = targets_[target].layer().cache(kv_head);
+  if (item.positions == nullptr || KeysToSearch(context_.config, cache, item) == 0) return;
+  slots_[target * context_.config.geometry.num_kv_heads + kv_head] = static_cast<int>(outputs_.size());
+  SearchOutput& output = outputs_.emplace_back();
+  const auto first = item.positions->begin() + static_cast<int64_t>(kv_head * SetsOfHead());
+  output.positions.assign(first, first + static_cast<int64_t>(SetsOfHead()));
+  for (auto& set : output.positions) {
+    for (int32_t& position : set) position = static_cast<int32_t>(cache.PlaceOf(position));
+  }
 }
 
 void SearchBatch::Count() const {
@@ -108,7 +177,9 @@ void SearchBatch::Count() const {
 
 Path SearchBatch::PathOf(size_t target) const {
   for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
-    if (Searched(target, h)) return params_.method == Method::kExact ? Path::kExact : Path::kIndex;
+    if (!Searched(target, h)) continue;
+    const bool exact = params_.method == Method::kExact || targets_[target].item->positions != nullptr;
+    return exact ? Path::kExact : Path::kIndex;
   }
   return Path::kDense;
 }
@@ -130,8 +201,7 @@ void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   const bool dense = answer->path == Path::kDense;
   answer->codes_outgrown = CodesOutgrown(target);
   answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
-  answer->dense_end =
-      layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + layer.cache(0).codes().visible();
+  answer->dense_end = layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + ZoneKeys(target, 0);
   if (params_.with_candidates && !dense) answer->candidates.resize(g.num_q_heads);
 }
 
@@ -142,7 +212,7 @@ void SearchBatch::Take(size_t target, ItemAnswer* answer) {
     const HeadGroupCache& cache = layer.cache(h);
     const bool searched = Searched(target, h);
     const int64_t zone_begin = searched ? context_.config.zones.sink : cache.size();
-    const int64_t zone_end = searched ? zone_begin + cache.codes().visible() : cache.size();
+    const int64_t zone_end = zone_begin + ZoneKeys(target, h);
     if (layer.evicted()) answer->dense_positions.push_back(DensePositions(cache, zone_begin, zone_end));
     if (!searched) continue;
     answer->all_returned = answer->all_returned && params_.top_k >= zone_end - zone_begin;

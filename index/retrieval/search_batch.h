@@ -31,9 +31,15 @@ class SearchBatch {
     targets_.push_back({std::move(sequence), item, place});
   }
   const std::vector<Target>& targets() const { return targets_; }
+  // Items whose positions are wrong, which Search takes out of the targets: INVALID_ARGUMENT, by their place.
+  struct Refused {
+    size_t place;
+    absl::Status status;
+  };
+  const std::vector<Refused>& refused() const { return refused_; }
 
-  // Locks the layers of all targets, shared, and searches every head that has a zone. RESOURCE_EXHAUSTED, UNAVAILABLE:
-  // the backend could not; StopStatus(). Nothing is locked then.
+  // Locks the layers of all targets, shared, and searches every head that has a zone, unless the item gives positions.
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: the backend could not; StopStatus(). Nothing is locked then.
   absl::Status Search(const SearchParams& params, const ProgressCallback& progress);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
@@ -41,10 +47,12 @@ class SearchBatch {
   }
   void Unlock() { locks_.clear(); }
 
-  // Whether a head was searched; else all that it holds is dense. And what was found, in places (head_group_cache.h).
+  // Keys of a head's zone that were searched, or that the item's positions are of; 0: all that it holds is dense. And
+  // what was found, in places (head_group_cache.h).
+  int64_t ZoneKeys(size_t target, int kv_head) const;
   bool Searched(size_t target, int kv_head) const { return Slot(target, kv_head) >= 0; }
   const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
-  // kDense where no head of a target was searched.
+  // kDense where no head of a target was searched; kExact where positions were given.
   Path PathOf(size_t target) const;
   // ItemAnswer::codes_outgrown.
   bool CodesOutgrown(size_t target) const;
@@ -56,14 +64,20 @@ class SearchBatch {
     return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
   }
   absl::Status Lock();
+  absl::Status FillTasks(std::vector<SearchTask>* tasks);
+  void TakeGiven(size_t target, int kv_head);
+  size_t SetsOfHead() const { return params_.scope == Scope::kPerQHead ? context_.config.geometry.group() : 1; }
+  absl::Status CheckGiven(const Target& target) const;
+  void RefuseWrong();
   void Count() const;  // what the search took
   void StartAnswer(size_t target, ItemAnswer* answer) const;
 
   const Context& context_;
   SearchParams params_;
   std::vector<Target> targets_;
+  std::vector<Refused> refused_;
   std::vector<ReadLock> locks_;
-  std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: not searched
+  std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: nothing to search
   std::vector<SearchOutput> outputs_;
 };
 

@@ -109,12 +109,15 @@ class HeadGroupCache {
   void PlanKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places, Staging* staging);
   absl::Status CommitKeep(const HeadGroupCache& source, absl::Span<const uint32_t> places);
 
-  // One head's search over the zone, which must not be empty. Positions in it are places. Dense keys are given where
-  // the reduction needs them. RESOURCE_EXHAUSTED.
-  absl::Status FillTask(int head, const SearchParams& params, SearchTask* task) const;
-  // One head's attention, in places; `tail`: with the windows of a zone that was searched. The values must be kept.
-  // What it reads must not outlive the cache or see it change.
-  void FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const;
+  // Keys of the zone that an item searches (RetrieveItem::dense_from): whole windows of 64, and of those that share a
+  // centre.
+  int64_t ZoneKeys(int64_t dense_from) const;
+  // One head's search over the zone's first `zone_keys` keys, which must be some. Positions in it are places. Dense
+  // keys are given where the reduction needs them. RESOURCE_EXHAUSTED.
+  absl::Status FillTask(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
+  // One head's attention, in places, where so many keys of the zone were searched; 0: none, and all is dense. `tail`:
+  // with their windows. The values must be kept. What it reads must not outlive the cache or see it change.
+  void FillAttention(int head, int64_t zone_keys, bool tail, host::AttentionTask* task) const;
   // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
   absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
@@ -185,7 +188,7 @@ class HeadGroupCache {
   absl::StatusOr<DenseRun> RebuildDense(int head, int64_t begin, int64_t end, std::vector<Buffer>* owner) const;
   absl::Status RebuildTokens(int head, HeadStorage* storage, HeadTokens* tokens) const;
   void GatherRebuilt(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;
-  absl::Status FillLowSearch(int head, bool with_dense, SearchTask* task) const;
+  absl::Status FillLowSearch(int head, bool with_dense, SearchTask* task) const;  // zone_begin and num_keys are set
   void FillLowAttention(int head, host::AttentionTask* task) const;
 
   const Context* context_;

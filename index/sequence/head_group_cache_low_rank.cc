@@ -252,7 +252,7 @@ void HeadGroupCache::GatherRebuilt(int head, absl::Span<const int64_t> places, s
 absl::Status HeadGroupCache::FillLowSearch(int head, bool with_dense, SearchTask* task) const {
   auto rows = std::make_shared<SearchedRows>();
   ViewRows(head, false, LowRankStore::Reader::kBackend, rows.get());
-  const int64_t zone_begin = context_->config.zones.sink, zone_end = zone_begin + codes_.visible();
+  const int64_t zone_begin = task->zone_begin, zone_end = zone_begin + task->num_keys;
   for (const auto& [begin, end] : {std::pair{int64_t{0}, zone_begin}, std::pair{zone_end, size_}}) {
     if (!with_dense || begin >= end) continue;
     if (begin < low_end() && end > low_begin_) {  // after a cut, or where eviction has taken sinks

@@ -92,8 +92,17 @@ int64_t HeadGroupCache::PlaceOf(int64_t wanted) const {
   return low;
 }
 
-absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, SearchTask* task) const {
+int64_t HeadGroupCache::ZoneKeys(int64_t dense_from) const {
+  if (dense_from < 0) return codes_.visible();
+  const CodecConfig& codec = context_->config.codec;
+  const int64_t unit = codec.centre == Centre::kWindow ? codec.centre_tokens : kWindowTokens;
+  const int64_t before = std::max<int64_t>(PlaceOf(dense_from) - context_->config.zones.sink, 0);
+  return std::min(codes_.visible(), before / unit * unit);
+}
+
+absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const {
   codes_.FillTask(head, task);
+  task->num_keys = zone_keys;
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
   const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
@@ -105,7 +114,7 @@ absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, Sear
   if (with_dense) {
     AddDense(head, 0, zone_begin, &task->dense);
     // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
-    AddDense(head, std::max(zone_begin + codes_.visible(), raw_begin_), size_, &task->dense);
+    AddDense(head, std::max(zone_begin + zone_keys, raw_begin_), size_, &task->dense);
   }
   return absl::OkStatus();
 }
@@ -120,17 +129,17 @@ void HeadGroupCache::AddDense(int head, int64_t begin, int64_t end, std::vector<
   }
 }
 
-void HeadGroupCache::FillAttention(int head, bool searched, bool tail, host::AttentionTask* task) const {
+void HeadGroupCache::FillAttention(int head, int64_t zone_keys, bool tail, host::AttentionTask* task) const {
   const Geometry& g = context_->config.geometry;
   task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
   task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
-  const int64_t zone_begin = searched ? context_->config.zones.sink : size_;
-  const int64_t zone_end = searched ? zone_begin + codes_.visible() : size_;
+  const int64_t zone_begin = zone_keys > 0 ? context_->config.zones.sink : size_;
+  const int64_t zone_end = zone_begin + zone_keys;
   task->dense = {{0, zone_begin}, {zone_end, size_}};
   if (!low_.empty()) FillLowAttention(head, task);
-  if (!searched || !tail) return;
+  if (zone_keys == 0 || !tail) return;
   task->zone_begin = zone_begin;
-  task->num_windows = codes_.visible() / kWindowTokens;
+  task->num_windows = zone_keys / kWindowTokens;
   task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
 }
 

@@ -247,14 +247,14 @@ void Layer::ShareFrom(const Layer& source) {
   for (const auto& cache : source.caches_) caches_.push_back(std::make_unique<HeadGroupCache>(*cache));
 }
 
-absl::Status Layer::FillTask(int kv_head, const SearchParams& params, SearchTask* task) const {
+absl::Status Layer::FillTask(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const {
   const HeadGroupCache& held = cache(kv_head);
-  return held.FillTask(kv_head - held.first_head(), params, task);
+  return held.FillTask(kv_head - held.first_head(), params, zone_keys, task);
 }
 
-void Layer::FillAttention(int kv_head, bool searched, bool tail, host::AttentionTask* task) const {
+void Layer::FillAttention(int kv_head, int64_t zone_keys, bool tail, host::AttentionTask* task) const {
   const HeadGroupCache& held = cache(kv_head);
-  held.FillAttention(kv_head - held.first_head(), searched, tail, task);
+  held.FillAttention(kv_head - held.first_head(), zone_keys, tail, task);
 }
 
 absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places, DroppedPositions* dropped) {

@@ -53,12 +53,12 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
-  // One KV head's search over the zone, which must not be empty, in places (head_group_cache.h). RESOURCE_EXHAUSTED.
-  absl::Status FillTask(int kv_head, const SearchParams& params, SearchTask* task) const;
+  // One KV head's search over so many keys of the zone, in places (head_group_cache.h). RESOURCE_EXHAUSTED.
+  absl::Status FillTask(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
 
-  // One KV head's stored rows and what of them is dense: all, where its zone was not searched. `tail`: and the zone's
-  // windows.
-  void FillAttention(int kv_head, bool searched, bool tail, host::AttentionTask* task) const;
+  // One KV head's stored rows and what of them is dense: all, where none of the zone was searched. `tail`: and the
+  // windows of what was.
+  void FillAttention(int kv_head, int64_t zone_keys, bool tail, host::AttentionTask* task) const;
 
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;

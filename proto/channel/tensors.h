@@ -25,6 +25,7 @@ void ForEachTensor(v1::DecodeRequest* request, Visit visit) {
   }
   for (v1::RetrieveItem& item : *request->mutable_items()) {
     if (item.has_queries()) visit(*item.mutable_queries()->mutable_raw());
+    if (item.has_positions()) visit(*item.mutable_positions()->mutable_raw());
   }
 }
 

@@ -26,6 +26,7 @@ absl::Status Retriever::PrepareAll(const Items& items, const v1::Selector& selec
   wrong_.assign(items.size(), absl::OkStatus());
   if (auto s = CheckBatch(items.size(), "items"); !s.ok()) return s;
   queries_.resize(std::max<size_t>(queries_.size(), items.size()));
+  positions_.resize(std::max<size_t>(positions_.size(), items.size()));
   with_scores_ = selector.with_scores();
   for (int i = 0; i < items.size(); ++i) {
     if (auto s = PrepareItem(i, items[i], selector, attention); !s.ok()) return s;
@@ -51,6 +52,16 @@ absl::Status Retriever::PrepareItem(int place, const v1::RetrieveItem& item, con
     return absl::OkStatus();
   }
   out.queries = *queries;
+  if (item.has_dense_from() && item.dense_from() < 0) {
+    wrong_[place] = FieldError("OUT_OF_LIMITS", field + ".dense_from", "must not be negative");
+    return absl::OkStatus();
+  }
+  if (item.has_dense_from()) out.dense_from = item.dense_from();
+  if (item.has_positions()) {
+    wrong_[place] = PositionSets(item.positions(), field + ".positions", &positions_[place]);
+    if (!wrong_[place].ok()) return absl::OkStatus();
+    out.positions = &positions_[place];
+  }
   (*group)->items.push_back(std::move(out));
   (*group)->places.push_back(place);
   return absl::OkStatus();

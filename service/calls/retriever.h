@@ -58,8 +58,9 @@ class Retriever {
   Core& core_;
   bool with_scores_ = false;
   std::vector<Group> groups_;
-  std::vector<absl::Status> wrong_;          // [items], OK where the item is right
-  std::vector<std::vector<float>> queries_;  // [items], used where queries are not fp32
+  std::vector<absl::Status> wrong_;                           // [items], OK where the item is right
+  std::vector<std::vector<float>> queries_;                   // [items], used where queries are not fp32
+  std::vector<std::vector<std::vector<int32_t>>> positions_;  // [items][sets], of those that give them
 };
 
 }  // namespace seine

@@ -20,6 +20,7 @@ namespace seine {
 inline constexpr int64_t kMaxDim = int64_t{1} << 31;  // of a tensor's shape
 inline constexpr size_t kMaxNameLength = 64;          // of an index's name
 inline constexpr int kMaxBatchItems = 4096;           // items, or appends, of one request
+inline constexpr int64_t kMaxSets = 1 << 16;          // of positions that an item gives
 
 inline constexpr int64_t kAnyDim = -1;
 
@@ -51,6 +52,9 @@ absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geomet
 // The same for any shape of at least one element (kAnyDim: free).
 absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
                                         absl::string_view field, std::vector<float>* scratch);
+
+// Positions [sets, width], each row ended by -1 where it is shorter, as one vector a row.
+absl::Status PositionSets(const v1::Tensor& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets);
 
 // Positions [count] as int32, in place.
 absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);

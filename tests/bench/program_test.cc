@@ -126,7 +126,7 @@ TEST(ProgramTest, PeersAreMergedOrRefused) {
 
 TEST(ProgramTest, HelpIsAHundredColumnsWide) {
   for (const char* command :
-       {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service "}) {
+       {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service ", "sharded "}) {
     const ProgramRun run = RunBench(std::string(command) + "--help");
     ASSERT_EQ(run.exit_code, 0) << run.err;
     std::istringstream lines(run.out);

@@ -62,6 +62,7 @@ const std::vector<Page>& Pages() {
         {"profile=bench/data/smollm2-135m.profile.safetensors", Needs::kOutside,
          "it takes hours, and Debian's bible-kjv; python.eval proves the command with a small model"},
         {"from seine_kv import hf", Needs::kModel, kNoModel}}},
+      {"docs/sharded.md", {}, {}},
       {"docs/server.md",
        {},
        {{"seined --listen 0.0.0.0:7070 --tls-cert server.pem --tls-key server.key --auth-tokens-file tokens.yaml",

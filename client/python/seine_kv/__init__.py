@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from seine_kv.index import Index as Index, connect as connect
     from seine_kv.messages import SeineError as SeineError, StepError as StepError
     from seine_kv.sequence import Sequence as Sequence
+    from seine_kv.sharded import ShardedSequence as ShardedSequence
     from seine_kv.tensor_file import read_filters as read_filters
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _MODULES = {
     "Security": "address",
     "SeineError": "messages",
     "Sequence": "sequence",
+    "ShardedSequence": "sharded",
     "StepError": "messages",
     "calibrate": "calibration",
     "connect": "index",

@@ -73,11 +73,19 @@ class Append:
 
 @dataclass
 class Item:
-    """One (sequence, layer) to retrieve for: queries [num_q_heads, head_dim]."""
+    """One (sequence, layer) to retrieve for: queries [num_q_heads, head_dim].
+
+    dense_from: tokens at and after this position are dense, besides those that are by the index's zones. What is
+    searched ends a multiple of 64 keys after the sink.
+    positions: to attend alone, in place of a search: int32 [sets, width], each row ascending positions of the zone,
+    padded with -1.
+    """
 
     sequence: Sequence
     layer: int
     queries: np.ndarray
+    dense_from: Optional[int] = None
+    positions: Optional[np.ndarray] = None
 
 
 @dataclass

@@ -48,6 +48,7 @@ def everything(connection):
         ("Retrieve", {"items": [item, {**item, "layer": 9}], "selector": selector}),
         ("Retrieve", {"items": [item], "selector": {"mass_p": (0.5, 1, 20)}}),
         ("Attend", {"items": [item], "selector": selector, "attention": {"with_positions": True}}),
+        ("Retrieve", {"items": [{**item, "dense_from": 200}], "selector": selector}),
         ("Gather", {**at, "kv_head": 1, "positions": [7, 3, 399], "keys": True, "values": True}),
         ("Score", {**at, "scorer": "knorm"}),
         ("Diagnose", {**at, "scorers": ["knorm", "keydiff"]}),
@@ -76,6 +77,11 @@ def everything(connection):
             items = [Item(chat, layer, QUERIES) for layer in (0, 1, 7)]
             appends, answers, attended, _, error, _ = stream.step(more, items, selector, attention)
             results.append([appends, answers, attended, error])
+    given = [np.full((4, 2), row, np.int32) for row in ((40, -1), (40, 41), (2, -1))]  # the last in the sink
+    items = [Item(chat, 0, QUERIES, 200, positions) for positions in (None, *given)] + [Item(chat, 0, QUERIES, -1)]
+    _, _, attended, _, error, _ = stream.step([], items, None, Attention())
+    assert [one["error"] is None for one in attended] == [True, True, True, False, False]
+    results.append([attended, error])
     stream.close()
     results.append(connection.call("DeleteSequence", {"handle": handle}))
     results.append(connection.call("DeleteIndex", {"name": "x"}))

@@ -19,6 +19,9 @@ void ExpectCounts(const v1::RetrieveAnswer& answer, int sets, int low, int high)
   for (const int32_t count : counts) EXPECT_TRUE(count >= low && count <= high) << count;
 }
 
+// The zone of an item, which dense_from may cut to nothing: the values that it takes are 0, 1 and beyond every token.
+int64_t ZoneOf(const v1::RetrieveItem& item) { return item.has_dense_from() && item.dense_from() < 2 ? 0 : kZone; }
+
 // What a budget keeps of each head; the sinks and the last tokens are among them.
 void ExpectKept(const v1::EvictRequest& asked, const v1::EvictResponse& answer) {
   const int64_t budget = asked.budget().has_tokens() ? asked.budget().tokens()
@@ -69,9 +72,10 @@ void Contract::AddAll() {
     request.mutable_selector()->set_top_k(kTopK);
     Rpc& plain = Add<v1::RetrieveRequest, v1::RetrieveResponse>(
         "Retrieve", &Retrieve, request, [](const auto& asked, const auto& answer) {
-          const int count = std::min<int>(asked.selector().top_k(), kZone);
+          const int count = std::min<int>(asked.selector().top_k(), ZoneOf(asked.items(0)));
           ExpectCounts(answer.answers(0), kKvHeads, count, count);
         });
+    plain.legal["items.dense_from"] = Within(0, kInt64Max);
     plain.legal["selector.top_k"] = Within(1, kMostTopK);
     plain.legal["selector.refine"] = Within(0, kMostZone);
     request.mutable_selector()->mutable_mass_p()->set_p(.5f);
@@ -80,8 +84,10 @@ void Contract::AddAll() {
     Rpc& mass = Add<v1::RetrieveRequest, v1::RetrieveResponse>(
         "Retrieve by mass", &Retrieve, request, [](const auto& asked, const auto& answer) {
           const auto& m = asked.selector().mass_p();
-          ExpectCounts(answer.answers(0), kKvHeads, std::max(1, m.floor()), std::min<int>(m.cap(), kZone));
+          const int zone = ZoneOf(asked.items(0));
+          ExpectCounts(answer.answers(0), kKvHeads, std::min(zone, std::max(1, m.floor())), std::min(m.cap(), zone));
         });
+    mass.legal["items.dense_from"] = Within(0, kInt64Max);
     mass.legal["selector.mass_p.floor"] = Within(0, 16);
     mass.legal["selector.mass_p.cap"] = Within(2, kMostTopK);
     mass.legal["selector.refine"] = Within(0, kMostZone);
@@ -93,12 +99,27 @@ void Contract::AddAll() {
     request.mutable_attention()->set_with_positions(true);
     Rpc& attend = Add<v1::AttendRequest, v1::AttendResponse>(
         "Attend", &Attend, request, [](const auto& asked, const auto& answer) {
-          const int count = std::min<int>(asked.selector().top_k(), kZone);
+          const int zone = ZoneOf(asked.items(0)), count = std::min(asked.selector().top_k(), zone);
           ExpectCounts(answer.answers(0).selected(), kQHeads, count, count);
-          EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - kZone + count));
+          EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - zone + count));
         });
     attend.legal["selector.top_k"] = Within(1, kMostTopK);
     attend.legal["selector.refine"] = Within(0, kMostZone);
+    attend.legal["items.dense_from"] = Within(0, kInt64Max);
+    v1::Tensor* positions = request.mutable_items(0)->mutable_positions();
+    std::vector<int32_t> pairs;
+    for (int h = 0; h < kQHeads; ++h) pairs.insert(pairs.end(), {20, 30 + h});
+    *positions = Positions(pairs);
+    positions->set_shape(0, kQHeads);
+    positions->add_shape(2);
+    request.mutable_attention()->clear_with_positions();
+    Rpc& given = Add<v1::AttendRequest, v1::AttendResponse>(
+        "Attend at positions", &Attend, request, [](const auto&, const auto& answer) {
+          EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - kZone + 2));
+        });
+    given.legal["selector.top_k"] = Within(1, kMostTopK);
+    given.legal["selector.refine"] = Within(0, kMostZone);
+    given.legal["items.dense_from"] = Within(2, kInt64Max);  // below, the zone has no such position
   }
   {
     v1::GatherRequest request;
@@ -127,9 +148,10 @@ void Contract::AddAll() {
         "Decode", +decode, request, [](const auto& asked, const auto& answer) {
           EXPECT_EQ(answer.step(), asked.step());
           const int count = std::min<int>(asked.selector().top_k(), kZone);
-          if (asked.items(0).layer() != asked.appends(0).layer())
+          if (asked.items(0).layer() != asked.appends(0).layer() && ZoneOf(asked.items(0)) > 0)
             ExpectCounts(answer.answers(0), kKvHeads, count, count);
         });
+    rpc.legal["items.dense_from"] = Within(0, kInt64Max);
     rpc.legal["step"] = [](Integer) { return true; };
     rpc.legal["selector.top_k"] = Within(1, kMostTopK);
     rpc.legal["selector.refine"] = Within(0, kMostZone);

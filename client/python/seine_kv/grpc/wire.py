@@ -57,6 +57,8 @@ def retrieve_item(item: Item) -> Any:
         handle=common_pb2.SequenceHandle(**handle_of(item.sequence)),
         layer=integer(item.layer, "layer"),
         queries=tensor_of(item.queries, "queries"),
+        dense_from=None if item.dense_from is None else integer(item.dense_from, "dense_from"),
+        positions=None if item.positions is None else tensor_of(item.positions, "positions"),
     )
 
 
