@@ -42,6 +42,7 @@ void AddSubspaceCommands(CLI::App* app, Session* session);  // subspace show | s
 void AddProfileCommands(CLI::App* app, Session* session);   // calibrate, profile show
 void AddCallCommands(CLI::App* app, Session* session);      // call
 void AddTopCommand(CLI::App* app, Session* session);        // top
+void AddRecallCommand(CLI::App* app, Session* session);     // recall
 
 }  // namespace seine::cli
 

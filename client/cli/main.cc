@@ -91,6 +91,7 @@ int Run(int argc, char** argv) {
   AddProfileCommands(&app, &session);
   AddCallCommands(&app, &session);
   AddTopCommand(&app, &session);
+  AddRecallCommand(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);
   try {

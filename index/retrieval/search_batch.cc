@@ -93,7 +93,7 @@ absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallb
       context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
   if (outcome != Outcome::kDone) {
     Unlock();
-  } else if (context_.counts != nullptr) {
+  } else if (counted_ && context_.counts != nullptr) {
     Count();
   }
   return StatusOf(*context_.backend, outcome);
