@@ -2,13 +2,17 @@
 // prediction tells a model's own profile from another's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "bench/measures/recall.h"
 #include "bench/methods/seine_sequence.h"
 #include "index/counts/counts.h"
 #include "index/quality/monitor.h"
-#include "tests/bench/test_util.h"
+#include "profile/moments.h"
+#include "profile/profile.h"
+#include "profile/rope.h"
 
 namespace seine::bench {
 namespace {
@@ -33,18 +37,17 @@ std::shared_ptr<const Profile> ShiftedProfile(int shift) {
   return std::make_shared<const Profile>(*std::move(profile));
 }
 
-SeineOptions Balanced(const DatasetInfo& info, std::shared_ptr<const Profile> profile, double beta) {
+SeineOptions Balanced(const DatasetInfo& info, std::shared_ptr<const Profile> profile) {
   SeineOptions s;
   s.name = "live";
   s.search.scope = Scope::kPerQHead;
-  s.search.beta = beta;
   s.codec = "balanced";
   s.profile = std::move(profile);
-  s.rope = *ParseRope(info.rope_json, info.rope_style, info.head_dim);
+  s.rope = *ParseRope(info.rope_json, info.head_dim, info.rope_style, info.num_tokens);
   s.data = info;
   s.head_dim = info.head_dim;
   s.dtype = info.dtype;
-  s.betas = {beta};
+  s.betas = {s.search.beta = .05};
   return s;
 }
 
@@ -74,45 +77,37 @@ QualityReading AskLive(const Dataset& dataset, SeineOptions options, Backend* ba
 
 double Mean(const RatioReading& reading) { return reading.sum() / static_cast<double>(reading.count()); }
 
-TEST(LiveQualityTest, RecallIsTheBenchsAndWhatTheProfilePredicts) {
+constexpr double kTolerated = .05;  // deploy/prometheus/alerts.yml, SeineRecallBelowPrediction
+
+TEST(LiveQualityTest, RecallIsTheBenchsAndNearWhatTheProfilePredicts) {
   const auto dataset = Trace();
   const auto backend = MakeCpuBackend(1);
-  const auto profile = ShiftedProfile(0);
-  for (const double beta : {.01, .02, .05}) {
-    SCOPED_TRACE(beta);
-    const SeineOptions options = Balanced(dataset->info(), profile, beta);
-    RecallOptions recall;
-    recall.truth = {options.head_dim,
-                    1,
-                    100,
-                    Scope::kPerQHead,
-                    GqaReduce::kSoftmaxSum,
-                    1 / std::sqrt(static_cast<float>(options.head_dim))};
-    recall.cold = false;
-    recall.timed_asks = 1;
-    std::vector<std::unique_ptr<Method>> methods;
-    methods.push_back(MakeSeineMethod(options, backend.get()));
-    MemoryProbe probe(backend.get());
-    const auto rows = MeasureRecall(*dataset, recall, methods, &probe);
-    ASSERT_TRUE(rows.ok()) << rows.status();
-    const QualityReading live = AskLive(*dataset, options, backend.get());
-    std::printf("beta %.2f: offline %.4f live %.4f predicted %.4f mass %.4f\n", beta, rows->at(0).recall_at_k,
-                Mean(live.recall), Mean(live.predicted_recall), Mean(live.attention_mass));
-    EXPECT_NEAR(Mean(live.recall), rows->at(0).recall_at_k, .01);
-    EXPECT_NEAR(Mean(live.predicted_recall), Mean(live.recall), .03);
-  }
+  const SeineOptions options = Balanced(dataset->info(), ShiftedProfile(0));
+  RecallOptions recall;
+  recall.truth = {options.head_dim,
+                  1,
+                  100,
+                  Scope::kPerQHead,
+                  GqaReduce::kSoftmaxSum,
+                  1 / std::sqrt(static_cast<float>(options.head_dim))};
+  recall.cold = false;
+  recall.timed_asks = 1;
+  std::vector<std::unique_ptr<Method>> methods;
+  methods.push_back(MakeSeineMethod(options, backend.get()));
+  MemoryProbe probe(backend.get());
+  const auto rows = MeasureRecall(*dataset, recall, methods, &probe);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const QualityReading live = AskLive(*dataset, options, backend.get());
+  EXPECT_NEAR(Mean(live.recall), rows->at(0).recall_at_k, .01);
+  EXPECT_LT(Mean(live.predicted_recall) - Mean(live.recall), kTolerated);
 }
 
 TEST(LiveQualityTest, AnotherModelsProfilePromisesMoreThanIsFound) {
   const auto dataset = Trace();
   const auto backend = MakeCpuBackend(1);
-  for (const double beta : {.01, .02, .05}) {
-    for (const int shift : {1, 7, 15, 22}) {
-      const QualityReading live =
-          AskLive(*dataset, Balanced(dataset->info(), ShiftedProfile(shift), beta), backend.get());
-      std::printf("beta %.2f shift %d: live %.4f predicted %.4f\n", beta, shift, Mean(live.recall),
-                  Mean(live.predicted_recall));
-    }
+  for (const int shift : {1, 22}) {
+    const QualityReading live = AskLive(*dataset, Balanced(dataset->info(), ShiftedProfile(shift)), backend.get());
+    EXPECT_GT(Mean(live.predicted_recall) - Mean(live.recall), kTolerated) << shift;
   }
 }
 
