@@ -17,13 +17,13 @@
 namespace seine::bench {
 namespace {
 
-constexpr int kLayer = 15, kQueries = 12;
+constexpr int kLiveLayer = 15, kLiveQueries = 12;
 
-std::unique_ptr<Dataset> Trace() {
+std::unique_ptr<Dataset> RecordedLayer() {
   DatasetOptions o;
   o.trace = SEINE_TRACE;
-  o.layers = {kLayer};
-  o.num_queries = kQueries;
+  o.layers = {kLiveLayer};
+  o.num_queries = kLiveQueries;
   auto dataset = Dataset::Open(o);
   EXPECT_TRUE(dataset.ok()) << dataset.status();
   return *std::move(dataset);
@@ -80,7 +80,7 @@ double Mean(const RatioReading& reading) { return reading.sum() / static_cast<do
 constexpr double kTolerated = .05;  // deploy/prometheus/alerts.yml, SeineRecallBelowPrediction
 
 TEST(LiveQualityTest, RecallIsTheBenchsAndNearWhatTheProfilePredicts) {
-  const auto dataset = Trace();
+  const auto dataset = RecordedLayer();
   const auto backend = MakeCpuBackend(1);
   const SeineOptions options = Balanced(dataset->info(), ShiftedProfile(0));
   RecallOptions recall;
@@ -103,7 +103,7 @@ TEST(LiveQualityTest, RecallIsTheBenchsAndNearWhatTheProfilePredicts) {
 }
 
 TEST(LiveQualityTest, AnotherModelsProfilePromisesMoreThanIsFound) {
-  const auto dataset = Trace();
+  const auto dataset = RecordedLayer();
   const auto backend = MakeCpuBackend(1);
   for (const int shift : {1, 22}) {
     const QualityReading live = AskLive(*dataset, Balanced(dataset->info(), ShiftedProfile(shift)), backend.get());
