@@ -30,7 +30,7 @@ std::vector<Setting> QualitySettings() {
   return {Share(
               "quality.sample",
               "Share of the retrieved items that are answered a second time exactly, in the background, and compared: "
-              "recall and attention mass in /metrics and seine top. 0: none; 1e-3 is a good begin.",
+              "recall and attention mass in /metrics and seine top. 0: none; 1e-3 is a good start.",
               /*zero=*/true, [](auto& c) -> auto& { return c.server.core.quality.sample; }),
           Share(
               "quality.share", "Share of one core that these comparisons may take; what it leaves undone is counted.",

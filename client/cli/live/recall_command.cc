@@ -135,11 +135,9 @@ void AddRecallCommand(CLI::App* app, Session* session) {
   recall->add_option("--refine", selector.refine, "Survivors that are scored exactly (default: the index's)")
       ->group(kGroup);
   recall->footer(
-      "The queries are those that each layer of a sequence has sampled of what it was asked: the first 128 steps, "
-      "then\n"
-      "one in eight in place of the oldest. They are asked again of all that is held now, and answered exactly "
-      "besides.\n"
-      "Predicted recall is what the index's profile promises; another model's profile promises more than is found.\n"
+      "The queries are a sample of what each layer of a sequence was asked: the first 128 steps, then one in eight in "
+      "place of the oldest. They are asked again of all that is held now, and answered exactly besides. Predicted "
+      "recall is what the index's profile promises; another model's profile promises more than is found.\n"
       "Examples:\n"
       "  seine recall llama\n"
       "  seine recall llama chat --samples 1000 --layer 3 --scope q_head -o json");

@@ -213,7 +213,7 @@ void AddTopCommand(CLI::App* app, Session* session) {
       "Examples:\n"
       "  seine top\n"
       "  seine top --once --interval 10 -o json\n"
-      "A step is a layer's Decode step. Percentiles are within some 12 %. Recall is what was compared with exact\n"
+      "A step is a layer's Decode step. Percentiles are within some 12 %. Recall is what was compared with exact "
       "answers (seined's quality.sample): in the interval, or before it where nothing was.");
   top->callback([=] {
     session->action = [=]() -> absl::Status {
