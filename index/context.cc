@@ -44,7 +44,8 @@ PieceList::Shape WindowShape(const RowFormat* format) {
 }  // namespace
 
 Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
-                 std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts)
+                 std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts,
+                 std::shared_ptr<QualityMonitor> shared_quality)
     : config(index_config),
       backend(index_backend),
       ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
@@ -53,6 +54,7 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       low_rank(std::move(low_rank_shapes)),
       counts(std::move(shared_counts)),
       own_counts(counts == nullptr ? nullptr : std::make_unique<IndexCounts>()),
+      quality(std::move(shared_quality)),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(ChecksumFormat(config)),
       row_pool(backend, MemorySpace::kStore),

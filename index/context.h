@@ -22,11 +22,14 @@
 
 namespace seine {
 
+class QualityMonitor;  // index/quality/monitor.h
+
 // Immutable but for the ledger, the transforms, the count and the pools, which are thread-safe. Outlives all sequences.
 class Context {
  public:
   Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
-          std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts);
+          std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts,
+          std::shared_ptr<QualityMonitor> shared_quality);
 
   const IndexConfig config;
   Backend* const backend;
@@ -38,6 +41,7 @@ class Context {
   mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
   const std::shared_ptr<Counts> counts;              // thread-safe; nullptr: nothing is counted, here and below
   const std::unique_ptr<IndexCounts> own_counts;     // thread-safe
+  const std::shared_ptr<QualityMonitor> quality;     // thread-safe; nullptr: no item is sampled
 
   // Layers cut back by `scorer`, and tokens of all their heads.
   void CountEvicted(absl::string_view scorer, int64_t layers, int64_t tokens) const {

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
+#include "index/quality/monitor.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
@@ -78,7 +79,8 @@ bool IsSequenceId(absl::string_view id) {
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget,
-                                                     std::shared_ptr<Counts> counts) {
+                                                     std::shared_ptr<Counts> counts,
+                                                     std::shared_ptr<QualityMonitor> quality) {
   if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
@@ -93,9 +95,14 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (absl::Status s = CheckRoom(IndexBytes(made), made.memory_limit_bytes, budget.get()); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
-  auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts));
+  auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts),
+                                           std::move(quality));
   if (absl::Status s = index->CountItself(); !s.ok()) return s;
   return index;
+}
+
+IndexImpl::~IndexImpl() {
+  if (context_.quality != nullptr) context_.quality->Leave(&context_);
 }
 
 absl::Status IndexImpl::CountItself() {

@@ -39,9 +39,10 @@
 
 namespace seine {
 
-class Counts;       // index/counts/counts.h
-class IndexCounts;  // index/counts/counts.h
-struct LayerBases;  // index/subspace/calibrate.h
+class Counts;          // index/counts/counts.h
+class IndexCounts;     // index/counts/counts.h
+class QualityMonitor;  // index/quality/monitor.h
+struct LayerBases;     // index/subspace/calibrate.h
 
 class Index {
  public:
@@ -50,11 +51,12 @@ class Index {
   // ---- What an engine needs ----
 
   // `backend` must outlive the index. `budget`, if given, is a limit shared with other indexes, besides the config's
-  // own. `counts`, if given, are shared likewise; without them nothing is counted beyond stats(). INVALID_ARGUMENT
-  // naming the field.
+  // own. `counts`, if given, are shared likewise; without them nothing is counted beyond stats(). `quality`, if given,
+  // samples what is retrieved, and counts what it finds in counts(). INVALID_ARGUMENT naming the field.
   static absl::StatusOr<std::unique_ptr<Index>> Create(const IndexConfig& config, Backend* backend,
                                                        std::shared_ptr<MemoryBudget> budget = nullptr,
-                                                       std::shared_ptr<Counts> counts = nullptr);
+                                                       std::shared_ptr<Counts> counts = nullptr,
+                                                       std::shared_ptr<QualityMonitor> quality = nullptr);
 
   // Empty id: one is made. ALREADY_EXISTS if it lives; INVALID_ARGUMENT.
   virtual absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) = 0;
@@ -183,6 +185,13 @@ class Index {
   // and texts are the caller's to fill in. INVALID_ARGUMENT: a sequence is given twice. FAILED_PRECONDITION: kv_store
   // keeps no keys, or there is nothing to measure yet.
   virtual absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const = 0;
+
+  // Asks queries that were asked lately once more, and holds the answers against exact ones over all keys held now:
+  // recall and attention mass by layer and KV head. `handles`: whose; empty: of every sequence. Nothing is counted or
+  // learnt from it. INVALID_ARGUMENT naming the field; FAILED_PRECONDITION: kv_store keeps no keys, or no query was
+  // seen (a layer samples those that had something to search, query_window.h).
+  virtual absl::StatusOr<ComparisonReport> CompareExact(absl::Span<const SequenceHandle> handles,
+                                                        const ComparisonParams& params) const = 0;
 };
 
 }  // namespace seine

@@ -23,8 +23,10 @@ namespace seine {
 class IndexImpl : public Index {
  public:
   IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget,
-            std::shared_ptr<Counts> counts)
-      : context_(config, std::move(low_rank), backend, std::move(budget), std::move(counts)), reencoder_(&context_) {}
+            std::shared_ptr<Counts> counts, std::shared_ptr<QualityMonitor> quality)
+      : context_(config, std::move(low_rank), backend, std::move(budget), std::move(counts), std::move(quality)),
+        reencoder_(&context_) {}
+  ~IndexImpl() override;
 
   absl::Status CountItself();  // once; RESOURCE_EXHAUSTED
   // Returns once nothing runs in the background that calls before this one have begun: for tests.
@@ -70,6 +72,8 @@ class IndexImpl : public Index {
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
   absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override;
+  absl::StatusOr<ComparisonReport> CompareExact(absl::Span<const SequenceHandle> handles,
+                                                const ComparisonParams& params) const override;
   absl::Status Reconstruct(const SequenceHandle& handle, int layer, int kv_head, int64_t begin, int64_t end,
                            std::vector<int32_t>* positions, std::string* keys, std::string* values) const override;
   absl::StatusOr<LayerBases> GetBases(const SequenceHandle& handle, int layer) const override;
@@ -112,6 +116,7 @@ class IndexImpl : public Index {
   }
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;
+  absl::StatusOr<std::vector<SequenceRef>> FindAll(absl::Span<const SequenceHandle> handles) const;
   void RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;
   SequenceInfo Describe(const Sequence& sequence) const;
 

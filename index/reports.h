@@ -88,6 +88,29 @@ struct HeadInfo {
   std::optional<SubspaceInfo> subspace;
 };
 
+// What CompareExact is to ask.
+struct ComparisonParams {
+  SearchParams search;
+  std::vector<int> layers = {};  // empty: all
+  int samples = 200;             // items, spread evenly over sequences, layers and steps: 1 to kMostComparisons
+};
+inline constexpr int kMostComparisons = 10'000;
+
+// Means over the sets of one KV head that were compared (index/quality/judge.h).
+struct HeadComparison {
+  int layer = 0, kv_head = 0;
+  int64_t sets = 0;  // at least 1
+  double recall = 0, least_recall = 1;
+  double attention_mass = 0;
+  std::optional<double> predicted_recall;  // where the codec predicts it
+};
+
+struct ComparisonReport {
+  std::vector<HeadComparison> heads;  // by layer and KV head; without those that had nothing to search
+  int64_t compared = 0;               // items
+  int64_t dropped = 0;                // items whose layer changed, or sequence went, while they were compared
+};
+
 }  // namespace seine
 
 #endif  // SEINE_INDEX_REPORTS_H_

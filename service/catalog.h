@@ -29,10 +29,11 @@ inline constexpr size_t kMaxIndexes = 1024;
 
 class Catalog {
  public:
-  // `budget` and `counts` (may be nullptr) are shared by all indexes. `backend` outlives the catalog and every index in
-  // use.
-  Catalog(Backend* backend, std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> counts = nullptr)
-      : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)) {}
+  // `budget`, `counts` and `quality` (may be nullptr) are shared by all indexes. `backend` outlives the catalog and
+  // every index in use.
+  Catalog(Backend* backend, std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> counts = nullptr,
+          std::shared_ptr<QualityMonitor> quality = nullptr)
+      : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)), quality_(std::move(quality)) {}
 
   // An index of config.tenant, which counts in `owner`'s budget; nullptr: in the catalog's. INVALID_ARGUMENT naming the
   // field of IndexConfig; ALREADY_EXISTS, also where an index of that name is being made; RESOURCE_EXHAUSTED beyond
@@ -61,6 +62,7 @@ class Catalog {
   Backend* const backend_;
   const std::shared_ptr<MemoryBudget> budget_;
   const std::shared_ptr<Counts> counts_;
+  const std::shared_ptr<QualityMonitor> quality_;
   mutable std::shared_mutex mutex_;
   std::map<Key, std::shared_ptr<Index>, Less> indexes_;  // guarded by mutex_
   std::set<Key, Less> claimed_;                          // of indexes being made; guarded by mutex_

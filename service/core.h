@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "index/counts/counts.h"
+#include "index/quality/monitor.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
 #include "service/access/access.h"
@@ -49,7 +50,9 @@ struct CoreOptions {
   std::chrono::milliseconds stuck_for{10'000};    // all workers may be at one task, until health says so
   // The process is the server's alone, so that what it holds beyond ConstantBytes and what is stored is under way.
   bool guard_memory = false;
-  bool count = true;  // what calls and stages take (metrics)
+  bool count = true;           // what calls and stages take (metrics)
+  QualityOptions quality;      // live quality; needs `count`
+  double expected_recall = 0;  // what the operator expects of live quality, for monitors; 0: not stated
   std::shared_ptr<Profiles> profiles = std::make_shared<Profiles>();
 };
 
@@ -101,7 +104,8 @@ struct Core {
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
         channels(o.channels),
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
-        catalog(backend.get(), budget, counts),
+        catalog(backend.get(), budget, counts,
+                o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
         executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
   // What the process may hold besides what is stored: its own, and what is under way, in messages and around them.

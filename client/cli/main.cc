@@ -113,6 +113,7 @@ int Run(int argc, char** argv) {
   AddCallCommands(&app, &session);
   AddTopCommand(&app, &session);
   AddFleetCommands(&app, &session);
+  AddRecallCommand(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);
   try {

@@ -11,6 +11,11 @@ const char* NameOf(Stage stage) {
   return kNames[static_cast<int>(stage)];
 }
 
+const char* NameOf(QualityDrop cause) {
+  static constexpr const char* kNames[kQualityDrops] = {"budget", "changed", "gone", "memory"};
+  return kNames[static_cast<int>(cause)];
+}
+
 Counts::Counts() : cells_(kFirstScorer + static_cast<int>(AllScorers().size())) {}
 
 void Counts::Searched(const SearchStats& stats) {

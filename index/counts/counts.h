@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "index/counts/cells.h"
 #include "index/counts/histogram.h"
+#include "index/counts/ratio_histogram.h"
 
 namespace seine {
 
@@ -19,6 +20,16 @@ struct SearchStats;  // kernels/ops/search/search.h
 enum class Stage : uint8_t { kPrepare, kScan, kSelect, kRerank, kRefine, kAttend, kEncode, kScore, kProject };
 inline constexpr int kStages = 9;
 const char* NameOf(Stage stage);  // "prepare"
+
+// Why a sampled item was not compared with its exact answer (index/quality/monitor.h).
+enum class QualityDrop : uint8_t {
+  kBudget,   // more wait than may: comparisons take their share of a core already
+  kChanged,  // the layer was truncated or evicted before it was compared
+  kGone,     // the sequence or the index was deleted before
+  kMemory,   // there was none for the copy or the logits
+};
+inline constexpr int kQualityDrops = 4;
+const char* NameOf(QualityDrop cause);  // "budget"
 
 class Counts {
  public:
@@ -33,6 +44,8 @@ class Counts {
   // Keys, each counted once for all heads. `unfit`: for the queries asked; else the codes were outgrown.
   void Reencoded(bool unfit, int64_t keys) { cells_.Add(unfit ? kUnfitKeys : kOutgrownKeys, keys); }
   void SubspacesUpdated(int64_t updates) { cells_.Add(kUpdates, updates); }
+  void QualityBusy(int64_t ns) { cells_.Add(kQualityNs, ns); }  // of a core
+  void QualityDropped(QualityDrop cause) { cells_.Add(kFirstDrop + static_cast<int>(cause), 1); }
 
   HistogramReading stage(Stage stage) const { return Of(kFirstStage + static_cast<int>(stage)).Read(); }
   HistogramReading lifetimes() const { return Of(kLifetime).Read(); }  // at deletion
@@ -42,6 +55,8 @@ class Counts {
   int64_t evicted_tokens(int scorer) const { return cells_.Read(kFirstScorer + scorer); }  // of AllScorers()
   int64_t reencoded_keys(bool unfit) const { return cells_.Read(unfit ? kUnfitKeys : kOutgrownKeys); }
   int64_t subspace_updates() const { return cells_.Read(kUpdates); }
+  int64_t quality_busy_ns() const { return cells_.Read(kQualityNs); }
+  int64_t quality_dropped(QualityDrop cause) const { return cells_.Read(kFirstDrop + static_cast<int>(cause)); }
 
  private:
   // Histograms, then single cells.
@@ -51,13 +66,29 @@ class Counts {
     kOutgrownKeys,
     kUnfitKeys,
     kUpdates,
-    kFirstScorer,
+    kQualityNs,
+    kFirstDrop,
+    kFirstScorer = kFirstDrop + kQualityDrops,
   };
   // Sequences live longer than stages: 10 ms to 28 hours.
   static constexpr int64_t kLife = 10'000;
   Histogram Of(int number) const { return {&cells_, number * Histogram::kCells, number < kStages ? 1 : kLife}; }
 
   mutable Cells cells_;
+};
+
+// What live quality has found of an index: by item, and by set of an item, of which each head has one or several.
+struct QualityReading {
+  int64_t samples = 0;  // items
+  RatioReading recall, attention_mass;
+  RatioReading predicted_recall;  // of the sets whose codec predicts it
+  QualityReading& operator+=(const QualityReading& o) {
+    samples += o.samples;
+    recall += o.recall;
+    attention_mass += o.attention_mass;
+    predicted_recall += o.predicted_recall;
+    return *this;
+  }
 };
 
 class IndexCounts {
@@ -69,7 +100,17 @@ class IndexCounts {
   void Candidates(int64_t candidates) { cells_.Add(kCandidates, candidates); }
   void Attended(int64_t tokens) { cells_.Add(kAttended, tokens); }
 
+  // A set of a sampled item (index/quality/judge.h), and the item.
+  void QualityRecall(double recall) { Ratio(kRecall).Add(recall); }
+  void QualityMass(double mass) { Ratio(kMass).Add(mass); }
+  void QualityPredicted(double recall) { Ratio(kPredicted).Add(recall); }
+  void QualitySampled() { quality_.Add(kRatios * RatioHistogram::kCells, 1); }
+
   HistogramReading steps() const { return Histogram(&cells_, 0).Read(); }
+  QualityReading quality() const {
+    return {quality_.Read(kRatios * RatioHistogram::kCells), Ratio(kRecall).Read(), Ratio(kMass).Read(),
+            Ratio(kPredicted).Read()};
+  }
   int64_t appended() const { return cells_.Read(kAppended); }      // tokens, once a layer
   int64_t candidates() const { return cells_.Read(kCandidates); }  // keys that outlived the scan, of all query heads
   int64_t attended() const { return cells_.Read(kAttended); }      // tokens, of all query heads
@@ -77,8 +118,11 @@ class IndexCounts {
 
  private:
   enum : int { kAppended = Histogram::kCells, kCandidates, kAttended, kCells };
+  enum : int { kRecall = 0, kMass, kPredicted, kRatios };
+  RatioHistogram Ratio(int number) const { return {&quality_, number * RatioHistogram::kCells}; }
   const uint64_t serial_;
   mutable Cells cells_{kCells};
+  mutable Cells quality_{kRatios * RatioHistogram::kCells + 1};  // apart: threads that serve calls add nothing here
 };
 
 // Times a stage from here to the end of the scope. `counts`: nullptr: does nothing.

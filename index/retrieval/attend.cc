@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "index/index_impl.h"
+#include "index/quality/monitor.h"
 #include "index/retrieval/search_batch.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
@@ -156,6 +157,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     for (int h = 0; h < g.num_kv_heads; ++h) heads.push_back(std::move(tasks[t * g.num_kv_heads + h].paid));
     batch.targets()[t].layer().Accumulate(heads);
   }
+  if (context_.quality != nullptr) context_.quality->Sample(batch);
   for (size_t t = 0; t < batch.targets().size() && attention->with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }

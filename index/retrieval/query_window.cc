@@ -56,6 +56,19 @@ SeenQueries QueryWindow::Seen() const {
   return seen;
 }
 
+int QueryWindow::held() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(positions_.size());
+}
+
+std::vector<float> QueryWindow::Step(int step) const {
+  std::vector<float> out(row_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint16_t* from = chunks_[step / kChunk].rows.get() + int64_t{step % kChunk} * row_;
+  std::transform(from, from + row_, out.begin(), FromBFloat16);
+  return out;
+}
+
 bool QueryWindow::MayRefit() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return steps_.load(std::memory_order_relaxed) >= 2 * refitted_at_;

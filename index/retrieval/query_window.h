@@ -39,8 +39,10 @@ class QueryWindow {
   // One step's queries [num_q_heads][head_dim] at `position`. Steps that meet another one here are not kept.
   Added Add(int64_t position, const float* queries);
 
-  // The sample, in no order.
+  // The sample, in no order; how many steps it has, and one of them as [num_q_heads][head_dim]. `step` in [0, held()).
   SeenQueries Seen() const;
+  int held() const;
+  std::vector<float> Step(int step) const;
 
   // Codes may be made for the queries seen at most once each time that their number has doubled, however these change.
   bool MayRefit() const;

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "index/index_impl.h"
+#include "index/quality/monitor.h"
 #include "index/retrieval/search_batch.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
@@ -52,6 +53,7 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     batch.Add(*std::move(sequence), &items[i], i);
   }
   if (absl::Status s = batch.Search(*params, progress); !s.ok()) return s;
+  if (context_.quality != nullptr) context_.quality->Sample(batch);
   for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
   batch.KeepQueries();
   batch.Unlock();

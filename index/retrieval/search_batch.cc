@@ -101,7 +101,7 @@ absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallb
     const Outcome outcome =
         context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
     status = StatusOf(*context_.backend, outcome);
-    if (outcome == Outcome::kDone && context_.counts != nullptr) Count();
+    if (outcome == Outcome::kDone && counted_ && context_.counts != nullptr) Count();
   }
   if (!status.ok()) {
     Unlock();

@@ -25,7 +25,11 @@ class SearchBatch {
     const Layer& layer() const { return *sequence->layers[item->layer]; }
   };
 
-  explicit SearchBatch(const Context* context) : context_(*context) {}
+  // `counted`: the search counts in the index's stages and candidates, as a call's does.
+  explicit SearchBatch(const Context* context, bool counted = true) : context_(*context), counted_(counted) {}
+
+  const Context& context() const { return context_; }
+  const SearchParams& params() const { return params_; }  // of the search
 
   void Add(std::shared_ptr<Sequence> sequence, const RetrieveItem* item, size_t place) {
     targets_.push_back({std::move(sequence), item, place});
@@ -73,6 +77,7 @@ class SearchBatch {
   void StartAnswer(size_t target, ItemAnswer* answer) const;
 
   const Context& context_;
+  const bool counted_;
   SearchParams params_;
   std::vector<Target> targets_;
   std::vector<Refused> refused_;

@@ -26,7 +26,7 @@ std::shared_ptr<const LayerCodecs> MakeShared(const IndexConfig& config) {
   if (traits.needs_profile) return nullptr;
   LayerCodecs codecs;
   const CodecSpec spec = SpecOf(config.codec, config.geometry.head_dim);
-  codecs.heads.assign(config.geometry.num_kv_heads, {traits.make(spec, nullptr), {}, 0});
+  codecs.heads.assign(config.geometry.num_kv_heads, {traits.make(spec, nullptr), {}});
   return std::make_shared<const LayerCodecs>(std::move(codecs));
 }
 
@@ -46,13 +46,14 @@ int64_t TableBytes(const Geometry& g, bool with_moments) {
   return g.num_kv_heads * (square * (with_moments ? 14 : 6) + g.head_dim * kCoordinateBytes);
 }
 
-// sum l_i^2 r_i / sum l_i^2 (query_fit.h): of the queries that the balance was made for.
-double ExpectedNoise(const Balance& balance, const CodecTraits& traits) {
+// sum l_i^2 r_i / sum l_i^2 (query_fit.h), of the queries that the balance was made for. r_i: what `bits` of each
+// coordinate's total_bits leave.
+double ExpectedNoise(const Balance& balance, const CodecTraits& traits, const std::vector<uint8_t>& bits) {
   double noise = 0, variance = 0;
   for (size_t i = 0; i < balance.total_bits.size(); ++i) {
     const double l = balance.lambda(static_cast<Eigen::Index>(i));
     const int total = balance.total_bits[i];
-    noise += l * l * (total > 0 ? traits.distortion(total, balance.coarse_bits[i]) : 1);
+    noise += l * l * (total > 0 ? traits.distortion(total, bits[i]) : 1);
     variance += l * l;
   }
   return noise / variance;
@@ -147,7 +148,9 @@ absl::StatusOr<HeadCodec> Transforms::OfHead(int layer, int kv_head, int64_t pos
   if (!balance.ok()) return balance.status();
   const CodecTransform transform = {Floats(balance->key_map), Floats(balance->query_map), Floats(balance->lambda),
                                     balance->coarse_bits, balance->total_bits};
-  return HeadCodec{traits_.make(spec_, &transform), transform.lambda, ExpectedNoise(*balance, traits_)};
+  return HeadCodec{traits_.make(spec_, &transform), transform.lambda,
+                   ExpectedNoise(*balance, traits_, balance->coarse_bits),
+                   ExpectedNoise(*balance, traits_, balance->total_bits)};
 }
 
 }  // namespace seine

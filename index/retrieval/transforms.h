@@ -26,7 +26,8 @@ struct HeadCodec {
   std::shared_ptr<const Codec> codec;
   // Set where the codec needs a profile.
   std::vector<float> lambda;  // [head_dim]
-  double noise = 0;           // share of the scores' variance that the scanned plane is expected to leave as noise
+  // Shares of the scores' variance that the scanned plane, and the whole code, are expected to leave as noise.
+  double noise = 0, fine_noise = 0;
 };
 
 // Second moments of the queries of each KV head's group, before RoPE, up to a scale. [num_kv_heads], [D, D]

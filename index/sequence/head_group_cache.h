@@ -128,6 +128,9 @@ class HeadGroupCache {
 
   // Stored tokens [place, place + count) of one head as fp32, `stride` floats apart. `values` may be nullptr.
   void CopyFloats(int head, int64_t place, int64_t count, float* keys, float* values, int64_t stride) const;
+  // out[g * stride + i] = <query_g, key> of places [begin, end) of one head, queries [group, head_dim]; of a low-rank
+  // key as it reads. The keys must be kept.
+  void DotKeys(int head, int64_t begin, int64_t end, const float* queries, int group, float* out, int64_t stride) const;
   // Stored rows of places of one head, appended to `keys` and `values` where those are given. What a stopped call gets
   // is of no use.
   void Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const;

@@ -182,6 +182,24 @@ void HeadGroupCache::CopyFloats(int head, int64_t place, int64_t count, float* k
   }
 }
 
+void HeadGroupCache::DotKeys(int head, int64_t begin, int64_t end, const float* queries, int group, float* out,
+                             int64_t stride) const {
+  const Geometry& g = context_->config.geometry;
+  if (!low_.empty()) {
+    std::vector<float> rows((end - begin) * g.head_dim);
+    ReadRange(head, begin, end, rows.data(), nullptr);
+    const ConstRows read = {rows.data(), g.head_dim * sizeof(float), DType::kFloat32};
+    host::DotRows(read, end - begin, g.head_dim, queries, group, out, stride);
+    return;
+  }
+  std::vector<DenseRun> runs;
+  AddDense(head, begin, end, &runs);
+  for (const DenseRun& run : runs) {
+    host::DotRows(run.keys, run.count, g.head_dim, queries, group, out, stride);
+    out += run.count;
+  }
+}
+
 void HeadGroupCache::Gather(int head, absl::Span<const int64_t> places, std::string* keys, std::string* values) const {
   const size_t row_bytes = context_->row_bytes();
   if (!low_.empty()) return GatherRebuilt(head, places, keys, values);

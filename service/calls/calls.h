@@ -57,6 +57,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
 absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);
 absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1::DescribeHeadResponse* response);
 absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request, v1::MeasureProfileResponse* response);
+absl::Status CompareExact(Core& core, const v1::CompareExactRequest& request, v1::CompareExactResponse* response);
 absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest& request, v1::GetMetricsResponse* response);
 
 // RetrievalService.

@@ -25,6 +25,13 @@ void ToProto(const Index& index, bool codes_on_device, v1::IndexMetrics* out) {
   out->set_tokens_appended(counts->appended());
   out->set_candidates(counts->candidates());
   out->set_attended_tokens(counts->attended());
+  const QualityReading quality = counts->quality();
+  out->set_quality_samples(quality.samples);
+  out->set_quality_sets(quality.recall.count());
+  out->set_quality_recall_sum(quality.recall.sum());
+  out->set_quality_attention_mass_sum(quality.attention_mass.sum());
+  out->set_quality_predicted_sets(quality.predicted_recall.count());
+  out->set_quality_predicted_recall_sum(quality.predicted_recall.sum());
 }
 
 }  // namespace

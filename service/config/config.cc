@@ -19,6 +19,7 @@
 #include "service/catalog.h"
 #include "service/config/access_settings.h"
 #include "service/config/metrics_settings.h"
+#include "service/config/quality_settings.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
 #include "service/transport/address.h"
@@ -244,6 +245,7 @@ const std::vector<Setting>& Settings() {
   static const auto* const kSettings = [] {
     auto* const all = new std::vector<Setting>(MakeSettings());
     for (Setting& setting : MetricsSettings()) all->push_back(std::move(setting));
+    for (Setting& setting : QualitySettings()) all->push_back(std::move(setting));
     return all;
   }();
   return *kSettings;
@@ -294,6 +296,9 @@ absl::Status Resolve(ServerConfig* config) {
   }
   if (!core.count && !config->server.metrics_listen.empty()) {
     return Wrong("metrics.listen: there is nothing to serve, for metrics.count is off");
+  }
+  if (!core.count && core.quality.sample > 0) {
+    return Wrong("quality.sample: nothing would count what is found, for metrics.count is off");
   }
   for (const IndexEntry& entry : config->entries) {
     auto index = ConfigFrom(entry.spec, entry.path, config->server.core.profiles.get());

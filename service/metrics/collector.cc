@@ -84,6 +84,13 @@ void AddCounts(const Counts& counts, Families* out) {
   out->Add({{"cause", "unfit"}}, Number(counts.reencoded_keys(true)));
   out->Counter("seine_subspace_updates_total", "Updates of learnt bases, of keys and of values, by KV head.");
   out->Add({}, Number(counts.subspace_updates()));
+  out->Counter("seine_quality_busy_seconds_total", "Time of a core that comparisons with exact answers have taken.");
+  out->Add({}, Number(counts.quality_busy_ns()) * 1e-9);
+  out->Counter("seine_quality_dropped_total", "Sampled items that were not compared with exact answers, by cause.");
+  for (int c = 0; c < kQualityDrops; ++c) {
+    const auto cause = static_cast<QualityDrop>(c);
+    out->Add({{"cause", NameOf(cause)}}, Number(counts.quality_dropped(cause)));
+  }
   out->Histogram("seine_sequence_lifetime_seconds", "From a sequence's making to its deletion.");
   out->Add({}, counts.lifetimes());
   out->Histogram("seine_sequence_idle_seconds", "From a sequence's last use to its deletion.");
@@ -106,6 +113,7 @@ void Collector::IndexReading::AddCounters(const IndexReading& o) {
   appended += o.appended;
   candidates += o.candidates;
   attended += o.attended;
+  quality += o.quality;
 }
 
 Collector::IndexReading Collector::Read(const Index& index) const {
@@ -124,6 +132,7 @@ Collector::IndexReading Collector::Read(const Index& index) const {
   out.appended = counts->appended();
   out.candidates = counts->candidates();
   out.attended = counts->attended();
+  out.quality = counts->quality();
   return out;
 }
 
@@ -195,6 +204,21 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   each([](const IndexReading& i) { return i.candidates; });
   out.Counter("seine_attended_tokens_total", "Tokens attended, of all query heads.");
   each([](const IndexReading& i) { return i.attended; });
+  out.Counter("seine_quality_samples_total", "Retrieved items that were compared with exact answers.");
+  each([](const IndexReading& i) { return i.quality.samples; });
+  const auto shares = [&](const char* name, const char* help, auto reading) {
+    out.Histogram(name, help);
+    for (const auto& [key, i] : indexes) out.Add(IndexLabels(key.tenant, key.name), reading(i.quality));
+  };
+  shares("seine_quality_recall", "Share of the exact set that was found, of each set of the items compared.",
+         [](const QualityReading& q) { return q.recall; });
+  shares("seine_quality_attention_mass", "Share of the exact softmax on what is attended, of each set compared.",
+         [](const QualityReading& q) { return q.attention_mass; });
+  shares("seine_quality_predicted_recall", "Recall that the index's profile predicts of each set compared.",
+         [](const QualityReading& q) { return q.predicted_recall; });
+  out.Gauge("seine_quality_expected_recall",
+            "Mean recall that the operator expects (quality.expected); 0: not stated.");
+  out.Add({}, core_.options.expected_recall);
   out.Gauge("seine_memory_bytes", "Memory that is held for an index, by tier.");
   for (const auto& [key, i] : indexes) {
     for (const auto& [tier, bytes] : i.bytes) {

@@ -36,6 +36,7 @@ class Collector final : public prometheus::Collectable {
   // Figures of an index, or of several together.
   struct IndexReading {
     HistogramReading steps;
+    QualityReading quality;
     int64_t sequences = 0, tokens = 0, appended = 0, candidates = 0, attended = 0;
     std::map<std::string, int64_t> bytes;  // by tier
     void AddGauges(const IndexReading& o);

@@ -49,4 +49,16 @@ void Families::Add(const Labels& labels, const HistogramReading& reading) {
   out.sample_sum = static_cast<double>(reading.sum_ns) * 1e-9;
 }
 
+void Families::Add(const Labels& labels, const RatioReading& reading) {
+  prometheus::ClientMetric::Histogram& out = Next(labels).histogram;
+  uint64_t below = 0;
+  for (size_t b = 0; b < kRatioBounds.size(); ++b) {
+    below += static_cast<uint64_t>(reading.counts[b]);
+    out.bucket.push_back({below, kRatioBounds[b]});
+  }
+  out.bucket.push_back({below, std::numeric_limits<double>::infinity()});
+  out.sample_count = below;
+  out.sample_sum = reading.sum();
+}
+
 }  // namespace seine

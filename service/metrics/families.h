@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "index/counts/histogram.h"
+#include "index/counts/ratio_histogram.h"
 
 namespace seine {
 
@@ -26,6 +27,7 @@ class Families {
   void Add(const Labels& labels, double value);
   // Buckets 1, 2 and 5 of each decade, in seconds.
   void Add(const Labels& labels, const HistogramReading& reading);
+  void Add(const Labels& labels, const RatioReading& reading);  // every bucket
 
   std::vector<prometheus::MetricFamily> Take() { return std::move(families_); }
 

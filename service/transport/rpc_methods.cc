@@ -115,6 +115,7 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(AdminService, GetServerInfo, kLight, kReader, false),
       SEINE_METHOD(AdminService, DescribeHead, kLight, kReader, false),
       SEINE_METHOD(AdminService, MeasureProfile, kHeavy, kReader, false),
+      SEINE_METHOD(AdminService, CompareExact, kHeavy, kReader, false),
       SEINE_METHOD(AdminService, GetMetrics, kLight, kAdmin, false),  // a server that is busy is looked at most
   };
   return *methods;

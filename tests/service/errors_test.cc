@@ -262,6 +262,24 @@ TEST_P(ErrorsTest, AdminAndGather) {
   add_measure("without keys", StatusCode::FAILED_PRECONDITION, "sequences",
               [this](auto* r) { *r->mutable_sequences(0) = none_; });
   add_measure("nothing asked yet", StatusCode::FAILED_PRECONDITION, "sequences", [](auto*) {});
+  v1::CompareExactRequest compare;
+  compare.set_index(both_.index());
+  const auto add_compare = [&](const std::string& what, StatusCode code, const std::string& field, auto spoil) {
+    Add<Admin, v1::CompareExactRequest, v1::CompareExactResponse>(*stubs_->admin, &Admin::CompareExact, compare, what,
+                                                                  code, field, spoil);
+  };
+  add_compare("no index", StatusCode::NOT_FOUND, "index", [](auto* r) { r->set_index("nowhere"); });
+  add_compare("no sequence", StatusCode::NOT_FOUND, "sequence", [](auto* r) { r->set_sequence("nobody"); });
+  add_compare("layer", StatusCode::INVALID_ARGUMENT, "layers[1]", [](auto* r) { r->add_layers(0), r->add_layers(2); });
+  add_compare("samples", StatusCode::INVALID_ARGUMENT, "samples", [](auto* r) { r->set_samples(10'001); });
+  add_compare("samples", StatusCode::INVALID_ARGUMENT, "samples", [](auto* r) { r->set_samples(-1); });
+  add_compare("exact", StatusCode::INVALID_ARGUMENT, "selector.exact",
+              [](auto* r) { r->mutable_selector()->set_exact(true); });
+  add_compare("top_k", StatusCode::INVALID_ARGUMENT, "selector.top_k",
+              [](auto* r) { r->mutable_selector()->set_top_k(0); });
+  add_compare("without keys", StatusCode::FAILED_PRECONDITION, "index",
+              [this](auto* r) { r->set_index(none_.index()); });
+  add_compare("nothing asked yet", StatusCode::FAILED_PRECONDITION, "sequence", [](auto*) {});
   v1::GatherRequest gather;
   *gather.mutable_handle() = both_;
   *gather.mutable_positions() = Positions({0, 5, 299});

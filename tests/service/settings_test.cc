@@ -133,6 +133,17 @@ TEST_F(SettingsTest, NestingEnds) {
                 ": server.threads: '' is no number in [0, 1024]");  // 64 levels: what it says is looked at
 }
 
+TEST_F(SettingsTest, SharesOfLiveQualityAreChecked) {
+  ExpectRefused("quality: {sample: 1.5}\n", ": quality.sample: '1.5' is no number in [0, 1]");
+  ExpectRefused("quality: {share: 0}\n", ": quality.share: '0' is no number in (0, 1]");
+  ExpectRefused("quality: {expected: nan}\n", ": quality.expected: 'nan' is no number in [0, 1]");
+  const std::string uncounted = "quality.sample: nothing would count what is found, for metrics.count is off\n";
+  EXPECT_EQ(Seined("--check-config --metrics-count off --quality-sample 1e-3").err, "seined: " + uncounted);
+  const Ended right = Seined("--check-config --quality-sample 1e-3 --quality-share .1 --quality-expected .95");
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_NE(right.out.find("quality:\n  sample: 0.001\n  share: 0.1\n  expected: 0.95\n"), std::string::npos);
+}
+
 TEST_F(SettingsTest, CheckConfigRefusesWhatAStartWould) {
   std::string many = "indexes:\n";
   for (int i = 0; i <= 1024; ++i) many += IndexNamed("i" + std::to_string(i));

@@ -44,6 +44,26 @@ class Calls(LayerCalls):
         """Zone, segments, bytes and codec of one KV head, as a dict."""
         return self._invoke("DescribeHead", {**self._layer(sequence, layer), "kv_head": kv_head})
 
+    def compare_exact(
+        self, index: str, sequence: str = "", *, layers: Iterable[int] = (), samples: int = 200, **selector: Any
+    ) -> dict[str, Any]:
+        """Recall and attention mass by layer and KV head: queries that were asked lately are asked once more and
+        answered exactly besides.
+
+        sequence: an id; all of the index's if left out. layers: all if left out. samples: items, at most 10,000, spread
+        evenly. For the selector see retrieve_batch; exact is refused. Returns a dict of "heads", each with layer,
+        kv_head, sets, recall, least_recall, attention_mass and, where the codec predicts it, predicted_recall; and
+        "compared" and "dropped", in items. SeineError FAILED_PRECONDITION: no query was seen yet.
+        """
+        request = {
+            "index": settings.name_of(index, "index"),
+            "sequence": settings.name_of(sequence, "sequence"),
+            "layers": list(layers),
+            "samples": samples,
+            "selector": settings.selector_of(**selector),
+        }
+        return self._invoke("CompareExact", request)
+
     # Indexes --------------------------------------------------------------------------------------------------------
 
     def create_index(

@@ -147,6 +147,19 @@ def test_sequences(client, sequence, model):
     assert client.describe_head(sequence, 0, 1)["num_tokens"] == 620
 
 
+def test_compare_exact_tells_each_head(client, sequence, model):
+    with pytest.raises(SeineError) as error:
+        client.compare_exact("m")
+    assert (error.value.code, error.value.field) == ("FAILED_PRECONDITION", "sequence")  # nobody has asked yet
+    client.retrieve(sequence, 0, model["queries"])
+    told = client.compare_exact("m", "s", samples=5, layers=[0], top_k=10, scope="per_q_head")
+    assert (told["compared"], told["dropped"]) == (1, 0)
+    assert [(head["layer"], head["kv_head"]) for head in told["heads"]] == [(0, 0), (0, 1)]
+    assert all(0 <= head["least_recall"] <= head["recall"] <= 1 for head in told["heads"])
+    with pytest.raises(SeineError, match="selector.exact"):
+        client.compare_exact("m", exact=True)
+
+
 def test_decode_stream_keeps_errors_apart(client, sequence, model):
     with client.decode_stream() as stream:
         good = Append(sequence, 0, TOKENS, model["keys"][TOKENS : TOKENS + 1], model["values"][TOKENS : TOKENS + 1])

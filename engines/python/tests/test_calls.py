@@ -57,6 +57,7 @@ def everything(connection):
         ("Reconstruct", {**at, "kv_head": 0, "begin": 0, "end": 90}),
         ("DescribeHead", {**at, "kv_head": 1}),
         ("MeasureProfile", {"sequences": [handle], "layer": 0}),
+        ("CompareExact", {"index": "x", "sequence": "chat", "selector": selector}),
         ("ForkSequence", {"source": handle, "new_id": "fork"}),
         ("TruncateSequence", {"handle": {**handle, "id": "fork"}, "position": 300}),
         (
@@ -68,8 +69,8 @@ def everything(connection):
         ("ListIndexes", {}),
     ):
         results.append(without_times(connection.call(method, request)))
-    bases = results[-10]["bases"]
-    results.append(connection.call("LoadBasis", {**at, "bases": bases, "frame": results[-10]["frame"]}))
+    bases = results[-11]["bases"]
+    results.append(connection.call("LoadBasis", {**at, "bases": bases, "frame": results[-11]["frame"]}))
     stream = connection.open_stream()
     more = [Append(chat, 1, TOKENS + i, keys[i : i + 1], values[i : i + 1]) for i in range(2)]
     for attention in (None, Attention(), Attention(with_positions=True)):

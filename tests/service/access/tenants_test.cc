@@ -207,6 +207,10 @@ class PairedTest : public TenantsTest {
       v1::MeasureProfileRequest measure;
       *measure.add_sequences() = handle;
       Do(*beta.admin, &v1::AdminService::Stub::MeasureProfile, measure);
+      v1::CompareExactRequest compare;
+      compare.set_index(handle.index());
+      compare.set_sequence(handle.id());
+      Do(*beta.admin, &v1::AdminService::Stub::CompareExact, compare);
       v1::ScoreRequest score;
       *score.mutable_handle() = handle;
       Do(*beta.eviction, &v1::EvictionService::Stub::Score, score);

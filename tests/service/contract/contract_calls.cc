@@ -212,6 +212,16 @@ void Contract::AddAll() {
         [](const auto&, const auto& answer) { EXPECT_EQ(answer.query_tokens(), 1); });
     measured.legal["layer"] = Within(0, 0);                 // that was asked
     measured.legal["sequences.generation"] = Within(0, 1);  // the first of its index
+    v1::CompareExactRequest compare;
+    compare.set_index("plain");
+    compare.set_sequence(Pristine("plain").id());
+    compare.add_layers(0);
+    compare.set_samples(2);
+    Rpc& compared = Add<v1::CompareExactRequest, v1::CompareExactResponse>(
+        "CompareExact", &CompareExact, compare,
+        [](const auto&, const auto& answer) { EXPECT_EQ(answer.compared() + answer.dropped(), 1); });
+    compared.legal["layers"] = Within(0, 0);
+    compared.legal["samples"] = Within(0, 10'000);
   }
   {
     v1::GetBasisRequest get;

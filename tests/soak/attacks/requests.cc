@@ -86,6 +86,11 @@ std::vector<std::pair<std::string, std::string>> Requests(const v1::SequenceHand
   v1::MeasureProfileRequest measure;
   *measure.add_sequences() = handle;
   add("AdminService/MeasureProfile", measure);
+  v1::CompareExactRequest compare;
+  compare.set_index(handle.index());
+  compare.set_sequence(handle.id());
+  compare.set_samples(2);
+  add("AdminService/CompareExact", compare);
   add("AdminService/GetMetrics", v1::GetMetricsRequest());
   return all;
 }

@@ -1,11 +1,7 @@
 // seine top: what a server's indexes do, refreshed.
-#include <poll.h>
-#include <sys/ioctl.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <utility>
@@ -16,9 +12,9 @@
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/live/ask.h"
+#include "client/cli/live/screen.h"
 #include "client/cli/names.h"
-#include "client/methods.h"
-#include "profile/io/json.h"
 
 namespace seine::cli {
 namespace {
@@ -36,24 +32,10 @@ struct Reading {
   absl::Time at;
 };
 
-// protobuf's JSON writes 64-bit numbers as strings.
-int64_t Int(const Json& value) {
-  return value.is_string() ? std::strtoll(value.get<std::string>().c_str(), nullptr, 10) : value.get<int64_t>();
-}
-
 absl::StatusOr<Reading> Read(client::Client* client) {
-  const absl::StatusOr<client::Method> method = client::FindMethod("GetMetrics");
-  if (!method.ok()) return method.status();
-  const std::unique_ptr<client::JsonCall> call = client->OpenCall(*method);
-  if (auto s = call->Write("{}"); !s.ok()) return call->Finish().ok() ? s : call->Finish();
-  call->WritesDone();
-  const absl::StatusOr<std::optional<std::string>> answer = call->Read();
-  if (auto s = call->Finish(); !s.ok()) return s;
+  absl::StatusOr<Json> answer = Ask(client, "GetMetrics", Json::object());
   if (!answer.ok()) return answer.status();
-  if (!answer->has_value()) return absl::InternalError("GetMetrics: the server sent no answer");
-  const absl::StatusOr<nlohmann::json> parsed = ParseJson(**answer);
-  if (!parsed.ok()) return absl::InternalError(absl::StrCat("GetMetrics: the answer ", parsed.status().message()));
-  return Reading{Json(*parsed), absl::Now()};
+  return Reading{*std::move(answer), absl::Now()};
 }
 
 std::vector<int64_t> BucketsOf(const Json& index) {
@@ -64,13 +46,13 @@ std::vector<int64_t> BucketsOf(const Json& index) {
 
 // What an index did between two readings. An index that was made in between, or made anew, began with nothing.
 struct IndexView {
-  const Json* now = nullptr;
+  const Json *now = nullptr, *before = nullptr;  // `before` is nullptr where there is none that counts
   int64_t steps = 0, appended = 0;
   std::vector<int64_t> buckets;  // of the steps
 };
 
 IndexView ViewOf(const Json& now, const Json* before) {
-  IndexView view{&now, 0, Int(now["tokens_appended"]), BucketsOf(now)};
+  IndexView view{&now, nullptr, 0, Int(now["tokens_appended"]), BucketsOf(now)};
   if (before != nullptr) {
     std::vector<int64_t> fewer = view.buckets;
     const std::vector<int64_t> old = BucketsOf(*before);
@@ -79,6 +61,7 @@ IndexView ViewOf(const Json& now, const Json* before) {
     if (appended >= 0 && std::all_of(fewer.begin(), fewer.end(), [](int64_t n) { return n >= 0; })) {
       view.buckets = std::move(fewer);
       view.appended = appended;
+      view.before = before;
     }
   }
   for (const int64_t count : view.buckets) view.steps += count;
@@ -98,6 +81,19 @@ std::optional<double> Quantile(const IndexView& view, const Json& bounds, double
     before += here;
   }
   return std::nullopt;
+}
+
+// The mean of a figure of live quality, by its sum and its number of sets: of the interval, or where nothing was
+// compared in it, since the server began. Null where nothing was at all.
+Json Sampled(const IndexView& view, const char* sets, const char* sum) {
+  const Json &now = *view.now, *before = view.before;
+  int64_t count = Int(now[sets]);
+  double total = now[sum].get<double>();
+  if (before != nullptr && Int((*before)[sets]) < count) {
+    count -= Int((*before)[sets]);
+    total -= (*before)[sum].get<double>();
+  }
+  return count > 0 ? Json(total / static_cast<double>(count)) : Json();
 }
 
 // The busiest first.
@@ -133,18 +129,23 @@ Json ToJson(const Reading& before, const Reading& now) {
       const std::optional<double> at = Quantile(view, bounds, share);
       return at ? Json(*at * kMicroseconds) : Json();
     };
-    json["indexes"].push_back({{"name", index["name"]},
-                               {"steps_per_s", static_cast<double>(view.steps) / seconds},
-                               {"step_p50_us", time(.5)},
-                               {"step_p99_us", time(.99)},
-                               {"tokens_appended_per_s", static_cast<double>(view.appended) / seconds},
-                               {"num_sequences", Int(index["num_sequences"])},
-                               {"codes_on_device", index["codes_on_device"]},
-                               {"code_bytes", Int(index["code_bytes"])},
-                               {"store_bytes", Int(index["store_bytes"])},
-                               {"subspace_bytes", Int(index["subspace_bytes"])},
-                               {"query_bytes", Int(index["query_bytes"])},
-                               {"other_bytes", Int(index["other_bytes"])}});
+    json["indexes"].push_back(
+        {{"name", index["name"]},
+         {"steps_per_s", static_cast<double>(view.steps) / seconds},
+         {"step_p50_us", time(.5)},
+         {"step_p99_us", time(.99)},
+         {"sampled_recall", Sampled(view, "quality_sets", "quality_recall_sum")},
+         {"sampled_attention_mass", Sampled(view, "quality_sets", "quality_attention_mass_sum")},
+         {"predicted_recall", Sampled(view, "quality_predicted_sets", "quality_predicted_recall_sum")},
+         {"quality_samples", Int(index["quality_samples"])},
+         {"tokens_appended_per_s", static_cast<double>(view.appended) / seconds},
+         {"num_sequences", Int(index["num_sequences"])},
+         {"codes_on_device", index["codes_on_device"]},
+         {"code_bytes", Int(index["code_bytes"])},
+         {"store_bytes", Int(index["store_bytes"])},
+         {"subspace_bytes", Int(index["subspace_bytes"])},
+         {"query_bytes", Int(index["query_bytes"])},
+         {"other_bytes", Int(index["other_bytes"])}});
   }
   return json;
 }
@@ -156,71 +157,26 @@ std::string ToText(const Json& json, size_t rows) {
                                   FormatDouble(json["errors_per_s"].get<double>(), 1), " errors/s, queue ",
                                   Int(json["executor_queue"]), ", refused ", Int(json["executor_refused"]), "\n");
   if (!json["counting"].get<bool>()) absl::StrAppend(&text, "the server does not count steps (metrics.count is off)\n");
-  Table table({"index", "steps/s", "p50 us", "p99 us", "tokens/s", "sequences", "codes", "store", "subspace", "queries",
-               "other"});
+  Table table({"index", "steps/s", "p50 us", "p99 us", "recall", "tokens/s", "sequences", "codes", "store", "subspace",
+               "queries", "other"});
   const Json& indexes = json["indexes"];
   for (size_t i = 0; i < std::min(rows, indexes.size()); ++i) {
     const Json& index = indexes[i];
     const auto number = [&](const char* name) {
       return index[name].is_null() ? "-" : FormatDouble(index[name].get<double>(), 1);
     };
+    const Json& sampled = index["sampled_recall"];
+    const std::string recall = sampled.is_null() ? "-" : FormatDouble(sampled.get<double>(), 3);
     const auto bytes = [&](const char* name) { return FormatBytes(Int(index[name])); };
     table.AddRow({index["name"].get<std::string>(), number("steps_per_s"), number("step_p50_us"), number("step_p99_us"),
-                  number("tokens_appended_per_s"), absl::StrCat(Int(index["num_sequences"])), bytes("code_bytes"),
-                  bytes("store_bytes"), bytes("subspace_bytes"), bytes("query_bytes"), bytes("other_bytes")});
+                  recall, number("tokens_appended_per_s"), absl::StrCat(Int(index["num_sequences"])),
+                  bytes("code_bytes"), bytes("store_bytes"), bytes("subspace_bytes"), bytes("query_bytes"),
+                  bytes("other_bytes")});
   }
   absl::StrAppend(&text, "\n", table.ToString());
   if (rows < indexes.size()) absl::StrAppend(&text, "and ", indexes.size() - rows, " more\n");
   return text;
 }
-
-// The terminal without echo and line by line, on a screen of its own; as it was at the end.
-class Screen {
- public:
-  Screen() {
-    tcgetattr(STDIN_FILENO, &before_);
-    termios raw = before_;
-    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);  // control-C is a key, too
-    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    PrintText("\033[?1049h\033[?25l");
-    std::fflush(stdout);
-  }
-  ~Screen() {
-    PrintText("\033[?25h\033[?1049l");
-    std::fflush(stdout);
-    tcsetattr(STDIN_FILENO, TCSANOW, &before_);
-  }
-  Screen(const Screen&) = delete;
-  Screen& operator=(const Screen&) = delete;
-
-  void Show(const std::string& text) {
-    PrintText(absl::StrCat("\033[H\033[2J", text, "\nq leaves\n"));
-    std::fflush(stdout);
-  }
-  // Lines for indexes, between what stands above and below them.
-  static size_t Rows() {
-    constexpr size_t kOthers = 7;
-    winsize size = {};
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row <= kOthers) return 1;
-    return size.ws_row - kOthers;
-  }
-  // Whether the user leaves within the time.
-  static bool Leaves(absl::Duration within) {
-    const absl::Time until = absl::Now() + within;
-    for (absl::Duration left = within; left > absl::ZeroDuration(); left = until - absl::Now()) {
-      pollfd input = {STDIN_FILENO, POLLIN, 0};
-      if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) <= 0) continue;
-      char key = 0;
-      if (read(STDIN_FILENO, &key, 1) <= 0) return true;
-      constexpr char kControlC = 3, kControlD = 4;
-      if (key == 'q' || key == 'Q' || key == kControlC || key == kControlD) return true;
-    }
-    return false;
-  }
-
- private:
-  termios before_ = {};
-};
 
 absl::Status Top(const Session& session, const TopArguments& arguments) {
   const absl::Duration interval = absl::Seconds(arguments.interval);
@@ -257,7 +213,8 @@ void AddTopCommand(CLI::App* app, Session* session) {
       "Examples:\n"
       "  seine top\n"
       "  seine top --once --interval 10 -o json\n"
-      "A step is a layer's Decode step. Percentiles are within some 12 %.");
+      "A step is a layer's Decode step. Percentiles are within some 12 %. Recall is what was compared with exact "
+      "answers (seined's quality.sample): in the interval, or before it where nothing was.");
   top->callback([=] {
     session->action = [=]() -> absl::Status {
       if (!arguments->once && session->json) return UsageError("top: -o json needs --once");
