@@ -10,6 +10,7 @@
 #include "bench/commands/kernels_command.h"
 #include "bench/commands/prompt_command.h"
 #include "bench/commands/recall_command.h"
+#include "bench/commands/snapshot_command.h"
 #include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"
 #include "profile/io/standard_output.h"
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
   seine::bench::AddStepCommand(&app, &run);
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);
+  seine::bench::AddSnapshotCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
   seine::bench::AddTenantsCommand(&app, &run);

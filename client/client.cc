@@ -183,6 +183,30 @@ absl::StatusOr<SequenceInfo> GrpcClient::TruncateSequence(const Sequence& sequen
   return FromProto(response.sequence());
 }
 
+absl::StatusOr<SnapshotResult> GrpcClient::Snapshot(const Sequence& sequence, const std::string& file,
+                                                    SnapshotScope scope) {
+  v1::SnapshotRequest request;
+  ToProto(sequence, request.mutable_handle());
+  request.set_file(file);
+  request.set_scope(static_cast<v1::SnapshotScope>(scope));
+  v1::SnapshotResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::Snapshot, request, &response);
+  if (!status.ok()) return status;
+  return SnapshotFrom(response);
+}
+
+absl::StatusOr<SnapshotResult> GrpcClient::Restore(const std::string& index, const std::string& file,
+                                                   const std::string& id) {
+  v1::RestoreRequest request;
+  request.set_index(index);
+  request.set_file(file);
+  request.set_id(id);
+  v1::RestoreResponse response;
+  const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::Restore, request, &response);
+  if (!status.ok()) return status;
+  return SnapshotFrom(response);
+}
+
 absl::StatusOr<int64_t> GrpcClient::Append(const AppendItem& item, Retained* retained) {
   google::protobuf::Arena arena;
   auto* request = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);

@@ -144,6 +144,12 @@ class Client {
                                                 std::optional<int64_t> position) = 0;
   // Drops tokens at and after `position`.
   virtual absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) = 0;
+  // Writes the sequence, or its family, to a file of that name in the server's folder of snapshots.
+  virtual absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
+                                                  SnapshotScope scope) = 0;
+  // Makes the sequences that such a file holds. `id`, which may be empty: in place of the one of its only sequence.
+  virtual absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
+                                                 const std::string& id) = 0;
 
   // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions
   // already held ALREADY_EXISTS. Returns the layer's length; `retained`, which may be nullptr, is what the item asked.

@@ -137,6 +137,15 @@ struct SequenceInfo {
   int64_t store_bytes = 0;
 };
 
+// What a snapshot holds: a sequence with its forks and those that it was forked from, or the sequence alone.
+enum class SnapshotScope : uint8_t { kFamily = 1, kSequence = 2 };
+
+// A snapshot that was written or restored.
+struct SnapshotResult {
+  int64_t bytes = 0;                    // of the file
+  std::vector<SequenceInfo> sequences;  // in the file's order
+};
+
 struct AppendItem {
   Sequence sequence;
   int layer = 0;

@@ -190,6 +190,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, ab
   } while (id.empty() && sequences_.contains(name));
   sequence->id = name;
   sequence->generation = last_generation_;
+  if (sequence->family == 0) sequence->family = last_generation_;
   SequenceHandle handle{name, sequence->generation};
   if (!sequences_.emplace(std::move(name), sequence).second) {
     return AlreadyInUse(field, id);
@@ -258,6 +259,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
   if (absl::Status s = CheckNewId(new_id, "new_id"); !s.ok()) return s;
   absl::StatusOr<SequenceRef> copy = NewSequence();
   if (!copy.ok()) return copy.status();
+  (*copy)->family = (*source)->family;
   {
     const auto locks = LockAll<ReadLock>(**source, [](const Layer* layer) { return ReadLock::Of(*layer); });
     if (!locks.ok()) return locks.status();

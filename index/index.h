@@ -32,6 +32,8 @@
 #include "index/config.h"
 #include "index/eviction/diagnose.h"
 #include "index/reports.h"
+#include "index/snapshot/byte_stream.h"
+#include "index/snapshot/snapshot_types.h"
 #include "index/storage/memory_budget.h"
 #include "index/types.h"
 #include "kernels/backend.h"
@@ -153,6 +155,22 @@ class Index {
   // that become low-rank begin a new version. INVALID_ARGUMENT naming the field: other heads, ranks or head_dim than
   // the index's, or columns that are not orthonormal to 1e-3.
   virtual absl::Status SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) = 0;
+
+  // ---- Snapshots (index/snapshot/) ----
+
+  // Writes a sequence, or its family: itself, its forks, theirs and those that they were forked from, as far as they
+  // live. What they share is written once. Calls on them go on: each sequence is written as it is at one moment while
+  // this runs, for which its layers are held for about a millisecond each. Takes memory for their last pieces.
+  // FAILED_PRECONDITION: codes lie in a device's memory. RESOURCE_EXHAUSTED. Errors of the sink.
+  virtual absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope,
+                                                ByteSink* sink) const = 0;
+  // One of each family, the oldest that lives, by generation.
+  virtual std::vector<SequenceHandle> Families() const = 0;
+  // Makes the sequences that a snapshot holds, under the ids that they had, in a family of their own: all of them or
+  // none. They answer bit for bit as the others did. Their generations are new, above those that the snapshot holds.
+  // Errors: those of SnapshotReader (snapshot_format.h), FAILED_PRECONDITION where it was made of an index of other
+  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit.
+  virtual absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) = 0;
 
   // ---- Reports (index/reports.h) ----
 

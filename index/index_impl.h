@@ -78,6 +78,10 @@ class IndexImpl : public Index {
                            std::vector<int32_t>* positions, std::string* keys, std::string* values) const override;
   absl::StatusOr<LayerBases> GetBases(const SequenceHandle& handle, int layer) const override;
   absl::Status SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) override;
+  absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope,
+                                        ByteSink* sink) const override;
+  std::vector<SequenceHandle> Families() const override;
+  absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:
@@ -93,6 +97,13 @@ class IndexImpl : public Index {
   absl::Status CheckNewId(absl::string_view id, absl::string_view field) const;
   absl::StatusOr<SequenceRef> NewSequence() const;
   absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id, absl::string_view field);
+
+  // For snapshots (snapshot/family.cc).
+  std::vector<SequenceRef> FamilyOf(const SequenceRef& sequence) const;
+  absl::StatusOr<SequenceRef> CopyOf(const Sequence& source) const;  // known to nobody else
+  absl::StatusOr<std::vector<SequenceRef>> LoadFamily(StateReader* reader, const RestoreParams& restore) const;
+  absl::Status InsertFamily(const std::vector<SequenceRef>& family);
+  absl::Status CheckSnapshots() const;
 
   absl::Status CheckLayer(int layer) const;
   // The sequence, where it has that layer and keeps it low-rank.

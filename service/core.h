@@ -31,6 +31,7 @@
 #include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
+#include "service/snapshots/snapshot_folder.h"
 #include "service/transport/channel/channel_offers.h"
 
 namespace seine {
@@ -119,12 +120,14 @@ struct Core {
   const std::shared_ptr<Counts> counts;       // nullptr: nothing is counted
   CallCounts call_counts;
   std::unique_ptr<Backend> backend;
-  std::string address;              // where the server listens; set before calls come
-  std::string metrics_address;      // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
-  std::string why_cpu;              // what backend "auto" lacked for another; set before calls come
-  std::unique_ptr<Access> access;   // nullptr: calls need no credentials; set before calls come
-  std::unique_ptr<AuditLog> audit;  // nullptr: there is none; set before calls come
-  std::shared_ptr<TlsFiles> tls;    // nullptr: there is none; set before calls come
+  std::string address;                        // where the server listens; set before calls come
+  std::string metrics_address;                // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
+  std::string why_cpu;                        // what backend "auto" lacked for another; set before calls come
+  std::unique_ptr<Access> access;             // nullptr: calls need no credentials; set before calls come
+  std::unique_ptr<AuditLog> audit;            // nullptr: there is none; set before calls come
+  std::unique_ptr<SnapshotFolder> snapshots;  // nullptr: none are made; set before calls come
+  SnapshotCounts snapshot_counts;
+  std::shared_ptr<TlsFiles> tls;  // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;

@@ -97,6 +97,11 @@ void EventLog::Failed(const std::string& what, const absl::Status& why) {
   Say(what, spdlog::level::err, std::string(why.message()));
 }
 
+void EventLog::Snapshots(const std::string& what, int64_t count) {
+  spdlog::logger* const log = Log();
+  if (log != nullptr && count > 0) log->info("snapshots: {} {}", count, what);
+}
+
 void EventLog::ByCall::Evicted(int64_t tokens) {
   const std::lock_guard<std::mutex> lock(log_.mutex_);
   Evictions& counted = log_.evictions_[name_];

@@ -59,6 +59,8 @@ class EventLog {
   void SeriesTogether(size_t named, const char* label) const;
   // Something of the server's own that did not go well: error "WHAT: why".
   void Failed(const std::string& what, const absl::Status& why);
+  // Files or sequences that snapshots had to do with: info "snapshots: COUNT WHAT", nothing where there were none.
+  void Snapshots(const std::string& what, int64_t count);
   void SetSlow(std::chrono::milliseconds slow) { slow_.store(slow.count(), std::memory_order_relaxed); }  // 0: none is
 
   // Held while an index evicts as a call asks it to, and told what that evicted, so that it does not pass for the

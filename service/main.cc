@@ -1,6 +1,7 @@
 // seined: configuration, one server, a reload on SIGHUP, and a clean end on SIGTERM. Exit codes: 0 ended as asked; 1
 // could not serve (address in use, no memory for an index); 2 wrong configuration; 3 ended with calls cut off that did
-// not end in time; 4 ended itself, for it no longer answered its own calls.
+// not end in time; 4 ended itself, for it no longer answered its own calls; 5 ended, but not all sequences were written
+// (snapshots.at_exit).
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -30,13 +31,14 @@
 #include "service/process/signals.h"
 #include "service/process/watchdog.h"
 #include "service/server.h"
+#include "service/snapshots/exit_snapshots.h"
 #include "service/transport/address.h"
 #include "service/transport/descriptors.h"
 
 namespace seine {
 namespace {
 
-constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4;
+constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4, kNotWritten = 5;
 constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
 
 constexpr char kFooter[] = R"(
@@ -59,7 +61,7 @@ Try it:
   seined --memory-limit 8GiB &           # on the default socket, for this user only
   seine health                           # the command line finds that socket by itself
 SIGTERM or SIGINT: health turns NOT_SERVING; after server.drain_delay seconds new calls are refused, and those under way
-end within server.grace seconds, exit code 0. What does not end in time is cut off, exit code 3. A second one kills.
+end within server.grace seconds; then, with snapshots.at_exit, all sequences are written, exit code 0. What does not end in time is cut off, exit code 3. A second one kills.
 SIGHUP: settings are read again, log.level is taken over and profiles are looked for anew; so are the files of TLS,
 credentials and quotas, and the audit file is opened anew. The log says what. Where the terminal that seined was started
 from is closed, SIGHUP is a SIGTERM.
@@ -204,13 +206,16 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   WarnUnless(notifier.Tell("STOPPING=1"));
   const absl::Duration delay = absl::Seconds(config.drain_delay_seconds), grace = absl::Seconds(config.grace_seconds);
   spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
-  EndHardAfter(delay + grace + kHardEnd, &core);
+  const bool writes = config.server.snapshots.at_exit;
+  const absl::Duration writing = writes ? absl::Seconds(config.server.snapshots.exit_seconds) : absl::ZeroDuration();
+  EndHardAfter(delay + grace + kHardEnd + writing, &core);
   watchdog = nullptr;
   (*server)->Unready();
   absl::SleepFor(delay);
   (*server)->Shutdown(grace);
+  const bool written = !writes || WriteExitSnapshots(&core, writing);
   spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
-  return 0;
+  return written ? 0 : kNotWritten;
 }
 
 int Main(int argc, char** argv) {

@@ -23,6 +23,7 @@
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
 #include "service/services.h"
+#include "service/snapshots/exit_snapshots.h"
 #include "service/transport/address.h"
 #include "service/transport/channel/channel_server.h"
 #include "service/transport/descriptors.h"
@@ -58,6 +59,7 @@ class ServerImpl final : public Server {
         core_.log.Created(**index);
       }
     }
+    if (auto s = PrepareSnapshots(options.snapshots, &core_); !s.ok()) return s;
     auto listener = Listener::Open(*address);
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);

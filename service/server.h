@@ -22,6 +22,7 @@ struct ServerOptions {
   AccessOptions access;
   std::string audit_file;            // empty: there is none
   std::vector<IndexConfig> indexes;  // made at start
+  SnapshotOptions snapshots;
 };
 
 class Server {

@@ -1,4 +1,4 @@
-// seine seq list | get | create | fork | truncate | delete.
+// seine seq list | get | create | fork | truncate | delete | snapshot | restore.
 #include <algorithm>
 #include <utility>
 
@@ -45,6 +45,11 @@ void ShowHandle(const Session& session, const client::Sequence& sequence) {
   });
 }
 
+void AddRow(const client::SequenceInfo& info, Table* table) {
+  table->AddRow({info.handle.id, absl::StrCat(info.handle.generation), TokensOf(info), FormatBytes(info.code_bytes),
+                 FormatBytes(info.store_bytes)});
+}
+
 absl::Status List(const Session& session, const std::string& index) {
   const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = session.client->ListSequences(index);
   if (!sequences.ok()) return sequences.status();
@@ -52,8 +57,7 @@ absl::Status List(const Session& session, const std::string& index) {
   Table table({"ID", "GENERATION", "TOKENS", "CODES", "STORE"});
   for (const client::SequenceInfo& info : *sequences) {
     json.push_back(ToJson(info));
-    table.AddRow({info.handle.id, absl::StrCat(info.handle.generation), TokensOf(info), FormatBytes(info.code_bytes),
-                  FormatBytes(info.store_bytes)});
+    AddRow(info, &table);
   }
   session.Print({{"index", index}, {"sequences", json}}, [&] { return table.ToString(); });
   return absl::OkStatus();
@@ -71,10 +75,56 @@ absl::Status ShowResult(const Session& session, const absl::StatusOr<Result>& re
   return absl::OkStatus();
 }
 
+// What was written or restored.
+absl::Status ShowSnapshot(const Session& session, const char* done, const std::string& file,
+                          const absl::StatusOr<client::SnapshotResult>& result) {
+  if (!result.ok()) return result.status();
+  Json json = Json::array();
+  Table table({"ID", "GENERATION", "TOKENS", "CODES", "STORE"});
+  for (const client::SequenceInfo& info : result->sequences) {
+    json.push_back(ToJson(info));
+    AddRow(info, &table);
+  }
+  session.Print({{"file", file}, {"bytes", result->bytes}, {"sequences", json}}, [&] {
+    return absl::StrCat(done, " ", file, ", ", FormatBytes(result->bytes), "\n", table.ToString());
+  });
+  return absl::OkStatus();
+}
+
+void AddSnapshotCommands(CLI::App* seq, Session* session, const std::shared_ptr<client::Sequence>& sequence) {
+  auto file = std::make_shared<std::string>();
+  auto alone = std::make_shared<bool>(false);
+  CLI::App* snapshot = seq->add_subcommand("snapshot", "Write a sequence and its forks to a file of the server's");
+  snapshot->footer(
+      "The file lies in the server's snapshots.dir; one that has the name is replaced.\n"
+      "Example:\n  seine seq snapshot llama chat chat-monday");
+  AddSequenceArguments(snapshot, sequence.get());
+  snapshot->add_option("FILE", *file, "Name of the snapshot: letters, digits, '.', '_' or '-'")->required();
+  snapshot->add_flag("--alone", *alone, "Without its forks and those that it was forked from");
+  snapshot->callback([=] {
+    session->action = [=] {
+      const auto scope = *alone ? client::SnapshotScope::kSequence : client::SnapshotScope::kFamily;
+      return ShowSnapshot(*session, "wrote", *file, session->client->Snapshot(*sequence, *file, scope));
+    };
+  });
+
+  CLI::App* restore = seq->add_subcommand("restore", "Make the sequences that a snapshot holds");
+  restore->footer("Example:\n  seine seq restore llama chat-monday");
+  restore->add_option("INDEX", sequence->index, "Name of the index, made with the settings of the one written")
+      ->required();
+  restore->add_option("FILE", *file, "Name of the snapshot")->required();
+  restore->add_option("--id", sequence->id, "Id of its only sequence (default: the one that it had)");
+  restore->callback([=] {
+    session->action = [=] {
+      return ShowSnapshot(*session, "restored", *file, session->client->Restore(sequence->index, *file, sequence->id));
+    };
+  });
+}
+
 }  // namespace
 
 void AddSequenceCommands(CLI::App* app, Session* session) {
-  CLI::App* seq = app->add_subcommand("seq", "Create, list, show, fork, truncate and delete sequences");
+  CLI::App* seq = app->add_subcommand("seq", "Create, list, show, fork, truncate, delete, write and restore sequences");
   auto sequence = std::make_shared<client::Sequence>();  // one subcommand runs, so they share their arguments
   auto new_id = std::make_shared<std::string>();
   auto position = std::make_shared<std::optional<int64_t>>();
@@ -132,6 +182,7 @@ void AddSequenceCommands(CLI::App* app, Session* session) {
       return status;
     };
   });
+  AddSnapshotCommands(seq, session, sequence);
 }
 
 }  // namespace seine::cli

@@ -45,6 +45,12 @@ absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews
 
 Sequence FromProto(const v1::SequenceHandle& handle);
 SequenceInfo FromProto(const v1::SequenceInfo& info);
+template <typename Response>  // of Snapshot or Restore
+SnapshotResult SnapshotFrom(const Response& response) {
+  SnapshotResult result{response.bytes(), {}};
+  for (const v1::SequenceInfo& info : response.sequences()) result.sequences.push_back(FromProto(info));
+  return result;
+}
 IndexInfo FromProto(const v1::IndexInfo& info);
 ServerInfo FromProto(const v1::GetServerInfoResponse& info);
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info);

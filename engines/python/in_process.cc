@@ -193,6 +193,7 @@ absl::StatusOr<std::shared_ptr<Connection>> OpenInProcess(const InProcessOptions
     if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));
     auto core = std::make_shared<Core>(options, std::move(backend));
     core->address = kInProcess;
+    core->snapshots = SnapshotFolder::Anywhere();
     core->why_cpu = std::move(why);
     return std::make_shared<InProcess>(std::move(core));
   } catch (const std::system_error& error) {  // threads

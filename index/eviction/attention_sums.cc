@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <utility>
+
+#include "index/snapshot/state_reader.h"
+#include "index/snapshot/state_writer.h"
 
 namespace seine {
 
@@ -88,6 +92,39 @@ bool AttentionSums::Own() {
   std::copy_n(block_->row(0), block_->capacity * heads_, (*own)->row(0));
   block_ = *std::move(own);
   return true;
+}
+
+bool AttentionSums::Part() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !block_ || Own();
+}
+
+void AttentionSums::Save(absl::Span<const int64_t> sizes, StateWriter* writer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  writer->Put(counted_to_);
+  const int64_t most = *std::max_element(sizes.begin(), sizes.end());
+  writer->Put<int64_t>(block_ ? std::min(block_->capacity, RoomFor(most)) : 0);
+  for (int h = 0; h < heads_ && block_; ++h) {
+    writer->PutPayload(block_->row(h), sizes[h] * static_cast<int64_t>(sizeof(float)));
+  }
+}
+
+void AttentionSums::Load(absl::Span<const int64_t> sizes, int64_t length, StateReader* reader) {
+  const int64_t most = *std::max_element(sizes.begin(), sizes.end());
+  counted_to_ = reader->GetWithin(0, length, "queries beyond the last token were counted");
+  const int64_t capacity = reader->GetWithin(0, on_ ? RoomFor(most) : 0, "sums of attention take too much");
+  if (!reader->Check(!on_ || capacity >= most, "sums of attention are missing") || capacity == 0) return;
+  Block block;
+  block.capacity = capacity;
+  const int64_t bytes = capacity * heads_ * static_cast<int64_t>(sizeof(float));
+  if (!reader->Allocate(MemoryKind::kStore, bytes, nullptr, &block.memory)) return;
+  for (int h = 0; h < heads_; ++h) {
+    float* const row = block.row(h);
+    reader->GetPayload(row, sizes[h] * static_cast<int64_t>(sizeof(float)), [row, size = sizes[h]](const uint8_t*) {
+      return std::all_of(row, row + size, [](float x) { return std::isfinite(x); });
+    });
+  }
+  block_ = CowPtr<Block>(std::move(block));
 }
 
 bool AttentionSums::Add(int64_t position, absl::Span<const host::AttendedRows> heads) {

@@ -21,6 +21,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 // fp32, by place in each head (head_group_cache.h). Forks share a block until one side writes.
 //
 // Add and AddAll are thread-safe beside each other and beside readers. The rest changes what places mean, and needs the
@@ -60,6 +63,12 @@ class AttentionSums {
   State Remember() const;
   void Restore(State state);
   void ShareFrom(const AttentionSums& source) { Restore(source.Remember()); }
+
+  // For snapshots. Part: false where there is no memory to part from those who share the sums. Load: into new ones, of
+  // heads that hold `sizes` tokens of a layer of `length`.
+  bool Part();
+  void Save(absl::Span<const int64_t> sizes, StateWriter* writer) const;
+  void Load(absl::Span<const int64_t> sizes, int64_t length, StateReader* reader);
 
   // Adds what the queries at `position` paid each head's tokens. False: there was no memory to part from a fork with,
   // and nothing is counted.

@@ -1,8 +1,13 @@
 #include "index/eviction/kept_queries.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <new>
 #include <utility>
+
+#include "index/snapshot/state_reader.h"
+#include "index/snapshot/state_writer.h"
 
 namespace seine {
 
@@ -79,6 +84,43 @@ SeenQueries KeptQueries::Seen(int64_t most, const Staged& staged) const {
     seen.rows.insert(seen.rows.end(), entry.row->floats.get(), entry.row->floats.get() + row_);
   }
   return seen;
+}
+
+void KeptQueries::Save(StateWriter* writer) const {
+  const Staged entries = Entries();
+  writer->Put<uint64_t>(entries.size());
+  for (const Entry& entry : entries) {
+    writer->Put(entry.position);
+    if (!writer->PutRef(entry.row.get())) continue;
+    writer->PutPayload(row_ * static_cast<int64_t>(sizeof(float)), [row = entry.row, floats = row_](uint8_t* out) {
+      std::memcpy(out, row->floats.get(), floats * sizeof(float));
+    });
+  }
+}
+
+void KeptQueries::Load(int64_t length, StateReader* reader) {
+  const auto count = reader->Get<uint64_t>();
+  const int64_t bytes = row_ * static_cast<int64_t>(sizeof(float));
+  reader->Check(count <= static_cast<uint64_t>(most_), "too many queries are kept");
+  Staged entries;
+  for (uint64_t i = 0; i < count && reader->ok(); ++i) {
+    const int64_t least = entries.empty() ? 0 : entries.back().position + 1;
+    const int64_t position = reader->GetWithin(least, length - 1, "kept queries do not ascend");
+    bool is_new = false;
+    auto* const found = reader->GetRef<std::shared_ptr<const Row>>(&is_new);
+    if (found != nullptr && is_new) {
+      auto row = std::make_shared<Row>();
+      if (!reader->Charge(MemoryKind::kQuery, bytes, &row->charge)) return;
+      row->floats = std::make_unique_for_overwrite<float[]>(row_);
+      float* const floats = row->floats.get();
+      reader->GetPayload(floats, bytes, [floats, count = row_](const uint8_t*) {
+        return std::all_of(floats, floats + count, [](float x) { return std::isfinite(x); });
+      });
+      *found = std::move(row);
+    }
+    if (reader->ok()) entries.push_back({position, *found});
+  }
+  if (reader->ok()) Restore(std::move(entries));
 }
 
 int64_t KeptQueries::newest() const {

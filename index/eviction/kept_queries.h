@@ -19,6 +19,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 // Thread-safe: it has a lock of its own, under which no other is taken.
 class KeptQueries {
  private:
@@ -58,6 +61,10 @@ class KeptQueries {
   // Queries of the newest positions, `most` at most, ascending; as if `staged` were taken in already.
   SeenQueries Seen(int64_t most, const Staged& staged = {}) const;
   int64_t newest() const;  // position; -1: there is none
+
+  // For snapshots. The rows written are those held now. Load: into new ones, of a layer of `length` tokens.
+  void Save(StateWriter* writer) const;
+  void Load(int64_t length, StateReader* reader);
 
  private:
   MemoryLedger* const ledger_;

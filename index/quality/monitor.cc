@@ -67,7 +67,7 @@ bool QualityMonitor::Chosen() const { return NextShare() < options_.sample; }
 void QualityMonitor::Sample(const SearchBatch& batch) noexcept {
   if (batch.context().config.kv_store == KvStore::kNone || batch.params().method == Method::kExact) return;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
-    if (!Chosen() || batch.PathOf(t) == Path::kDense) continue;
+    if (!Chosen() || batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
     try {
       Add(SampleOf(batch, t));
     } catch (const std::bad_alloc&) {

@@ -39,7 +39,7 @@ class QualityMonitor {
   QualityMonitor& operator=(const QualityMonitor&) = delete;
 
   // Samples the items of a batch that was searched; before Take and Unlock. Some nanoseconds an item that is not
-  // chosen. Items that are all dense, or were searched exactly, are passed over: there is nothing to compare. So are
+  // chosen. Items that are all dense, were searched exactly or gave their positions are passed over: there is nothing to compare. So are
   // those of an index that keeps no keys. What finds no room is dropped and counted.
   void Sample(const SearchBatch& batch) noexcept;
 

@@ -29,7 +29,7 @@ QueryWindow::Added QueryWindow::Add(int64_t position, const float* queries) {
   if (!lock.owns_lock()) return added;
   const auto chunk = static_cast<size_t>(next_ / kChunk);
   if (chunk == chunks_.size()) {
-    const int64_t bytes = kChunk * (row_ * static_cast<int64_t>(sizeof(uint16_t)) + 8);
+    const int64_t bytes = chunk_bytes();
     Reservation reservation(ledger_);
     added.refused = !reservation.Reserve(MemoryKind::kOther, bytes).ok();
     if (added.refused) return added;

@@ -19,6 +19,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 // Thread-safe: it has a lock of its own, under which no other is taken, and a step never waits for it.
 class QueryWindow {
  public:
@@ -52,6 +55,12 @@ class QueryWindow {
   void SetLosses(std::shared_ptr<const LayerCodecs> codecs, std::vector<double> losses);
   std::vector<double> LossesOf(const LayerCodecs* codecs) const;  // empty where they were not
 
+  // For snapshots: the same as `source`, in new ones. False: there is no memory. Save follows the layer's codecs; what
+  // was predicted of codecs that are not there is left out. Load: into new ones.
+  bool CopyFrom(const QueryWindow& source);
+  void Save(StateWriter* writer) const;
+  void Load(StateReader* reader);
+
  private:
   MemoryLedger* const ledger_;
   const int64_t row_;
@@ -62,6 +71,7 @@ class QueryWindow {
     Memory charge;
     std::unique_ptr<uint16_t[]> rows;  // [kChunk][row_]
   };
+  int64_t chunk_bytes() const { return kChunk * (row_ * static_cast<int64_t>(sizeof(uint16_t)) + 8); }
   std::vector<Chunk> chunks_;
   std::vector<int64_t> positions_;  // [at most kSteps]
   int next_ = 0;                    // the oldest, once full

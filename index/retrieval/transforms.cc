@@ -38,14 +38,6 @@ std::vector<float> Floats(const Eigen::MatrixXd& matrix) {
   return out;
 }
 
-// What a layer's codecs keep: a map for keys in 16 bits and one for queries in 32, tables by the coordinate; moments in
-// double.
-int64_t TableBytes(const Geometry& g, bool with_moments) {
-  constexpr int64_t kCoordinateBytes = 64;
-  const int64_t square = int64_t{g.head_dim} * g.head_dim;
-  return g.num_kv_heads * (square * (with_moments ? 14 : 6) + g.head_dim * kCoordinateBytes);
-}
-
 // sum l_i^2 r_i / sum l_i^2 (query_fit.h), of the queries that the balance was made for. r_i: what `bits` of each
 // coordinate's total_bits leave.
 double ExpectedNoise(const Balance& balance, const CodecTraits& traits, const std::vector<uint8_t>& bits) {
@@ -113,9 +105,17 @@ Transforms::Codecs Transforms::Of(int layer, int64_t length, std::shared_ptr<con
   return Compute(layer, PositionOf(length), std::move(queries));
 }
 
+// A map for keys in 16 bits and one for queries in 32, tables by the coordinate; moments in double.
+int64_t Transforms::TableBytes(bool with_moments) const {
+  constexpr int64_t kCoordinateBytes = 64;
+  const Geometry& g = config_.geometry;
+  const int64_t square = int64_t{g.head_dim} * g.head_dim;
+  return g.num_kv_heads * (square * (with_moments ? 14 : 6) + g.head_dim * kCoordinateBytes);
+}
+
 Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const {
   const int num_heads = config_.geometry.num_kv_heads;
-  const int64_t bytes = TableBytes(config_.geometry, queries != nullptr);
+  const int64_t bytes = TableBytes(queries != nullptr);
   Reservation reservation(ledger_);
   if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
   std::vector<absl::StatusOr<HeadCodec>> heads(num_heads);

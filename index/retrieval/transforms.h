@@ -22,6 +22,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 struct HeadCodec {
   std::shared_ptr<const Codec> codec;
   // Set where the codec needs a profile.
@@ -64,13 +67,21 @@ class Transforms {
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> Of(int layer, int64_t length,
                                                         std::shared_ptr<const QueryMoments> queries);
 
+  // Codecs in snapshots, as they are: a transform computed anew may differ in its last bits from build to build.
+  // `codecs` may be nullptr. Load fails where they are not this index's.
+  void Save(const std::shared_ptr<const LayerCodecs>& codecs, StateWriter* writer) const;
+  std::shared_ptr<const LayerCodecs> Load(StateReader* reader) const;
+
  private:
+  void SaveHead(const HeadCodec& head, StateWriter* writer) const;
+  HeadCodec LoadHead(StateReader* reader) const;
   using Codecs = absl::StatusOr<std::shared_ptr<const LayerCodecs>>;
   struct Entry {
     std::mutex mutex;                           // held while they are computed
     std::shared_ptr<const LayerCodecs> codecs;  // guarded by mutex; nullptr: not computed, or there was no memory
   };
 
+  int64_t TableBytes(bool with_moments) const;  // of a layer's codecs
   int64_t PositionOf(int64_t length) const;
   Codecs Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const;
   absl::StatusOr<HeadCodec> OfHead(int layer, int kv_head, int64_t position, const QueryMoments* queries) const;

@@ -1,7 +1,10 @@
 #include "index/scorers/key_sums.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "index/snapshot/state_reader.h"
+#include "index/snapshot/state_writer.h"
 #include "kernels/host.h"
 
 namespace seine {
@@ -82,6 +85,37 @@ KeyMeans KeySums::Means() const {
     means.*r.kind.means = MeansOfSums(sums.data(), windows, count_, head_dim_);
   }
   return means;
+}
+
+void KeySums::Save(StateWriter* writer) const {
+  writer->Put(count_);
+  for (const Running& r : running_) {
+    writer->PutVector(r.sums);
+    writer->PutVector(r.open);
+    writer->PutVector(r.begins);
+    writer->Put(r.last);
+  }
+}
+
+void KeySums::Load(int64_t count, StateReader* reader) {
+  count_ = reader->GetWithin(count, count, "sums are of other keys");
+  for (Running& r : running_) {
+    r.sums = reader->GetVector<double>();
+    r.open = reader->GetFiniteVector<double>(head_dim_);
+    r.begins = reader->GetVector<int32_t>();
+    r.last = reader->GetWithin(-1, INT32_MAX, "a window is too far");
+    LoadWindows(&r, reader);
+  }
+}
+
+void KeySums::LoadWindows(Running* r, StateReader* reader) const {
+  const size_t windows = r->kind.window == 0 ? 1 : r->begins.size();
+  reader->Check(r->sums.size() == windows * head_dim_ && (r->last < 0) == r->begins.empty(), "sums lack windows");
+  for (const double sum : r->sums) reader->Check(std::isfinite(sum), "a number is not finite");
+  for (size_t w = 0; w < r->begins.size(); ++w) {
+    const bool ascends = r->begins[w] >= 0 && r->begins[w] < count_ && (w == 0 || r->begins[w] > r->begins[w - 1]);
+    reader->Check(ascends && r->kind.window > 0, "windows do not ascend");
+  }
 }
 
 }  // namespace seine

@@ -13,6 +13,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 // Which sums a scorer reads.
 struct SumsWanted {
   bool unit = false;  // of keys divided by their norms
@@ -55,6 +58,10 @@ class KeySums {
   int64_t count() const { return count_; }
   KeyMeans Means() const;
 
+  // For snapshots. Load: into new sums, of `count` keys.
+  void Save(StateWriter* writer) const;
+  void Load(int64_t count, StateReader* reader);
+
  private:
   struct Running {
     SumKind kind;
@@ -63,6 +70,7 @@ class KeySums {
     std::vector<int32_t> begins;  // [windows], where there are windows of positions
     int64_t last = -1;            // the last window is that of positions [last, last + 1) * kind.window
   };
+  void LoadWindows(Running* r, StateReader* reader) const;
   void AddRun(const ConstRows& rows, int64_t count, int64_t begin, Running* r) const;
 
   int head_dim_;

@@ -141,12 +141,23 @@ class HeadGroupCache {
   // In place of that of each head, [num_heads].
   void SetLowRank(std::vector<LowRankStore> low);
 
+  // For snapshots (head_group_cache_snapshot.cc): plans copies of what a write to another cache that shares pieces with
+  // this one would touch, Installed() to follow; writes all; reads it into this new cache of a layer of `length`
+  // tokens. IsRight: once all has been read, whether positions ascend below `length`.
+  void PlanOwnTail(Staging* staging);
+  void Save(StateWriter* writer) const;
+  void Load(int64_t length, StateReader* reader);
+  bool IsRight(int64_t length) const;
+
   int64_t store_bytes() const;
   int64_t code_bytes() const;  // with what bases take beside the codes
   // Tells the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
   void Tell(HeadGroupFacts* facts) const;
 
  private:
+  PieceList::Extent RowExtent() const;
+  void SaveLow(StateWriter* writer) const;
+  void LoadLow(StateReader* reader);
   class AppendedKeys;
   struct SearchedRows;
 

@@ -53,6 +53,15 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
+  // For snapshots (layer_snapshot.cc). A copy for one begins as ShareFrom; then TakeApart, with the source's mutex held
+  // shared, copies what a write to `source` would touch, so that neither pays for the other: RESOURCE_EXHAUSTED.
+  absl::Status TakeApart(const Layer& source);
+  // Of a layer that has been taken apart; it must live and not change until all is written.
+  void Save(StateWriter* writer) const;
+  // Into a new layer. Finish: once all has been read; DATA_LOSS where it cannot be right.
+  void Load(StateReader* reader);
+  absl::Status Finish();
+
   // One KV head's search over so many keys of the zone, in places (head_group_cache.h). RESOURCE_EXHAUSTED.
   absl::Status FillTask(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
 

@@ -76,6 +76,14 @@ void PieceList::Plan(int64_t begin, int64_t end, int64_t keep, Staging* staging)
   }
 }
 
+void PieceList::PlanOwnTail(int64_t end, Staging* staging) {
+  if (end % shape_->length == 0 && shape_->length > 1) return;
+  const auto last = static_cast<size_t>((end - 1) / shape_->length);
+  if (end == 0 || last >= pieces_.size() || !pieces_[last]) return;
+  constexpr int kBoth = 2;
+  if (pieces_[last].owners() <= kBoth) Plan(end - 1, end, end, staging);
+}
+
 void PieceList::Truncate(int64_t end) {
   const size_t pieces = static_cast<size_t>((end + shape_->length - 1) / shape_->length);
   if (pieces >= pieces_.size()) return;

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "index/storage/memory.h"
 
 namespace seine {
+
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
 
 // How the entries of one piece lie in its buffer; planes may move with the capacity. Immutable, shared by all lists.
 class PieceFormat {
@@ -30,6 +34,8 @@ class PieceFormat {
   // holds.
   virtual void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
                     std::vector<CopyTask>* copies) const = 0;
+  // Zeroes entries [first, last) of a buffer, of lists that may lack some.
+  virtual void Clear(uint8_t* data, int capacity, int first, int last) const {}
 };
 
 struct Piece {
@@ -82,6 +88,19 @@ class PieceList {
   void Truncate(int64_t end);
   void Drop(int64_t begin, int64_t end);
 
+  // For a list of `end` entries that is to stay as it is while the one that it was copied from is written to: a copy of
+  // the last piece, if that has room left. Not where others share it too, for then that one must part from them anyway.
+  void PlanOwnTail(int64_t end, Staging* staging);
+
+  // Writes and reads a list of `end` entries (piece_list_snapshot.cc). Entries [gap_begin, gap_end) may be missing.
+  // `right`, which may be absent, says whether entries [first, last) of a piece may be what they are.
+  struct Extent {
+    int64_t end = 0, gap_begin = 0, gap_end = 0;
+  };
+  using PieceCheck = std::function<bool(const uint8_t* data, int capacity, int first, int last)>;
+  void Save(const Extent& extent, StateWriter* writer) const;
+  void Load(const Extent& extent, const PieceCheck& right, StateReader* reader);
+
   // Pieces [first, second) hold all that were put in place or dropped since the last call: tables of their addresses
   // need no more refreshed.
   std::pair<size_t, size_t> TakeChanged();
@@ -95,6 +114,10 @@ class PieceList {
 
  private:
   friend class Staging;
+  struct Restored;
+  int64_t NeededOf(size_t i, const Extent& extent) const;  // entries of piece i that must be there
+  void SavePiece(const Piece& piece, int count, int64_t begin, const Extent& extent, StateWriter* writer) const;
+  CowPtr<Piece> LoadPiece(size_t i, const Extent& extent, const PieceCheck& right, StateReader* reader) const;
   int CapacityFor(int64_t entries) const;
   void Set(size_t i, CowPtr<Piece> piece);
 

@@ -18,6 +18,7 @@ namespace seine {
 struct Sequence {
   std::string id;
   uint64_t generation = 0;
+  uint64_t family = 0;                         // forks have that of their source, others their own generation
   std::vector<std::unique_ptr<Layer>> layers;  // [num_layers]
   Memory overhead;                             // the charge for these objects themselves
   SequenceUse use;                             // where the index counts

@@ -105,6 +105,12 @@ class CodeStore {
   void PlanShrink(int64_t visible, Staging* staging);
   absl::Status Shrink(int64_t visible, int64_t encoded);
 
+  // For snapshots (code_store_snapshot.cc). The codecs are the caller's to write, and to choose before Load, which
+  // bounds what is read by the cache's size in tokens and its zone's in keys.
+  void PlanOwnTail(Staging* staging);
+  void Save(StateWriter* writer) const;
+  void Load(int64_t zone_keys, int64_t most_keys, StateReader* reader);
+
   // A head's part of a search over the visible keys.
   void FillTask(int head, SearchTask* task) const;
 
@@ -118,6 +124,7 @@ class CodeStore {
     std::vector<ConstCodePlanes> planes;  // of each segment
   };
 
+  void LoadCentre(StateReader* reader);
   CodePlanes PlanesOf(const Head& head, size_t segment) const;
   void FreezeCentre(const KeySource& source, int centre_keys);
   absl::Status EncodeTo(int64_t end, const KeySource& source);

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "index/snapshot/state_reader.h"
+#include "kernels/host.h"
+
 namespace seine {
 
 int64_t RowFormat::Bytes(int capacity) const { return int64_t{heads_} * capacity * row_bytes_; }
@@ -13,6 +16,12 @@ void RowFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to
   for (int64_t h = 0; h < heads_; ++h) {
     copies->push_back({to + h * to_capacity * row_bytes_, from + h * from_capacity * row_bytes_,
                        static_cast<size_t>(count) * row_bytes_});
+  }
+}
+
+void RowFormat::Clear(uint8_t* data, int capacity, int first, int last) const {
+  for (int64_t h = 0; h < heads_; ++h) {
+    std::memset(data + (h * capacity + first) * row_bytes_, 0, static_cast<size_t>(last - first) * row_bytes_);
   }
 }
 
@@ -57,6 +66,22 @@ int64_t RowStore::FirstDifference(int64_t position, const uint8_t* rows, int64_t
     }
   }
   return -1;
+}
+
+void RowStore::Load(const PieceList::Extent& extent, const DType* finite, StateReader* reader) {
+  PieceList::PieceCheck right;
+  if (finite != nullptr) {
+    right = [format = format_, dtype = *finite](const uint8_t* data, int capacity, int first, int last) {
+      const int row_bytes = format->row_bytes(), dim = row_bytes / static_cast<int>(SizeOf(dtype));
+      for (int64_t h = 0; h < format->heads(); ++h) {
+        const uint8_t* const rows = data + (h * capacity + first) * row_bytes;
+        if (host::FirstNonFinite({rows, static_cast<size_t>(row_bytes), dtype}, last - first, dim) >= 0) return false;
+      }
+      return true;
+    };
+  }
+  pieces_.Load(extent, right, reader);
+  if (reader->ok()) Refresh();
 }
 
 void RowStore::Truncate(int64_t end) {

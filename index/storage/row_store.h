@@ -19,6 +19,7 @@ class RowFormat : public PieceFormat {
   int64_t Bytes(int capacity) const override;
   void Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
             std::vector<CopyTask>* copies) const override;
+  void Clear(uint8_t* data, int capacity, int first, int last) const override;
 
  private:
   const int heads_;
@@ -41,6 +42,12 @@ class RowStore {
 
   void Truncate(int64_t end);
   void Drop(int64_t begin, int64_t end);
+
+  // For snapshots (piece_list.h).
+  void PlanOwnTail(int64_t end, Staging* staging) { pieces_.PlanOwnTail(end, staging); }
+  void Save(const PieceList::Extent& extent, StateWriter* writer) const { pieces_.Save(extent, writer); }
+  // `finite`: the rows are numbers of this type, none of them NaN or infinite. nullptr: any bytes will do.
+  void Load(const PieceList::Extent& extent, const DType* finite, StateReader* reader);
 
   // A head's rows: chunks to be indexed by position / chunk_tokens, and the rows from `position` to the end of its
   // chunk.

@@ -40,6 +40,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 inline constexpr int kMaxBlockTokens = 65536;  // places in a block are uint16
 
 struct LowRankOptions {
@@ -141,6 +144,10 @@ class LowRankStore {
   // RESOURCE_EXHAUSTED.
   absl::Status SetBases(Basis keys, Basis values);
 
+  // For snapshots (low_rank_store_snapshot.cc). Load: into a new store, `most` tokens at most.
+  void Save(StateWriter* writer) const;
+  void Load(int64_t most, StateReader* reader);
+
   LowRankBytes bytes() const;  // shared blocks counted whole
   LowRankMetrics metrics() const;
 
@@ -178,6 +185,19 @@ class LowRankStore {
     std::vector<std::shared_ptr<Version>> fresh;  // beside them; nullptr: the version before goes on
     Memory trackers;
   };
+
+  void SaveBlock(const std::shared_ptr<const Block>& block, StateWriter* writer) const;
+  void SaveLearnt(StateWriter* writer) const;
+  template <typename T>
+  struct OfHead;
+  template <typename T, typename Make>
+  std::shared_ptr<const T> LoadShared(StateReader* reader, Make make) const;
+  std::shared_ptr<const Block> NewBlock(StateReader* reader) const;
+  std::shared_ptr<const Version> NewVersion(StateReader* reader) const;
+  std::shared_ptr<const TrackerSet> NewTrackers(StateReader* reader) const;
+  std::shared_ptr<const GivenBases> NewGiven(StateReader* reader) const;
+  bool IsRight(const Block& block) const;  // one that was read
+  Basis LoadBasis(int rank, StateReader* reader) const;
 
   Offsets OffsetsOf(int64_t tokens, int64_t kept) const;
   int64_t KeptOf(int64_t tokens) const;

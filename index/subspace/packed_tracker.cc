@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "index/snapshot/state_reader.h"
+#include "index/snapshot/state_writer.h"
 #include "kernels/host.h"
 #include "kernels/math.h"
 
@@ -81,6 +83,37 @@ void PackedTracker::Pack(const Basis& basis) {
       PackPair(first, second, out);
     }
   }
+}
+
+void PackedTracker::Save(StateWriter* writer) const {
+  for (const int64_t count : {stats_.rows, stats_.intervals, stats_.updates, stats_.since_update, stats_.large_steps}) {
+    writer->Put(count);
+  }
+  for (const double energy : {stats_.energy, stats_.residual_energy, stats_.last_ratio}) writer->Put(energy);
+  writer->Put(version_);
+  writer->PutVector(largest_);
+  writer->PutVector(codes_);
+  writer->PutVector(rows_);
+}
+
+PackedTracker PackedTracker::Load(const OjaOptions& options, int head_dim, int rank, StateReader* reader) {
+  constexpr int64_t kMost = INT64_MAX / 4;
+  PackedTracker tracker(options, head_dim, rank);
+  OjaStats& s = tracker.stats_;
+  for (int64_t* count : {&s.rows, &s.intervals, &s.updates, &s.since_update, &s.large_steps}) {
+    *count = reader->GetWithin(0, kMost, "a basis has learnt too much");
+  }
+  for (double* energy : {&s.energy, &s.residual_energy, &s.last_ratio}) *energy = reader->GetFinite<double>();
+  tracker.version_ = reader->GetWithin(0, kMost, "a basis has learnt too much");
+  tracker.largest_ = reader->GetFiniteVector<float>(rank);
+  tracker.codes_ = reader->GetVector<uint8_t>();
+  tracker.rows_ = reader->GetVector<float>();
+  const size_t code_bytes = static_cast<size_t>(rank) * (head_dim / 2) * 3;
+  reader->Check(tracker.codes_.size() == code_bytes && tracker.rows_.size() % head_dim == 0 &&
+                    tracker.rows_.size() < static_cast<size_t>(options.interval) * head_dim,
+                "a basis has a wrong size");
+  for (const float x : tracker.rows_) reader->Check(std::isfinite(x), "a number is not finite");
+  return tracker;
 }
 
 Basis PackedTracker::basis() const {

@@ -21,6 +21,9 @@
 
 namespace seine {
 
+class StateReader;  // index/snapshot/state_reader.h
+class StateWriter;  // index/snapshot/state_writer.h
+
 // Not thread-safe. What wakes is a function of what lay down, the same on every SIMD target.
 class PackedTracker {
  public:
@@ -34,6 +37,10 @@ class PackedTracker {
   const OjaStats& stats() const { return stats_; }
   int waiting() const { return static_cast<int>(rows_.size()) / head_dim_; }  // rows
 
+  // For snapshots.
+  void Save(StateWriter* writer) const;
+  static PackedTracker Load(const OjaOptions& options, int head_dim, int rank, StateReader* reader);
+
   // What it holds while so many rows wait for their interval's end. head_dim is even.
   static int64_t Bytes(int head_dim, int rank, int64_t waiting) {
     const int64_t column = head_dim / 2 * 3 + static_cast<int64_t>(sizeof(float));
@@ -41,12 +48,14 @@ class PackedTracker {
   }
 
  private:
+  PackedTracker(const OjaOptions& options, int head_dim, int rank)
+      : options_(options), head_dim_(head_dim), rank_(rank) {}
   void Pack(const Basis& basis);
 
   OjaOptions options_;
   OjaStats stats_;
   int head_dim_, rank_;
-  int64_t version_;             // the basis's
+  int64_t version_ = 0;         // the basis's
   std::vector<float> largest_;  // [rank], of a column
   std::vector<uint8_t> codes_;  // [rank][head_dim / 2] pairs of entries, three bytes each
   std::vector<float> rows_;     // [waiting, head_dim]

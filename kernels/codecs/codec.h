@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/codecs/code.h"
 #include "kernels/types.h"
@@ -17,6 +18,18 @@ inline constexpr double kUsualShare = .05;
 
 struct CodecTables;  // kernels/codecs/registry.h
 
+// The coordinates of one head where a codec that needs a profile keeps its keys, and the bits of each of them.
+struct CodecTransform {
+  std::vector<float> key_map;        // [head_dim, head_dim] row-major: y = x * key_map for a row x
+  std::vector<float> query_map;      // the same for queries; <q, x> = <q * query_map, y>
+  std::vector<float> lambda;         // [head_dim] positive, descending: second moments of keys and of queries
+  std::vector<uint8_t> coarse_bits;  // [head_dim] of the plane that is scanned
+  std::vector<uint8_t> total_bits;   // [head_dim] of the whole code
+  // Of a codec that was made before (Codec::Transform): key_map is the encoder's own, whole numbers of 16 bits, and
+  // these are what one of each column is worth, [head_dim]. Else empty.
+  std::vector<float> key_scale = {};
+};
+
 // The codec seam. Immutable after construction; every method is thread-safe.
 class Codec {
  public:
@@ -26,6 +39,8 @@ class Codec {
 
   // What other devices need to do the same; the views live as long as the codec.
   virtual CodecTables Tables() const = 0;
+  // What the codec was made of: the same spec and this make it again, bit for bit. Empty without a profile.
+  virtual CodecTransform Transform() const { return {}; }
   // Expires with the codec: whoever keeps copies of its tables knows by it when to drop them.
   std::weak_ptr<const void> life() const { return life_; }
 

@@ -25,15 +25,6 @@ struct CodecSpec {
   double total_bits = 2;   // a coordinate, of the whole code
 };
 
-// The coordinates of one head where a codec that needs a profile keeps its keys, and the bits of each of them.
-struct CodecTransform {
-  std::vector<float> key_map;        // [head_dim, head_dim] row-major: y = x * key_map for a row x
-  std::vector<float> query_map;      // the same for queries; <q, x> = <q * query_map, y>
-  std::vector<float> lambda;         // [head_dim] positive, descending: second moments of keys and of queries
-  std::vector<uint8_t> coarse_bits;  // [head_dim] of the plane that is scanned
-  std::vector<uint8_t> total_bits;   // [head_dim] of the whole code
-};
-
 struct CodecTraits {
   const char* name;  // on the wire and in flags
   // A codec a head, made of the moments of a model's profile; the settings profile, horizon, query_position,
@@ -49,6 +40,8 @@ struct CodecTraits {
   CodeLayout (*layout)(const CodecSpec& spec);
   // `transform` is nullptr where no profile is needed.
   std::shared_ptr<const Codec> (*make)(const CodecSpec& spec, const CodecTransform* transform);
+  // Whether `make` may be given this transform, which comes from outside; nullptr without a profile.
+  bool (*accepts)(const CodecSpec& spec, const CodecTransform& transform);
   // Mean squared error of a coordinate of variance 1 and `total` bits by its leading `kept`; nullptr without a profile.
   double (*distortion)(int total, int kept);
   // What preparing queries reads of a device's tables.

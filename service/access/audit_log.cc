@@ -106,6 +106,7 @@ void AuditLog::Record(const Message& request, const Message& response, const abs
                                   TextField(request, nullptr, "new_id"), TextField(request, "handle", "id")})},
       {"code", absl::StatusCodeToString(status.code())},
   };
+  if (const std::string file = TextField(request, nullptr, "file"); !file.empty()) line["file"] = file;
   if (const std::string source = TextField(request, "source", "id"); !source.empty()) line["source"] = source;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::lock_guard<std::mutex> lock(mutex_);

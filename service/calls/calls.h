@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& 
 absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
                                                      absl::string_view field, SequenceHandle* out);
 
+// Checks that the caller's tenant may have `count` sequences more, and locks out others of its calls that make some.
+absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_lock<std::mutex>* making);
+
 // INVALID_ARGUMENT where a request has more entries than a batch may.
 absl::Status CheckBatch(int size, absl::string_view field);
 // INVALID_ARGUMENT naming `field` where an answer of `count` parts of so many bytes would pass the message limit. Asked
@@ -52,6 +56,8 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
 absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response);
 absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& request,
                               v1::TruncateSequenceResponse* response);
+absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::SnapshotResponse* response);
+absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreResponse* response);
 
 // AdminService.
 absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);

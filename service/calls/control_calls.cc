@@ -26,16 +26,6 @@ Tenant* TenantOfCall() {
 // The indexes that the call may know of.
 std::vector<std::shared_ptr<Index>> OwnIndexes(const Core& core) { return core.catalog.List(CurrentTenant()); }
 
-// Checks the tenant's quota of sequences, and locks out others of its calls that make one.
-absl::Status CheckRoomForSequence(const Core& core, std::unique_lock<std::mutex>* making) {
-  Tenant* const tenant = TenantOfCall();
-  if (tenant == nullptr || tenant->quotas().sequences == 0) return absl::OkStatus();
-  *making = std::unique_lock<std::mutex>(tenant->making_sequence());
-  int64_t held = 0;
-  for (const auto& index : OwnIndexes(core)) held += index->stats().num_sequences;
-  return tenant->CheckSequences(held);
-}
-
 // Adds a message to a list that may take `room` bytes more. False: it does not fit, and is not added.
 template <typename Message>
 bool AddWithin(const Message& message, google::protobuf::RepeatedPtrField<Message>* list, int64_t* room) {
@@ -59,6 +49,15 @@ void SetMemory(const Core& core, v1::GetServerInfoResponse* response) {
 }
 
 }  // namespace
+
+absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_lock<std::mutex>* making) {
+  Tenant* const tenant = TenantOfCall();
+  if (tenant == nullptr || tenant->quotas().sequences == 0) return absl::OkStatus();
+  *making = std::unique_lock<std::mutex>(tenant->making_sequence());
+  int64_t held = 0;
+  for (const auto& index : OwnIndexes(core)) held += index->stats().num_sequences;
+  return tenant->CheckSequences(held + count - 1);
+}
 
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
   std::shared_ptr<Index> index = core.catalog.Find(CurrentTenant(), name);
@@ -129,7 +128,7 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
   std::unique_lock<std::mutex> making;
-  if (auto s = CheckRoomForSequence(core, &making); !s.ok()) return s;
+  if (auto s = CheckRoomForSequences(core, 1, &making); !s.ok()) return s;
   auto handle = (*index)->CreateSequence(request.id());
   if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.index());
@@ -198,7 +197,7 @@ absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1
   // The index takes a negative position for "all"; the wire says so by leaving it out.
   if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
   std::unique_lock<std::mutex> making;
-  if (auto s = CheckRoomForSequence(core, &making); !s.ok()) return s;
+  if (auto s = CheckRoomForSequences(core, 1, &making); !s.ok()) return s;
   auto handle = (*index)->Fork(source, request.new_id(), request.has_position() ? request.position() : -1);
   if (!handle.ok()) return Explain(handle.status(), "");
   response->mutable_handle()->set_index(request.source().index());

@@ -20,6 +20,7 @@
 #include "service/config/access_settings.h"
 #include "service/config/metrics_settings.h"
 #include "service/config/quality_settings.h"
+#include "service/config/snapshot_settings.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
 #include "service/transport/address.h"
@@ -246,6 +247,7 @@ const std::vector<Setting>& Settings() {
     auto* const all = new std::vector<Setting>(MakeSettings());
     for (Setting& setting : MetricsSettings()) all->push_back(std::move(setting));
     for (Setting& setting : QualitySettings()) all->push_back(std::move(setting));
+    for (Setting& setting : SnapshotSettings()) all->push_back(std::move(setting));
     return all;
   }();
   return *kSettings;
@@ -312,6 +314,7 @@ absl::Status Resolve(ServerConfig* config) {
 
 absl::Status CheckStart(const ServerConfig& config) {
   if (auto s = CheckAccess(config); !s.ok()) return s;
+  if (auto s = Validate(config.server.snapshots); !s.ok()) return s;
   std::string why;
   const bool cuda = config.server.core.backend == "cuda";
   const std::unique_ptr<Backend> backend = MakeBackend(cuda ? "cuda" : "cpu", 1, &why);

@@ -64,6 +64,18 @@ void AddCalls(const CallCounts& calls, Families* out) {
   each([&](int m) { return calls.sent(m); });
 }
 
+void AddSnapshots(const SnapshotCounts& counts, Families* out) {
+  out->Counter("seine_snapshots_total", "Snapshots written and restored, those that failed included.");
+  out->Add({{"operation", "write"}}, Number(counts.written.load()));
+  out->Add({{"operation", "restore"}}, Number(counts.restored.load()));
+  out->Counter("seine_snapshots_failed_total", "Snapshots of these that were not written, or not restored.");
+  out->Add({{"operation", "write"}}, Number(counts.writes_failed.load()));
+  out->Add({{"operation", "restore"}}, Number(counts.restores_failed.load()));
+  out->Counter("seine_snapshot_bytes_total", "Bytes of snapshots written and restored.");
+  out->Add({{"operation", "write"}}, Number(counts.bytes_written.load()));
+  out->Add({{"operation", "restore"}}, Number(counts.bytes_restored.load()));
+}
+
 void AddCounts(const Counts& counts, Families* out) {
   out->Histogram("seine_stage_seconds",
                  "Time of one call in a stage; of a search's stages summed over its items, heads and threads.");
@@ -187,6 +199,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
           1);
   AddCalls(core_.call_counts, &out);
   if (core_.counts != nullptr) AddCounts(*core_.counts, &out);
+  AddSnapshots(core_.snapshot_counts, &out);
   const Readings indexes = ReadIndexes();
   out.Histogram("seine_decode_step_seconds",
                 "A Decode step, over gRPC or a same-host channel, from parsed to answered.");

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
+#include "tests/temp_folder.h"
 
 namespace seine {
 namespace {
@@ -28,7 +29,7 @@ constexpr int kAppended = 600;
 class ClientTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    server_ = new Server({"--max-message", "1MiB"});
+    server_ = new Server({"--max-message", "1MiB", "--snapshots-dir", folder_.Path("snapshots")});
     client_ = server_->Connect().release();
     ASSERT_NE(client_, nullptr);
     ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
@@ -50,9 +51,11 @@ class ClientTest : public testing::Test {
     return *sequence;
   }
 
+  static const TempFolder folder_;
   static Server* server_;
   static Client* client_;
 };
+const TempFolder ClientTest::folder_;
 Server* ClientTest::server_ = nullptr;
 Client* ClientTest::client_ = nullptr;
 
@@ -226,6 +229,19 @@ TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
   ASSERT_TRUE(cut.ok()) << cut.status();
   EXPECT_EQ(cut->layer_tokens, (std::vector<int64_t>{200, 200}));
   EXPECT_EQ(client_->ListSequences("m")->size(), 3u);
+
+  const auto written = client_->Snapshot(sequence, "family", client::SnapshotScope::kFamily);
+  ASSERT_TRUE(written.ok()) << written.status();
+  EXPECT_EQ(written->sequences.size(), 3u);
+  const auto alone = client_->Snapshot(*fork, "alone", client::SnapshotScope::kSequence);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const auto restored = client_->Restore("m", "alone", "again");
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->bytes, alone->bytes);
+  EXPECT_EQ(restored->sequences[0].handle.id, "again");
+  EXPECT_EQ(restored->sequences[0].layer_tokens, (std::vector<int64_t>{200, 200}));
+  EXPECT_EQ(client_->Restore("m", "none", "").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(client_->DeleteSequence(restored->sequences[0].handle).ok());
 
   const auto head = client_->DescribeHead(sequence, 1, 1);
   ASSERT_TRUE(head.ok()) << head.status();

@@ -7,6 +7,7 @@ Appends and answers, which are most of the bytes, go their own ways.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -27,6 +28,7 @@ from seine_kv.messages import (
     SeineError,
     Sequence,
     SequenceInfo,
+    Snapshot,
     Step,
 )
 
@@ -202,6 +204,19 @@ class Calls(LayerCalls):
         """Drops the tokens at and after `position`; returns the SequenceInfo."""
         request = {"handle": settings.handle_of(sequence), "position": position}
         return settings.sequence_info_of(self._invoke("TruncateSequence", request)["sequence"])
+
+    def snapshot(self, sequence: Sequence, file: str, alone: bool = False) -> Snapshot:
+        """Writes a sequence and its forks, or the sequence alone, to a file of that name in the server's snapshots.dir;
+        of Seine in this process to the path `file`. What has the name is replaced, at once or not at all."""
+        scope = "sequence" if alone else "family"
+        request = {"handle": settings.handle_of(sequence), "file": settings.name_of(os.fspath(file), "file")}
+        return settings.snapshot_of(self._invoke("Snapshot", {**request, "scope": scope}))
+
+    def restore(self, index: str, file: str, id: str = "") -> Snapshot:
+        """Makes the sequences that a snapshot holds, in an index of the same settings. id: in place of the one that its
+        only sequence had."""
+        request = {"index": settings.name_of(index, "index"), "file": settings.name_of(os.fspath(file), "file")}
+        return settings.snapshot_of(self._invoke("Restore", {**request, "id": settings.name_of(id, "id")}))
 
     # Data -----------------------------------------------------------------------------------------------------------
 

@@ -142,6 +142,11 @@ class Index:
         """All of them, by id."""
         return [Sequence(self, info.handle) for info in self.client.list_sequences(self.name)]
 
+    def restore(self, file: str, id: str = "") -> list[Sequence]:
+        """The sequences that a snapshot holds, in the file's order: as they were when Sequence.snapshot wrote them. The
+        index must have been created with the same settings. id: in place of the one that its only sequence had."""
+        return [Sequence(self, info.handle) for info in self.client.restore(self.name, file, id).sequences]
+
     # Batches --------------------------------------------------------------------------------------------------------
 
     def retrieve(self, layer: int, batch: Iterable[tuple[Sequence, ArrayLike]], **selector: Any) -> list[Answer]:

@@ -54,6 +54,14 @@ class SequenceInfo:
 
 
 @dataclass
+class Snapshot:
+    """What was written to a file, or restored from it."""
+
+    bytes: int  # of the file
+    sequences: list[SequenceInfo]  # in the file's order
+
+
+@dataclass
 class Append:
     """Tokens of one layer: keys (and values, where the index stores them) [tokens, num_kv_heads, head_dim]."""
 

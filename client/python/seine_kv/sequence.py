@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from seine_kv import messages
-from seine_kv.messages import Answer, Evicted, RetainedSets, SequenceInfo
+from seine_kv.messages import Answer, Evicted, RetainedSets, SequenceInfo, Snapshot
 
 if TYPE_CHECKING:
     from seine_kv.index import Index
@@ -123,6 +123,11 @@ class Sequence:
     def fork(self, position: Optional[int] = None, id: str = "") -> Sequence:
         """A copy of the tokens before `position` (None: of all), which shares memory until one of the two changes."""
         return Sequence(self.index, self.index.client.fork(self.handle, id, position))
+
+    def snapshot(self, file: str, alone: bool = False) -> Snapshot:
+        """Writes the sequence and its forks, or the sequence alone, to a file: a name in the server's snapshots.dir, or
+        a path where Seine is in this process. Index.restore reads it."""
+        return self.index.client.snapshot(self.handle, file, alone)
 
     def truncate(self, position: int) -> None:
         """Drops the tokens at and after `position`, in every layer."""

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from seine_kv.arrays import ALIASES, as_array, check_dtype, dtype_word
-from seine_kv.messages import Append, Sequence, SequenceInfo, wanted_of
+from seine_kv.messages import Append, Sequence, SequenceInfo, Snapshot, wanted_of
 
 SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
 
@@ -51,6 +51,10 @@ def sequence_of(handle: Mapping[str, Any]) -> Sequence:
 def sequence_info_of(info: Mapping[str, Any]) -> SequenceInfo:
     tokens = list(info["layer_tokens"])
     return SequenceInfo(sequence_of(info["handle"]), tokens, info["code_bytes"], info["store_bytes"])
+
+
+def snapshot_of(answer: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(answer["bytes"], [sequence_info_of(info) for info in answer["sequences"]])
 
 
 def check_append(append: Append) -> None:

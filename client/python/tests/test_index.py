@@ -306,3 +306,26 @@ def test_names_of_the_package_teach():
     code = "import seine_kv; help(seine_kv.Index); help(seine_kv)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "num_kv_heads, head_dim]" in shown and "seine.connect" in shown
+
+
+def test_a_sequence_outlives_its_index_in_a_file(data, tmp_path):
+    file = tmp_path / "chat.snapshot"
+    shape = {"dtype": "float32", "zones": ZONES, "threads": 1, **SHAPE}
+    with seine.Index(**shape) as index:
+        chat = index.create_sequence("chat")
+        for layer in range(LAYERS):
+            chat.append(layer, data[0][layer, :TOKENS], data[1][layer, :TOKENS])
+        chat.fork(100, "branch")
+        written = chat.snapshot(file)
+        before = chat.attend(0, data[2])
+        assert [info.handle.id for info in written.sequences] == ["chat", "branch"]
+        assert written.bytes == file.stat().st_size > chat.snapshot(tmp_path / "alone", alone=True).bytes
+    with seine.Index(**shape) as index:
+        chat, branch = index.restore(file)
+        assert len(chat) == TOKENS and len(branch) == 100
+        for one, other in zip(before, chat.attend(0, data[2])):
+            assert np.array_equal(one, other)
+        assert index.restore(tmp_path / "alone", id="again")[0].handle.id == "again"
+        with pytest.raises(SeineError) as caught:
+            index.restore(file)
+        assert caught.value.code == "ALREADY_EXISTS"

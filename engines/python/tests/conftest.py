@@ -36,7 +36,8 @@ def start(socket, *more):
 
 @pytest.fixture(scope="session")
 def remote(tmp_path_factory):
-    process, connection = start(tmp_path_factory.mktemp("seine") / "seine.sock")
+    folder = tmp_path_factory.mktemp("seine")
+    process, connection = start(folder / "seine.sock", "--snapshots-dir", str(folder / "snapshots"))
     yield connection
     process.terminate()
     assert process.wait(timeout=20) == 0

@@ -108,8 +108,28 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
     for i, (one, other) in enumerate(zip(here, there)):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
-    others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next test
+    others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
+    others |= {"Snapshot", "Restore"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
+
+
+def test_snapshots_are_the_same(both, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # in process a name is a path
+    results = []
+    for connection in both:
+        chat = create(connection)
+        handle = {"index": "x", "id": chat.id, "generation": 0}
+        append(connection, chat, 0, 0, rows(TOKENS))
+        written = connection.call("Snapshot", {"handle": handle, "file": "monday", "scope": "sequence"})
+        connection.call("DeleteSequence", {"handle": handle})
+        restored = connection.call("Restore", {"index": "x", "file": "monday"})
+        item = {"handle": handle, "layer": 0, "queries": QUERIES}
+        results.append([written, restored, without_times(connection.call("Retrieve", {"items": [item]}))])
+        with pytest.raises(_native.NativeError, match="file: no such snapshot") as caught:
+            connection.call("Restore", {"index": "x", "file": "tuesday"})
+        assert caught.value.code == "NOT_FOUND"
+    assert same(*results)
+    assert (tmp_path / "monday").stat().st_size == results[0][0]["bytes"]
 
 
 def test_what_a_server_is_is_said_alike(both):

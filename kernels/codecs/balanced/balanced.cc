@@ -68,6 +68,48 @@ std::vector<BitPlace> PlaceFine(const std::vector<uint8_t>& coarse, const std::v
   return places;
 }
 
+bool AreFinite(const std::vector<float>& values, size_t count) {
+  return values.size() == count && std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+// Whether the columns of a map are whole numbers of 16 bits, and their norms what the encoder's product bears.
+bool IsEncoderMap(const std::vector<float>& map, size_t dim) {
+  constexpr double kRounding = 512;  // of kBalancedColumnNorm: half a unit of each of 256 entries, and more
+  for (size_t i = 0; i < dim; ++i) {
+    double squares = 0;
+    for (size_t j = 0; j < dim; ++j) {
+      const double entry = map[j * dim + i];
+      if (std::fabs(entry) > 32767 || entry != std::trunc(entry)) return false;
+      squares += entry * entry;
+    }
+    if (std::sqrt(squares) > kBalancedColumnNorm + kRounding) return false;
+  }
+  return true;
+}
+
+// Whether bits fill whole nibbles of as many as the layout has, and records no more than theirs.
+bool FitBits(const CodecSpec& spec, const CodecTransform& t) {
+  const size_t dim = spec.head_dim;
+  if (t.coarse_bits.size() != dim || t.total_bits.size() != dim) return false;
+  int coarse = 0, total = 0;
+  for (size_t i = 0; i < dim; ++i) {
+    if (t.coarse_bits[i] > 4 || t.total_bits[i] > kMaxGaussianBits || t.coarse_bits[i] > t.total_bits[i]) return false;
+    coarse += t.coarse_bits[i];
+    total += t.total_bits[i];
+  }
+  if (coarse != std::lround(spec.coarse_bits * spec.head_dim) || total != std::lround(spec.total_bits * spec.head_dim))
+    return false;
+  const std::vector<BitPlace> places = PlaceCoarse(t.coarse_bits, t.total_bits);
+  return std::all_of(places.begin(), places.end(), [&](const BitPlace& p) { return p.at + p.bits <= coarse; });
+}
+
+bool Accepts(const CodecSpec& spec, const CodecTransform& t) {
+  const size_t dim = spec.head_dim;
+  if (!AreFinite(t.key_map, dim * dim) || !AreFinite(t.query_map, dim * dim) || !AreFinite(t.lambda, dim)) return false;
+  if (!std::all_of(t.lambda.begin(), t.lambda.end(), [](float x) { return x > 0; }) || !FitBits(spec, t)) return false;
+  return t.key_scale.empty() || (AreFinite(t.key_scale, dim) && IsEncoderMap(t.key_map, dim));
+}
+
 // Levels of a coordinate of `total` bits by the value of the nibble that holds its leading bits at `place`.
 const float (&LevelsOf(int total, const BitPlace& place))[16] {
   struct Tables {
@@ -140,6 +182,16 @@ class BalancedCodec final : public Codec {
     v.coarse_steps = view(fine_steps_.coarse);
     v.mixed_from = view(fine_steps_.mixed_from);
     v.plain_from = view(fine_steps_.plain_from);
+    return t;
+  }
+
+  CodecTransform Transform() const override {
+    const size_t dim = layout_.head_dim;
+    CodecTransform t{
+        std::vector<float>(dim * dim), query_map_, tables_.lambda, tables_.coarse, tables_.total, tables_.scale};
+    for (size_t i = 0; i < dim; ++i) {
+      for (size_t j = 0; j < dim; ++j) t.key_map[j * dim + i] = tables_.map[i * dim + j];
+    }
     return t;
   }
 
@@ -256,6 +308,14 @@ class BalancedCodec final : public Codec {
     deviation_.resize(dim);
     for (int i = 0; i < dim; ++i) {
       deviation_[i] = std::sqrt(o.lambda[i]);
+      if (!o.key_scale.empty()) {
+        tables_.scale[i] = o.key_scale[i];
+        for (int j = 0; j < dim; ++j) {
+          tables_.map[static_cast<size_t>(i) * dim + j] =
+              static_cast<int16_t>(o.key_map[static_cast<size_t>(j) * dim + i]);
+        }
+        continue;
+      }
       double squares = 0, largest = 0;
       for (int j = 0; j < dim; ++j) {
         const double w = o.key_map[static_cast<size_t>(j) * dim + i] / static_cast<double>(deviation_[i]);
@@ -367,9 +427,10 @@ constinit const CodecTraits kBalancedTraits = {
         [](const CodecSpec& spec, const CodecTransform* transform) {
           assert(transform != nullptr);
           const CodecTransform& t = *transform;
-          return MakeBalancedCodec(
-              {spec.head_dim, t.key_map, t.query_map, t.lambda, t.coarse_bits, t.total_bits, spec.centre_tokens});
+          return MakeBalancedCodec({spec.head_dim, t.key_map, t.query_map, t.lambda, t.coarse_bits, t.total_bits,
+                                    spec.centre_tokens, t.key_scale});
         },
+    .accepts = &Accepts,
     .distortion = [](int total, int kept) { return double{GaussianQuantiserOf(total).distortion[kept]}; },
     .query_table_bytes = [](int head_dim) { return 1.0 * head_dim * head_dim * sizeof(float); },
 };

@@ -200,6 +200,7 @@ constinit const CodecTraits kRsqTraits = {
     .most_code_bytes = 0,
     .layout = [](const CodecSpec& spec) { return LayoutOf(OptionsOf(spec)); },
     .make = [](const CodecSpec& spec, const CodecTransform*) { return MakeRsqCodec(OptionsOf(spec)); },
+    .accepts = nullptr,
     .distortion = nullptr,
     .query_table_bytes = [](int head_dim) { return 2.0 * head_dim * sizeof(float); },
 };

@@ -53,6 +53,14 @@ void Contract::SetUp() {
     for (int layer = 0; layer < kLayers; ++layer) ASSERT_TRUE(Fill(pristine, layer, kHeld, false).ok());
     Renew(spec.name());
   }
+  int removed = 0;
+  core_->snapshots = *SnapshotFolder::Open(dir_.path + "/snapshots", &removed);
+  v1::SnapshotRequest write;
+  v1::SnapshotResponse written;
+  *write.mutable_handle() = Pristine("plain");
+  write.set_file("pristine");
+  write.set_scope(v1::SNAPSHOT_SCOPE_SEQUENCE);
+  ASSERT_TRUE(Snapshot(*core_, write, &written).ok());
   v1::RetrieveRequest ask;  // for whoever measures queries
   *ask.add_items() = Query(Pristine("plain"), 0);
   v1::RetrieveResponse answer;

@@ -185,6 +185,25 @@ void Contract::AddAll() {
     cut.changes = true;
   }
   {
+    v1::SnapshotRequest write;
+    *write.mutable_handle() = Work("plain");
+    write.set_file("work");
+    write.set_scope(v1::SNAPSHOT_SCOPE_SEQUENCE);
+    Add<v1::SnapshotRequest, v1::SnapshotResponse>(
+        "Snapshot", &Snapshot, write, [](const auto& asked, const auto& answer) {
+          EXPECT_EQ(answer.sequences_size(), asked.scope() == v1::SNAPSHOT_SCOPE_SEQUENCE ? 1 : 2);
+          EXPECT_GT(answer.bytes(), 2 * kHeld * kLayers * kKvHeads * kDim * 2);
+        });
+    v1::RestoreRequest read;
+    read.set_index("plain");
+    read.set_file("pristine");  // SetUp has written it
+    read.set_id("copy");
+    Add<v1::RestoreRequest, v1::RestoreResponse>("Restore", &Restore, read, [](const auto& asked, const auto& answer) {
+      EXPECT_EQ(answer.sequences(0).handle().id(), asked.id());
+      EXPECT_EQ(answer.sequences(0).layer_tokens(0), kHeld);
+    }).changes = true;
+  }
+  {
     v1::GetSequenceRequest request;
     *request.mutable_handle() = Work("plain");
     Add<v1::GetSequenceRequest, v1::GetSequenceResponse>("GetSequence", &GetSequence, request, {});

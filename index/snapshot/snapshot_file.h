@@ -1,0 +1,46 @@
+// Snapshots in files: written beside their place and renamed, so that there is never half of one; read in large steps.
+//
+// Errors tell no path: a server's folders are none of its clients' business. Whoever knows the path adds it.
+#ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_FILE_H_
+#define SEINE_INDEX_SNAPSHOT_SNAPSHOT_FILE_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "index/index.h"
+#include "index/snapshot/byte_stream.h"
+#include "index/snapshot/file_ops.h"
+
+namespace seine {
+
+// Of files that are not whole yet; no finished one ends so.
+inline constexpr char kPartialSuffix[] = ".partial";
+
+// Writes what `write` gives its sink to `path`, in place of what was there. Once it returns OK the file is there also
+// after a loss of power. An error leaves what was there before, and nothing beside it: RESOURCE_EXHAUSTED where the
+// disk is full, NOT_FOUND where there is no folder, PERMISSION_DENIED, UNAVAILABLE, or those of `write`. Only where the
+// folder cannot be written through is the file the new one, and not known to last: UNAVAILABLE.
+absl::Status WriteFile(const std::string& path, const std::function<absl::Status(ByteSink*)>& write,
+                       FileOps* files = nullptr);
+
+// NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (no regular file), UNAVAILABLE.
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
+
+// Removes what processes that have ended have left half written in a folder; returns how many files. What another
+// process is writing stays.
+int RemovePartialFiles(const std::string& folder, FileOps* files = nullptr);
+
+// Index::Snapshot and Restore, to and from a file.
+absl::StatusOr<SnapshotInfo> SnapshotToFile(const Index& index, const SequenceHandle& handle, SnapshotScope scope,
+                                            const std::string& path, FileOps* files = nullptr);
+absl::StatusOr<RestoreInfo> RestoreFromFile(Index* index, const RestoreParams& restore, const std::string& path);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SNAPSHOT_SNAPSHOT_FILE_H_

@@ -1,0 +1,210 @@
+#include "index/snapshot/snapshot_format.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "index/stop_status.h"
+
+namespace seine {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "snapshots are written as the machine has its numbers");
+
+constexpr int64_t kFixedBytes = 16, kEntryBytes = 16, kHashBytes = sizeof(Hash128);
+constexpr uint64_t kHeaderSeed = ~uint64_t{0};
+constexpr int64_t kTextStep = int64_t{1} << 20;  // a length that lies takes no more memory than there are bytes
+
+enum class Kind : uint32_t { kSettings = 1, kState = 2, kArrays = 3 };
+
+Kind KindOf(size_t section) { return section == 0 ? Kind::kSettings : section == 1 ? Kind::kState : Kind::kArrays; }
+
+template <typename T>
+void Put(T value, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+T At(const std::vector<uint8_t>& bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(value));
+  return value;
+}
+
+int64_t BytesOf(const StateWriter::Part& part) {
+  int64_t bytes = 0;
+  for (const StateWriter::Payload& payload : part) bytes += payload.bytes;
+  return bytes;
+}
+
+absl::Status WriteText(absl::string_view text, ByteSink* sink) {
+  return sink->Write(reinterpret_cast<const uint8_t*>(text.data()), static_cast<int64_t>(text.size()));
+}
+
+absl::Status WriteHash(const SectionHash& hash, ByteSink* sink) {
+  const Hash128 digest = hash.Digest();
+  return sink->Write(digest.data(), kHashBytes);
+}
+
+absl::Status WriteHashed(absl::string_view text, uint64_t seed, ByteSink* sink) {
+  SectionHash hash(seed);
+  hash.Add(text.data(), static_cast<int64_t>(text.size()));
+  if (absl::Status s = WriteText(text, sink); !s.ok()) return s;
+  return WriteHash(hash, sink);
+}
+
+std::string HeaderOf(const std::vector<int64_t>& sections) {
+  std::string header(kSnapshotMagic);
+  Put(kSnapshotVersion, &header);
+  Put(static_cast<uint32_t>(sections.size()), &header);
+  for (size_t i = 0; i < sections.size(); ++i) {
+    Put(static_cast<uint32_t>(KindOf(i)), &header);
+    Put(uint32_t{0}, &header);
+    Put(static_cast<uint64_t>(sections[i]), &header);
+  }
+  return header;
+}
+
+absl::Status WritePart(const StateWriter::Part& part, uint64_t number, ByteSink* sink) {
+  SectionHash hash(number);
+  std::vector<uint8_t> made;
+  for (const StateWriter::Payload& payload : part) {
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    const uint8_t* data = payload.data;
+    if (data == nullptr) {
+      made.assign(payload.bytes, 0);
+      payload.fill(made.data());
+      data = made.data();
+    }
+    hash.Add(data, payload.bytes);
+    if (absl::Status s = sink->Write(data, payload.bytes); !s.ok()) return s;
+  }
+  return WriteHash(hash, sink);
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink) {
+  std::vector<int64_t> sections = {static_cast<int64_t>(settings.size()), static_cast<int64_t>(state.state().size())};
+  const size_t parts = state.parts().size() - 1;  // the last is open
+  for (size_t i = 0; i < parts; ++i) sections.push_back(BytesOf(state.parts()[i]));
+  if (sections.size() > kMaxSections) {
+    return absl::FailedPreconditionError("a snapshot of so many sequences and layers is not made");
+  }
+  if (absl::Status s = WriteHashed(HeaderOf(sections), kHeaderSeed, sink); !s.ok()) return s;
+  if (absl::Status s = WriteHashed(settings, 0, sink); !s.ok()) return s;
+  if (absl::Status s = WriteHashed(state.state(), 1, sink); !s.ok()) return s;
+  int64_t bytes = kFixedBytes + kHashBytes;
+  for (const int64_t section : sections) bytes += kEntryBytes + section + kHashBytes;
+  for (size_t i = 0; i < parts; ++i) {
+    if (absl::Status s = WritePart(state.parts()[i], i + 2, sink); !s.ok()) return s;
+  }
+  return bytes;
+}
+
+absl::Status SnapshotReader::Open() {
+  std::vector<int64_t> sections;
+  if (absl::Status s = ReadHeader(&sections); !s.ok()) return s;
+  if (absl::Status s = ReadText(sections[0], &settings_); !s.ok()) return s;
+  if (absl::Status s = ReadText(sections[1], &state_); !s.ok()) return s;
+  part_bytes_.assign(sections.begin() + 2, sections.end());
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotReader::ReadHeader(std::vector<int64_t>* sections) {
+  if (source_->size() && *source_->size() < kFixedBytes) {
+    return absl::DataLossError("the snapshot is cut short, or none at all");
+  }
+  std::vector<uint8_t> header(kFixedBytes);
+  if (absl::Status s = source_->Read(header.data(), kFixedBytes); !s.ok()) return s;
+  if (std::memcmp(header.data(), kSnapshotMagic, sizeof(kSnapshotMagic) - 1) != 0) {
+    return absl::FailedPreconditionError("the file is no snapshot of Seine's");
+  }
+  const auto version = At<uint32_t>(header, 8), count = At<uint32_t>(header, 12);
+  if (version != kSnapshotVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the snapshot is of version ", version, ", and this build reads ", kSnapshotVersion));
+  }
+  if (count < 2 || count > kMaxSections) return absl::DataLossError("the snapshot's table is damaged");
+  header.resize(kFixedBytes + count * kEntryBytes);
+  if (absl::Status s = source_->Read(header.data() + kFixedBytes, count * kEntryBytes); !s.ok()) return s;
+  SectionHash hash(kHeaderSeed);
+  hash.Add(header.data(), static_cast<int64_t>(header.size()));
+  if (absl::Status s = CheckHash(hash); !s.ok()) return s;
+  return CheckTable(header, sections);
+}
+
+absl::Status SnapshotReader::CheckTable(const std::vector<uint8_t>& header, std::vector<int64_t>* sections) {
+  constexpr uint64_t kMost = uint64_t{1} << 50;
+  bytes_ = static_cast<int64_t>(header.size()) + kHashBytes;
+  for (size_t at = kFixedBytes, i = 0; at < header.size(); at += kEntryBytes, ++i) {
+    const auto kind = At<uint32_t>(header, at);
+    const auto bytes = At<uint64_t>(header, at + 8);
+    if (kind != static_cast<uint32_t>(KindOf(i)) || At<uint32_t>(header, at + 4) != 0 || bytes > kMost) {
+      return absl::DataLossError("the snapshot's table is damaged");
+    }
+    sections->push_back(static_cast<int64_t>(bytes));
+    bytes_ += sections->back() + kHashBytes;
+    if (bytes_ > static_cast<int64_t>(kMost)) return absl::DataLossError("the snapshot's table is damaged");
+  }
+  const std::optional<int64_t> size = source_->size();
+  if (!size || *size == bytes_) return absl::OkStatus();
+  return absl::DataLossError(*size < bytes_
+                                 ? absl::StrCat("the snapshot is cut short: ", *size, " of ", bytes_, " bytes")
+                                 : absl::StrCat("the snapshot is followed by ", *size - bytes_, " bytes"));
+}
+
+absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
+  SectionHash hash(number_++);
+  while (bytes > 0) {
+    const int64_t step = std::min(bytes, kTextStep);
+    const size_t at = text->size();
+    text->resize(at + step);
+    auto* const data = reinterpret_cast<uint8_t*>(text->data()) + at;
+    if (absl::Status s = source_->Read(data, step); !s.ok()) return s;
+    hash.Add(data, step);
+    bytes -= step;
+  }
+  return CheckHash(hash);
+}
+
+absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts) {
+  for (size_t i = 0; i < part_bytes_.size(); ++i) {
+    SectionHash hash(number_++);
+    for (const StateReader::Payload& payload : parts[i]) {
+      if (absl::Status s = StopStatus(); !s.ok()) return s;
+      if (absl::Status s = ReadPayload(payload, &hash); !s.ok()) return s;
+    }
+    if (absl::Status s = CheckHash(hash); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash) {
+  uint8_t* data = payload.data;
+  if (data == nullptr) {
+    scratch_.resize(payload.bytes);
+    data = scratch_.data();
+  }
+  if (absl::Status s = source_->Read(data, payload.bytes); !s.ok()) return s;
+  hash->Add(data, payload.bytes);
+  if (payload.take && !payload.take(data)) {
+    return absl::DataLossError(
+        absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotReader::CheckHash(const SectionHash& hash) {
+  Hash128 stored;
+  if (absl::Status s = source_->Read(stored.data(), kHashBytes); !s.ok()) return s;
+  if (stored == hash.Digest()) return absl::OkStatus();
+  return absl::DataLossError(
+      number_ == 0 ? std::string("the snapshot's header is damaged: its checksum differs")
+                   : absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: its checksum differs"));
+}
+
+}  // namespace seine

@@ -1,0 +1,70 @@
+// The snapshot file: what stands where. All numbers are little-endian.
+//
+//   header    magic "SEINSNAP", uint32 version, uint32 sections, then a table of {uint32 kind, uint32 0, uint64 bytes}
+//   a
+//             section; 16 bytes of xxh3-128 over all that
+//   sections  one after another, each followed by its own xxh3-128, seeded with its number
+//               settings  what the index was made with, as lines "field=value" (snapshot_settings.h)
+//               state     the sequences, numbers alone (state_writer.h)
+//               arrays    one a layer of each sequence: rows, codes, queries, as they lie
+//
+// Sizes come first, so a reader knows what it needs, and whether it is all there, before it reads on. What sequences
+// share is written once, in the section of the first that has it.
+#ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
+#define SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "index/snapshot/byte_stream.h"
+#include "index/snapshot/section_hash.h"
+#include "index/snapshot/state_reader.h"
+#include "index/snapshot/state_writer.h"
+
+namespace seine {
+
+// Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
+inline constexpr uint32_t kSnapshotVersion = 1;
+inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
+inline constexpr uint32_t kMaxSections = 1 << 20;
+
+// Returns the bytes written. Errors of the sink, or StopStatus().
+absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink);
+
+// Reads a snapshot in order: Open, then settings() and TakeState(), then ReadParts with what these have asked for.
+// Errors: DATA_LOSS (torn, or not what a checksum says), FAILED_PRECONDITION (no snapshot, or of a newer version),
+// RESOURCE_EXHAUSTED, StopStatus(), and those of the source.
+class SnapshotReader {
+ public:
+  explicit SnapshotReader(ByteSource* source) : source_(source) {}
+
+  absl::Status Open();
+  const std::string& settings() const { return settings_; }
+  std::string TakeState() { return std::move(state_); }
+  const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
+  absl::Status ReadParts(const std::vector<StateReader::Part>& parts);
+  int64_t bytes() const { return bytes_; }  // of the whole file
+
+ private:
+  absl::Status ReadHeader(std::vector<int64_t>* sections);
+  absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
+  absl::Status ReadText(int64_t bytes, std::string* text);
+  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash);
+  absl::Status CheckHash(const SectionHash& hash);
+
+  ByteSource* const source_;
+  std::string settings_, state_;
+  std::vector<int64_t> part_bytes_;
+  std::vector<uint8_t> scratch_;
+  uint64_t number_ = 0;  // of the next section
+  int64_t bytes_ = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_

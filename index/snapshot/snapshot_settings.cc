@@ -1,0 +1,181 @@
+#include "index/snapshot/snapshot_settings.h"
+
+#include <Eigen/Core>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "index/snapshot/section_hash.h"
+#include "profile/field_error.h"
+#include "profile/moments.h"
+#include "profile/profile.h"
+
+namespace seine {
+
+namespace {
+
+std::string HexOf(const SectionHash& hash) {
+  const Hash128 digest = hash.Digest();
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+template <typename T>
+void AddAll(const std::vector<T>& heads, SectionHash* hash) {
+  for (const T& head : heads) hash->Add(head.data(), static_cast<int64_t>(head.size() * sizeof(head.data()[0])));
+}
+
+// The moments alone: texts and names change nothing.
+std::string ChecksumOf(const Profile* profile) {
+  if (profile == nullptr) return "none";
+  SectionHash hash(0);
+  for (const LayerProfile& layer : profile->layers) {
+    for (const auto* means : {&layer.q_mean, &layer.k_mean, &layer.v_mean}) AddAll(*means, &hash);
+    for (const auto* moments : {&layer.q_moment, &layer.k_moment, &layer.k_residual, &layer.v_moment}) {
+      AddAll(*moments, &hash);
+    }
+  }
+  return HexOf(hash);
+}
+
+template <typename T>
+std::string ChecksumOf(const std::vector<T>& values) {
+  if (values.empty()) return "none";
+  SectionHash hash(0);
+  hash.Add(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+  return HexOf(hash);
+}
+
+class Lines {
+ public:
+  template <typename T>
+  void Add(absl::string_view field, const T& value) {
+    absl::StrAppend(&text_, field, "=", TextOf(value), "\n");
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  static std::string TextOf(const std::string& value) { return value; }
+  static std::string TextOf(const char* value) { return value; }
+  static std::string TextOf(double value) { return absl::StrFormat("%a", value); }  // to the last bit
+  template <typename T>
+  static std::string TextOf(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      return absl::StrCat(static_cast<int>(value));
+    } else {
+      return absl::StrCat(value);
+    }
+  }
+  std::string text_;
+};
+
+void AddGeometry(const IndexConfig& config, Lines* lines) {
+  const Geometry& g = config.geometry;
+  lines->Add("geometry.num_layers", g.num_layers);
+  lines->Add("geometry.num_q_heads", g.num_q_heads);
+  lines->Add("geometry.num_kv_heads", g.num_kv_heads);
+  lines->Add("geometry.head_dim", g.head_dim);
+  lines->Add("geometry.dtype", g.dtype);
+  lines->Add("geometry.rope", ChecksumOf(g.rope.inv_freq));
+  lines->Add("geometry.rope_style", g.rope.style);
+  lines->Add("zones.sink", config.zones.sink);
+  lines->Add("zones.local", config.zones.local);
+  lines->Add("zones.update_buffer", config.zones.update_buffer);
+  lines->Add("kv_store", config.kv_store);
+}
+
+void AddCodec(const Context& context, Lines* lines) {
+  const CodecConfig& codec = context.config.codec;
+  lines->Add("codec.name", codec.name);
+  lines->Add("search.coarse", Name(context.config.search.coarse));
+  lines->Add("codec.centre", Name(codec.centre));
+  lines->Add("codec.centre_tokens", codec.centre_tokens);
+  if (TraitsOf(codec.name).needs_profile) {
+    lines->Add("codec.profile", ChecksumOf(codec.profile.get()));
+    lines->Add("codec.coarse_bits", codec.coarse_bits);
+    lines->Add("codec.total_bits", codec.total_bits);
+    lines->Add("codec.horizon", codec.horizon);
+    lines->Add("codec.query_position", codec.query_position.value_or(-1));
+  } else {
+    lines->Add("codec.seed", codec.seed);
+  }
+  lines->Add("layout.coarse_bytes", context.codes.layout.coarse_bytes);
+  lines->Add("layout.fine_bytes", context.codes.layout.fine_bytes);
+  lines->Add("layout.segment_keys", context.codes.segment_keys);
+  lines->Add("layout.chunk_tokens", context.row_shape.length);
+}
+
+void AddEviction(const Context& context, Lines* lines) {
+  lines->Add("eviction", context.eviction.on());
+  if (!context.eviction.on()) return;
+  const EvictionConfig& e = context.eviction.settings();
+  lines->Add("eviction.scorer.name", e.scorer.name);
+  ForEachScorerOption(
+      [&](const auto& option) { lines->Add(absl::StrCat("eviction.scorer.", option.name), e.scorer.*option.field); });
+  lines->Add("eviction.budget.tokens", e.budget.tokens);
+  lines->Add("eviction.budget.ratio", e.budget.ratio);
+  lines->Add("eviction.budget.heads", e.budget.heads);
+  lines->Add("eviction.budget.safeguard", e.budget.safeguard);
+  lines->Add("eviction.budget.beta", e.budget.beta);
+  lines->Add("eviction.keep.sinks", e.keep.sinks);
+  lines->Add("eviction.keep.recent", e.keep.recent);
+  lines->Add("eviction.keep.recent_share", e.keep.recent_share);
+  lines->Add("eviction.interval", e.interval);
+  lines->Add("eviction.keep_queries", context.kept_queries());
+  lines->Add("eviction.horizon", FilterHorizon(context.config));
+  lines->Add("eviction.profile", ChecksumOf(context.eviction.profile()));
+  for (const Filters& filters : e.filters) lines->Add("eviction.filters", ChecksumOf(filters));
+}
+
+void AddSubspace(const IndexConfig& config, Lines* lines) {
+  lines->Add("subspace", config.subspace.has_value());
+  if (!config.subspace) return;
+  const SubspaceConfig& s = *config.subspace;
+  for (int layer = 0; layer < config.geometry.num_layers; ++layer) {
+    lines->Add(absl::StrCat("subspace.key_rank[", layer, "]"), s.key_rank_of(layer));
+    lines->Add(absl::StrCat("subspace.value_rank[", layer, "]"), s.value_rank_of(layer));
+  }
+  lines->Add("subspace.frame", Name(s.frame));
+  lines->Add("subspace.interval", s.oja.interval);
+  lines->Add("subspace.learning_rate", s.oja.learning_rate);
+  lines->Add("subspace.relative", s.oja.relative);
+  lines->Add("subspace.max_gain", s.oja.max_gain);
+  lines->Add("subspace.error_threshold", s.oja.error_threshold);
+  lines->Add("subspace.min_spacing", s.oja.min_spacing);
+  lines->Add("subspace.prompt_pool", s.prompt.pool);
+  lines->Add("subspace.prompt_learning_rate", s.prompt.learning_rate);
+  lines->Add("subspace.full_rank", s.full_rank);
+  lines->Add("subspace.full_rank_queries", s.choice.queries);
+  lines->Add("subspace.full_rank_pool", s.choice.pool);
+  lines->Add("subspace.version_tokens", s.version_tokens);
+  lines->Add("subspace.profile", ChecksumOf(s.profile.get()));
+  lines->Add("subspace.carried_to", s.carried_to);
+  lines->Add("subspace.stack_queries", s.stack_queries);
+}
+
+}  // namespace
+
+std::string SettingsText(const Context& context) {
+  Lines lines;
+  AddGeometry(context.config, &lines);
+  AddCodec(context, &lines);
+  AddEviction(context, &lines);
+  AddSubspace(context.config, &lines);
+  return lines.text();
+}
+
+absl::Status CheckSettings(absl::string_view snapshot, absl::string_view own) {
+  if (snapshot == own) return absl::OkStatus();
+  const std::vector<std::string> theirs = absl::StrSplit(snapshot, '\n'), ours = absl::StrSplit(own, '\n');
+  size_t i = 0;
+  while (i < theirs.size() && i < ours.size() && theirs[i] == ours[i]) ++i;
+  const auto at = [i](const std::vector<std::string>& lines) {
+    return i < lines.size() && !lines[i].empty() ? lines[i] : std::string("nothing");
+  };
+  return absl::FailedPreconditionError(absl::StrCat("the index was made with other settings than the snapshot's: ",
+                                                    at(ours), " where the snapshot has ", at(theirs)));
+}
+
+}  // namespace seine

@@ -1,0 +1,36 @@
+// What snapshots are asked for and what they tell. Plain values.
+#ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_TYPES_H_
+#define SEINE_INDEX_SNAPSHOT_SNAPSHOT_TYPES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "index/reports.h"
+
+namespace seine {
+
+enum class SnapshotScope : uint8_t { kFamily = 0, kSequence = 1 };
+
+struct SnapshotInfo {
+  int64_t bytes = 0;                    // written
+  std::vector<SequenceInfo> sequences;  // as they were written, the oldest first
+};
+
+struct RestoreParams {
+  // The sequence's id, in place of the one that it had. Only of a snapshot that holds one sequence. Empty: as it was.
+  std::string id = {};
+  // Asked before memory is taken, with the number of sequences; what it returns, if not OK, ends the restore.
+  std::function<absl::Status(int64_t sequences)> admit = {};
+};
+
+struct RestoreInfo {
+  int64_t bytes = 0;                    // read
+  std::vector<SequenceInfo> sequences;  // in the snapshot's order
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_SNAPSHOT_SNAPSHOT_TYPES_H_

@@ -1,0 +1,163 @@
+// Snapshot files: the disk full, errors at every step, processes killed at every step; what is completed lasts.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "index/snapshot/snapshot_file.h"
+#include "tests/index/snapshot/states.h"
+#include "tests/temp_folder.h"
+
+namespace seine {
+namespace {
+
+using absl::StatusCode;
+using testing::MakeIndex;
+using testing::SmallConfig;
+
+constexpr int64_t kStepBytes = 26 << 10;  // most that a write takes, so that a file is many
+
+// Counts steps, and fails the one that it is told to, or ends the process there.
+class FaultyFiles : public FileOps {
+ public:
+  int fail_at = -1, error = EIO, kill_at = -1, steps = 0;
+
+  int Create(const std::string& path) override { return Step() ? -error : FileOps::Create(path); }
+  int64_t Write(int fd, const uint8_t* data, int64_t bytes) override {
+    if (Step()) return -error;
+    return FileOps::Write(fd, data, std::min(bytes, kStepBytes));
+  }
+  int Sync(int fd) override { return Step() ? -error : FileOps::Sync(fd); }
+  int Rename(const std::string& from, const std::string& to) override {
+    return Step() ? -error : FileOps::Rename(from, to);
+  }
+  int SyncFolder(const std::string& folder) override { return Step() ? -error : FileOps::SyncFolder(folder); }
+
+ private:
+  bool Step() {
+    if (steps == kill_at) _exit(99);
+    return steps++ == fail_at;
+  }
+};
+
+std::vector<std::string> FilesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+// One index whose sequence "a" grows between snapshots.
+class SnapshotFileTest : public ::testing::Test {
+ protected:
+  SnapshotFileTest() : index_(MakeIndex(SmallConfig(KvStore::kKeysValues), backend_.get())) {
+    EXPECT_TRUE(index_->CreateSequence("a").ok());
+    testing::Extend(index_.get(), "a", 1500);
+  }
+  // Also of child processes, so no thread of the backend may be needed.
+  absl::Status Write(FileOps* files = nullptr) const {
+    return SnapshotToFile(*index_, {"a", 0}, SnapshotScope::kFamily, path_, files).status();
+  }
+  // Tokens of the sequence in the file.
+  int64_t TokensInFile() const {
+    auto index = MakeIndex(SmallConfig(KvStore::kKeysValues), backend_.get());
+    const auto restored = RestoreFromFile(index.get(), {}, path_);
+    EXPECT_TRUE(restored.ok()) << restored.status();
+    return restored.ok() ? restored->sequences[0].layer_tokens[0] : -1;
+  }
+  int Steps() const {
+    FaultyFiles counting;
+    EXPECT_TRUE(Write(&counting).ok());
+    return counting.steps;
+  }
+
+  const TempFolder folder_;
+  const std::string path_ = folder_.Path("a.snapshot");
+  const std::unique_ptr<Backend> backend_ = MakeCpuBackend(1);
+  std::unique_ptr<Index> index_;
+};
+
+TEST_F(SnapshotFileTest, IsReadAsItWasWritten) {
+  ASSERT_TRUE(Write().ok());
+  auto index = MakeIndex(SmallConfig(KvStore::kKeysValues), backend_.get());
+  ASSERT_TRUE(RestoreFromFile(index.get(), {}, path_).ok());
+  EXPECT_TRUE(testing::StateOf(*index, "a") == testing::StateOf(*index_, "a"));
+  std::ifstream file(path_, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), testing::SnapshotOf(*index_));
+}
+
+TEST_F(SnapshotFileTest, AnErrorAtAnyStepLeavesWhatWasThereAndNothingElse) {
+  ASSERT_TRUE(Write().ok());
+  const int steps = Steps();
+  ASSERT_GT(steps, 30);
+  testing::Extend(index_.get(), "a", 10);
+  for (const auto& [error, code] :
+       {std::pair{ENOSPC, StatusCode::kResourceExhausted}, std::pair{EIO, StatusCode::kUnavailable}}) {
+    for (int step = 0; step < steps - 1; ++step) {  // the last writes the folder through
+      FaultyFiles files;
+      files.fail_at = step;
+      files.error = error;
+      ASSERT_EQ(Write(&files).code(), code) << "step " << step;
+      ASSERT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"}) << "step " << step;
+    }
+    EXPECT_EQ(TokensInFile(), 1500);
+  }
+  FaultyFiles files;
+  files.fail_at = steps - 1;
+  EXPECT_EQ(Write(&files).code(), StatusCode::kUnavailable) << "not known to last";
+  EXPECT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"});
+  EXPECT_TRUE(Write().ok());
+}
+
+// At each of these points a process that snapshots ends, as by kill -9.
+TEST_F(SnapshotFileTest, AProcessKilledAtAnyStepLosesNothingThatWasCompleted) {
+  ASSERT_TRUE(Write().ok());
+  const int steps = Steps();
+  int killed = 0;
+  testing::Extend(index_.get(), "a", 10);
+  for (int step = 0; step <= steps; ++step) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      FaultyFiles files;
+      files.kill_at = step;
+      _exit(Write(&files).ok() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    const bool completed = WEXITSTATUS(status) == 0, renamed = completed || step == steps - 1;
+    ASSERT_TRUE(completed || WEXITSTATUS(status) == 99) << "step " << step;
+    killed += completed ? 0 : 1;
+    ASSERT_EQ(TokensInFile(), renamed ? 1510 : 1500) << "step " << step;
+    if (renamed) continue;
+    const size_t partial = FilesIn(folder_.Path("")).size() - 1;
+    EXPECT_EQ(RemovePartialFiles(folder_.Path("")), static_cast<int>(partial)) << "step " << step;
+    ASSERT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"});
+  }
+  EXPECT_GE(killed, 60);
+}
+
+TEST_F(SnapshotFileTest, WhatAnotherProcessIsWritingIsNotRemoved) {
+  const std::string partial = folder_.Path("b.snapshot.1.0.partial");
+  const int fd = SystemFiles().Create(partial);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(RemovePartialFiles(folder_.Path("")), 0);
+  SystemFiles().Close(fd);
+  EXPECT_EQ(RemovePartialFiles(folder_.Path("")), 1);
+}
+
+TEST_F(SnapshotFileTest, FilesThatAreNoneAreRefused) {
+  const auto refusal = [&](const std::string& path) { return RestoreFromFile(index_.get(), {}, path).status().code(); };
+  EXPECT_EQ(refusal(folder_.Path("none")), StatusCode::kNotFound);
+  EXPECT_EQ(refusal(folder_.Path("")), StatusCode::kInvalidArgument);
+  std::filesystem::create_symlink("/dev/zero", folder_.Path("link"));
+  EXPECT_EQ(refusal(folder_.Path("link")), StatusCode::kInvalidArgument);
+  EXPECT_EQ(SnapshotToFile(*index_, {"a", 0}, SnapshotScope::kFamily, folder_.Path("no/such")).status().code(),
+            StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace seine
