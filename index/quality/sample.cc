@@ -12,7 +12,7 @@ QualitySample::Head HeadOf(const SearchBatch& batch, size_t target, int kv_head)
   head.kv_head = kv_head;
   head.size = cache.size();
   head.zone_begin = config.zones.sink;
-  head.zone_keys = cache.codes().visible();
+  head.zone_keys = batch.ZoneKeys(target, kv_head);
   head.candidates = static_cast<double>(found.stats.candidates) / config.geometry.group();
   const HeadCodec& codec = cache.codes().codecs()->heads[kv_head];
   head.noise = codec.noise;

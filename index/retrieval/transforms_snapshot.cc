@@ -43,6 +43,7 @@ void Transforms::SaveHead(const HeadCodec& head, StateWriter* writer) const {
   writer->PutVector(transform.coarse_bits);
   writer->PutVector(transform.total_bits);
   writer->Put(head.noise);
+  writer->Put(head.fine_noise);
 }
 
 std::shared_ptr<const LayerCodecs> Transforms::Load(StateReader* reader) const {
@@ -71,9 +72,9 @@ HeadCodec Transforms::LoadHead(StateReader* reader) const {
   }
   transform.coarse_bits = reader->GetVector<uint8_t>();
   transform.total_bits = reader->GetVector<uint8_t>();
-  const auto noise = reader->GetFinite<double>();
+  const auto noise = reader->GetFinite<double>(), fine_noise = reader->GetFinite<double>();
   if (!reader->Check(traits_.accepts(spec_, transform), "a codec's tables are not of this index")) return {};
-  return {traits_.make(spec_, &transform), transform.lambda, noise};
+  return {traits_.make(spec_, &transform), transform.lambda, noise, fine_noise};
 }
 
 }  // namespace seine
