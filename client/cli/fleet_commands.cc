@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/placement.h"
 
@@ -94,7 +95,7 @@ std::vector<std::string> RowOf(const NodeStatus& status) {
 // Every node is asked, whatever the file says of it. UNAVAILABLE if one that should serve does not.
 absl::Status Status(const Session& session, const std::string& path) {
   absl::StatusOr<client::FleetDescription> fleet = client::ReadFleet(path);
-  if (!fleet.ok()) return fleet.status();
+  if (!fleet.ok()) return FileError(fleet.status());
   const std::unique_ptr<client::FleetClient> clients = client::FleetClient::Create(*fleet, OptionsOf(session));
   Json nodes = Json::array();
   Table table({"NODE", "STATE", "HEALTH", "FAMILIES", "SEQUENCES", "MEMORY", "LIMIT", "ADDRESS"});
@@ -116,7 +117,7 @@ absl::Status Status(const Session& session, const std::string& path) {
 // Where a family is to go: nodes in the order of the hash, whether or not they serve.
 absl::Status Rank(const Session& session, const std::string& path, const std::string& id) {
   const absl::StatusOr<client::FleetDescription> fleet = client::ReadFleet(path);
-  if (!fleet.ok()) return fleet.status();
+  if (!fleet.ok()) return FileError(fleet.status());
   std::vector<std::string> names;
   for (const client::FleetNode& node : fleet->nodes) names.push_back(node.name);
   const std::string family(client::FamilyOf(id));
@@ -131,7 +132,7 @@ absl::Status Rank(const Session& session, const std::string& path, const std::st
 absl::StatusOr<std::string> AddressInFleet(const Session& session, const std::string& index, const std::string& id,
                                            bool creates) {
   absl::StatusOr<client::FleetDescription> read = client::ReadFleet(session.fleet);
-  if (!read.ok()) return read.status();
+  if (!read.ok()) return FileError(read.status());
   const std::unique_ptr<client::FleetClient> fleet = client::FleetClient::Create(*read, OptionsOf(session));
   const absl::StatusOr<std::string> node = creates ? fleet->PlaceFor(index, id) : fleet->NodeOf(index, id);
   if (!node.ok()) return node.status();

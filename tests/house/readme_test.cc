@@ -70,7 +70,10 @@ const std::vector<Page>& Pages() {
         {"- {sha256: 5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8, tenant: acme, role: writer}",
          Needs::kOutside, "a file of credentials; tests/service/access reads such ones"},
         {"acme: {memory: 4GiB, device_memory: 2GiB, indexes: 8, sequences: 1000, steps_per_second: 5000, calls: 64}",
-         Needs::kOutside, "a file of quotas; tests/service/access reads such ones"}}},
+         Needs::kOutside, "a file of quotas; tests/service/access reads such ones"},
+        {"nghttpx --conf=deploy/nghttpx/nghttpx.conf", Needs::kOutside,
+         "a proxy's own files; the soak runs both proxies"},
+        {"./dev soak --list", Needs::kOutside, "hours; the test soak.brief runs each attack for a moment"}}},
       {"docs/subspaces.md", {}, {}},
   };
   return *kPages;
