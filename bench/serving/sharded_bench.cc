@@ -126,8 +126,9 @@ class OneNode {
     auto appended = client->AppendStream({{sequence_, 0, 0, layer.Tensor(layer.keys), layer.Tensor(layer.values)}});
     if (!appended.ok()) return appended.status();
     auto stream = client->OpenDecodeStream(client::Transport::kBlocking);
-    if (stream.ok()) stream_ = *std::move(stream);
-    return stream.status();
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    return absl::OkStatus();
   }
   absl::StatusOr<Attended> Attend(int64_t question, int top_k, bool exact) {
     client::DecodeStep step;

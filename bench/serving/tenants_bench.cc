@@ -96,8 +96,11 @@ class TenantsBench {
       auto stream = StepStream::Open(server_->endpoint(), i == 0 ? kSteady : kLoud, i == 0 ? "steady" : "loud",
                                      o_.geometry, tokens_);
       if (!stream.ok()) return stream.status();
-      if (i == 0) steady_ = *std::move(stream);
-      if (i > 0) loud_.push_back(*std::move(stream));
+      if (i == 0) {
+        steady_ = *std::move(stream);
+      } else {
+        loud_.push_back(*std::move(stream));
+      }
     }
     steady_->Run(o_.steady_steps_per_s, EndOf(kWarmUpSeconds));
     return absl::OkStatus();

@@ -49,7 +49,7 @@ void AddFleetCommands(CLI::App* app, Session* session);     // fleet status | ra
 // it.
 absl::StatusOr<std::string> AddressInFleet(const Session& session, const std::string& index, const std::string& id,
                                            bool creates);
-void AddRecallCommand(CLI::App* app, Session* session);     // recall
+void AddRecallCommand(CLI::App* app, Session* session);  // recall
 
 }  // namespace seine::cli
 

@@ -39,8 +39,8 @@ class QualityMonitor {
   QualityMonitor& operator=(const QualityMonitor&) = delete;
 
   // Samples the items of a batch that was searched; before Take and Unlock. Some nanoseconds an item that is not
-  // chosen. Items that are all dense, were searched exactly or gave their positions are passed over: there is nothing to compare. So are
-  // those of an index that keeps no keys. What finds no room is dropped and counted.
+  // chosen. Items that are all dense, were searched exactly or gave their positions are passed over: there is nothing
+  // to compare. So are those of an index that keeps no keys. What finds no room is dropped and counted.
   void Sample(const SearchBatch& batch) noexcept;
 
   // Drops the samples of an index that goes; returns once none of them is looked at.

@@ -203,8 +203,9 @@ absl::StatusOr<SnapshotInfo> SnapshotToFile(const Index& index, const SequenceHa
   SnapshotInfo info;
   const auto write = [&](ByteSink* sink) {
     absl::StatusOr<SnapshotInfo> written = index.Snapshot(handle, scope, sink);
-    if (written.ok()) info = *std::move(written);
-    return written.status();
+    if (!written.ok()) return written.status();
+    info = *std::move(written);
+    return absl::OkStatus();
   };
   if (absl::Status s = WriteFile(path, write, files); !s.ok()) return s;
   return info;

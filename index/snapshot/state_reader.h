@@ -42,7 +42,7 @@ class StateReader {
   const absl::Status& status() const { return status_; }
   // DATA_LOSS, of a snapshot that contradicts itself.
   void Fail(absl::string_view what);
-  void Fail(absl::Status status) { status_.Update(status); }
+  void Fail(const absl::Status& status) { status_.Update(status); }
   // Fails where `right` is false; returns ok().
   bool Check(bool right, absl::string_view what) {
     if (!right) Fail(what);

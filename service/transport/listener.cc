@@ -26,7 +26,7 @@ namespace seine {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kPause = 20;                // ms, after an accept that failed for want of something
+constexpr int kPause = 20;  // ms, after an accept that failed for want of something
 
 // A host that went silent is noticed within 18 s, by the kernel: of a connection with nothing under way by probes, of
 // one with bytes on their way by what is not acknowledged. HTTP/2's own pings are not used, because a client that waits

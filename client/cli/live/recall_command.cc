@@ -117,23 +117,23 @@ void AddRecallCommand(CLI::App* app, Session* session) {
       ->check(Between(1, 10'000));
   recall->add_option("--layer", arguments->layers, "A layer, from 0; may be given again (default: all)");
   client::Selector& selector = arguments->selector;
-  constexpr char kGroup[] = "What to select";
-  recall->add_option("--top-k", selector.top_k, "Tokens of an answer (default: the index's)")->group(kGroup);
+  constexpr char kSelection[] = "What to select";
+  recall->add_option("--top-k", selector.top_k, "Tokens of an answer (default: the index's)")->group(kSelection);
   recall->add_option("--scope", selector.scope, "One set for each kv_head or q_head (default: the index's)")
       ->transform(Names(kScopeNames))
-      ->group(kGroup);
+      ->group(kSelection);
   recall->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean (default: the index's)")
       ->transform(Names(kReduceNames))
-      ->group(kGroup);
+      ->group(kSelection);
   recall->add_option("--beta", selector.beta, "Share of the zone kept as candidates (default: the index's)")
-      ->group(kGroup);
+      ->group(kSelection);
   recall
       ->add_option("--recall-target", selector.recall_target,
                    "In place of --beta: as many candidates as are predicted to hold this share (balanced code)")
       ->excludes("--beta")
-      ->group(kGroup);
+      ->group(kSelection);
   recall->add_option("--refine", selector.refine, "Survivors that are scored exactly (default: the index's)")
-      ->group(kGroup);
+      ->group(kSelection);
   recall->footer(
       "The queries are a sample of what each layer of a sequence was asked: the first 128 steps, then one in eight in "
       "place of the oldest. They are asked again of all that is held now, and answered exactly besides. Predicted "

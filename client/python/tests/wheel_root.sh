@@ -50,11 +50,13 @@ make_root() { # RELEASE FOLDER
     cat "$folder/log" >&2
     die "$headers was not downloaded"
   }
-  dpkg-deb -x "$folder"/root/tmp/libpython*-dev_*.deb "$folder/unpacked"
+  local root=$folder/root
+  local debs=$root/tmp
+  dpkg-deb -x "$debs"/libpython*-dev_*.deb "$folder/unpacked"
   mkdir "$folder/headers"
   # pyconfig.h lies in a folder of the architecture, and the other one includes it by that folder's name.
   cp -r "$folder"/unpacked/usr/include/python3.*/. "$folder"/unpacked/usr/include/*-linux-gnu "$folder/headers/"
-  rm -rf "$folder/unpacked" "$folder"/root/tmp/*.deb
+  rm -rf "$folder/unpacked" "$debs"/*.deb
 }
 
 test_root() { # FOLDER WHEEL
