@@ -71,8 +71,10 @@ const std::vector<Page>& Pages() {
          Needs::kOutside, "a file of credentials; tests/service/access reads such ones"},
         {"acme: {memory: 4GiB, device_memory: 2GiB, indexes: 8, sequences: 1000, steps_per_second: 5000, calls: 64}",
          Needs::kOutside, "a file of quotas; tests/service/access reads such ones"},
-        {"nghttpx --conf=deploy/nghttpx/nghttpx.conf", Needs::kOutside,
+        {"seined --listen 127.0.0.1:7071 --auth-tokens-file /etc/seine/tokens.yaml", Needs::kOutside,
          "a proxy's own files; the soak runs both proxies"},
+        {"seined --snapshots-dir /var/lib/seine/snapshots --snapshots-at-exit --snapshots-restore-on-start &",
+         Needs::kOutside, "an operator's own folder; SnapshotProgramTest writes, ends and restores"},
         {"./dev soak --list", Needs::kOutside, "hours; the test soak.brief runs each attack for a moment"}}},
       {"docs/subspaces.md", {}, {}},
   };
