@@ -92,7 +92,7 @@ class SharedChannel final : public OpenCall {
   int64_t answer_bytes_ = 0;  // of the last one
   SteadyTime answered_;       // the last step
   bool brisk_ = false;        // it followed the one before at once
-  // Of the last step: the clock's, and a processor's where it was measured. Kept where credentials are asked for.
+  // Times of the last step, by the clock and by a processor where it was measured. Kept where credentials are needed.
   std::chrono::nanoseconds wall_{0}, took_{0};
 
   std::atomic<End> end_{End::kNone};
