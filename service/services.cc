@@ -60,11 +60,7 @@ void Services::Start(Connections* connections) {
 }
 
 void Services::Drain() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    draining_ = true;
-  }
-  health_.Set(false);
+  health_.Retire();
   core_.open_calls.Drain();
 }
 
@@ -105,7 +101,6 @@ void Services::Monitor() {
   int64_t peak = 0;  // of bytes under way since memory was given back
   std::unique_lock<std::mutex> lock(mutex_);
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
-    const bool draining = draining_;
     lock.unlock();
     if (core_.options.guard_memory) GuardMemory();
     if (round % kSlowRounds == 0) {
@@ -113,8 +108,7 @@ void Services::Monitor() {
       for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);
       }
-      if (!draining)
-        health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
+      health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
       if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {
