@@ -46,6 +46,8 @@ class Services {
   void Work();     // on the queue of all calls but Decode
   void Monitor();  // cuts off who does not read, looks after health and memory
   void GuardMemory();
+  int64_t AllowedBytes() const;
+  void CountUncounted(bool may_trim);
 
   Core& core_;
   const bool polling_;
