@@ -109,11 +109,14 @@ struct Core {
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
         executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
-  // What the process may hold besides the memory limit and a tenth: its own, and what passes where the limit is full.
-  // Without a limit: besides what is stored; then all that is under way, in messages and around them, comes on top.
+  // Parts of messages that may come before the next look at what the process holds.
+  int64_t UnnoticedBytes() const { return 4 * options.max_message_bytes; }
+  // What the process may hold besides the memory limit and a tenth: its own, what passes where the limit is full, and
+  // parts of messages. Without a limit: besides what is stored; then all that is under way, in messages and around
+  // them, comes on top.
   int64_t ConstantBytes() const {
-    return base_bytes +
-           (options.memory_limit_bytes > 0 ? MemoryBudget::kLeastPassing : 2 * in_flight.limit_bytes());
+    return base_bytes + (options.memory_limit_bytes > 0 ? MemoryBudget::kLeastPassing + UnnoticedBytes()
+                                                        : 2 * in_flight.limit_bytes());
   }
 
   // Threads, gRPC, code, allocator, 1,000 connections; seined measures its own at start and leaves room for the rest.

@@ -34,7 +34,7 @@ class InFlight {
     do {
       if (bytes > most - used) return false;
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-    if (memory_ != nullptr && !memory_->TryPass(bytes)) {
+    if (memory_ != nullptr && !memory_->TryPass(bytes, bytes <= kSmall)) {
       used_.fetch_sub(bytes, std::memory_order_relaxed);
       return false;
     }

@@ -154,8 +154,9 @@ int64_t BaseBytes() {
   return (ResidentBytes() + kRoom) / kMiB * kMiB;
 }
 
-// What is freed goes back to the system, so that the process holds what it uses. glibc would keep blocks of up to 32 MiB
-// that messages leave, in eight arenas a processor; messages' parts and small blocks stay in as few arenas as serve.
+// What is freed goes back to the system, so that the process holds what it uses. glibc would keep blocks of up to 32
+// MiB that messages leave, in eight arenas a processor; messages' parts and small blocks stay in as few arenas as
+// serve.
 void BoundHeap() {
   constexpr int kLargeBlock = 1 << 20;
   mallopt(M_MMAP_THRESHOLD, kLargeBlock);

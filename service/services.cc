@@ -18,7 +18,7 @@ constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; 
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
-constexpr int kTrimRounds = 5;                                  // of them to one look that may trim: it takes milliseconds
+constexpr int kTrimRounds = 5;  // of them to one look that may trim: it takes milliseconds
 // A memory limit below it leaves no tenth that code and threads fit in. A sanitizer's own memory never does.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t kSmallServer = int64_t{1} << 50;
@@ -26,7 +26,6 @@ constexpr int64_t kSmallServer = int64_t{1} << 50;
 constexpr int64_t kSmallServer = 512 << 20;
 #endif
 constexpr int64_t kWorthTrimming = 64 << 20;
-constexpr int64_t kMargin = 32 << 20;  // for what comes between two looks at the process's memory
 
 }  // namespace
 
@@ -95,7 +94,7 @@ void Services::Work() {
 int64_t Services::AllowedBytes() const {
   const int64_t stored = core_.budget->used_bytes(), limit = core_.options.memory_limit_bytes;
   const int64_t now = stored + stored / 16 + core_.base_bytes + core_.in_flight.limit_bytes() * 3 / 2;
-  return limit == 0 ? now : std::min(now, limit + limit / 10 + core_.ConstantBytes() - kMargin);
+  return limit == 0 ? now : std::min(now, limit + limit / 10 + core_.ConstantBytes() - core_.UnnoticedBytes());
 }
 
 // Holds the process to its limit and a tenth. What it holds beyond what is counted, and a share for code, threads and

@@ -13,10 +13,10 @@ namespace {
 absl::Status OverLimit(const char* whose, const MemoryBudget& budget, int64_t bytes, Account account) {
   const int64_t passing = account == Account::kHost ? budget.passing_bytes() + budget.uncounted_bytes() : 0;
   const std::string under_way = passing > 0 ? absl::StrCat(", and ", passing, " in and around messages,") : "";
-  return absl::ResourceExhaustedError(absl::StrCat(account == Account::kDevice ? "device memory limit " : "memory limit ",
-                                                   whose, ": ", bytes, " bytes more than the ",
-                                                   budget.used_bytes(account), " held", under_way, " would pass ",
-                                                   budget.limit_bytes(account)));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(account == Account::kDevice ? "device memory limit " : "memory limit ", whose, ": ", bytes,
+                   " bytes more than the ", budget.used_bytes(account), " held", under_way, " would pass ",
+                   budget.limit_bytes(account)));
 }
 
 }  // namespace

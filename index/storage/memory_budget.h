@@ -51,11 +51,11 @@ class MemoryBudget {
     return peak_[static_cast<int>(account)].load(std::memory_order_relaxed);
   }
   // Bytes of the host's memory that pass through, such as messages under way. They count in the limit, yet
-  // kPassingShare of it, and kLeastPassing, are theirs even where everything else is taken. False, and nothing taken,
-  // where there is no room. Of the whole budget alone, not of parts.
-  bool TryPass(int64_t bytes) {
+  // passing_room() is theirs even where everything else is taken, a quarter of it for small ones alone. False, and
+  // nothing taken, where there is no room. Of the whole budget alone, not of parts.
+  bool TryPass(int64_t bytes, bool is_small) {
     passing_.fetch_add(bytes);
-    if (!IsOver()) return true;
+    if (!IsOver(is_small)) return true;
     passing_.fetch_sub(bytes);
     return false;
   }
@@ -77,11 +77,11 @@ class MemoryBudget {
   }
 
  private:
-  // Whether what is held and what passes take more than both may.
-  bool IsOver() const {
-    const int64_t limit = limit_bytes();
+  // Whether what is held and what passes take more than both may. What is uncounted never refuses what is small.
+  bool IsOver(bool is_small) const {
+    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
     if (limit == 0) return false;
-    return used_[0].load() + passing_.load() + uncounted_.load() > limit + passing_room();
+    return is_small ? counted > limit + room : counted + uncounted_.load() > limit + room - room / 4;
   }
   bool TryHold(int64_t bytes, Account account) {
     const int64_t limit = limit_bytes(account);
@@ -90,7 +90,7 @@ class MemoryBudget {
     do {
       if (limit > 0 && bytes > limit - used) return false;
     } while (!held.compare_exchange_weak(used, used + bytes));
-    if (account == Account::kHost && IsOver()) {
+    if (account == Account::kHost && IsOver(/*is_small=*/false)) {
       held.fetch_sub(bytes, std::memory_order_relaxed);
       return false;
     }

@@ -73,8 +73,8 @@ class DecodeStream final : public OpenCall {
   grpc::ByteBuffer read_bytes_, announcement_, answer_;
   InFlightShare request_share_;
   AnswerShare answer_share_;  // also outside mutex_, by the step under way
-  int pending_ = 2;      // operations, and a step, under way: accepted_ and done_, which may come in any order
-  bool listed_ = false;  // in open_calls
+  int pending_ = 2;           // operations, and a step, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;       // in open_calls
   bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false,
        answer_waits_ = false;
   bool draining_ = false, finishing_ = false;

@@ -44,7 +44,7 @@ class Health {
   grpc::ServerCompletionQueue* queue_ = nullptr;
   std::atomic<bool> serving_{true};
   std::mutex mutex_;
-  bool retired_ = false;                       // guarded by mutex_
+  bool retired_ = false;                      // guarded by mutex_
   std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
 };
 

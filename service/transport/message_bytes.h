@@ -3,8 +3,8 @@
 #define SEINE_SERVICE_TRANSPORT_MESSAGE_BYTES_H_
 
 #include <grpcpp/impl/codegen/proto_utils.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -20,9 +20,21 @@ TEST(InFlight, CountsInTheMemoryLimit) {
   EXPECT_EQ(memory->passing_bytes(), 0);
   EXPECT_TRUE(memory->TryReserve(40 * kMiB));
   EXPECT_FALSE(memory->TryReserve(1));
-  EXPECT_TRUE(in_flight.TryTake(MemoryBudget::kLeastPassing));
-  EXPECT_FALSE(in_flight.TryTake(1));
+  EXPECT_TRUE(in_flight.TryTake(12 * kMiB));
+  EXPECT_FALSE(in_flight.TryTake(kMiB));
   EXPECT_EQ(memory->used_bytes(), 100 * kMiB);
+}
+
+TEST(InFlight, SmallMessagesGoOnWhereTheMemoryLimitIsReached) {
+  const auto memory = std::make_shared<MemoryBudget>(100 * kMiB);
+  InFlight in_flight(400 * kMiB, memory);
+  ASSERT_TRUE(memory->TryReserve(90 * kMiB));
+  ASSERT_TRUE(in_flight.TryTake(22 * kMiB));
+  memory->SetUncounted(50 * kMiB);
+  EXPECT_FALSE(memory->TryReserve(1));
+  EXPECT_FALSE(in_flight.TryTake(kMiB));
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(in_flight.TryTake(InFlight::kSmall)) << i;
+  EXPECT_FALSE(in_flight.TryTake(InFlight::kSmall));
 }
 
 TEST(InFlight, WithoutAMemoryLimitItsOwnCounts) {
