@@ -81,7 +81,8 @@ class MemoryBudget {
   bool IsOver(bool is_small) const {
     const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
     if (limit == 0) return false;
-    return is_small ? counted > limit + room : counted + uncounted_.load() > limit + room - room / 4;
+    // A limit may be the largest number that there is.
+    return is_small ? counted - room > limit : counted + uncounted_.load() - (room - room / 4) > limit;
   }
   bool TryHold(int64_t bytes, Account account) {
     const int64_t limit = limit_bytes(account);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace seine::test {
 namespace {
 
@@ -35,6 +37,12 @@ TEST(InFlight, SmallMessagesGoOnWhereTheMemoryLimitIsReached) {
   EXPECT_FALSE(in_flight.TryTake(kMiB));
   for (int i = 0; i < 16; ++i) EXPECT_TRUE(in_flight.TryTake(InFlight::kSmall)) << i;
   EXPECT_FALSE(in_flight.TryTake(InFlight::kSmall));
+}
+
+TEST(InFlight, TheLargestLimitIsOne) {
+  MemoryBudget memory(std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(memory.TryReserve(0));
+  EXPECT_TRUE(memory.TryPass(kMiB, /*is_small=*/false));
 }
 
 TEST(InFlight, WithoutAMemoryLimitItsOwnCounts) {
