@@ -88,7 +88,8 @@ class SharedChannel final : public OpenCall {
   std::string answer_;
   std::vector<std::string> tensors_;  // of the answer, taken out of it
   std::vector<std::string_view> tensor_views_;
-  InFlightShare request_share_, answer_share_;
+  InFlightShare request_share_;
+  AnswerShare answer_share_;
   int64_t answer_bytes_ = 0;  // of the last one
   SteadyTime answered_;       // the last step
   bool brisk_ = false;        // it followed the one before at once
