@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@ using absl::StatusCode;
 using testing::MakeIndex;
 using testing::SmallConfig;
 
+constexpr int kNever = -1;
 constexpr int64_t kStepBytes = 26 << 10;  // most that a write takes, so that a file is many
 
 // Counts steps, and fails the one that it is told to, or ends the process there.
@@ -41,6 +43,28 @@ class FaultyFiles : public FileOps {
     if (steps == kill_at) _exit(99);
     return steps++ == fail_at;
   }
+};
+
+// A source that reads in pieces, counts them, and ends the process at the one that it is told to, once half of it is
+// there.
+class KillingSource : public ByteSource {
+ public:
+  KillingSource(ByteSource* source, int kill_at) : source_(*source), kill_at_(kill_at) {}
+  absl::Status Read(uint8_t* data, int64_t bytes) override {
+    for (int64_t at = 0; at < bytes; at += kStepBytes) {
+      const int64_t piece = std::min(kStepBytes, bytes - at);
+      if (reads_++ == kill_at_) (void)source_.Read(data + at, piece / 2), _exit(99);
+      if (absl::Status s = source_.Read(data + at, piece); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+  std::optional<int64_t> size() const override { return source_.size(); }
+  int reads() const { return reads_; }
+
+ private:
+  ByteSource& source_;
+  const int kill_at_;
+  int reads_ = 0;
 };
 
 std::vector<std::string> FilesIn(const std::string& folder) {
@@ -67,6 +91,19 @@ class SnapshotFileTest : public ::testing::Test {
     EXPECT_TRUE(restored.ok()) << restored.status();
     return restored.ok() ? restored->sequences[0].layer_tokens[0] : -1;
   }
+  std::string FileBytes() const {
+    std::ifstream file(path_, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  // A restore into an empty index, whose process ends at a read; kNever: it does not. Returns the reads.
+  absl::StatusOr<int> RestoreKilledAt(int read) const {
+    auto index = MakeIndex(SmallConfig(KvStore::kKeysValues), backend_.get());
+    const auto file = OpenFile(path_);
+    if (!file.ok()) return file.status();
+    KillingSource source(file->get(), read);
+    const auto restored = index->Restore(&source, {});
+    return restored.ok() ? absl::StatusOr<int>(source.reads()) : restored.status();
+  }
   int Steps() const {
     FaultyFiles counting;
     EXPECT_TRUE(Write(&counting).ok());
@@ -84,8 +121,7 @@ TEST_F(SnapshotFileTest, IsReadAsItWasWritten) {
   auto index = MakeIndex(SmallConfig(KvStore::kKeysValues), backend_.get());
   ASSERT_TRUE(RestoreFromFile(index.get(), {}, path_).ok());
   EXPECT_TRUE(testing::StateOf(*index, "a") == testing::StateOf(*index_, "a"));
-  std::ifstream file(path_, std::ios::binary);
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), testing::SnapshotOf(*index_));
+  EXPECT_EQ(FileBytes(), testing::SnapshotOf(*index_));
 }
 
 TEST_F(SnapshotFileTest, AnErrorAtAnyStepLeavesWhatWasThereAndNothingElse) {
@@ -138,6 +174,26 @@ TEST_F(SnapshotFileTest, AProcessKilledAtAnyStepLosesNothingThatWasCompleted) {
     ASSERT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"});
   }
   EXPECT_GE(killed, 60);
+}
+
+// At each of these points a process that restores ends. The file stays as it was, and the next process restores it.
+TEST_F(SnapshotFileTest, AProcessKilledAtAnyReadLeavesTheFileToTheNext) {
+  ASSERT_TRUE(Write().ok());
+  const std::string before = FileBytes();
+  const absl::StatusOr<int> reads = RestoreKilledAt(kNever);
+  ASSERT_TRUE(reads.ok()) << reads.status();
+  ASSERT_GE(*reads, 60) << "points of death";
+  for (int read = 0; read < *reads; ++read) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(RestoreKilledAt(read).ok() ? 0 : 1);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 99) << "read " << read;
+    ASSERT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"}) << "read " << read;
+  }
+  EXPECT_TRUE(FileBytes() == before);
+  EXPECT_EQ(TokensInFile(), 1500);
 }
 
 TEST_F(SnapshotFileTest, WhatAnotherProcessIsWritingIsNotRemoved) {

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Decodes on a fleet while its servers are killed, drained and added, and checks every answer.
 
-usage: chaos.py [--minutes M] [--sequences N] [--seed S] [--seined PATH]
+usage: ./dev fleet [--minutes M] [--sequences N] [--seed S] [--seined PATH]
 
 Four servers under Ray on this machine, and N sequences that decode: each step appends a token to every one and attends.
 The answers are compared with exact attention in float64 over the tokens that the client knows it has appended. Meanwhile
 servers and supervisors are killed with -9, one is drained and taken back, one is added. Prints a line of JSON: steps,
 wrong (answers that differ, and families that live twice), unstated_errors (errors other than those that a caller is told
-to expect), kills, moves (families made again on another node). Ends with 1 where wrong or unstated_errors is not 0.
+to expect), kills (server_kills and supervisor_kills), drains, undrains, added, moves (families made again on another
+node). Ends with 1 where wrong or unstated_errors is not 0.
 """
 
 import argparse
@@ -178,8 +179,15 @@ def run(fleet, sequences, seconds, seed, pause, grow=True):
     return {**decoder.counts, **trouble.counts, "seed": seed}
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line, by the name of the command that users call."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(prog="./dev fleet", description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))

@@ -8,6 +8,9 @@ import threading
 import time
 
 
+KINDS = ("kills", "server_kills", "supervisor_kills", "drains", "undrains", "added")  # kills: of both kinds
+
+
 class Trouble(threading.Thread):
     """Does to a fleet what its users fear, one thing every few seconds, until stop()."""
 
@@ -15,7 +18,7 @@ class Trouble(threading.Thread):
         super().__init__(daemon=True, name="trouble")
         self._grow_to = grow_to
         self._fleet, self._random, self._pause, self._over = fleet, random.Random(seed), pause, threading.Event()
-        self.counts = dict.fromkeys(("kills", "drains", "added"), 0)
+        self.counts = dict.fromkeys(KINDS, 0)
         self.error, self._drained = None, ""
 
     def run(self):
@@ -45,6 +48,7 @@ class Trouble(threading.Thread):
         node = self._random.choice(up)
         os.kill(self._fleet.supervisor(node)[which], signal.SIGKILL)
         self.counts["kills"] += 1
+        self.counts["server_kills" if which == "seined" else "supervisor_kills"] += 1
         print(f"trouble: kill -9 of {node}'s {'seined' if which == 'seined' else 'supervisor'}", file=sys.stderr)
 
     def _kill_server(self):
@@ -65,6 +69,7 @@ class Trouble(threading.Thread):
     def _undrain(self):
         if self._drained:
             self._fleet.drain(self._drained, undo=True)
+            self.counts["undrains"] += 1
 
     def _add(self):
         if self._grow_to and not self.counts["added"]:
