@@ -24,6 +24,10 @@ const std::vector<Member>& Members() {
     all->push_back(
         {"ends", "20 servers that are told to end while clients of every kind are at work", {2000, 20}, &Ends});
     all->push_back({"kills", "200 clients killed while they hold same-host channels", {200, 200}, &Kills});
+    all->push_back({"snapshot-kills",
+                    "40 servers killed while they snapshot, restore, start or end; the next has what was completed",
+                    {80, 40},
+                    &KillSnapshots});
     for (const FrontProgram& program : FrontPrograms()) {
       if (PathOfProgram(program.program).empty()) continue;
       all->push_back({absl::StrCat("front-", program.name),

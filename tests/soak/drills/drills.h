@@ -13,6 +13,9 @@ namespace seine::soak {
 void Ends(const RunOptions& options, Result* result);
 // Clients that hold same-host channels are killed at work. Descriptors and memory are back within 2 s.
 void Kills(const RunOptions& options, Result* result);
+// A server is killed while it snapshots, restores, restores on start, or writes its snapshots at the end. The next one
+// has every snapshot that was completed, bit for bit, and no half of one.
+void KillSnapshots(const RunOptions& options, Result* result);
 // A flood of resets on a front, through which another client decodes meanwhile: the front cuts the flood's connections
 // off, the server behind it grows by at most 64 MiB, and every step is answered.
 void RunFront(const FrontProgram& program, const RunOptions& options, Result* result);
