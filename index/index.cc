@@ -52,7 +52,7 @@ void Add(const Layer& layer, SequenceInfo* info) {
   info->store_bytes += layer.store_bytes();
 }
 
-// Whether `bytes` would fit: for what is counted once it is there, but must not be made where it would not fit.
+// Returns OK if `bytes` would fit: for what is counted once it is there, but must not be made where it does not fit.
 absl::Status CheckRoom(int64_t bytes, int64_t limit, MemoryBudget* shared) {
   const bool fits = (limit == 0 || bytes <= limit) && (shared == nullptr || shared->TryReserve(bytes));
   if (!fits) {

@@ -56,7 +56,7 @@ class Catalog {
     bool operator()(const View& a, const View& b) const { return a < b; }
   };
 
-  // Whether an index of that name may be made. Needs mutex_ held.
+  // Returns OK if an index of that name may be made. Needs mutex_ held.
   absl::Status CheckNew(const Key& key, const Tenant* owner) const;
 
   Backend* const backend_;

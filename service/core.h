@@ -105,13 +105,20 @@ struct Core {
         backend(WithCounts(std::move(chosen), counts)),
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
         channels(o.channels),
-        in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes),
+        in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes, budget),
         catalog(backend.get(), budget, counts,
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
         executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
-  // What the process may hold besides what is stored: its own, and what is under way, in messages and around them.
-  int64_t ConstantBytes() const { return base_bytes + 2 * in_flight.limit_bytes(); }
+  // Parts of messages that may come before the next look at what the process holds.
+  int64_t UnnoticedBytes() const { return 4 * options.max_message_bytes; }
+  // What the process may hold besides the memory limit and a tenth: its own, what passes where the limit is full, and
+  // parts of messages. Without a limit: besides what is stored; then all that is under way, in messages and around
+  // them, comes on top.
+  int64_t ConstantBytes() const {
+    return base_bytes + (options.memory_limit_bytes > 0 ? MemoryBudget::kLeastPassing + UnnoticedBytes()
+                                                        : 2 * in_flight.limit_bytes());
+  }
 
   // Threads, gRPC, code, allocator, 1,000 connections; seined measures its own at start and leaves room for the rest.
   std::atomic<int64_t> base_bytes{int64_t{160} << 20};

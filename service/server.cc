@@ -99,6 +99,7 @@ class ServerImpl final : public Server {
 
   void Shutdown(absl::Duration grace) override {
     if (grpc_ == nullptr) return;
+    services_.Unready();  // before the first call is refused
     core_.under_way.Close();
     services_.Drain();
     const auto wait = [this](absl::Duration most) {

@@ -18,6 +18,13 @@ constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; 
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
+constexpr int kTrimRounds = 5;  // of them to one look that may trim: it takes milliseconds
+// A memory limit below it leaves no tenth that code and threads fit in. A sanitizer's own memory never does.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t kSmallServer = int64_t{1} << 50;
+#else
+constexpr int64_t kSmallServer = 512 << 20;
+#endif
 constexpr int64_t kWorthTrimming = 64 << 20;
 
 }  // namespace
@@ -60,11 +67,7 @@ void Services::Start(Connections* connections) {
 }
 
 void Services::Drain() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    draining_ = true;
-  }
-  health_.Set(false);
+  health_.Retire();
   core_.open_calls.Drain();
 }
 
@@ -87,10 +90,36 @@ void Services::Work() {
   while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Come(ok, Taker::kFront);
 }
 
+// What the process may hold now, short of what it may hold at most.
+int64_t Services::AllowedBytes() const {
+  const int64_t stored = core_.budget->used_bytes(), limit = core_.options.memory_limit_bytes;
+  const int64_t now = stored + stored / 16 + core_.base_bytes + core_.in_flight.limit_bytes() * 3 / 2;
+  return limit == 0 ? now : std::min(now, limit + limit / 10 + core_.ConstantBytes() - core_.UnnoticedBytes());
+}
+
+// Holds the process to its limit and a tenth. What it holds beyond what is counted, and a share for code, threads and
+// parts of messages, counts in the limit as well: less may be stored then. Small servers get a fixed share.
+void Services::CountUncounted(bool may_trim) {
+  const MemoryBudget& budget = *core_.budget;
+  const int64_t limit = budget.limit_bytes();
+  if (limit == 0) return;
+  const int64_t tenth = limit / 10 - limit / 32;  // the rest is for what comes between two looks
+  const int64_t share = limit >= kSmallServer ? tenth - budget.passing_room() : core_.base_bytes.load();
+  const auto uncounted = [&] {
+    return std::max<int64_t>(0, ResidentBytes() - budget.used_bytes() - budget.passing_bytes() - share);
+  };
+  int64_t bytes = uncounted();
+  const bool nearly_full = budget.used_bytes() + budget.passing_bytes() + bytes > limit - limit / 8;
+  if (bytes > 0 && nearly_full && may_trim) {
+    malloc_trim(0);  // freed, but kept by the allocator
+    bytes = uncounted();
+  }
+  core_.budget->SetUncounted(bytes);
+}
+
 // Bytes that are on their way into messages are gRPC's and uncounted: what the process holds tells of them.
 void Services::GuardMemory() {
-  const int64_t stored = core_.budget->used_bytes();
-  const int64_t allowed = stored + stored / 16 + core_.ConstantBytes() - core_.in_flight.limit_bytes() / 2;
+  const int64_t allowed = AllowedBytes();
   if (ResidentBytes() <= allowed) {
     core_.memory_short.store(false, std::memory_order_relaxed);
     return;
@@ -105,16 +134,17 @@ void Services::Monitor() {
   int64_t peak = 0;  // of bytes under way since memory was given back
   std::unique_lock<std::mutex> lock(mutex_);
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
-    const bool draining = draining_;
     lock.unlock();
-    if (core_.options.guard_memory) GuardMemory();
+    if (core_.options.guard_memory) {
+      CountUncounted(/*may_trim=*/round % kTrimRounds == 0);
+      GuardMemory();
+    }
     if (round % kSlowRounds == 0) {
       core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
       for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);
       }
-      if (!draining)
-        health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
+      health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
       if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {

@@ -34,8 +34,8 @@ class Services {
   void Register(grpc::ServerBuilder* builder);
   // The server is up. `connections` outlive Stop.
   void Start(Connections* connections);
-  // Health is NOT_SERVING from now on.
-  void Unready() { health_.Set(false); }
+  // Health is NOT_SERVING from now on, whatever workers do.
+  void Unready() { health_.Retire(); }
   // Whether health says SERVING.
   bool ready() const { return health_.serving(); }
   // New calls are refused already: those that wait for their clients end now, the others after what they are doing.
@@ -46,6 +46,8 @@ class Services {
   void Work();     // on the queue of all calls but Decode
   void Monitor();  // cuts off who does not read, looks after health and memory
   void GuardMemory();
+  int64_t AllowedBytes() const;
+  void CountUncounted(bool may_trim);
 
   Core& core_;
   const bool polling_;
@@ -60,7 +62,7 @@ class Services {
 
   std::mutex mutex_;
   std::condition_variable ended_;
-  bool draining_ = false, stopped_ = false;  // guarded by mutex_
+  bool stopped_ = false;  // guarded by mutex_
   std::thread monitor_;
 };
 

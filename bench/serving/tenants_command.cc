@@ -121,9 +121,7 @@ TenantsJson TenantsToJson(const TenantsFlags& f, const TenantsResult& r) {
   j["prefill"] = {{"tokens_per_s", Rate(static_cast<double>(r.prefill.tokens), r.prefill_seconds)},
                   {"sequences", r.prefill.sent},
                   {"refused", r.prefill.refused}};
-  // What seined says at its start: the limit, a tenth of it, and twice what may be under way, beyond its own.
-  const int64_t allowed =
-      r.resident_at_start_bytes + b.memory_limit_bytes + b.memory_limit_bytes / 10 + 2 * TenantsOptions::kInFlightBytes;
+  const int64_t allowed = b.memory_limit_bytes + b.memory_limit_bytes / 10;
   j["memory"] = {{"limit_bytes", b.memory_limit_bytes},
                  {"resident_at_start_bytes", r.resident_at_start_bytes},
                  {"resident_peak_bytes", r.resident_peak_bytes},

@@ -45,8 +45,8 @@ void AddCallCommands(CLI::App* app, Session* session);      // call
 void AddTopCommand(CLI::App* app, Session* session);        // top
 void AddFleetCommands(CLI::App* app, Session* session);     // fleet status | rank
 
-// Where --fleet sends a command: the address of the node that has a sequence, or, where it `creates` one, is to have
-// it.
+// Returns the address to which --fleet sends a command: that of the node that has the sequence, or that will have it
+// where the command `creates` it.
 absl::StatusOr<std::string> AddressInFleet(const Session& session, const std::string& index, const std::string& id,
                                            bool creates);
 void AddRecallCommand(CLI::App* app, Session* session);  // recall

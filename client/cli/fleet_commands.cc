@@ -114,7 +114,7 @@ absl::Status Status(const Session& session, const std::string& path) {
       absl::StrCat(absl::StrJoin(missing, ", "), missing.size() == 1 ? " does" : " do", " not serve"));
 }
 
-// Where a family is to go: nodes in the order of the hash, whether or not they serve.
+// Prints the nodes for a family in the order of the hash, whether or not they serve.
 absl::Status Rank(const Session& session, const std::string& path, const std::string& id) {
   const absl::StatusOr<client::FleetDescription> fleet = client::ReadFleet(path);
   if (!fleet.ok()) return FileError(fleet.status());

@@ -12,11 +12,11 @@
 
 namespace seine::client {
 
-// What stands before the first '/' of a sequence's id, or all of it. A fork stays in its family.
+// Returns what stands before the first '/' of a sequence's id, or all of it. A fork stays in its family.
 absl::string_view FamilyOf(absl::string_view id);
 
-// Of a node for a family, higher is better: the first 8 bytes, big endian, of SHA-256 over the family, a zero byte and
-// the node's name (Thaler and Ravishankar 1998).
+// Returns how well a node suits a family; higher is better. It is the first 8 bytes, big endian, of SHA-256 over the
+// family, a zero byte and the node's name (Thaler and Ravishankar 1998).
 uint64_t PlacementScore(absl::string_view family, absl::string_view node);
 
 // Nodes by falling score; equal scores by name.

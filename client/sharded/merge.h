@@ -11,14 +11,14 @@
 
 namespace seine::client {
 
-// What a shard has answered.
+// The answer of one shard.
 template <typename Of>
 struct FromShard {
   int shard = 0;
   Of answer;
 };
 
-// What is known of the whole sequence's layer when it is asked.
+// The state of a whole sequence's layer at the time of a query.
 struct WholeLayer {
   int64_t num_tokens = 0;
   int64_t zone_begin = 0, zone_end = 0;  // equal: all is dense

@@ -158,7 +158,7 @@ class ShardedSequence {
     absl::Status append, question;
   };
   Errors Ask(const Steps& steps, Answers* answers);
-  // Whether the whole's sets are chosen before they are attended.
+  // Returns true if the whole's sets are chosen before they are attended.
   bool ChoosesFirst(const Question& question) const { return options_.choose_first || question.selector.exact; }
   absl::StatusOr<Attended> AttendChosen(const Question& question, const Answer& chosen);
   Answer Merged(const Question& question, const Answers& answers) const;

@@ -3,7 +3,7 @@
 
 usage: soak_figures.py LEDGER MACHINE > bench/results/soak-DATE.json     MACHINE: what it ran on, in words
 
-Of each attack the last run of the ledger's last commit counts. Then ./dev figures renders it.
+The last run of each attack counts, of those on the ledger's last commit. Then ./dev figures renders it.
 """
 
 import json

@@ -127,7 +127,7 @@ Known& Everything() {
   return *known;
 }
 
-// Whether what was learnt of them before still holds: another model's may have come to lie there.
+// Returns true if what was learnt before still holds: another model's caches may have come to lie there.
 bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
   return a.layer == b.layer && a.head_dim == b.head_dim && a.num_q_heads == b.num_q_heads &&
          a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.capacity == b.capacity &&

@@ -16,7 +16,7 @@ namespace seine::llama {
 
 // The tensor that a view is of.
 const ggml_tensor* RootOf(const ggml_tensor* tensor);
-// Whether it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams], and of which layer.
+// Return true if it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams]; set its layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
 bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
 // The cell that row `i` of a GGML_OP_SET_ROWS goes to, by that operation's second source.
@@ -43,7 +43,7 @@ struct AttentionNode {
   float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]
 };
 
-// What is known of a layer's caches from the nodes that were planned, by the data of the key cache. Thread-safe.
+// Facts about a layer's caches, learnt from the nodes that were planned. The key cache's data finds them. Thread-safe.
 // A later context's cache may take the memory of an earlier one's: what is planned last holds.
 struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
@@ -63,14 +63,14 @@ bool FindFacts(const void* keys, CacheFacts* facts);
 void Forget(const void* keys);
 // Layers of the model whose caches lie in the same buffer: one more than the deepest that was planned for.
 int CountLayers(const CacheFacts& facts);
-// What is known of all layers with as many heads of that head_dim, of this model and of others.
+// Returns the facts of all layers with as many heads of that head_dim, of this model and of others.
 std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts);
 // The key cache whose values lie there; nullptr: not known.
 const void* KeysOfValues(const void* values);
 
 // The GGML_OP_ROPE that queries or keys come out of, found among what they are computed of. nullptr: there is none.
 const ggml_tensor* FindRope(const ggml_tensor* turned);
-// Whether its data is there and can be read by the CPU.
+// Returns true if its data is there and the CPU can read it.
 bool IsOnHost(const ggml_tensor* tensor);
 // Read off that node. Not stated: there is none, or of a kind that a profile's moments cannot be carried through.
 // Frequency factors are read where the data is there. `stretched`: with YaRN and the scale of positions.

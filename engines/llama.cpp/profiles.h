@@ -16,9 +16,9 @@ namespace seine::llama {
 // FAILED_PRECONDITION: several do, and are named. Other errors: the folder cannot be read.
 absl::StatusOr<std::string> FindProfile(const std::string& folder, const CacheFacts& facts, int num_layers);
 
-// Whether the profile's moments, which are of before RoPE, are of a layer with these caches. They are not where it
-// turns by other frequencies than the profile states, and another layer of the model by those: one of Gemma 3's that
-// slide.
+// Returns true if the profile's moments, which were taken before RoPE, serve a layer with these caches. They do not
+// where it turns by other frequencies than the profile states and another layer turns by those: Gemma 3's layers that
+// slide are such.
 bool MomentsAreOf(const Profile& profile, const CacheFacts& facts);
 
 }  // namespace seine::llama

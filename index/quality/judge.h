@@ -1,4 +1,4 @@
-// How good an answer is, given every logit of its head: recall and attention mass, and the recall that its codec
+// Measures how good an answer is, given every logit of its head: recall, attention mass, and the recall that its codec
 // predicted.
 //
 // Recall is the share of the exact set that was found. The exact set is what the same selector would choose from all

@@ -48,7 +48,7 @@ class QualityMonitor {
 
   // Returns once no sample waits or is being compared: for tests.
   void WaitUntilIdle() const;
-  // Whether what waits is left waiting: for tests.
+  // Leaves samples waiting while `held` is true: for tests.
   void Hold(bool held);
 
  private:

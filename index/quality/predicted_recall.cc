@@ -50,7 +50,7 @@ Bins BinsOf(const float* x, int64_t n) {
   return bins;
 }
 
-// Where estimates with this error are cut so that `wanted` keys are expected above.
+// Returns the estimate above which `wanted` keys are expected, where estimates have this error.
 double CutOf(const Bins& bins, double deviation, double wanted) {
   double low = bins.low - 8 * deviation, high = bins.Middle(kBins) + 8 * deviation;
   for (int i = 0; i < kHalvings; ++i) {

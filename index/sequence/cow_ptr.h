@@ -32,7 +32,7 @@ class CowPtr {
   const T& operator*() const { return node_->value; }
   // True where nobody else holds the value, nor can come to: new owners copy from this pointer, under its owner's lock.
   bool unique() const { return node_->owners.load(std::memory_order_acquire) == 1; }
-  // Of some moment: others may come and go.
+  // Returns how many there are at this moment: others may come and go.
   int owners() const { return node_->owners.load(std::memory_order_relaxed); }
 
  private:

@@ -56,7 +56,7 @@ class Layer {
   // For snapshots (layer_snapshot.cc). A copy for one begins as ShareFrom; then TakeApart, with the source's mutex held
   // shared, copies what a write to `source` would touch, so that neither pays for the other: RESOURCE_EXHAUSTED.
   absl::Status TakeApart(const Layer& source);
-  // Of a layer that has been taken apart; it must live and not change until all is written.
+  // Saves a layer that has been taken apart; it must live and not change until all is written.
   void Save(StateWriter* writer) const;
   // Into a new layer. Finish: once all has been read; DATA_LOSS where it cannot be right.
   void Load(StateReader* reader);

@@ -26,7 +26,7 @@ class ByteSource {
   virtual ~ByteSource() = default;
   // Exactly so many. DATA_LOSS: there are fewer.
   virtual absl::Status Read(uint8_t* data, int64_t bytes) = 0;
-  // Of the whole source, where that is known; absent: a stream's.
+  // Returns the bytes of the whole source; absent for a stream, whose end is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
 };
 

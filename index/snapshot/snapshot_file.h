@@ -19,7 +19,7 @@
 
 namespace seine {
 
-// Of files that are not whole yet; no finished one ends so.
+// Names of files that are not whole yet end so; no finished one's does.
 inline constexpr char kPartialSuffix[] = ".partial";
 
 // Writes what `write` gives its sink to `path`, in place of what was there. Once it returns OK the file is there also

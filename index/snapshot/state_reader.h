@@ -109,7 +109,7 @@ class StateReader {
   bool Allocate(MemoryKind kind, int64_t bytes, SlabPool* pool, Memory* out);
   bool Charge(MemoryKind kind, int64_t bytes, Memory* out);
 
-  // Whether everything has been read.
+  // Returns true once everything has been read.
   bool AtEnd() const { return at_ == state_.size() && parts_.back().empty() && ended_ == part_bytes_.size(); }
 
  private:

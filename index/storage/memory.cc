@@ -1,6 +1,8 @@
 // Admission and counting of an index's memory.
 #include "index/storage/memory.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "index/stop_status.h"
 
@@ -9,9 +11,12 @@ namespace seine {
 namespace {
 
 absl::Status OverLimit(const char* whose, const MemoryBudget& budget, int64_t bytes, Account account) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      account == Account::kDevice ? "device memory limit " : "memory limit ", whose, ": ", bytes,
-      " bytes more than the ", budget.used_bytes(account), " held would pass ", budget.limit_bytes(account)));
+  const int64_t passing = account == Account::kHost ? budget.passing_bytes() + budget.uncounted_bytes() : 0;
+  const std::string under_way = passing > 0 ? absl::StrCat(", and ", passing, " in and around messages,") : "";
+  return absl::ResourceExhaustedError(
+      absl::StrCat(account == Account::kDevice ? "device memory limit " : "memory limit ", whose, ": ", bytes,
+                   " bytes more than the ", budget.used_bytes(account), " held", under_way, " would pass ",
+                   budget.limit_bytes(account)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #ifndef SEINE_INDEX_STORAGE_MEMORY_BUDGET_H_
 #define SEINE_INDEX_STORAGE_MEMORY_BUDGET_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -49,6 +50,24 @@ class MemoryBudget {
   int64_t peak_bytes(Account account = Account::kHost) const {
     return peak_[static_cast<int>(account)].load(std::memory_order_relaxed);
   }
+  // Bytes of the host's memory that pass through, such as messages under way. They count in the limit, yet
+  // passing_room() is theirs even where everything else is taken, a quarter of it for small ones alone. False, and
+  // nothing taken, where there is no room. Of the whole budget alone, not of parts.
+  bool TryPass(int64_t bytes, bool is_small) {
+    passing_.fetch_add(bytes);
+    if (!IsOver(is_small)) return true;
+    passing_.fetch_sub(bytes);
+    return false;
+  }
+  void Pass(int64_t bytes) { passing_.fetch_add(bytes); }  // whatever the limit
+  void EndPass(int64_t bytes) { passing_.fetch_sub(bytes); }
+  // What the process was seen to hold beyond what is counted and what is allowed for. It counts in the limit, too.
+  void SetUncounted(int64_t bytes) { uncounted_.store(bytes); }
+  int64_t uncounted_bytes() const { return uncounted_.load(std::memory_order_relaxed); }
+  int64_t passing_bytes() const { return passing_.load(std::memory_order_relaxed); }
+  int64_t passing_room() const { return std::max(limit_bytes() / kPassingShare, kLeastPassing); }
+  static constexpr int64_t kPassingShare = 32, kLeastPassing = int64_t{16} << 20;
+
   bool is_part() const { return whole_ != nullptr; }
   // The budget that has no room for `bytes` more: this one, or the whole. For an error's text.
   const MemoryBudget& Refusing(int64_t bytes, Account account) const {
@@ -58,13 +77,24 @@ class MemoryBudget {
   }
 
  private:
+  // Whether what is held and what passes take more than both may. What is uncounted never refuses what is small.
+  bool IsOver(bool is_small) const {
+    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
+    if (limit == 0) return false;
+    // A limit may be the largest number that there is.
+    return is_small ? counted - room > limit : counted + uncounted_.load() - (room - room / 4) > limit;
+  }
   bool TryHold(int64_t bytes, Account account) {
     const int64_t limit = limit_bytes(account);
     std::atomic<int64_t>& held = used_[static_cast<int>(account)];
     int64_t used = held.load(std::memory_order_relaxed);
     do {
       if (limit > 0 && bytes > limit - used) return false;
-    } while (!held.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    } while (!held.compare_exchange_weak(used, used + bytes));
+    if (account == Account::kHost && IsOver(/*is_small=*/false)) {
+      held.fetch_sub(bytes, std::memory_order_relaxed);
+      return false;
+    }
     std::atomic<int64_t>& peak = peak_[static_cast<int>(account)];
     int64_t highest = peak.load(std::memory_order_relaxed);
     while (used + bytes > highest && !peak.compare_exchange_weak(highest, used + bytes, std::memory_order_relaxed)) {
@@ -74,6 +104,7 @@ class MemoryBudget {
 
   std::atomic<int64_t> limit_[kAccounts];
   std::atomic<int64_t> used_[kAccounts] = {}, peak_[kAccounts] = {};
+  std::atomic<int64_t> passing_{0}, uncounted_{0};
   const std::shared_ptr<MemoryBudget> whole_;  // nullptr: none
 };
 

@@ -17,8 +17,8 @@ float FloatOf(DType dtype, const uint8_t* raw) {
   return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
 }
 
-// Whether an infinity or NaN is among fp16 elements. Instruction sets without a conversion of their own take these for
-// large numbers (Highway's below AVX2), and what asks here wants to refuse them.
+// Returns true if an infinity or NaN is among fp16 elements. Instruction sets without a conversion of their own take
+// these for large numbers (Highway's below AVX2), and what asks here wants to refuse them.
 bool AnyNotFinite(const uint8_t* raw, size_t count) {
   constexpr uint16_t kExponent = 0x7C00;
   uint16_t any = 0;

@@ -25,8 +25,8 @@ struct CodecTransform {
   std::vector<float> lambda;         // [head_dim] positive, descending: second moments of keys and of queries
   std::vector<uint8_t> coarse_bits;  // [head_dim] of the plane that is scanned
   std::vector<uint8_t> total_bits;   // [head_dim] of the whole code
-  // Of a codec that was made before (Codec::Transform): key_map is the encoder's own, whole numbers of 16 bits, and
-  // these are what one of each column is worth, [head_dim]. Else empty.
+  // A codec that was made before (Codec::Transform) states these: what one of each column of key_map is worth,
+  // [head_dim]. key_map is then the encoder's own, in whole numbers of 16 bits. Else empty.
   std::vector<float> key_scale = {};
 };
 

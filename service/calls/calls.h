@@ -43,8 +43,8 @@ absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_
 
 // INVALID_ARGUMENT where a request has more entries than a batch may.
 absl::Status CheckBatch(int size, absl::string_view field);
-// INVALID_ARGUMENT naming `field` where an answer of `count` parts of so many bytes would pass the message limit. Asked
-// before it is made.
+// INVALID_ARGUMENT naming `field` where an answer of `count` parts of so many bytes would pass the message limit, and
+// RESOURCE_EXHAUSTED where as much is under way already. Asked before it is made.
 absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::string_view field);
 
 // IndexService.

@@ -117,6 +117,11 @@ absl::Status Moved(absl::string_view family, const std::string& node, const std:
   return status;
 }
 
+absl::Status TooMuchInFlight() {
+  return Overloaded("IN_FLIGHT_LIMIT", "as many bytes of requests and answers as may be are under way; try again",
+                    absl::Milliseconds(50));
+}
+
 absl::Status NoMemory() { return Overloaded("NO_MEMORY", "the server has no memory for this", kMemoryRetry); }
 
 absl::Status Explain(const absl::Status& status, absl::string_view prefix) {

@@ -27,6 +27,7 @@ absl::Status FieldError(absl::string_view reason, absl::string_view field, absl:
                         absl::StatusCode code = absl::StatusCode::kInvalidArgument);
 
 // RESOURCE_EXHAUSTED that a later try may not meet; with a delay of 0 one that trying again does not mend.
+absl::Status TooMuchInFlight();  // RESOURCE_EXHAUSTED: in_flight.h has no room
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay);
 
 // UNAVAILABLE, reason MOVING: a family takes no changes while it moves. Trying again soon may do.

@@ -129,7 +129,9 @@ absl::Status CheckBatch(int size, absl::string_view field) {
 }
 
 absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::string_view field) {
-  if (count <= core.options.max_message_bytes / bytes) return absl::OkStatus();
+  if (count <= core.options.max_message_bytes / bytes) {
+    return AnswerShare::Admit(count * bytes) ? absl::OkStatus() : TooMuchInFlight();
+  }
   return FieldError(
       "OUT_OF_LIMITS", field,
       absl::StrCat("the answer would pass ", core.options.max_message_bytes, " bytes, the message limit"));

@@ -97,7 +97,9 @@ absl::Status Retriever::CheckAnswerSize(const v1::Attention* attention) const {
     if (attention == nullptr || attention->with_positions()) item_bytes += row_bytes * group.sets();
     bytes += item_bytes * static_cast<int64_t>(group.items.size());
   }
-  if (bytes <= core_.options.max_message_bytes) return absl::OkStatus();
+  if (bytes <= core_.options.max_message_bytes) {
+    return AnswerShare::Admit(bytes) ? absl::OkStatus() : TooMuchInFlight();
+  }
   return FieldError("OUT_OF_LIMITS", attention != nullptr ? "items" : "selector.top_k",
                     absl::StrCat("the answer would take ", bytes,
                                  " bytes, more than a message may have: ", core_.options.max_message_bytes));

@@ -153,8 +153,10 @@ std::vector<Setting> MakeSettings() {
           "server.queue_capacity", "Heavy calls that may wait for a worker; more are refused with RESOURCE_EXHAUSTED.",
           1, 1 << 20, [](auto& c) -> auto& { return c.server.core.queue_capacity; }),
       Bytes(
-          "server.memory_limit", "Codes and stored keys and values of all indexes, e.g. 8GiB; 0: no limit.", 0,
-          kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
+          "server.memory_limit",
+          "Codes and stored keys and values of all indexes, and requests and answers while they are under way, e.g. "
+          "8GiB; 0: no limit. Where it is full, a 32nd of it, and 16 MiB at least, is left for what is under way.",
+          0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
       Bytes(
           "server.device_memory_limit",
           "Codes of all indexes in a device's own memory, which then count here alone; 0: no limit.", 0, kAnyBytes,
@@ -164,8 +166,8 @@ std::vector<Setting> MakeSettings() {
           [](auto& c) -> auto& { return c.server.core.max_message_bytes; }),
       Bytes(
           "server.in_flight_limit",
-          "Requests and answers under way, in bytes; beyond it calls are refused with RESOURCE_EXHAUSTED. 0: four of "
-          "the largest.",
+          "Requests and answers under way, in bytes; beyond it calls are refused with RESOURCE_EXHAUSTED. Large "
+          "answers that wait for their readers take a quarter of it at most, or are alone. 0: four of the largest.",
           0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.in_flight_limit_bytes; }),
       ProfilesSetting(),
       Number(

@@ -41,7 +41,7 @@ class SnapshotFolder {
   // Makes the folder where there is none, and removes what an earlier process has left half written in it; *removed:
   // how many files. INVALID_ARGUMENT naming snapshots.dir.
   static absl::StatusOr<std::unique_ptr<SnapshotFolder>> Open(const std::string& folder, int* removed);
-  // Of a process that has no clients: names are paths of its own files.
+  // Makes the folder of a process that has no clients: names are paths of its own files.
   static std::unique_ptr<SnapshotFolder> Anywhere();
 
   // The file that a tenant's name means. `make`: its folder is made where there is none. INVALID_ARGUMENT naming file;

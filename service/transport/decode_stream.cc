@@ -203,6 +203,7 @@ absl::Status DecodeStream::TryStep() {
     if (auto s = Parse(&read_bytes_, &request_); !s.ok()) return s;
   }
   read_bytes_.Clear();
+  const AnswerShare::Scope answer(&answer_share_);
   CountedStep(core_, session_, *token_, refused, admitted, request_, &response_, [this] { Announce(); });
   return absl::OkStatus();
 }

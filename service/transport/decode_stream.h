@@ -71,9 +71,10 @@ class DecodeStream final : public OpenCall {
 
   mutable std::mutex mutex_;  // guards what follows
   grpc::ByteBuffer read_bytes_, announcement_, answer_;
-  InFlightShare request_share_, answer_share_;
-  int pending_ = 2;      // operations, and a step, under way: accepted_ and done_, which may come in any order
-  bool listed_ = false;  // in open_calls
+  InFlightShare request_share_;
+  AnswerShare answer_share_;  // also outside mutex_, by the step under way
+  int pending_ = 2;           // operations, and a step, under way: accepted_ and done_, which may come in any order
+  bool listed_ = false;       // in open_calls
   bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false,
        answer_waits_ = false;
   bool draining_ = false, finishing_ = false;

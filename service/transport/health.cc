@@ -179,10 +179,20 @@ void Health::Start(grpc::ServerCompletionQueue* queue) {
 void Health::OfferCheck() { new HealthCall(*this, /*watch=*/false); }  // they delete themselves
 void Health::OfferWatch() { new HealthCall(*this, /*watch=*/true); }
 
-void Health::Set(bool serving) {
-  if (serving_.exchange(serving) == serving && !core_.under_way.closed()) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+void Health::TellWatchers() {
   for (HealthCall* call : watchers_) call->Tell();
+}
+
+void Health::Set(bool serving) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!retired_ && serving_.exchange(serving) != serving) TellWatchers();
+}
+
+void Health::Retire() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  retired_ = true;
+  // A server that takes no calls any more tells once again: it ends the watches.
+  if (serving_.exchange(false) || core_.under_way.closed()) TellWatchers();
 }
 
 }  // namespace seine

@@ -25,14 +25,17 @@ class Health {
 
   WireService* service() { return &service_; }
   void Start(grpc::ServerCompletionQueue* queue);
-  // Tells watchers, too.
+  // Tells watchers, too. Does nothing once Retire was called.
   void Set(bool serving);
+  // NOT_SERVING, for good.
+  void Retire();
   bool serving() const { return serving_.load(); }
 
  private:
   friend class HealthCall;
   void OfferCheck();
   void OfferWatch();
+  void TellWatchers();  // needs mutex_
 
   Core& core_;
   AliveCount& alive_;
@@ -41,6 +44,7 @@ class Health {
   grpc::ServerCompletionQueue* queue_ = nullptr;
   std::atomic<bool> serving_{true};
   std::mutex mutex_;
+  bool retired_ = false;                      // guarded by mutex_
   std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
 };
 

@@ -64,11 +64,6 @@ inline absl::Status QueueFull(const Core& core) {
   return Overloaded("QUEUE_FULL", "the server's queue is full; try again", absl::Milliseconds(20));
 }
 
-inline absl::Status TooMuchInFlight() {
-  return Overloaded("IN_FLIGHT_LIMIT", "as many bytes of requests and answers as may be are under way; try again",
-                    absl::Milliseconds(50));
-}
-
 inline absl::Status MemoryShort() {
   return Overloaded("MEMORY_SHORT", "messages under way take more memory than they may; try again",
                     absl::Milliseconds(200));

@@ -167,6 +167,7 @@ class ServedCall final : public OpenCall {
   absl::Status Handle() {
     const StopScope scope(&*token_);
     const CallerScope caller(caller_.get());
+    const AnswerShare::Scope answer(&answer_share_);
     if (caller_.get() != nullptr) {
       if (caller_.get()->revoked()) return Unauthenticated();
       if (auto s = IsStep(*entry_.method) ? caller_.get()->tenant->TakeStep() : absl::OkStatus(); !s.ok()) return s;
@@ -198,6 +199,7 @@ class ServedCall final : public OpenCall {
     if (!receiving_) request_.Clear();  // the status may be long under way
     response_.Clear();
     request_share_.Hold(0);
+    answer_share_.Hold(0);
     state_ = State::kAnswering;
     answered_ = std::chrono::steady_clock::now();
     ++pending_;
@@ -253,7 +255,8 @@ class ServedCall final : public OpenCall {
   bool entered_ = false, draining_ = false, cancelled_ = false, receiving_ = false;
   SteadyTime reading_, answered_ = SteadyTime::max();  // since when
   grpc::ByteBuffer request_, response_ = EmptyMessage();
-  InFlightShare request_share_, answer_share_;
+  InFlightShare request_share_;
+  AnswerShare answer_share_;
 
   EventOf<ServedCall> accepted_{this, &ServedCall::OnAccepted}, read_{this, &ServedCall::OnRead};
   EventOf<ServedCall> finished_{this, &ServedCall::OnFinished}, done_{this, &ServedCall::OnDone};

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/open_calls.h"
 #include "service/transport/descriptors.h"
 #include "service/transport/rpc_methods.h"
 #include "tests/service/fixture.h"
@@ -222,6 +224,32 @@ TEST_P(HostileTest, UnreadyServerServesOn) {
   server_->Unready();
   EXPECT_FALSE(Serving());
   EXPECT_TRUE(Append(Item(NewSequence("keys"), 0, 0, 10)).ok());
+}
+
+// Counts how often the server has looked for answers that nobody reads, which it does before it looks after health.
+class LookCounter final : public OpenCall {
+ public:
+  void Drain() override {}
+  void Stop(StopReason) override {}
+  void CutUnread(SteadyTime) override { ++looks_; }
+  void CutUnsent(SteadyTime) override {}
+  const char* method() const override { return "a test"; }
+  void Await(int looks) const {
+    while (looks_ < looks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  std::atomic<int> looks_{0};
+};
+
+// Before, the server's next look at its workers said SERVING again, within half a second.
+TEST_P(HostileTest, UnreadyServerStaysUnready) {
+  server_->Unready();
+  LookCounter counter;
+  ASSERT_TRUE(server_->core().open_calls.Add(&counter));
+  counter.Await(2);  // the first look is over by then, health's too
+  server_->core().open_calls.Remove(&counter);
+  EXPECT_FALSE(Serving());
 }
 
 // A stream that waits for its client is told why it ends, and the server does not wait for it.

@@ -96,7 +96,7 @@ class Campaign {
   std::vector<Result> runs_;
 };
 
-// Of one member.
+// Totals of one member's runs.
 struct Line {
   int64_t runs = 0, ops = 0, faults = 0, failed = 0;
   double seconds = 0, step_p99 = 0, grown = 0;

@@ -24,7 +24,7 @@ class Ledger {
 
   // On the disk when it returns.
   absl::Status Add(const Result& result);
-  // Of one commit, in their order: what another build did proves nothing about this one.
+  // Returns one commit's runs in their order: what another build did proves nothing about this one.
   std::vector<Result> Of(const std::string& commit) const;
 
  private:
@@ -35,7 +35,7 @@ class Ledger {
   std::vector<Result> runs_;
 };
 
-// What is to run next, of `members`: the one that has run least often, and the seed after its last, or `first_seed`.
+// The run to make next: the member that has run least often, and the seed after its last, or `first_seed`.
 struct Next {
   std::string member;
   uint32_t seed;

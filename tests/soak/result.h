@@ -12,7 +12,7 @@ namespace seine::soak {
 // What a run has to make at least, so that a run that did nothing does not pass.
 struct Stated {
   int64_t ops = 1, faults = 0;
-  // Of a run of `seconds`: the numbers are those of 10 s, and never below 1 where they are not 0.
+  // Scales the numbers, which are for 10 s, to a run of `seconds`. One that is not 0 never falls below 1.
   Stated For(double seconds) const;
 };
 

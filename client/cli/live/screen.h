@@ -48,7 +48,7 @@ class Screen {
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row <= kOthers) return 1;
     return size.ws_row - kOthers;
   }
-  // Whether the user leaves within the time.
+  // Returns true if the user leaves within the time.
   static bool Leaves(absl::Duration within) {
     const absl::Time until = absl::Now() + within;
     for (absl::Duration left = within; left > absl::ZeroDuration(); left = until - absl::Now()) {

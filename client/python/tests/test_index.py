@@ -331,3 +331,33 @@ def test_a_sequence_outlives_its_index_in_a_file(data, tmp_path):
         with pytest.raises(SeineError) as caught:
             index.restore(file)
         assert caught.value.code == "ALREADY_EXISTS"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda whole: whole[:-1], r"cut short: \d+ of \d+ bytes"),
+        (lambda whole: whole[: len(whole) // 2], r"cut short: \d+ of \d+ bytes"),
+        (lambda whole: b"", "cut short, or none at all"),
+        (lambda whole: whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:], r"section \d+ .* damaged"),
+    ],
+    ids=["a byte short", "half of it", "empty", "a bit flipped"],
+)
+def test_a_damaged_snapshot_is_refused_and_makes_no_sequence(data, tmp_path, damage, message):
+    file = tmp_path / "chat.snapshot"
+    shape = {"dtype": "float32", "zones": ZONES, "threads": 1, **SHAPE}
+    with seine.Index(**shape) as index:
+        chat = index.create_sequence("chat")
+        for layer in range(LAYERS):
+            chat.append(layer, data[0][layer, :TOKENS], data[1][layer, :TOKENS])
+        chat.snapshot(file)
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    with seine.Index(**shape) as index:
+        with pytest.raises(SeineError, match=message) as caught:
+            index.restore(file)
+        assert caught.value.code == "DATA_LOSS"
+        assert "\n" not in str(caught.value)
+        assert index.sequences() == []
+        file.write_bytes(whole)
+        assert len(index.restore(file)[0]) == TOKENS

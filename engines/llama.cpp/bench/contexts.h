@@ -43,7 +43,7 @@ struct PromptTimes {
 // Reads tokens [0, count) into both, block by block by turns; each is first in every other block.
 PromptTimes Read(const Plugin& plugin, const ContextPair& pair, const std::vector<llama_token>& tokens, int count);
 
-// Of the last token that was decoded.
+// Returns those after the last token that was decoded.
 std::vector<double> LogProbabilities(llama_context* context, int vocabulary);
 
 int NumTokens(const llama_model* model);  // of its vocabulary

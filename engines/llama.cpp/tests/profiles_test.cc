@@ -132,7 +132,7 @@ TEST_F(Profiles, FactorsOfFrequenciesAreTheModels) {
   EXPECT_TRUE(Said("no profile is of this model")) << said_;
 }
 
-// Of a model whose layers turn in two ways, a profile that states one of them serves the layers that turn so.
+// A profile states one RoPE. In a model whose layers turn in two ways it serves the layers that turn by this one.
 TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
   const std::string path = Path("full.profile.safetensors");
   Decode("SEINE_CALIBRATE=" + path);

@@ -204,6 +204,7 @@ absl::Status SharedChannel::Step() {
 // A channel has a thread of its own, so its steps wait in no queue: those that are long, or beyond the tenant's share,
 // make way.
 void SharedChannel::RunStep(const absl::Status& refused, bool admitted) {
+  const AnswerShare::Scope answer(&answer_share_);
   const auto run = [&] {
     CountedStep(core_, session_, token_, refused, admitted, *request_, response_.get(), [this] { Announce(); });
   };

@@ -88,11 +88,12 @@ class SharedChannel final : public OpenCall {
   std::string answer_;
   std::vector<std::string> tensors_;  // of the answer, taken out of it
   std::vector<std::string_view> tensor_views_;
-  InFlightShare request_share_, answer_share_;
+  InFlightShare request_share_;
+  AnswerShare answer_share_;
   int64_t answer_bytes_ = 0;  // of the last one
   SteadyTime answered_;       // the last step
   bool brisk_ = false;        // it followed the one before at once
-  // Of the last step: the clock's, and a processor's where it was measured. Kept where credentials are asked for.
+  // Times of the last step, by the clock and by a processor where it was measured. Kept where credentials are needed.
   std::chrono::nanoseconds wall_{0}, took_{0};
 
   std::atomic<End> end_{End::kNone};

@@ -30,7 +30,7 @@ void CheckRead(const absl::Status& status) {
   Fail(absl::StrCat("an answer is read as ", status.ToString()));
 }
 
-// Of an engine that follows what is retained, over several answers.
+// An engine keeps these sets over several answers, and follows what is retained.
 using Sets = client::RetainedSets;
 
 void Follow(const client::Retained& retained, Sets* sets) {

@@ -11,7 +11,7 @@
 
 namespace seine::soak {
 
-// Of one thread at a time. Breaks and numbers go to `tally`, a fault being a call that ended too early.
+// One thread at a time uses it. Breaks and numbers go to `tally`; a call that ended too early is a fault.
 class Canceller {
  public:
   // `number`: 0 to 15, of the clients of one server at a time; its mark follows from it.

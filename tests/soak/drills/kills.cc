@@ -58,7 +58,7 @@ class KillDrill {
     worst_ = std::max(worst_, took());
     if (took() > kBackSeconds) result_.Break(absl::StrCat("a channel was there ", took(), " s after its client"));
   }
-  // Of all of them together, when nobody calls any more.
+  // Checks all of them together, when nobody calls any more.
   void ExpectBack(int descriptors) {
     std::string what;
     if (!server_.Settles(3, kBackSeconds, &what)) result_.Break(what);

@@ -1,0 +1,87 @@
+// Bytes under way: within the memory limit, and few of them in answers that nobody reads.
+#include "service/in_flight.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace seine::test {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(InFlight, CountsInTheMemoryLimit) {
+  const auto memory = std::make_shared<MemoryBudget>(100 * kMiB);
+  InFlight in_flight(400 * kMiB, memory);
+  ASSERT_TRUE(in_flight.TryTake(50 * kMiB));
+  EXPECT_FALSE(memory->TryReserve(70 * kMiB));  // 16 MiB are for what is under way
+  EXPECT_TRUE(memory->TryReserve(60 * kMiB));
+  EXPECT_FALSE(in_flight.TryTake(10 * kMiB));
+  EXPECT_EQ(in_flight.used_bytes(), 50 * kMiB);
+  in_flight.Release(50 * kMiB);
+  EXPECT_EQ(memory->passing_bytes(), 0);
+  EXPECT_TRUE(memory->TryReserve(40 * kMiB));
+  EXPECT_FALSE(memory->TryReserve(1));
+  EXPECT_TRUE(in_flight.TryTake(12 * kMiB));
+  EXPECT_FALSE(in_flight.TryTake(kMiB));
+  EXPECT_EQ(memory->used_bytes(), 100 * kMiB);
+}
+
+TEST(InFlight, SmallMessagesGoOnWhereTheMemoryLimitIsReached) {
+  const auto memory = std::make_shared<MemoryBudget>(100 * kMiB);
+  InFlight in_flight(400 * kMiB, memory);
+  ASSERT_TRUE(memory->TryReserve(90 * kMiB));
+  ASSERT_TRUE(in_flight.TryTake(22 * kMiB));
+  memory->SetUncounted(50 * kMiB);
+  EXPECT_FALSE(memory->TryReserve(1));
+  EXPECT_FALSE(in_flight.TryTake(kMiB));
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(in_flight.TryTake(InFlight::kSmall)) << i;
+  EXPECT_FALSE(in_flight.TryTake(InFlight::kSmall));
+}
+
+TEST(InFlight, TheLargestLimitIsOne) {
+  MemoryBudget memory(std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(memory.TryReserve(0));
+  EXPECT_TRUE(memory.TryPass(kMiB, /*is_small=*/false));
+}
+
+TEST(InFlight, WithoutAMemoryLimitItsOwnCounts) {
+  const auto memory = std::make_shared<MemoryBudget>(0);
+  InFlight in_flight(100 * kMiB, memory);
+  EXPECT_TRUE(memory->TryReserve(1000 * kMiB));
+  EXPECT_TRUE(in_flight.TryTake(75 * kMiB));
+  EXPECT_FALSE(in_flight.TryTake(kMiB));  // a quarter is for small messages
+}
+
+TEST(InFlight, LargeAnswersTakeAQuarterOrAreAlone) {
+  InFlight in_flight(64 * kMiB);
+  AnswerShare first(in_flight), second(in_flight), small(in_flight);
+  EXPECT_TRUE(first.TryHold(40 * kMiB));  // alone
+  EXPECT_FALSE(second.TryHold(kMiB));
+  EXPECT_TRUE(small.TryHold(InFlight::kSmall));
+  EXPECT_TRUE(first.TryHold(10 * kMiB));
+  EXPECT_TRUE(second.TryHold(6 * kMiB));
+  EXPECT_FALSE(second.TryHold(7 * kMiB));
+  EXPECT_EQ(in_flight.used_bytes(), 16 * kMiB + InFlight::kSmall);
+  second.Hold(20 * kMiB);  // the answer to what has been changed
+  EXPECT_FALSE(first.TryHold(11 * kMiB));
+  second.Hold(0);
+  EXPECT_TRUE(first.TryHold(16 * kMiB));
+  first.Hold(0);
+  EXPECT_TRUE(second.TryHold(40 * kMiB));
+}
+
+TEST(InFlight, AnAnswerIsAdmittedBeforeItIsMade) {
+  InFlight in_flight(64 * kMiB);
+  AnswerShare waiting(in_flight), made(in_flight);
+  EXPECT_TRUE(AnswerShare::Admit(1000 * kMiB));  // of no call on the wire
+  ASSERT_TRUE(waiting.TryHold(8 * kMiB));
+  const AnswerShare::Scope scope(&made);
+  EXPECT_FALSE(AnswerShare::Admit(5 * kMiB));
+  EXPECT_TRUE(AnswerShare::Admit(4 * kMiB));
+  EXPECT_EQ(in_flight.used_bytes(), 16 * kMiB);  // the message, and its bytes
+  EXPECT_TRUE(made.TryHold(4 * kMiB));
+}
+
+}  // namespace
+}  // namespace seine::test
