@@ -40,9 +40,22 @@ SequenceFamilies::Change& SequenceFamilies::Change::operator=(Change&& other) no
 
 void SequenceFamilies::Change::End() {
   if (shard_ == nullptr) return;
-  Shard* const shard = std::exchange(shard_, nullptr);
+  Leave(std::exchange(shard_, nullptr), round_);
+}
+
+int SequenceFamilies::Join(Shard* shard) {
+  for (;;) {
+    const int round = shard->round.load();
+    shard->changes[round].fetch_add(1);
+    if (shard->round.load() == round) return round;
+    Leave(shard, round);  // that round has ended, and nobody waits for those who join it late
+  }
+}
+
+void SequenceFamilies::Leave(Shard* shard, int round) {
+  if (shard->changes[round].fetch_sub(1) != 1 || !shard->states.load()) return;
   const std::lock_guard<std::mutex> lock(shard->mutex);
-  if (--shard->changes[round_] == 0) shard->ended.notify_all();
+  shard->ended.notify_all();
 }
 
 SequenceFamilies::Shard& SequenceFamilies::ShardOf(const FamilyKey& key) const {
@@ -57,6 +70,7 @@ const SequenceFamilies::Entry* SequenceFamilies::Find(const Shard& shard, const 
 
 absl::Status SequenceFamilies::CheckHere(const FamilyKey& key) const {
   const Shard& shard = ShardOf(key);
+  if (!shard.states.load(std::memory_order_relaxed)) return absl::OkStatus();
   const std::lock_guard<std::mutex> lock(shard.mutex);
   const Entry* const entry = Find(shard, key);
   if (entry == nullptr || entry->frozen) return absl::OkStatus();
@@ -64,17 +78,19 @@ absl::Status SequenceFamilies::CheckHere(const FamilyKey& key) const {
 }
 
 absl::Status SequenceFamilies::BeginChange(const FamilyKey& key, Change* change) {
+  Shard& shard = ShardOf(key);
   Change begun;
-  {
-    Shard& shard = ShardOf(key);
-    const std::lock_guard<std::mutex> lock(shard.mutex);
+  begun.round_ = Join(&shard);
+  begun.shard_ = &shard;
+  if (shard.states.load()) {
+    std::unique_lock<std::mutex> lock(shard.mutex);
     if (const Entry* const entry = Find(shard, key); entry != nullptr) {
-      return entry->frozen ? Moving(key.family)
-                           : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
+      absl::Status refused = entry->frozen
+                                 ? Moving(key.family)
+                                 : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
+      lock.unlock();  // the change that ends here may take it
+      return refused;
     }
-    begun.shard_ = &shard;
-    begun.round_ = shard.round;
-    ++shard.changes[shard.round];
   }
   *change = std::move(begun);
   return absl::OkStatus();
@@ -112,8 +128,13 @@ absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limi
   entry.freeze = name;
   entry.until = now_() + limit;
   shard.entries.insert_or_assign(NameOf(key), std::move(entry));
-  const int round = std::exchange(shard.round, 1 - shard.round);
+  shard.waiting = true;
+  NoteStates(&shard);
+  const int round = shard.round.load();
+  shard.round = 1 - round;
   shard.ended.wait(lock, [&] { return shard.changes[round] == 0; });
+  shard.waiting = false;
+  NoteStates(&shard);
   *freeze = std::move(name);
   return absl::OkStatus();
 }
@@ -130,6 +151,7 @@ absl::Status SequenceFamilies::Thaw(const FamilyKey& key, absl::string_view free
   const std::lock_guard<std::mutex> lock(shard.mutex);
   if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
   shard.entries.erase(NameOf(key));
+  NoteStates(&shard);
   return absl::OkStatus();
 }
 
@@ -148,6 +170,19 @@ void SequenceFamilies::Return(const FamilyKey& key) {
   const std::lock_guard<std::mutex> lock(shard.mutex);
   const Entry* const entry = Find(shard, key);
   if (entry != nullptr && !entry->frozen) shard.entries.erase(NameOf(key));
+  NoteStates(&shard);
+}
+
+FamilyCounts SequenceFamilies::Count() const {
+  FamilyCounts counts;
+  for (Shard& shard : shards_) {
+    if (!shard.states.load(std::memory_order_relaxed)) continue;
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    for (const auto& [name, entry] : shard.entries) {
+      if (now_() < entry.until) ++(entry.frozen ? counts.frozen : counts.moved);
+    }
+  }
+  return counts;
 }
 
 void SequenceFamilies::ForgetIndex(absl::string_view tenant, absl::string_view index) {
@@ -155,6 +190,7 @@ void SequenceFamilies::ForgetIndex(absl::string_view tenant, absl::string_view i
   for (Shard& shard : shards_) {
     const std::lock_guard<std::mutex> lock(shard.mutex);
     std::erase_if(shard.entries, [&](const auto& entry) { return absl::StartsWith(entry.first, prefix); });
+    NoteStates(&shard);
   }
 }
 

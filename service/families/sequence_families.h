@@ -4,6 +4,7 @@
 #define SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -29,6 +30,10 @@ struct FamilyKey {
 struct FamilyHome {
   std::string node, address;
   uint64_t generation = 0;
+};
+
+struct FamilyCounts {
+  int64_t frozen = 0, moved = 0;
 };
 
 // Thread-safe. A family serves unless it is frozen or has moved; only these two are kept, for a bounded time.
@@ -72,6 +77,8 @@ class SequenceFamilies {
   absl::Status GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit);
   // The family is here again, whatever it was. A freeze stays.
   void Return(const FamilyKey& key);
+  // Counts the families that are frozen or have moved now.
+  FamilyCounts Count() const;
   // Forgets every family of an index that is deleted.
   void ForgetIndex(absl::string_view tenant, absl::string_view index);
 
@@ -84,15 +91,24 @@ class SequenceFamilies {
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
   // Changes are counted in two rounds: a freeze waits for the round that it ends, while new changes join the other.
+  // `states` is set before a round ends, and a change counts itself before it reads `states`. So a change that sees
+  // none needs no lock, and the freeze that follows waits for it.
   struct Shard {
     mutable std::mutex mutex;
     std::mutex freezing;  // one freeze waits at a time; taken before `mutex`
     std::condition_variable ended;
     Entries entries;                   // guarded by mutex
-    std::array<int64_t, 2> changes{};  // guarded by mutex
-    int round = 0;                     // guarded by mutex
+    bool waiting = false;              // a freeze waits for changes; guarded by mutex
+    std::atomic<bool> states = false;  // `entries` has some, or `waiting`; written under mutex
+    std::array<std::atomic<int64_t>, 2> changes{};
+    std::atomic<int> round = 0;  // written under mutex
   };
 
+  // Counts a change. Returns the round that it has joined.
+  static int Join(Shard* shard);
+  static void Leave(Shard* shard, int round);
+  // Sets `states`. The shard's mutex is held.
+  static void NoteStates(Shard* shard) { shard->states = shard->waiting || !shard->entries.empty(); }
   Shard& ShardOf(const FamilyKey& key) const;
   // The entry that still counts, or nullptr. The shard's mutex is held.
   const Entry* Find(const Shard& shard, const FamilyKey& key) const;

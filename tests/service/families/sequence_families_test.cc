@@ -53,6 +53,17 @@ TEST_F(FamiliesTest, AFrozenFamilyIsReadAndNotChanged) {
   EXPECT_TRUE(MayChange(kKey));
 }
 
+TEST_F(FamiliesTest, FamiliesAreCountedByTheirState) {
+  EXPECT_EQ(families_.Count().frozen, 0);
+  const std::string freeze = Frozen(kKey);
+  EXPECT_EQ(families_.Count().frozen, 1);
+  ASSERT_TRUE(GiveUp(freeze).ok());
+  EXPECT_EQ(families_.Count().frozen, 0);
+  EXPECT_EQ(families_.Count().moved, 1);
+  now_ += seconds(100);
+  EXPECT_EQ(families_.Count().moved, 0);
+}
+
 TEST_F(FamiliesTest, AFreezeEndsByItselfAndThenGivesNothingUp) {
   const std::string freeze = Frozen(kKey);
   now_ += seconds(59);
@@ -110,6 +121,16 @@ TEST_F(FamiliesTest, AFreezeWaitsForChangesThatHaveBegun) {
   EXPECT_FALSE(freeze.get().empty());
 }
 
+TEST_F(FamiliesTest, AFreezeEndsThoughItsIndexIsDeletedMeanwhile) {
+  SequenceFamilies::Change change;
+  ASSERT_TRUE(families_.BeginChange(kKey, &change).ok());
+  std::future<std::string> freeze = std::async(std::launch::async, [&] { return Frozen(kKey); });
+  while (MayChange(kKey)) std::this_thread::yield();
+  families_.ForgetIndex(kKey.tenant, kKey.index);
+  change = SequenceFamilies::Change();  // is to wake the freeze
+  EXPECT_FALSE(freeze.get().empty());
+}
+
 // Each change counts while it is under way. Nothing may change between a freeze and its thaw, and each freeze ends
 // although changes never pause.
 TEST_F(FamiliesTest, NothingChangesWhileFrozen) {
@@ -124,7 +145,7 @@ TEST_F(FamiliesTest, NothingChangesWhileFrozen) {
       }
     });
   }
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 100; ++i) {
     const std::string freeze = Frozen(kKey);
     const int64_t seen = changes;
     std::this_thread::yield();
