@@ -21,12 +21,13 @@ absl::StatusOr<std::string> SetState(Client* client, Json request) {
   const std::unique_ptr<JsonCall> call = client->OpenCall(*method);
   const absl::Status written = call->Write(request.dump());
   call->WritesDone();
-  absl::StatusOr<std::optional<std::string>> answer = call->Read();
+  const absl::StatusOr<std::optional<std::string>> answer = call->Read();
   if (absl::Status finished = call->Finish(); !finished.ok()) return finished;
-  if (!written.ok()) return written;
   if (!answer.ok()) return answer.status();
-  const Json value = Json::parse(answer->value_or("{}"), nullptr, /*allow_exceptions=*/false);
-  return value.is_object() ? value.value("freeze", "") : "";
+  if (!answer->has_value()) return written.ok() ? absl::UnavailableError("the call has no answer") : written;
+  const Json value = Json::parse(**answer, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) return absl::InternalError("the answer is no JSON object");
+  return value.value("freeze", "");
 }
 
 absl::Status After(const absl::Status& error, absl::string_view what) {
