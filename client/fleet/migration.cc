@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/fleet/placement.h"
+#include "profile/io/json.h"
 
 namespace seine::client {
 namespace {
@@ -25,9 +26,9 @@ absl::StatusOr<std::string> SetState(Client* client, Json request) {
   if (absl::Status finished = call->Finish(); !finished.ok()) return finished;
   if (!answer.ok()) return answer.status();
   if (!answer->has_value()) return written.ok() ? absl::UnavailableError("the call has no answer") : written;
-  const Json value = Json::parse(**answer, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return absl::InternalError("the answer is no JSON object");
-  return value.value("freeze", "");
+  const absl::StatusOr<Json> value = ParseJson(**answer);
+  if (!value.ok()) return value.status();
+  return value->value("freeze", "");
 }
 
 absl::Status After(const absl::Status& error, absl::string_view what) {
