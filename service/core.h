@@ -25,6 +25,7 @@
 #include "service/catalog.h"
 #include "service/config/profiles.h"
 #include "service/event_log.h"
+#include "service/families/sequence_families.h"
 #include "service/in_flight.h"
 #include "service/metrics/call_counts.h"
 #include "service/metrics/counted_backend.h"
@@ -139,6 +140,7 @@ struct Core {
   ChannelOffers channels;
   InFlight in_flight;
   Catalog catalog;
+  SequenceFamilies families;
   CallsUnderWay under_way;
   OpenCalls open_calls;
   std::atomic<bool> memory_short{false};  // more is under way than may be: heavy calls are refused unread

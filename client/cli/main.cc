@@ -43,7 +43,7 @@ void AddGlobals(CLI::App* app, Session* session, std::string* output) {
 // What the command is about: "INDEX/SEQUENCE", "INDEX", or nothing.
 std::string ObjectOf(const CLI::App& command) {
   std::string object;
-  for (const char* name : {"INDEX", "NAME", "--index", "ID"}) {
+  for (const char* name : {"INDEX", "NAME", "--index", "ID", "FAMILY"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option == nullptr || option->results().empty()) continue;
     object += (object.empty() ? "" : "/") + option->results().front();
@@ -66,6 +66,7 @@ absl::Status FindInFleet(const CLI::App& command, Session* session) {
   std::string names[2];
   for (int i = 0; i < 2; ++i) {
     const CLI::Option* option = command.get_option_no_throw(i == 0 ? "INDEX" : "ID");
+    if (i == 1 && option == nullptr) option = command.get_option_no_throw("FAMILY");
     if (option != nullptr && !option->results().empty()) names[i] = option->results().front();
   }
   if (names[0].empty() || names[1].empty()) {
@@ -113,6 +114,7 @@ int Run(int argc, char** argv) {
   AddCallCommands(&app, &session);
   AddTopCommand(&app, &session);
   AddFleetCommands(&app, &session);
+  AddFamilyCommands(&app, &session);
   AddRecallCommand(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);

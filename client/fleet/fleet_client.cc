@@ -1,9 +1,11 @@
 #include "client/fleet/fleet_client.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/fleet/placement.h"
 
 namespace seine::client {
@@ -74,7 +76,7 @@ absl::StatusOr<std::string> FleetClient::PlaceFor(const std::string& index, cons
   return absl::UnavailableError(absl::StrCat("no node of the fleet ", fleet_.fleet, " serves and takes new families"));
 }
 
-absl::StatusOr<Sequence> FleetClient::CreateSequence(const std::string& index, const std::string& id) {
+absl::StatusOr<Sequence> FleetClient::CreateOnce(const std::string& index, const std::string& id) {
   const absl::StatusOr<std::string> node = PlaceFor(index, id);
   if (!node.ok()) return node.status();
   const absl::StatusOr<Client*> client = At(*node);
@@ -84,6 +86,27 @@ absl::StatusOr<Sequence> FleetClient::CreateSequence(const std::string& index, c
   const std::lock_guard<std::mutex> lock(mutex_);
   nodes_[std::string(FamilyOf(id))] = *node;
   return made;
+}
+
+absl::StatusOr<Sequence> FleetClient::CreateSequence(const std::string& index, const std::string& id) {
+  for (Following following;;) {
+    absl::StatusOr<Sequence> made = CreateOnce(index, id);
+    if (!Follow(id, made.status(), &following)) return made;
+  }
+}
+
+bool FleetClient::Follow(const std::string& id, const absl::Status& status, Following* following) {
+  const std::string reason = ReasonOf(status);
+  if (reason == "MOVED" && !following->moved) {
+    following->moved = true;
+    Forget(id);
+    return true;
+  }
+  if (reason != "MOVING" || following->left < following->wait) return false;
+  absl::SleepFor(following->wait);
+  following->left -= following->wait;
+  following->wait = std::min(2 * following->wait, absl::Seconds(1));
+  return true;
 }
 
 void FleetClient::Forget(const std::string& id) {

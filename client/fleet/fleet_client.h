@@ -6,7 +6,7 @@
 //   auto stream = client->OpenDecodeStream(Transport::kAuto);        // one a node; a batch is split by NodeOf
 //
 // Families are found by asking the nodes. A new one goes to the first by rendezvous hashing that serves and takes new
-// families; loads are not known here. Thread-safe.
+// families; loads are not known here. Run follows a family that moves. Thread-safe.
 #ifndef SEINE_CLIENT_FLEET_FLEET_CLIENT_H_
 #define SEINE_CLIENT_FLEET_FLEET_CLIENT_H_
 
@@ -14,9 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/client.h"
 #include "client/fleet/description.h"
 
@@ -37,12 +39,27 @@ class FleetClient {
   // The Client of a node by its name. NOT_FOUND: there is no such node.
   absl::StatusOr<Client*> At(const std::string& node);
 
-  // On the family's node, or on the one for a new family. The index must be there. INVALID_ARGUMENT: no id;
-  // UNAVAILABLE: no node that takes new families serves.
+  // On the family's node, or on the one for a new family; follows a family that moves, as Run does. The index must be
+  // there. INVALID_ARGUMENT: no id; UNAVAILABLE: no node that takes new families serves.
   absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id);
 
   // The name of the node that CreateSequence would choose.
   absl::StatusOr<std::string> PlaceFor(const std::string& index, const std::string& id);
+
+  // Returns what call(Client*) does with the family's node: an absl::Status or StatusOr. Where the node answers MOVED,
+  // the family is looked for among the nodes and called once more. MOVING is waited for, up to 10 s: nothing was
+  // changed then. `call` should name sequences by generation 0, since a family that has moved has other generations.
+  //
+  //   fleet->Run("llama", "chat-7", [&](Client* client) { return client->Append(item); });
+  template <typename Call>
+  std::invoke_result_t<Call, Client*> Run(const std::string& index, const std::string& id, Call call) {
+    for (Following following;;) {
+      const absl::StatusOr<Client*> client = ClientOf(index, id);
+      if (!client.ok()) return client.status();
+      std::invoke_result_t<Call, Client*> result = call(*client);
+      if (!Follow(id, StatusOf(result), &following)) return result;
+    }
+  }
 
   // Forgets where a family is: the next call asks again. For what a node answers with NOT_FOUND or UNAVAILABLE.
   void Forget(const std::string& id);
@@ -51,6 +68,19 @@ class FleetClient {
 
  private:
   FleetClient(FleetDescription fleet, const Options& options) : fleet_(std::move(fleet)), options_(options) {}
+  // How one call has followed its family so far.
+  struct Following {
+    bool moved = false;
+    absl::Duration wait = absl::Milliseconds(20), left = absl::Seconds(10);
+  };
+  static const absl::Status& StatusOf(const absl::Status& status) { return status; }
+  template <typename T>
+  static const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+    return result.status();
+  }
+  // Whether a call that ended so is to be made again; waits or forgets the family's node where it is.
+  bool Follow(const std::string& id, const absl::Status& status, Following* following);
+  absl::StatusOr<Sequence> CreateOnce(const std::string& index, const std::string& id);
   absl::StatusOr<std::string> Ask(const std::string& index, const std::string& id);
 
   const FleetDescription fleet_;

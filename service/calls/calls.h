@@ -28,10 +28,15 @@
 
 namespace seine {
 
-// An index by name, or NOT_FOUND; a handle's index with the handle in the index's terms.
+// An index by name, or NOT_FOUND; a handle's index with the handle in the index's terms. FAILED_PRECONDITION, reason
+// MOVED: another node serves the sequence.
 absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field);
 absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
                                                      absl::string_view field, SequenceHandle* out);
+
+// Before a call changes a family, that of the sequence `id`: the change lasts until *change is destroyed. UNAVAILABLE,
+// reason MOVING; FAILED_PRECONDITION, reason MOVED (sequence_families.h).
+absl::Status BeginChange(Core& core, const std::string& index, absl::string_view id, SequenceFamilies::Change* change);
 
 // Checks that the caller's tenant may have `count` sequences more, and locks out others of its calls that make some.
 absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_lock<std::mutex>* making);
@@ -65,6 +70,8 @@ absl::Status DescribeHead(Core& core, const v1::DescribeHeadRequest& request, v1
 absl::Status MeasureProfile(Core& core, const v1::MeasureProfileRequest& request, v1::MeasureProfileResponse* response);
 absl::Status CompareExact(Core& core, const v1::CompareExactRequest& request, v1::CompareExactResponse* response);
 absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest& request, v1::GetMetricsResponse* response);
+
+absl::Status SetFamilyState(Core& core, const v1::SetFamilyStateRequest& request, v1::SetFamilyStateResponse* response);
 
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);

@@ -73,6 +73,8 @@ absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::Seque
   auto index = FindIndex(core, handle.index(), absl::StrCat(field, ".index"));
   if (!index.ok()) return index;
   if (auto s = CheckId(handle.id(), absl::StrCat(field, ".id")); !s.ok()) return s;
+  const FamilyKey key{CurrentTenant(), handle.index(), FamilyOfId(handle.id())};
+  if (auto s = core.families.CheckHere(key); !s.ok()) return s;
   out->id = handle.id();
   out->generation = handle.generation();
   return index;
@@ -116,6 +118,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
   if (core.catalog.Remove(CurrentTenant(), request.name()) == nullptr) {
     return FindIndex(core, request.name(), "name").status();
   }
+  core.families.ForgetIndex(CurrentTenant(), request.name());
   core.log.Deleted(NameInLog(CurrentTenant(), request.name()));
   return absl::OkStatus();
 }
@@ -127,6 +130,8 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
   if (!request.id().empty()) {
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, request.index(), request.id(), &change); !s.ok()) return s;
   std::unique_lock<std::mutex> making;
   if (auto s = CheckRoomForSequences(core, 1, &making); !s.ok()) return s;
   auto handle = (*index)->CreateSequence(request.id());
@@ -184,6 +189,8 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
   return Explain((*index)->DeleteSequence(handle), "");
 }
 
@@ -194,6 +201,8 @@ absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1
   if (!request.new_id().empty()) {
     if (auto s = CheckId(request.new_id(), "new_id"); !s.ok()) return s;
   }
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, request.source().index(), request.new_id(), &change); !s.ok()) return s;
   // The index takes a negative position for "all"; the wire says so by leaving it out.
   if (request.has_position() && request.position() < 0) return FieldError("OUT_OF_LIMITS", "position", "negative");
   std::unique_lock<std::mutex> making;
@@ -211,6 +220,8 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
   SequenceInfo left;
   if (auto s = (*index)->Truncate(handle, request.position(), &left); !s.ok()) return Explain(s, "");
   ToProto(left, request.handle().index(), response->mutable_sequence());

@@ -13,6 +13,7 @@ namespace {
 
 constexpr absl::string_view kTypeUrl = "type.googleapis.com/google.rpc.";
 constexpr size_t kMostQuoted = 200, kMostTold = 400;
+constexpr absl::Duration kMovingRetry = absl::Milliseconds(20);
 constexpr absl::Duration kMemoryRetry = absl::Seconds(1);  // memory comes back when somebody deletes a sequence
 
 void Attach(absl::string_view type, const google::protobuf::Message& detail, absl::Status* status) {
@@ -92,6 +93,27 @@ absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::
   absl::Status status = absl::ResourceExhaustedError(Shown(what, kMostTold));
   AttachReason(reason, &status);
   if (retry_delay > absl::ZeroDuration()) AttachRetry(retry_delay, &status);
+  return status;
+}
+
+absl::Status Moving(absl::string_view family) {
+  absl::Status status =
+      absl::UnavailableError(absl::StrCat("family ", Quoted(family), " takes no changes while it moves"));
+  AttachReason("MOVING", &status);
+  AttachRetry(kMovingRetry, &status);
+  return status;
+}
+
+absl::Status Moved(absl::string_view family, const std::string& node, const std::string& address, uint64_t generation) {
+  absl::Status status =
+      absl::FailedPreconditionError(absl::StrCat("family ", Quoted(family), " has moved to node ", Quoted(node)));
+  v1::ErrorInfo info;
+  info.set_reason("MOVED");
+  info.set_domain("seine");
+  (*info.mutable_metadata())["node"] = node;
+  (*info.mutable_metadata())["address"] = address;
+  (*info.mutable_metadata())["generation"] = absl::StrCat(generation);
+  Attach("ErrorInfo", info, &status);
   return status;
 }
 

@@ -4,6 +4,7 @@
 #ifndef SEINE_SERVICE_CALLS_ERROR_H_
 #define SEINE_SERVICE_CALLS_ERROR_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,6 +29,11 @@ absl::Status FieldError(absl::string_view reason, absl::string_view field, absl:
 // RESOURCE_EXHAUSTED that a later try may not meet; with a delay of 0 one that trying again does not mend.
 absl::Status TooMuchInFlight();  // RESOURCE_EXHAUSTED: in_flight.h has no room
 absl::Status Overloaded(absl::string_view reason, absl::string_view what, absl::Duration retry_delay);
+
+// UNAVAILABLE, reason MOVING: a family takes no changes while it moves. Trying again soon may do.
+absl::Status Moving(absl::string_view family);
+// FAILED_PRECONDITION, reason MOVED: another node serves the family. Metadata: node, address, generation.
+absl::Status Moved(absl::string_view family, const std::string& node, const std::string& address, uint64_t generation);
 
 absl::Status NoMemory();  // an allocation failed
 

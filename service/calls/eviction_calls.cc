@@ -57,6 +57,10 @@ absl::Status Score(Core& core, const v1::ScoreRequest& request, v1::ScoreRespons
 absl::Status Evict(Core& core, const v1::EvictRequest& request, v1::EvictResponse* response) {
   Target target;
   if (auto s = Resolve(core, request, &target); !s.ok()) return s;
+  SequenceFamilies::Change change;
+  if (!request.dry_run()) {
+    if (auto s = BeginChange(core, request.handle().index(), target.handle.id, &change); !s.ok()) return s;
+  }
   EvictParams params;
   if (auto s = ScorerFrom(request.scorer(), "scorer", &params.scorer); !s.ok()) return s;
   if (auto s = BudgetFrom(request.budget(), "budget", &params.budget); !s.ok()) return s;

@@ -103,6 +103,8 @@ absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire
   SequenceHandle handle;
   auto index = ResolveHandle(core, wire, field + ".handle", &handle);
   if (!index.ok()) return index.status();
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, wire.index(), handle.id, &change); !s.ok()) return s;
   const IndexConfig& config = (*index)->config();
   auto keys = TokensView(tensors.keys, config.geometry, field + ".keys");
   if (!keys.ok()) return keys.status();

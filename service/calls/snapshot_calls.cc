@@ -63,6 +63,9 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
       source.ok() ? (*index)->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
   core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
   if (!info.ok()) return Explain(info.status(), "");
+  for (const SequenceInfo& sequence : info->sequences) {
+    core.families.Return({CurrentTenant(), request.index(), FamilyOfId(sequence.handle.id)});
+  }
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.index(), response);
   return absl::OkStatus();

@@ -44,6 +44,8 @@ absl::Status LoadBasis(Core& core, const v1::LoadBasisRequest& request, v1::Load
   SequenceHandle handle;
   auto index = ResolveHandle(core, request.handle(), "handle", &handle);
   if (!index.ok()) return index.status();
+  SequenceFamilies::Change change;
+  if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
   const IndexConfig& config = (*index)->config();
   if (config.subspace && request.frame() != v1::KEY_FRAME_UNSPECIFIED &&
       request.frame() != ToProto(config.subspace->frame)) {

@@ -256,6 +256,11 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(core_.in_flight.used_bytes()));
   out.Gauge("seine_in_flight_limit_bytes", "What may be under way at once.");
   out.Add({}, Number(core_.in_flight.limit_bytes()));
+  const FamilyCounts families = core_.families.Count();
+  out.Gauge("seine_families_frozen", "Families that take no changes while they move.");
+  out.Add({}, Number(families.frozen));
+  out.Gauge("seine_families_moved", "Families whose callers are told of another node.");
+  out.Add({}, Number(families.moved));
   return out.Take();
 }
 

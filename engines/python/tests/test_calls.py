@@ -109,8 +109,20 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore"}
+    others |= {"Snapshot", "Restore", "SetFamilyState"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
+
+
+def test_frozen_families_are_the_same(both):
+    for connection in both:
+        chat = create(connection)
+        freeze = connection.call("SetFamilyState", {"index": "x", "family": "chat", "state": "frozen"})
+        assert freeze["sequences"] == 1
+        with pytest.raises(_native.NativeError, match="takes no changes while it moves") as caught:
+            connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
+        assert caught.value.code == "UNAVAILABLE"
+        thaw = {"index": "x", "family": "chat", "state": "serving", "freeze": freeze["freeze"]}
+        assert connection.call("SetFamilyState", thaw)["sequences"] == 1
 
 
 def test_snapshots_are_the_same(both, tmp_path, monkeypatch):

@@ -174,6 +174,7 @@ void Adversary::DropStrangers() {
       EXPECT_TRUE(DeleteIndex(*core_, remove, &removed).ok());
       continue;
     }
+    core_->families.ForgetIndex("", name);  // a frozen family would not be deleted
     v1::ListSequencesRequest list;
     v1::ListSequencesResponse sequences;
     list.set_index(name);

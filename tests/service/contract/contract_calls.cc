@@ -204,6 +204,21 @@ void Contract::AddAll() {
     }).changes = true;
   }
   {
+    v1::SetFamilyStateRequest freeze;
+    freeze.set_index("plain");
+    freeze.set_family("work");
+    freeze.set_state(v1::FAMILY_STATE_FROZEN);
+    freeze.set_seconds(600);
+    Rpc& frozen = Add<v1::SetFamilyStateRequest, v1::SetFamilyStateResponse>("SetFamilyState", &SetFamilyState, freeze,
+                                                                             [](const auto&, const auto& answer) {
+                                                                               EXPECT_FALSE(answer.freeze().empty());
+                                                                               EXPECT_EQ(answer.sequences(), 1);
+                                                                             });
+    frozen.legal["seconds"] = Within(0, 86'400);
+    frozen.legal["generation"] = Within(0, 0);
+    frozen.changes = true;
+  }
+  {
     v1::GetSequenceRequest request;
     *request.mutable_handle() = Work("plain");
     Add<v1::GetSequenceRequest, v1::GetSequenceResponse>("GetSequence", &GetSequence, request, {});

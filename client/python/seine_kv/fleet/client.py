@@ -15,7 +15,7 @@ from seine_kv.fleet import description
 from seine_kv.fleet.merge import WHOLE
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import family_of
-from seine_kv.fleet.router import GONE, Directory, Patience, Router, fleet_generation
+from seine_kv.fleet.router import FOLLOWED, GONE, Directory, Patience, Router, fleet_generation
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.stream import FleetStream
 from seine_kv.fleet.table import Route
@@ -168,6 +168,10 @@ class FleetClient(Calls):
 
     def _again(self, route: Route, index: str, id: str, error: SeineError, clock: Patience) -> bool:
         """Whether a sequence that could not be created may be asked for again, elsewhere or here."""
+        if error.reason == "MOVED":
+            self.router.moved(route.family)
+        if error.reason in FOLLOWED:
+            return clock.wait()
         try:
             self.router.judge(route, error)
         except SeineError:

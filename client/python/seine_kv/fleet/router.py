@@ -17,6 +17,7 @@ from seine_kv.messages import SeineError, Sequence
 
 SERVER_BITS = 32  # of a handle's generation: the server's own; above them is the family's
 GONE = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")  # codes after which a node is looked at
+FOLLOWED = ("MOVED", "MOVING")  # reasons after which the family is called again: nothing was changed
 _Result = TypeVar("_Result")
 
 
@@ -63,6 +64,7 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._losses: dict[str, _Loss] = {}  # by family, of those that this client knew
         self._again: set[str] = set()  # of them, those that were made again
+        self._moved: set[str] = set()  # families that have moved: their sequences have other generations now
         self._lock = threading.Lock()
 
     # Routes ---------------------------------------------------------------------------------------------------------
@@ -131,19 +133,36 @@ class Router:
     def run(self, sequence: Sequence, call: Callable[[Any, Sequence], _Result], repeat: bool) -> _Result:
         """Calls the node of a sequence: call(Client, handle of its own). repeat: the call may be sent again where it
         is not known what became of it."""
-        clock = Patience(self.patience)
+        clock, followed = Patience(self.patience), False
         while True:
             route = self.route(sequence)
             try:
-                return call(self.nodes.at(route.address), own_handle(sequence))
+                return call(self.nodes.at(route.address), self.own_handle(sequence))
             except SeineError as error:
-                if not (self.judge(route, error) and repeat and clock.wait()):
+                if error.reason == "MOVED" and not followed:
+                    followed = True
+                    self.moved(route.family)
+                elif error.reason == "MOVING" and clock.wait():
+                    continue  # nothing was changed, so every call may be sent again
+                elif not (self.judge(route, error) and repeat and clock.wait()):
                     raise
+
+    def moved(self, family: str) -> None:
+        """A node says that the family has moved: it is looked for again."""
+        with self._lock:
+            self._routes.pop(family, None)
+            self._moved.add(family)
+
+    def own_handle(self, sequence: Sequence) -> Sequence:
+        """A handle as its node has it. Of a family that has moved, the id alone counts: what was restored has other
+        generations."""
+        own = own_handle(sequence)
+        return Sequence(own.index, own.id) if family_of(own.id) in self._moved else own
 
     def judge(self, route: Route, error: SeineError) -> bool:
         """What a node's error means: raises SequenceLost where the family is gone. True: the call may be repeated, if
         it is of that kind."""
-        if error.code in GONE:
+        if error.code in GONE and error.reason != "MOVING":
             if self.directory.suspect(route) == "lost":
                 raise self.lost(route) from None
             return error.code != "DEADLINE_EXCEEDED"

@@ -9,7 +9,8 @@ from typing import Any, Optional
 import numpy as np
 
 from seine_kv.calls import Steps
-from seine_kv.fleet.router import Patience, Router, own_handle
+from seine_kv.fleet.router import FOLLOWED, Patience, Router
+from seine_kv.fleet.placement import family_of
 from seine_kv.fleet.table import Route
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step
 
@@ -29,7 +30,8 @@ class FleetStream(Steps):
 
     A node that fails is an error of its own items, and the others are answered: step() raises a StepError, as it does
     for a server's item, whose `step` has the rest. The error is SequenceLost where the families have gone with it. A
-    stream that breaks is opened again, and the step sent once more: appends may be repeated.
+    stream that breaks is opened again, and the step sent once more: appends may be repeated. What a family that moves
+    was asked is asked once more where it has gone, or when it takes changes again.
     """
 
     def __init__(self, router: Router, timeout: Optional[float] = None) -> None:
@@ -52,6 +54,26 @@ class FleetStream(Steps):
     def _answered(
         self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
     ) -> Step:
+        step = self._once(appends, items, attention, selector)
+        clock, followed = Patience(self._router.patience), False
+        while reasons := _moving(step, appends, items):
+            if "MOVED" in reasons.values():
+                if followed:
+                    break
+                followed = True
+                for family in [family for family, reason in reasons.items() if reason == "MOVED"]:
+                    self._router.moved(family)
+            elif not clock.wait():
+                break
+            # All that the family was asked: items that were answered beside a refused append lack its tokens.
+            places = [[i for i, one in enumerate(asked) if family_of(one.sequence.id) in reasons] for asked in (appends, items)]
+            again = self._once([appends[i] for i in places[0]], [items[i] for i in places[1]], attention, selector)
+            _put(step, again, places)
+        return step
+
+    def _once(
+        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
+    ) -> Step:
         whole = _Whole(len(appends), len(items), attention is not None)
         parts: dict[str, _Part] = {}
         for kind, asked in (("appends", appends), ("items", items)):
@@ -62,7 +84,7 @@ class FleetStream(Steps):
                     whole.fail(kind, i, error)
                     continue
                 part = parts.setdefault(route.node, _Part(route))
-                getattr(part, kind).append((i, replace(one, sequence=own_handle(one.sequence))))
+                getattr(part, kind).append((i, replace(one, sequence=self._router.own_handle(one.sequence))))
 
         def send(part: _Part) -> Callable[[], Step]:
             return lambda: self._sent(part, attention, selector)
@@ -146,6 +168,32 @@ class _Whole:
         for j, ((i, _), answer) in enumerate(zip(part.items, step.attended if self._attends else step.answers)):
             answer.error = _renumbered(answer.error, f"items[{j}]", f"items[{i}]")
             self._answers[i] = answer
+
+
+def _moving(step: Step, appends: list[Append], items: list[Item]) -> dict[str, str]:
+    """The families of a step that a node refused because they move or have moved, each with the reason."""
+    if step.error is not None:
+        return {}
+    answers = step.attended or step.answers
+    errors = [*step.append_errors, *(answer.error for answer in answers)]
+    asked = [*appends, *items]
+    return {family_of(one.sequence.id): error.reason for one, error in zip(asked, errors) if error and error.reason in FOLLOWED}
+
+
+def _put(step: Step, again: Step, places: list[list[int]]) -> None:
+    """Puts the answers of a part of a step, which was sent again, in their places of the whole."""
+    answers, newer = step.attended or step.answers, again.attended or again.answers
+    for j, i in enumerate(places[0]):
+        error = again.error or again.append_errors[j]
+        step.append_errors[i] = _renumbered(error, f"appends[{j}]", f"appends[{i}]")
+        step.retained[i] = None if again.error else again.retained[j]
+    for j, i in enumerate(places[1]):
+        if again.error:
+            answers[i].error = again.error
+        else:
+            newer[j].error = _renumbered(newer[j].error, f"items[{j}]", f"items[{i}]")
+            answers[i] = newer[j]
+    step.server_us += again.server_us
 
 
 def _no_answer(error: SeineError) -> Answer:

@@ -11,11 +11,11 @@ NAMES = ("n0", "n1", "n2")
 
 
 class Servers:
-    """Each at an address of its own, in a folder."""
+    """Each at an address of its own, in a folder, with more flags."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *flags):
         self.folder = folder
-        self.processes = {name: start(folder / f"{name}.sock") for name in NAMES}
+        self.processes = {name: start(folder / f"{name}.sock", *flags) for name in NAMES}
         self.fleet = Description("test", tuple(Node(name, f"unix://{folder}/{name}.sock") for name in NAMES))
         for name in NAMES:
             self._wait(name)

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/fleet/connections.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/placement.h"
 
@@ -21,14 +22,6 @@ struct NodeStatus {
   client::ServerInfo info;
   int64_t families = 0;
 };
-
-client::Options OptionsOf(const Session& session) {
-  client::Options options;
-  options.timeout = absl::Seconds(session.timeout_seconds);
-  options.connect_timeout = std::min(options.connect_timeout, options.timeout);
-  options.security = client::WithEnvironment(session.security);
-  return options;
-}
 
 absl::StatusOr<int64_t> CountFamilies(client::Client* client) {
   const auto indexes = client->ListIndexes();

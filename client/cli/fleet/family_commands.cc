@@ -1,0 +1,106 @@
+// seine family list | migrate.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/fleet/connections.h"
+#include "client/fleet/migration.h"
+#include "client/fleet/placement.h"
+
+namespace seine::cli {
+namespace {
+
+struct FamilySize {
+  int64_t sequences = 0;
+  int64_t tokens = 0;  // of all sequences, each as long as its longest layer
+  int64_t bytes = 0;   // codes and stores
+};
+
+absl::StatusOr<std::map<std::string, FamilySize>> FamiliesOf(client::Client* client, const std::string& index) {
+  const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = client->ListSequences(index);
+  if (!sequences.ok()) return sequences.status();
+  std::map<std::string, FamilySize> families;
+  for (const client::SequenceInfo& one : *sequences) {
+    FamilySize& size = families[std::string(client::FamilyOf(one.handle.id))];
+    ++size.sequences;
+    if (!one.layer_tokens.empty()) size.tokens += *std::max_element(one.layer_tokens.begin(), one.layer_tokens.end());
+    size.bytes += one.code_bytes + one.store_bytes;
+  }
+  return families;
+}
+
+absl::Status List(const Session& session, const std::string& index) {
+  const auto families = FamiliesOf(session.client.get(), index);
+  if (!families.ok()) return families.status();
+  Json json = Json::array();
+  Table table({"FAMILY", "SEQUENCES", "TOKENS", "MEMORY"});
+  for (const auto& [name, size] : *families) {
+    json.push_back({{"family", name}, {"sequences", size.sequences}, {"tokens", size.tokens}, {"bytes", size.bytes}});
+    table.AddRow({name, absl::StrCat(size.sequences), absl::StrCat(size.tokens), FormatBytes(size.bytes)});
+  }
+  session.Print({{"index", index}, {"families", json}}, [&] { return table.ToString(); });
+  return absl::OkStatus();
+}
+
+struct MigrateArguments {
+  std::string index, family, node, to;
+};
+
+absl::Status Migrate(const Session& session, const MigrateArguments& arguments) {
+  const auto target = client::Client::Connect(arguments.to, OptionsOf(session));
+  if (absl::IsInvalidArgument(target.status())) return UsageError(absl::StrCat("--to: ", target.status().message()));
+  if (!target.ok()) return target.status();
+  const std::string node = arguments.node.empty() ? arguments.to : arguments.node;
+  const auto moved = client::MigrateFamily(session.client.get(), target->get(), arguments.index, arguments.family,
+                                           {node, arguments.to});
+  if (!moved.ok()) return moved.status();
+  const double pause_ms = absl::ToDoubleMilliseconds(moved->pause);
+  Json ids = Json::array();
+  for (const client::SequenceInfo& one : moved->sequences) ids.push_back(one.handle.id);
+  session.Print({{"index", arguments.index},
+                 {"family", arguments.family},
+                 {"node", node},
+                 {"address", arguments.to},
+                 {"sequences", ids},
+                 {"files", moved->files},
+                 {"bytes", moved->bytes},
+                 {"pause_ms", pause_ms}},
+                [&] {
+                  return absl::StrCat("moved ", arguments.index, "/", arguments.family, " to ", node, ": ", ids.size(),
+                                      " sequences, ", FormatBytes(moved->bytes), ", paused ", FormatDouble(pause_ms, 1),
+                                      " ms\n");
+                });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddFamilyCommands(CLI::App* app, Session* session) {
+  CLI::App* family = app->add_subcommand("family", "List families of sequences, and move one to another server");
+  auto arguments = std::make_shared<MigrateArguments>();
+
+  CLI::App* list = family->add_subcommand("list", "List the families of an index");
+  list->footer("Example:\n  seine family list llama");
+  list->add_option("INDEX", arguments->index, "Name of the index")->required();
+  list->callback([=] { session->action = [=] { return List(*session, arguments->index); }; });
+
+  CLI::App* migrate = family->add_subcommand("migrate", "Move a family to another server, by a snapshot");
+  migrate->footer(
+      "Both servers need the same snapshots.dir, and the target the same index. Changes of the family wait until "
+      "it has moved. Where a step fails, it serves on at the source. Snapshots stay in the folder.\n\n"
+      "Example:\n  seine family migrate llama chat-7 --to host-b:7077 --name n1");
+  migrate->add_option("INDEX", arguments->index, "Name of the index")->required();
+  migrate->add_option("FAMILY", arguments->family, "The family: what stands before the first '/' of its ids")
+      ->required();
+  migrate->add_option("--to", arguments->to, "Address of the server that is to have it; callers are told it")
+      ->required();
+  migrate->add_option("--name", arguments->node, "Name of that node, as callers are told it (default: its address)");
+  migrate->callback([=] { session->action = [=] { return Migrate(*session, *arguments); }; });
+}
+
+}  // namespace seine::cli

@@ -1,0 +1,192 @@
+#include "client/fleet/migration.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/fleet/placement.h"
+#include "profile/io/json.h"
+
+namespace seine::client {
+namespace {
+
+using Json = nlohmann::json;
+
+// Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
+absl::StatusOr<std::string> SetState(Client* client, Json request) {
+  const absl::StatusOr<Method> method = FindMethod("SetFamilyState");
+  if (!method.ok()) return method.status();
+  const std::unique_ptr<JsonCall> call = client->OpenCall(*method);
+  const absl::Status written = call->Write(request.dump());
+  call->WritesDone();
+  const absl::StatusOr<std::optional<std::string>> answer = call->Read();
+  if (absl::Status finished = call->Finish(); !finished.ok()) return finished;
+  if (!answer.ok()) return answer.status();
+  if (!answer->has_value()) return written.ok() ? absl::UnavailableError("the call has no answer") : written;
+  const absl::StatusOr<Json> value = ParseJson(**answer);
+  if (!value.ok()) return value.status();
+  return value->value("freeze", "");
+}
+
+absl::Status After(const absl::Status& error, absl::string_view what) {
+  return absl::Status(error.code(), absl::StrCat(error.message(), "; ", what));
+}
+
+// One family on its way. Each step keeps what the next ones, or Undo, need.
+class Mover {
+ public:
+  Mover(Client* source, Client* target, std::string index, std::string family)
+      : source_(source), target_(target), index_(std::move(index)), family_(std::move(family)) {}
+
+  absl::Status Freeze();
+  absl::Status Copy();
+  absl::Status GiveUp(const MigrationTarget& to);
+  // The copy takes changes. It would by itself once its freeze ends, so an error here means a longer pause.
+  void ThawCopy();
+  // Returns the error with what became of the copies and of the freeze.
+  absl::Status Undo(const absl::Status& error);
+  Migration moved;
+
+ private:
+  absl::Status CopyOne(const SequenceInfo& sequence);
+  absl::Status FreezeCopy();
+  absl::Status Compare(const SnapshotResult& written, const SnapshotResult& restored) const;
+  Json State(const char* state) const {
+    return {{"index", index_}, {"family", family_}, {"state", state}, {"freeze", freeze_}};
+  }
+
+  Client* const source_;
+  Client* const target_;
+  const std::string index_, family_;
+  std::string freeze_, copy_freeze_;
+};
+
+absl::Status Mover::Freeze() {
+  absl::StatusOr<std::string> freeze =
+      SetState(source_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  if (!freeze.ok()) return freeze.status();
+  freeze_ = *std::move(freeze);
+  return absl::OkStatus();
+}
+
+// Whoever looks for the family among the nodes may find the copy too soon: it takes no changes until it is the family.
+absl::Status Mover::FreezeCopy() {
+  absl::StatusOr<std::string> freeze =
+      SetState(target_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  if (!freeze.ok()) return After(freeze.status(), "asked of the target");
+  copy_freeze_ = *std::move(freeze);
+  return absl::OkStatus();
+}
+
+void Mover::ThawCopy() {
+  if (copy_freeze_.empty()) return;
+  SetState(target_,
+           {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_SERVING"}, {"freeze", copy_freeze_}})
+      .IgnoreError();
+}
+
+absl::Status Mover::Compare(const SnapshotResult& written, const SnapshotResult& restored) const {
+  std::map<std::string, std::vector<int64_t>> lengths;
+  for (const SequenceInfo& one : written.sequences) lengths[one.handle.id] = one.layer_tokens;
+  bool same = written.sequences.size() == restored.sequences.size();
+  for (const SequenceInfo& one : restored.sequences) {
+    const auto found = lengths.find(one.handle.id);
+    same = same && found != lengths.end() && found->second == one.layer_tokens;
+  }
+  if (same) return absl::OkStatus();
+  return absl::FailedPreconditionError("the target has not restored the sequences and lengths that were written");
+}
+
+// A snapshot holds a sequence with its forks and what it was forked from: a part of the family, or all of it.
+absl::Status Mover::CopyOne(const SequenceInfo& sequence) {
+  const std::string file = absl::StrCat("move-", freeze_, "-", moved.files.size());
+  const absl::StatusOr<SnapshotResult> written = source_->Snapshot(sequence.handle, file, SnapshotScope::kFamily);
+  if (!written.ok()) return After(written.status(), "no snapshot was written");
+  moved.files.push_back(file);
+  moved.bytes += written->bytes;
+  for (const SequenceInfo& one : written->sequences) {
+    if (FamilyOf(one.handle.id) == family_) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("sequence '", one.handle.id, "' of another family shares tokens with this one"));
+  }
+  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "");
+  if (!restored.ok()) return After(restored.status(), absl::StrCat("the target has not restored the snapshot ", file));
+  moved.sequences.insert(moved.sequences.end(), restored->sequences.begin(), restored->sequences.end());
+  if (copy_freeze_.empty()) {
+    if (absl::Status status = FreezeCopy(); !status.ok()) return status;
+  }
+  return Compare(*written, *restored);
+}
+
+absl::Status Mover::Copy() {
+  const absl::StatusOr<std::vector<SequenceInfo>> all = source_->ListSequences(index_);
+  if (!all.ok()) return all.status();
+  const auto copied = [&](const std::string& id) {
+    const auto has = [&](const SequenceInfo& one) { return one.handle.id == id; };
+    return std::any_of(moved.sequences.begin(), moved.sequences.end(), has);
+  };
+  for (const SequenceInfo& one : *all) {
+    if (FamilyOf(one.handle.id) != family_ || copied(one.handle.id)) continue;
+    if (absl::Status status = CopyOne(one); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mover::GiveUp(const MigrationTarget& to) {
+  Json request = State("FAMILY_STATE_MOVED");
+  request["node"] = to.node;
+  request["address"] = to.address;
+  const absl::Status status = SetState(source_, request).status();
+  // A repeated call, or one whose answer was lost, is told that the family has moved: by us, as only we know the
+  // freeze.
+  if (status.ok() || ReasonOf(status) == "MOVED") return absl::OkStatus();
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return status;
+  const absl::Status again = SetState(source_, request).status();
+  if (again.ok() || ReasonOf(again) == "MOVED") return absl::OkStatus();
+  if (!ReasonOf(again).empty()) return again;
+  return absl::UnknownError(absl::StrCat("the source does not say whether it has given the family up (",
+                                         again.message(), "); the copy at the target stays: delete one of the two"));
+}
+
+absl::Status Mover::Undo(const absl::Status& error) {
+  ThawCopy();  // deleting is a change
+  int left = 0;
+  for (const SequenceInfo& one : moved.sequences) {
+    const absl::Status deleted = target_->DeleteSequence(one.handle);
+    if (!deleted.ok() && !absl::IsNotFound(deleted)) ++left;
+  }
+  const absl::Status thawed = SetState(source_, State("FAMILY_STATE_SERVING")).status();
+  std::string end = thawed.ok() ? "the family serves on at the source"
+                                : absl::StrCat("the family thaws at the source by itself (", thawed.message(), ")");
+  if (left > 0) absl::StrAppend(&end, "; ", left, " copies stay at the target and are to be deleted");
+  return After(error, end);
+}
+
+}  // namespace
+
+absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const std::string& index,
+                                        const std::string& family, const MigrationTarget& to) {
+  // Found out before anything is frozen.
+  if (absl::Status status = target->GetIndex(index).status(); !status.ok()) return After(status, "asked of the target");
+  const absl::StatusOr<ServerInfo> from = source->GetServerInfo();
+  if (!from.ok()) return from.status();
+  const absl::StatusOr<ServerInfo> there = target->GetServerInfo();
+  if (!there.ok()) return After(there.status(), "asked of the target");
+  if (from->instance == there->instance)
+    return absl::InvalidArgumentError("to: this is the server that has the family");
+  Mover mover(source, target, index, family);
+  const absl::Time begin = absl::Now();
+  if (absl::Status status = mover.Freeze(); !status.ok()) return status;
+  absl::Status status = mover.Copy();
+  if (status.ok()) status = mover.GiveUp(to);
+  if (absl::IsUnknown(status)) return status;
+  if (!status.ok()) return mover.Undo(status);
+  mover.ThawCopy();
+  mover.moved.pause = absl::Now() - begin;
+  return std::move(mover.moved);
+}
+
+}  // namespace seine::client

@@ -1,0 +1,39 @@
+// Moves a family of sequences from one server to another, by a snapshot in a folder that both servers see.
+#ifndef SEINE_CLIENT_FLEET_MIGRATION_H_
+#define SEINE_CLIENT_FLEET_MIGRATION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace seine::client {
+
+struct MigrationTarget {
+  std::string node;     // its name in the fleet, as callers of the source are told
+  std::string address;  // as Client::Connect takes it, told to the same callers
+};
+
+struct Migration {
+  std::vector<SequenceInfo> sequences;  // as they are at the target
+  std::vector<std::string> files;       // snapshots that were written; they stay in the folder
+  int64_t bytes = 0;                    // of the files
+  absl::Duration pause;                 // in which the family took no changes, as the caller saw it
+};
+
+// Freezes the family at the source, writes it to snapshots, restores them at the target, compares ids and lengths, and
+// gives the family up at the source. The target needs the index and the same snapshots.dir. Takes the role admin.
+// Any error before the family is given up deletes the copies at the target and thaws the source; the text says so.
+// INVALID_ARGUMENT: both are one server. NOT_FOUND: the source has no such family, or the target no such index.
+// FAILED_PRECONDITION: the family is frozen or has moved, shares tokens with another family, or what was restored is
+// not what was written. UNKNOWN: nobody answers whether the source has given the family up, and the copies stay.
+// Thread-safe.
+absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const std::string& index,
+                                        const std::string& family, const MigrationTarget& to);
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_FLEET_MIGRATION_H_

@@ -1,0 +1,109 @@
+"""Families that move between plain servers while a fleet's client calls them: MOVED is followed, MOVING is waited for."""
+
+import threading
+
+import numpy as np
+import pytest
+from conftest import client_class
+from servers import DIM, HEADS, KV_HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
+
+from seine_kv.fleet import connect, nodes
+from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("moves")
+    servers = Servers(folder, "--snapshots-dir", str(folder / "snapshots"))
+    yield servers
+    for name in NAMES:
+        servers.kill(name)
+
+
+@pytest.fixture(params=["remote", "grpc"])
+def client(request, shared, monkeypatch):
+    monkeypatch.setattr(nodes, "client_class", lambda: client_class(request.param))
+    with connect(shared.fleet, timeout=20) as client:
+        client.create_index("m", kv_store="keys_values", **SHAPE)
+        yield client
+        client.delete_index("m")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)
+
+
+def filled(client, rows):
+    chat = client.create_sequence("m", "chat")
+    client.append(chat, 0, 0, *rows_of(rows, 0))
+    return chat
+
+
+def freeze(client):
+    source = client.node(client.router.known("chat").node)
+    answer = source._invoke("SetFamilyState", {"index": "m", "family": "chat", "state": "frozen"})
+    return source, {"index": "m", "family": "chat", "freeze": answer["freeze"]}
+
+
+def move(client, shared):
+    """Moves the family to another node, as seine family migrate does; returns the node's name."""
+    source, state = freeze(client)
+    target = next(name for name in NAMES if name != client.router.known("chat").node)
+    file = f"moved-{state['freeze']}"
+    source.snapshot(Sequence("m", "chat"), file)
+    client.node(target).restore("m", file)
+    source._invoke("SetFamilyState", {**state, "state": "moved", "node": target, "address": shared.fleet.node(target).address})
+    return target
+
+
+def test_calls_follow_a_family_that_has_moved(client, rows, shared):
+    chat = filled(client, rows)
+    target = move(client, shared)
+    assert client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
+    assert client.node_of(chat) == target
+    assert client.get_sequence(chat).layer_tokens[0] == TOKENS + 1
+    move(client, shared)
+    assert client.fork(chat, "chat/draft").id == "chat/draft"  # what may not be repeated is followed as well
+    move(client, shared)
+    assert client.create_sequence("m", "chat/new").id == "chat/new"
+
+
+def test_steps_follow_a_family_that_has_moved(client, rows, shared):
+    chat = filled(client, rows)
+    other = client.create_sequence("m", "other")
+    client.append(other, 0, 0, *rows_of(rows, 1))
+    with client.decode_stream() as stream:
+        queries = np.ones((HEADS, DIM), np.float32)
+        before = stream.step((), [Item(other, 0, queries), Item(chat, 0, queries)], Attention(), exact=True)
+        target = move(client, shared)
+        after = stream.step((), [Item(other, 0, queries), Item(chat, 0, queries)], Attention(), exact=True)
+        for one, two in zip(before.attended, after.attended):
+            np.testing.assert_array_equal(one.output, two.output)
+        step = stream.step([Append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))], [Item(chat, 0, queries)], top_k=5)
+        assert step.append_errors == [None] and step.answers[0].num_tokens == TOKENS + 1
+    assert client.node_of(chat) == target
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_frozen_family_is_waited_for(client, rows, streamed):
+    chat = filled(client, rows)
+    source, state = freeze(client)
+    append = Append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
+    thaw = threading.Timer(0.2, lambda: source._invoke("SetFamilyState", {**state, "state": "serving"}))
+    thaw.start()
+    if streamed:
+        step = client.step([append], [Item(chat, 0, np.ones((HEADS, DIM), np.float32))])
+        assert step.answers[0].num_tokens == TOKENS + 1  # the item is asked again with its append
+    else:
+        assert client.append(chat, 0, TOKENS, append.keys, append.values) == 1
+    thaw.join()
+
+
+def test_waiting_has_an_end(client, rows):
+    chat = filled(client, rows)
+    freeze(client)
+    client.router.patience = 0.1
+    with pytest.raises(SeineError) as caught:
+        client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
+    assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "MOVING")

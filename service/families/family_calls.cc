@@ -1,0 +1,105 @@
+// SetFamilyState of AdminService, and what calls ask before they change a family.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "service/calls/calls.h"
+#include "service/calls/error.h"
+#include "service/calls/validate.h"
+
+namespace seine {
+namespace {
+
+constexpr int kMostSeconds = 86'400, kFrozenSeconds = 60, kMovedSeconds = 3600, kPage = 256;
+
+absl::Status NotWith(bool given, absl::string_view field, absl::string_view state) {
+  return given ? FieldError("CONFLICT", field, absl::StrCat("means nothing with state ", state)) : absl::OkStatus();
+}
+
+absl::Status CheckFields(const v1::SetFamilyStateRequest& request) {
+  const std::string state = v1::FamilyState_Name(request.state());
+  const bool frozen = request.state() == v1::FAMILY_STATE_FROZEN, moved = request.state() == v1::FAMILY_STATE_MOVED;
+  if (request.seconds() < 0 || request.seconds() > kMostSeconds) {
+    return FieldError("OUT_OF_LIMITS", "seconds",
+                      absl::StrCat(request.seconds(), " is not in [0, ", kMostSeconds, "]"));
+  }
+  if (auto s = NotWith(request.seconds() != 0 && !frozen && !moved, "seconds", state); !s.ok()) return s;
+  if (auto s = NotWith(!request.freeze().empty() && frozen, "freeze", state); !s.ok()) return s;
+  if (auto s = NotWith(request.generation() != 0 && !moved, "generation", state); !s.ok()) return s;
+  if (!moved) {
+    if (auto s = NotWith(!request.node().empty(), "node", state); !s.ok()) return s;
+    return NotWith(!request.address().empty(), "address", state);
+  }
+  if (auto s = CheckId(request.node(), "node"); !s.ok()) return s;
+  return CheckId(request.address(), "address");
+}
+
+// The family's sequences, by id.
+std::vector<SequenceHandle> SequencesOf(const Index& index, const std::string& family) {
+  std::vector<SequenceHandle> found;
+  const auto take = [&](const std::string& id) {
+    const auto sequence = index.GetSequence(SequenceHandle{id, 0});
+    if (sequence.ok()) found.push_back(sequence->handle);
+  };
+  take(family);
+  const std::string first = family + "/";
+  take(first);
+  for (std::string last = first;;) {
+    const std::vector<SequenceInfo> page = index.ListSequences(last, kPage);
+    for (const SequenceInfo& sequence : page) {
+      if (FamilyOfId(sequence.handle.id) != family) return found;
+      found.push_back(sequence.handle);
+    }
+    if (page.size() < kPage) return found;
+    last = page.back().handle.id;
+  }
+}
+
+std::chrono::seconds SecondsOr(int seconds, int usual) { return std::chrono::seconds(seconds > 0 ? seconds : usual); }
+
+absl::Status SetState(Core& core, const FamilyKey& key, const v1::SetFamilyStateRequest& request,
+                      v1::SetFamilyStateResponse* response) {
+  if (request.state() == v1::FAMILY_STATE_SERVING) return core.families.Thaw(key, request.freeze());
+  if (request.state() == v1::FAMILY_STATE_MOVED) {
+    return core.families.GiveUp(key, request.freeze(), {request.node(), request.address(), request.generation()},
+                                SecondsOr(request.seconds(), kMovedSeconds));
+  }
+  return core.families.Freeze(key, SecondsOr(request.seconds(), kFrozenSeconds), response->mutable_freeze());
+}
+
+}  // namespace
+
+absl::Status BeginChange(Core& core, const std::string& index, absl::string_view id, SequenceFamilies::Change* change) {
+  return core.families.BeginChange({CurrentTenant(), index, FamilyOfId(id)}, change);
+}
+
+absl::Status SetFamilyState(Core& core, const v1::SetFamilyStateRequest& request,
+                            v1::SetFamilyStateResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (auto s = CheckId(request.family(), "family"); !s.ok()) return s;
+  if (FamilyOfId(request.family()) != request.family()) return FieldError("BAD_ID", "family", "has a '/'");
+  if (request.state() == v1::FAMILY_STATE_UNSPECIFIED) return FieldError("EMPTY", "state", "not given");
+  if (!v1::FamilyState_IsValid(request.state())) {
+    return FieldError("UNKNOWN_ENUM", "state", absl::StrCat("no such value: ", static_cast<int>(request.state())));
+  }
+  if (auto s = CheckFields(request); !s.ok()) return s;
+  const FamilyKey key{CurrentTenant(), request.index(), request.family()};
+  if (auto s = core.families.CheckHere(key); !s.ok()) return s;
+  if (SequencesOf(**index, request.family()).empty()) {
+    return FieldError("FAMILY_NOT_FOUND", "family", absl::StrCat("no such family: ", Quoted(request.family())),
+                      absl::StatusCode::kNotFound);
+  }
+  if (auto s = SetState(core, key, request, response); !s.ok()) return s;
+  // Nobody adds sequences to a family that is frozen or has moved, so the list is whole.
+  const std::vector<SequenceHandle> sequences = SequencesOf(**index, request.family());
+  response->set_sequences(static_cast<int64_t>(sequences.size()));
+  if (request.state() != v1::FAMILY_STATE_MOVED) return absl::OkStatus();
+  for (const SequenceHandle& sequence : sequences) {
+    const absl::Status deleted = (*index)->DeleteSequence(sequence);
+    if (!deleted.ok() && !absl::IsNotFound(deleted)) return Explain(deleted, "family");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace seine

@@ -1,0 +1,197 @@
+#include "service/families/sequence_families.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "service/calls/error.h"
+
+namespace seine {
+namespace {
+
+// Names hold no zero byte.
+std::string IndexPrefix(absl::string_view tenant, absl::string_view index) {
+  return absl::StrCat(tenant, absl::string_view("\0", 1), index, absl::string_view("\0", 1));
+}
+std::string NameOf(const FamilyKey& key) { return absl::StrCat(IndexPrefix(key.tenant, key.index), key.family); }
+
+absl::Status WrongState(absl::string_view field, absl::string_view what) {
+  return FieldError("WRONG_STATE", field, what, absl::StatusCode::kFailedPrecondition);
+}
+
+std::string NewFreeze() {
+  std::random_device chance;
+  return absl::StrCat(absl::Hex(chance(), absl::kZeroPad8), absl::Hex(chance(), absl::kZeroPad8));
+}
+
+}  // namespace
+
+absl::string_view FamilyOfId(absl::string_view id) { return id.substr(0, id.find('/')); }
+
+SequenceFamilies::Change& SequenceFamilies::Change::operator=(Change&& other) noexcept {
+  End();
+  shard_ = std::exchange(other.shard_, nullptr);
+  round_ = other.round_;
+  return *this;
+}
+
+void SequenceFamilies::Change::End() {
+  if (shard_ == nullptr) return;
+  Leave(std::exchange(shard_, nullptr), round_);
+}
+
+int SequenceFamilies::Join(Shard* shard) {
+  for (;;) {
+    const int round = shard->round.load();
+    shard->changes[round].fetch_add(1);
+    if (shard->round.load() == round) return round;
+    Leave(shard, round);  // that round has ended, and nobody waits for those who join it late
+  }
+}
+
+void SequenceFamilies::Leave(Shard* shard, int round) {
+  if (shard->changes[round].fetch_sub(1) != 1 || !shard->states.load()) return;
+  const std::lock_guard<std::mutex> lock(shard->mutex);
+  shard->ended.notify_all();
+}
+
+SequenceFamilies::Shard& SequenceFamilies::ShardOf(const FamilyKey& key) const {
+  return shards_[absl::HashOf(key.tenant, key.index, key.family) % shards_.size()];
+}
+
+const SequenceFamilies::Entry* SequenceFamilies::Find(const Shard& shard, const FamilyKey& key) const {
+  if (shard.entries.empty()) return nullptr;
+  const auto found = shard.entries.find(NameOf(key));
+  return found != shard.entries.end() && now_() < found->second.until ? &found->second : nullptr;
+}
+
+absl::Status SequenceFamilies::CheckHere(const FamilyKey& key) const {
+  const Shard& shard = ShardOf(key);
+  if (!shard.states.load(std::memory_order_relaxed)) return absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  const Entry* const entry = Find(shard, key);
+  if (entry == nullptr || entry->frozen) return absl::OkStatus();
+  return Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
+}
+
+absl::Status SequenceFamilies::BeginChange(const FamilyKey& key, Change* change) {
+  Shard& shard = ShardOf(key);
+  Change begun;
+  begun.round_ = Join(&shard);
+  begun.shard_ = &shard;
+  if (shard.states.load()) {
+    std::unique_lock<std::mutex> lock(shard.mutex);
+    if (const Entry* const entry = Find(shard, key); entry != nullptr) {
+      absl::Status refused = entry->frozen
+                                 ? Moving(key.family)
+                                 : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
+      lock.unlock();  // the change that ends here may take it
+      return refused;
+    }
+  }
+  *change = std::move(begun);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
+  Entries& entries = shard->entries;
+  if (entries.size() < most_of_a_shard_) return absl::OkStatus();
+  std::erase_if(entries, [now = now_()](const auto& entry) { return entry.second.until <= now; });
+  if (entries.size() < most_of_a_shard_) return absl::OkStatus();
+  auto oldest = entries.end();
+  for (auto each = entries.begin(); each != entries.end(); ++each) {
+    if (each->second.frozen) continue;
+    if (oldest == entries.end() || each->second.until < oldest->second.until) oldest = each;
+  }
+  if (oldest == entries.end()) {
+    return Overloaded("TOO_MANY_FROZEN", "too many families are frozen", absl::Seconds(1));
+  }
+  entries.erase(oldest);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limit, std::string* freeze) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> freezing(shard.freezing);
+  std::unique_lock<std::mutex> lock(shard.mutex);
+  if (const Entry* const entry = Find(shard, key); entry != nullptr) {
+    return entry->frozen ? WrongState("family", "is frozen already")
+                         : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
+  }
+  if (absl::Status s = MakeRoom(&shard); !s.ok()) return s;
+  std::string name = NewFreeze();
+  Entry entry;
+  entry.frozen = true;
+  entry.freeze = name;
+  entry.until = now_() + limit;
+  shard.entries.insert_or_assign(NameOf(key), std::move(entry));
+  shard.waiting = true;
+  NoteStates(&shard);
+  const int round = shard.round.load();
+  shard.round = 1 - round;
+  shard.ended.wait(lock, [&] { return shard.changes[round] == 0; });
+  shard.waiting = false;
+  NoteStates(&shard);
+  *freeze = std::move(name);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceFamilies::CheckFreeze(const Shard& shard, const FamilyKey& key, absl::string_view freeze) const {
+  const Entry* const entry = Find(shard, key);
+  if (entry == nullptr || !entry->frozen) return WrongState("family", "is not frozen");
+  if (entry->freeze != freeze) return WrongState("freeze", "another freeze holds the family now");
+  return absl::OkStatus();
+}
+
+absl::Status SequenceFamilies::Thaw(const FamilyKey& key, absl::string_view freeze) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
+  shard.entries.erase(NameOf(key));
+  NoteStates(&shard);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceFamilies::GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home,
+                                      Clock::duration limit) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
+  Entry& entry = shard.entries.find(NameOf(key))->second;
+  entry = Entry{false, "", std::move(home), now_() + limit};
+  return absl::OkStatus();
+}
+
+void SequenceFamilies::Return(const FamilyKey& key) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  const Entry* const entry = Find(shard, key);
+  if (entry != nullptr && !entry->frozen) shard.entries.erase(NameOf(key));
+  NoteStates(&shard);
+}
+
+FamilyCounts SequenceFamilies::Count() const {
+  FamilyCounts counts;
+  for (Shard& shard : shards_) {
+    if (!shard.states.load(std::memory_order_relaxed)) continue;
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    for (const auto& [name, entry] : shard.entries) {
+      if (now_() < entry.until) ++(entry.frozen ? counts.frozen : counts.moved);
+    }
+  }
+  return counts;
+}
+
+void SequenceFamilies::ForgetIndex(absl::string_view tenant, absl::string_view index) {
+  const std::string prefix = IndexPrefix(tenant, index);
+  for (Shard& shard : shards_) {
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    std::erase_if(shard.entries, [&](const auto& entry) { return absl::StartsWith(entry.first, prefix); });
+    NoteStates(&shard);
+  }
+}
+
+}  // namespace seine

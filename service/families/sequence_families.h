@@ -1,0 +1,125 @@
+// Which families a server holds back or has given up, so that each family is served by one node. A family is the
+// sequences of an index whose ids are the same up to the first '/'.
+#ifndef SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_
+#define SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace seine {
+
+// What stands before the first '/' of a sequence's id, or all of it.
+absl::string_view FamilyOfId(absl::string_view id);
+
+struct FamilyKey {
+  absl::string_view tenant, index, family;
+};
+
+// The node that serves a family now.
+struct FamilyHome {
+  std::string node, address;
+  uint64_t generation = 0;
+};
+
+struct FamilyCounts {
+  int64_t frozen = 0, moved = 0;
+};
+
+// Thread-safe. A family serves unless it is frozen or has moved; only these two are kept, for a bounded time.
+class SequenceFamilies {
+  struct Shard;
+
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMostOfAShard = 1024;  // families that are frozen or have moved; there are 64 shards
+
+  // A change of a family that is under way until this is destroyed. Movable.
+  class Change {
+   public:
+    Change() = default;
+    Change(Change&& other) noexcept : shard_(std::exchange(other.shard_, nullptr)), round_(other.round_) {}
+    Change& operator=(Change&& other) noexcept;
+    ~Change() { End(); }
+
+   private:
+    friend class SequenceFamilies;
+    void End();
+    Shard* shard_ = nullptr;
+    int round_ = 0;
+  };
+
+  explicit SequenceFamilies(std::function<Clock::time_point()> now = &Clock::now,
+                            size_t most_of_a_shard = kMostOfAShard)
+      : now_(std::move(now)), most_of_a_shard_(most_of_a_shard) {}
+
+  // FAILED_PRECONDITION, reason MOVED: another node serves the family.
+  absl::Status CheckHere(const FamilyKey& key) const;
+  // Before a family is changed. UNAVAILABLE, reason MOVING: it is frozen. FAILED_PRECONDITION, reason MOVED.
+  absl::Status BeginChange(const FamilyKey& key, Change* change);
+
+  // Holds back changes for `limit`, and returns when those that had begun have ended. *freeze names this freeze.
+  // FAILED_PRECONDITION: the family is frozen already, or has moved. RESOURCE_EXHAUSTED: too many are.
+  absl::Status Freeze(const FamilyKey& key, Clock::duration limit, std::string* freeze);
+  // FAILED_PRECONDITION: `freeze` is not the one that holds now.
+  absl::Status Thaw(const FamilyKey& key, absl::string_view freeze);
+  // Gives a frozen family up, and remembers for `limit` where it is. Errors as Thaw's.
+  absl::Status GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit);
+  // The family is here again, whatever it was. A freeze stays.
+  void Return(const FamilyKey& key);
+  // Counts the families that are frozen or have moved now.
+  FamilyCounts Count() const;
+  // Forgets every family of an index that is deleted.
+  void ForgetIndex(absl::string_view tenant, absl::string_view index);
+
+ private:
+  struct Entry {
+    bool frozen = false;  // else it has moved
+    std::string freeze;
+    FamilyHome home;
+    Clock::time_point until;
+  };
+  using Entries = std::map<std::string, Entry, std::less<>>;
+  // Changes are counted in two rounds: a freeze waits for the round that it ends, while new changes join the other.
+  // `states` is set before a round ends, and a change counts itself before it reads `states`. So a change that sees
+  // none needs no lock, and the freeze that follows waits for it.
+  struct Shard {
+    mutable std::mutex mutex;
+    std::mutex freezing;  // one freeze waits at a time; taken before `mutex`
+    std::condition_variable ended;
+    Entries entries;                   // guarded by mutex
+    bool waiting = false;              // a freeze waits for changes; guarded by mutex
+    std::atomic<bool> states = false;  // `entries` has some, or `waiting`; written under mutex
+    std::array<std::atomic<int64_t>, 2> changes{};
+    std::atomic<int> round = 0;  // written under mutex
+  };
+
+  // Counts a change. Returns the round that it has joined.
+  static int Join(Shard* shard);
+  static void Leave(Shard* shard, int round);
+  // Sets `states`. The shard's mutex is held.
+  static void NoteStates(Shard* shard) { shard->states = shard->waiting || !shard->entries.empty(); }
+  Shard& ShardOf(const FamilyKey& key) const;
+  // The entry that still counts, or nullptr. The shard's mutex is held.
+  const Entry* Find(const Shard& shard, const FamilyKey& key) const;
+  absl::Status CheckFreeze(const Shard& shard, const FamilyKey& key, absl::string_view freeze) const;
+  absl::Status MakeRoom(Shard* shard) const;
+
+  const std::function<Clock::time_point()> now_;
+  const size_t most_of_a_shard_;
+  mutable std::array<Shard, 64> shards_;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_

@@ -1,0 +1,124 @@
+// seine family list and migrate, between two programs that share a folder of snapshots.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "client/fleet/fleet_client.h"
+#include "client/fleet/migration.h"
+#include "tests/client/process.h"
+#include "tests/client/random_model.h"
+
+namespace seine::client {
+namespace {
+
+using Json = nlohmann::json;
+
+class MigrationTest : public testing::Test {
+ protected:
+  MigrationTest() {
+    for (const auto& client : {source_.get(), target_.get()}) {
+      EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+    }
+    Fill("chat");
+    EXPECT_TRUE(source_->ForkSequence({"m", "chat", 0}, "chat/draft", 120).ok());
+    Fill("chat/apart");  // no fork of the others
+    Fill("other");
+  }
+  absl::Status Append(Client* client, const std::string& id, int64_t begin, int64_t end) const {
+    return client
+        ->Append({{"m", id, 0}, 0, begin, model_.Keys(0, begin, end - begin), model_.Values(0, begin, end - begin)})
+        .status();
+  }
+  void Fill(const std::string& id) {
+    EXPECT_TRUE(source_->CreateSequence("m", id).ok());
+    EXPECT_TRUE(Append(source_.get(), id, 0, 200).ok());
+  }
+  Outcome Seine(std::vector<std::string> words) const {
+    words.insert(words.begin(), {SEINE_PROGRAM, "--server", servers_[0].endpoint()});
+    return RunProgram(words);
+  }
+  std::vector<std::string> Migrate(const std::string& family) const {
+    return {"family", "migrate", "m", family, "--to", servers_[1].endpoint(), "--name", "n1", "-o", "json"};
+  }
+
+  const TempFolder folder_;
+  const RandomModel model_{300};
+  const std::vector<std::string> flags_ = {"--snapshots-dir", folder_.Path("snapshots")};
+  Server servers_[2] = {Server(flags_), Server(flags_)};
+  std::unique_ptr<Client> source_ = servers_[0].Connect(), target_ = servers_[1].Connect();
+};
+
+TEST_F(MigrationTest, AFamilyMovesWithAllThatItHolds) {
+  const Outcome outcome = Seine(Migrate("chat"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["sequences"].size(), 3u);
+  EXPECT_EQ(json["files"].size(), 2u);
+  EXPECT_GT(json["bytes"], 200 * 64 * 4);
+  EXPECT_GT(json["pause_ms"], 0.0);
+  EXPECT_EQ(target_->GetSequence({"m", "chat", 0})->layer_tokens[0], 200);
+  EXPECT_EQ(target_->GetSequence({"m", "chat/draft", 0})->layer_tokens[0], 120);
+  EXPECT_TRUE(Append(target_.get(), "chat", 0, 250).ok());  // the same rows are no conflict, and more may follow
+  EXPECT_EQ(ReasonOf(Append(source_.get(), "chat", 200, 250)), "MOVED");
+  EXPECT_EQ(ReasonOf(source_->CreateSequence("m", "chat/new").status()), "MOVED");
+  EXPECT_TRUE(Append(source_.get(), "other", 200, 250).ok());
+
+  const Json left = Json::parse(Seine({"family", "list", "m", "-o", "json"}).out)["families"];
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0]["family"], "other");
+  EXPECT_EQ(left[0]["tokens"], 250);
+}
+
+TEST_F(MigrationTest, AFleetsClientFollowsAndWaits) {
+  const auto fleet = FleetClient::Create(
+      {"f", {{.name = "n0", .address = servers_[0].endpoint()}, {.name = "n1", .address = servers_[1].endpoint()}}});
+  const auto append = [&](int64_t begin, int64_t end) {
+    return fleet->Run("m", "chat", [&](Client* client) { return Append(client, "chat", begin, end); });
+  };
+  ASSERT_TRUE(append(200, 210).ok());
+  EXPECT_EQ(*fleet->NodeOf("m", "chat"), "n0");
+  std::atomic<bool> moving = true;
+  std::thread caller([&] {  // whatever it meets: serving, MOVING or MOVED
+    for (int64_t i = 210; moving && i < 300; ++i) EXPECT_TRUE(append(i, i + 1).ok());
+  });
+  EXPECT_EQ(Seine(Migrate("chat")).exit_code, 0);
+  moving = false;
+  caller.join();
+  EXPECT_TRUE(append(200, 210).ok());  // a replay
+  EXPECT_EQ(*fleet->NodeOf("m", "chat"), "n1");
+  EXPECT_TRUE(fleet->CreateSequence("m", "chat/new").ok());
+  EXPECT_TRUE(target_->GetSequence({"m", "chat/new", 0}).ok());
+}
+
+TEST_F(MigrationTest, WhatFailsLeavesTheFamilyWhereItWas) {
+  ASSERT_TRUE(target_->CreateSequence("m", "chat/draft").ok());  // the id is taken there
+  const Outcome outcome = Seine(Migrate("chat"));
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(outcome.err, "serves on at the source")) << outcome.err;
+  EXPECT_TRUE(Append(source_.get(), "chat", 200, 250).ok());
+  EXPECT_TRUE(absl::IsNotFound(target_->GetSequence({"m", "chat", 0}).status()));
+  EXPECT_TRUE(absl::IsNotFound(target_->GetSequence({"m", "chat/apart", 0}).status()));
+  EXPECT_EQ(target_->GetSequence({"m", "chat/draft", 0})->layer_tokens[0], 0);
+}
+
+TEST_F(MigrationTest, AFamilyThatSharesTokensWithAnotherStays) {
+  ASSERT_TRUE(source_->ForkSequence({"m", "other", 0}, "stranger", std::nullopt).ok());
+  const auto moved = MigrateFamily(source_.get(), target_.get(), "m", "other", {"n1", servers_[1].endpoint()});
+  EXPECT_TRUE(absl::IsFailedPrecondition(moved.status())) << moved.status();
+  EXPECT_TRUE(Append(source_.get(), "other", 200, 250).ok());
+}
+
+TEST_F(MigrationTest, NothingIsFrozenForWhatCannotMove) {
+  const MigrationTarget to = {"n1", servers_[1].endpoint()};
+  EXPECT_TRUE(absl::IsNotFound(MigrateFamily(source_.get(), target_.get(), "m", "none", to).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MigrateFamily(source_.get(), source_.get(), "m", "chat", to).status()));
+  ASSERT_TRUE(target_->DeleteIndex("m").ok());
+  EXPECT_TRUE(absl::IsNotFound(MigrateFamily(source_.get(), target_.get(), "m", "chat", to).status()));
+  EXPECT_TRUE(Append(source_.get(), "chat", 200, 250).ok());
+}
+
+}  // namespace
+}  // namespace seine::client
