@@ -168,8 +168,10 @@ void DecodeStream::Step(Taker taker) {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   request_share_.Hold(kept_);
-  if (status.ok()) status = Serialise(response_, &answer_);
-  if (static_cast<int64_t>(answer_.Length()) > kKeptBytes) v1::DecodeResponse().Swap(&response_);
+  if (status.ok()) {
+    const bool keeps = static_cast<int64_t>(response_.ByteSizeLong()) <= kKeptBytes;
+    status = keeps ? Serialise(response_, &answer_) : SerialiseLast(&response_, &answer_);
+  }
   if (finishing_) {
     // The client is gone, or cut off.
   } else if (!status.ok()) {
