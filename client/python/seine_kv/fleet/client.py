@@ -240,7 +240,16 @@ class FleetClient(Calls):
         """The answer, or the SeineError, of every node that is not known to be lost, by name."""
 
         def send(address: str) -> Callable[[], Any]:
-            return lambda: self._nodes.at(address)._invoke(method, request)
+            return lambda: self._asked_once(address, method, request)
 
         nodes = [node for node in self.router.directory.describe().nodes if node.state != "lost"]
         return self._nodes.all({node.name: send(node.address) for node in nodes})
+
+    def _asked_once(self, address: str, method: str, request: Settings) -> Any:
+        """The answer of one node. A read that met the connection to a server's former process is asked for again."""
+        try:
+            return self._nodes.at(address)._invoke(method, request)
+        except SeineError as error:
+            if error.code != "UNAVAILABLE" or not method.startswith(("Get", "List")):
+                raise
+        return self._nodes.at(address)._invoke(method, request)

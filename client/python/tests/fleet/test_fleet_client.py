@@ -197,6 +197,23 @@ def test_a_call_outlasts_a_restart_of_a_server_that_holds_nothing_of_it(own, row
         assert isinstance(error, SequenceLost) and error.families == ("chat-0",)
 
 
+def test_a_list_is_asked_for_again_where_a_connection_broke(client, rows, monkeypatch):
+    make(client, rows, count=1)
+    node = client._nodes.at(client.router.directory.describe().nodes[0].address)
+    asked, invoke = [], node._invoke
+
+    def broken_once(method, request, *more):
+        asked.append(method)
+        if len(asked) == 1:
+            raise SeineError("UNAVAILABLE", "lost the server: Broken pipe")
+        return invoke(method, request, *more)
+
+    monkeypatch.setattr(node, "_invoke", broken_once)
+    assert [index["spec"]["name"] for index in client.list_indexes()] == ["m"]
+    assert asked == ["ListIndexes", "ListIndexes"]
+    monkeypatch.undo()
+
+
 def test_without_nodes_that_serve(own):
     with connect(own.fleet, timeout=5, patience=0.1) as client:
         client.create_index("m", **SHAPE)
