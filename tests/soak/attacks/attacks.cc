@@ -5,7 +5,7 @@
 namespace seine::soak {
 namespace {
 
-constexpr int kUnreadMib = 64 + 32;  // a third of it is the sequence that the attacker stores
+constexpr int kUnreadMib = 64 + 32;  // 20 of them are the sequence that the attacker stores
 
 }  // namespace
 
