@@ -2,7 +2,7 @@
 // not yet read by the client. They are admitted before they are kept, like everything else, and count in the server's
 // memory limit meanwhile.
 //
-// Large answers that are made or wait for their readers take a quarter of the limit at most, so that clients that do
+// Large answers that are made or wait for their readers take an eighth of the limit at most, so that clients that do
 // not read hold little; one alone may be as large as a message.
 //
 // Thread-safe.
@@ -44,7 +44,7 @@ class InFlight {
   // The same of an answer that holds `held` already and is to hold `wanted`, which is more.
   [[nodiscard]] bool TryGrowAnswer(int64_t held, int64_t wanted) {
     const int64_t others = answers_.fetch_add(Large(wanted) - Large(held)) - Large(held);
-    const bool fits = wanted <= kSmall || others <= 0 || others + wanted <= limit_ / 4;
+    const bool fits = wanted <= kSmall || others <= 0 || others + wanted <= limit_ / 8;
     if (fits && TryTake(wanted - held)) return true;
     answers_.fetch_sub(Large(wanted) - Large(held));
     return false;
@@ -142,9 +142,8 @@ class AnswerShare {
    private:
     AnswerShare* const outer_;
   };
-  // Admits an answer of so many bytes, before it is made: as a message, and as the bytes that it is written to. True
-  // without a scope: the answer goes to nobody's wire.
-  [[nodiscard]] static bool Admit(int64_t bytes) { return current_ == nullptr || current_->TryHold(2 * bytes); }
+  // Admits an answer of so many bytes, before it is made. True without a scope: the answer goes to nobody's wire.
+  [[nodiscard]] static bool Admit(int64_t bytes) { return current_ == nullptr || current_->TryHold(bytes); }
 
  private:
   static inline thread_local AnswerShare* current_ = nullptr;

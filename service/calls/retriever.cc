@@ -126,6 +126,7 @@ absl::Status Retriever::AnswerAll(google::protobuf::RepeatedPtrField<Answer>* an
       auto& result = (*results)[i];
       if (!result.status.ok()) result.status = Explain(result.status, absl::StrCat("items[", group.places[i], "]"));
       convert(group, result, answers->Mutable(group.places[i]));
+      result = {};  // the message has it now
     }
   }
   groups_.clear();  // lets go of the indexes between steps

@@ -167,7 +167,7 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.in_flight_limit",
           "Requests and answers under way, in bytes; beyond it calls are refused with RESOURCE_EXHAUSTED. Large "
-          "answers that wait for their readers take a quarter of it at most, or are alone. 0: four of the largest.",
+          "answers that wait for their readers take an eighth of it at most, or are alone. 0: four of the largest.",
           0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.in_flight_limit_bytes; }),
       ProfilesSetting(),
       Number(

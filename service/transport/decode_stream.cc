@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "service/access/presented.h"
@@ -20,6 +21,16 @@ constexpr auto kLong = kLongWork;
 constexpr auto kSurelyLong = std::chrono::milliseconds(10);  // whatever else the thread had to do in it
 constexpr int64_t kBytesPerMillisecond = 64 << 10;           // a guess at a stream's first step, from above
 constexpr int kPatience = 10;                                // a step may wait for ten times what it takes itself
+
+// Writes an answer. One of more than `kept` bytes is handed over; the buffers of others are used again.
+absl::Status Written(v1::DecodeResponse* response, int64_t kept, grpc::ByteBuffer* bytes) {
+  if (static_cast<int64_t>(response->ByteSizeLong()) <= kept) return Serialise(*response, bytes);
+  try {
+    return SerialiseLast(response, bytes);
+  } catch (const std::bad_alloc&) {
+    return absl::UnknownError("the server has no memory; whether the step was applied is not known");
+  }
+}
 
 }  // namespace
 
@@ -168,8 +179,7 @@ void DecodeStream::Step(Taker taker) {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   request_share_.Hold(kept_);
-  if (status.ok()) status = Serialise(response_, &answer_);
-  if (static_cast<int64_t>(answer_.Length()) > kKeptBytes) v1::DecodeResponse().Swap(&response_);
+  if (status.ok()) status = Written(&response_, kKeptBytes, &answer_);
   if (finishing_) {
     // The client is gone, or cut off.
   } else if (!status.ok()) {

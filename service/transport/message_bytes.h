@@ -2,9 +2,17 @@
 #ifndef SEINE_SERVICE_TRANSPORT_MESSAGE_BYTES_H_
 #define SEINE_SERVICE_TRANSPORT_MESSAGE_BYTES_H_
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream.h>
+#include <google/protobuf/message.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -32,12 +40,70 @@ absl::Status Parse(grpc::ByteBuffer* bytes, Message* message) {
   return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", message->GetTypeName()));
 }
 
+inline absl::Status TooLargeForMessage() {
+  return absl::ResourceExhaustedError("the answer cannot be written: it is too large for a message");
+}
+
 template <typename Message>
 absl::Status Serialise(const Message& message, grpc::ByteBuffer* bytes) {
   bytes->Clear();
   bool own = false;
   if (grpc::SerializationTraits<Message>::Serialize(message, bytes, &own).ok()) return absl::OkStatus();
-  return absl::ResourceExhaustedError("the answer cannot be written: it is too large for a message");
+  return TooLargeForMessage();
+}
+
+// Takes the bytes of a message that lives as long as they do: tensors stay where they are, and only what stands between
+// them is written anew.
+class SharedMessageWriter final : public google::protobuf::io::ZeroCopyOutputStream {
+ public:
+  explicit SharedMessageWriter(std::shared_ptr<const google::protobuf::Message> message)
+      : message_(std::move(message)) {}
+
+  bool Next(void** data, int* size) override {
+    slices_.emplace_back(size_t{kBlock});
+    *data = const_cast<uint8_t*>(slices_.back().begin());
+    *size = kBlock;
+    count_ += kBlock;
+    return true;
+  }
+  void BackUp(int unused) override {
+    slices_.back() = slices_.back().sub(0, slices_.back().size() - static_cast<size_t>(unused));
+    count_ -= unused;
+  }
+  int64_t ByteCount() const override { return count_; }
+  bool AllowsAliasing() const override { return true; }
+  bool WriteAliasedRaw(const void* data, int size) override {
+    slices_.emplace_back(const_cast<void*>(data), static_cast<size_t>(size), &LetGo, new Holder(message_));
+    count_ += size;
+    return true;
+  }
+  grpc::ByteBuffer Bytes() const { return grpc::ByteBuffer(slices_.data(), slices_.size()); }
+
+ private:
+  using Holder = std::shared_ptr<const google::protobuf::Message>;
+  static constexpr int kBlock = 1024;  // a longer tensor is not copied
+  static void LetGo(void* holder) { delete static_cast<Holder*>(holder); }
+
+  const Holder message_;
+  std::vector<grpc::Slice> slices_;
+  int64_t count_ = 0;
+};
+
+// The same of a message that is not used again, and may be large: what it holds is not held twice.
+template <typename Message>
+absl::Status SerialiseLast(Message* message, grpc::ByteBuffer* bytes) {
+  constexpr size_t kWorthSharing = 256 << 10;
+  if (message->ByteSizeLong() < kWorthSharing) return Serialise(*message, bytes);
+  bytes->Clear();
+  const auto shared = std::make_shared<Message>(std::move(*message));
+  SharedMessageWriter writer(shared);
+  {
+    google::protobuf::io::CodedOutputStream coded(&writer);
+    coded.EnableAliasing(true);
+    if (!shared->SerializeToCodedStream(&coded)) return TooLargeForMessage();
+  }
+  *bytes = writer.Bytes();
+  return absl::OkStatus();
 }
 
 }  // namespace seine

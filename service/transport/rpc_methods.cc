@@ -35,7 +35,9 @@ constexpr bool IsAudited(bool changes) {
   return changes && !std::is_same_v<Request, v1::AppendRequest> && !std::is_same_v<Request, v1::AppendStreamRequest>;
 }
 
-template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes>
+// `is_last`: the response is not used again.
+template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*), bool changes,
+          bool is_last>
 absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::ByteBuffer* out) {
   return WithoutThrowing<changes>([&]() -> absl::Status {
     Request request;
@@ -45,7 +47,7 @@ absl::Status Take(Core& core, grpc::ByteBuffer* in, Response* response, grpc::By
       if (core.audit != nullptr) core.audit->Record(request, *response, status);
     }
     if (!status.ok()) return status;
-    return Serialise(*response, out);
+    return is_last ? SerialiseLast(response, out) : Serialise(*response, out);
   });
 }
 
@@ -59,7 +61,7 @@ template <typename Request, typename Response, absl::Status (*call)(Core&, const
 MessageHandler One(Core& core) {
   return [&core](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
     Response response;
-    return Take<Request, Response, call, changes>(core, in, &response, out);
+    return Take<Request, Response, call, changes, /*is_last=*/true>(core, in, &response, out);
   };
 }
 
@@ -67,7 +69,7 @@ MessageHandler One(Core& core) {
 template <typename Request, typename Response, absl::Status (*call)(Core&, const Request&, Response*)>
 MessageHandler Each(Core& core) {
   return [&core, totals = std::make_shared<Response>()](grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
-    return Take<Request, Response, call, /*changes=*/true>(core, in, totals.get(), out);
+    return Take<Request, Response, call, /*changes=*/true, /*is_last=*/false>(core, in, totals.get(), out);
   };
 }
 

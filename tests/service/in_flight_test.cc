@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
+#include <vector>
+
+#include "seine/v1/retrieval_service.pb.h"
+#include "service/transport/message_bytes.h"
 
 namespace seine::test {
 namespace {
@@ -53,8 +58,8 @@ TEST(InFlight, WithoutAMemoryLimitItsOwnCounts) {
   EXPECT_FALSE(in_flight.TryTake(kMiB));  // a quarter is for small messages
 }
 
-TEST(InFlight, LargeAnswersTakeAQuarterOrAreAlone) {
-  InFlight in_flight(64 * kMiB);
+TEST(InFlight, LargeAnswersTakeAnEighthOrAreAlone) {
+  InFlight in_flight(128 * kMiB);
   AnswerShare first(in_flight), second(in_flight), small(in_flight);
   EXPECT_TRUE(first.TryHold(40 * kMiB));  // alone
   EXPECT_FALSE(second.TryHold(kMiB));
@@ -72,15 +77,63 @@ TEST(InFlight, LargeAnswersTakeAQuarterOrAreAlone) {
 }
 
 TEST(InFlight, AnAnswerIsAdmittedBeforeItIsMade) {
-  InFlight in_flight(64 * kMiB);
+  InFlight in_flight(128 * kMiB);
   AnswerShare waiting(in_flight), made(in_flight);
   EXPECT_TRUE(AnswerShare::Admit(1000 * kMiB));  // of no call on the wire
   ASSERT_TRUE(waiting.TryHold(8 * kMiB));
   const AnswerShare::Scope scope(&made);
-  EXPECT_FALSE(AnswerShare::Admit(5 * kMiB));
-  EXPECT_TRUE(AnswerShare::Admit(4 * kMiB));
-  EXPECT_EQ(in_flight.used_bytes(), 16 * kMiB);  // the message, and its bytes
+  EXPECT_FALSE(AnswerShare::Admit(9 * kMiB));
+  EXPECT_TRUE(AnswerShare::Admit(8 * kMiB));
+  EXPECT_EQ(in_flight.used_bytes(), 16 * kMiB);
   EXPECT_TRUE(made.TryHold(4 * kMiB));
+}
+
+v1::GatherResponse Gathered(size_t bytes) {
+  v1::GatherResponse response;
+  for (v1::Tensor* tensor : {response.mutable_keys(), response.mutable_values()}) {
+    tensor->add_shape(static_cast<int64_t>(bytes));
+    for (size_t i = 0; i < bytes; ++i) tensor->mutable_raw()->push_back(static_cast<char>(i * 7));
+  }
+  return response;
+}
+
+std::string Flat(const grpc::ByteBuffer& bytes) {
+  grpc::Slice whole;
+  EXPECT_TRUE(bytes.DumpToSingleSlice(&whole).ok());
+  return std::string(whole.begin(), whole.end());
+}
+
+TEST(InFlight, ALargeAnswerIsHeldOnce) {
+  v1::GatherResponse response = Gathered(kMiB);
+  const std::string expected = response.SerializeAsString();
+  const auto* const rows = reinterpret_cast<const uint8_t*>(response.keys().raw().data());
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(SerialiseLast(&response, &bytes).ok());
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(bytes.Dump(&slices).ok());
+  int shared = 0;
+  for (const grpc::Slice& slice : slices) shared += slice.begin() == rows ? 1 : 0;
+  EXPECT_EQ(shared, 1);
+  response.Clear();
+  EXPECT_EQ(Flat(bytes), expected);
+}
+
+TEST(InFlight, AnswersOfEverySizeAreTheirBytes) {
+  for (const size_t size : {0, 1, 100'000, 131'000, 131'072, 131'073, 500'000}) {
+    v1::GatherResponse response = Gathered(size);
+    const std::string expected = response.SerializeAsString();
+    grpc::ByteBuffer bytes;
+    ASSERT_TRUE(SerialiseLast(&response, &bytes).ok());
+    EXPECT_EQ(Flat(bytes), expected) << size;
+  }
+  v1::RetrieveResponse many;  // tensors that are longer than what stands between them, and shorter
+  for (int i = 0; i < 2000; ++i) {
+    many.add_answers()->mutable_positions()->set_raw(std::string(static_cast<size_t>(i), static_cast<char>(i)));
+  }
+  const std::string expected = many.SerializeAsString();
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(SerialiseLast(&many, &bytes).ok());
+  EXPECT_EQ(Flat(bytes), expected);
 }
 
 }  // namespace

@@ -3,6 +3,11 @@
 #include "tests/soak/attacks/made_attacks.h"
 
 namespace seine::soak {
+namespace {
+
+constexpr int kUnreadMib = 64 + 32;  // 20 of them are the sequence that the attacker stores
+
+}  // namespace
 
 // Stated numbers are about a tenth of what two cores make. Those of attacks that make all they make at once are what
 // they make.
@@ -78,12 +83,14 @@ const std::vector<Attack>& Attacks() {
        .what = "24 Decode streams whose client hangs",
        .run = &Unread,
        .stated = {24, 24},
-       .stopped = true},
+       .stopped = true,
+       .grows_mib = kUnreadMib},
       {.name = "unread-answers",
        .what = "40 answers of 51 MB that nobody reads",
        .run = &UnreadAnswers,
        .stated = {1, 40},
-       .stopped = true},
+       .stopped = true,
+       .grows_mib = kUnreadMib},
       {.name = "slow-readers",
        .what = "200 Decode streams with answers of 128 KB, read by the kilobyte",
        .run = &SlowReaders,
