@@ -29,7 +29,8 @@ bool IsLoopback(const std::string& host) {
 }  // namespace
 
 std::string Address::ToString() const {
-  if (!unix_path.empty()) return absl::StrCat("unix:", unix_path);
+  // Two slashes behind "unix:" are not the path's: one that begins with two has four.
+  if (!unix_path.empty()) return absl::StrCat(absl::StartsWith(unix_path, "//") ? "unix://" : "unix:", unix_path);
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 

@@ -56,7 +56,12 @@ class HealthCall final : public OpenCall {
   const char* method() const override { return watch_ ? "Watch" : "Check"; }
   void Tell() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (known_ && !finishing_) WriteStatus();
+    if (!known_ || finishing_) return;
+    if (!writing_ && said_ == health_.serving() && health_.core_.under_way.closed()) {
+      Finish(ToGrpc(ShuttingDown()));  // a status is told once
+    } else {
+      WriteStatus();
+    }
   }
 
  private:

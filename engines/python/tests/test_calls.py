@@ -116,12 +116,12 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
 def test_frozen_families_are_the_same(both):
     for connection in both:
         chat = create(connection)
-        freeze = connection.call("SetFamilyState", {"index": "x", "family": "chat", "state": "frozen"})
+        freeze = connection.call("SetFamilyState", {"index": "x", "family": chat.id, "state": "frozen"})
         assert freeze["sequences"] == 1
         with pytest.raises(_native.NativeError, match="takes no changes while it moves") as caught:
             connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
         assert caught.value.code == "UNAVAILABLE"
-        thaw = {"index": "x", "family": "chat", "state": "serving", "freeze": freeze["freeze"]}
+        thaw = {"index": "x", "family": chat.id, "state": "serving", "freeze": freeze["freeze"]}
         assert connection.call("SetFamilyState", thaw)["sequences"] == 1
 
 

@@ -39,24 +39,25 @@ std::string FieldIn(const v1::Status& status) {
   return "";
 }
 
-bool HasReason(const v1::Status& status) {
+std::string ReasonIn(const v1::Status& status) {
   for (const auto& any : status.details()) {
     v1::ErrorInfo info;
     if (any.type_url() == absl::StrCat(kTypeUrl, "ErrorInfo") && info.ParseFromString(any.value())) {
-      return !info.reason().empty() && info.domain() == "seine";
+      return info.domain() == "seine" ? info.reason() : "";
     }
   }
-  return false;
+  return "";
 }
 
 std::string FaultOfError(const Message& request, const v1::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.code());
-  if (!IsAllowed(code)) return "the code is none of the contract's";
+  const bool moving = code == absl::StatusCode::kUnavailable && ReasonIn(status) == "MOVING";
+  if (!IsAllowed(code) && !moving) return "the code is none of the contract's";
   if (status.message().empty()) return "the error has no text";
   for (const char c : status.message()) {
     if ((c >= 0 && c < ' ') || c == '\x7f') return "the text is not one printable line";
   }
-  if (!HasReason(status)) return "the error has no reason";
+  if (ReasonIn(status).empty()) return "the error has no reason";
   if (code != absl::StatusCode::kInvalidArgument) return "";
   const std::string field = FieldIn(status);
   if (field.empty()) return "the error names no field";
