@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
-absl::StatusOr<std::string> SetState(Client* client, Json request) {
+absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
   const absl::StatusOr<Method> method = FindMethod("SetFamilyState");
   if (!method.ok()) return method.status();
   const std::unique_ptr<JsonCall> call = client->OpenCall(*method);

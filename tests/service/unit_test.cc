@@ -219,7 +219,7 @@ TEST(Config, Addresses) {
   const std::pair<const char*, const char*> right[] = {
       {"unix:/a/b", "unix:/a/b"},     {"unix:///a/b", "unix:/a/b"}, {"127.0.0.1:50051", "127.0.0.1:50051"},
       {"/a/b", "unix:/a/b"},          {"./a/b", "unix:./a/b"},      {"localhost:0", "localhost:0"},
-      {"127.9.9.9:1", "127.9.9.9:1"}, {"[::1]:443", "[::1]:443"},     {"//a", "unix:////a"}};
+      {"127.9.9.9:1", "127.9.9.9:1"}, {"[::1]:443", "[::1]:443"},   {"//a", "unix:////a"}};
   for (const auto& [text, address] : right) {
     ASSERT_TRUE(ParseAddress(text).ok()) << text << ParseAddress(text).status();
     EXPECT_EQ(ParseAddress(text)->ToString(), address);
