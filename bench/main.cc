@@ -15,8 +15,8 @@
 #include "bench/commands/subspace_command.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
-#include "bench/commands/service_command.h"
-#include "bench/commands/sharded_command.h"
+#include "bench/serving/service_command.h"
+#include "bench/serving/sharded_command.h"
 #include "bench/serving/tenants_command.h"
 #include "client/cli/command_line.h"
 #include "client/cli/help.h"

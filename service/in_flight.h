@@ -41,7 +41,7 @@ class InFlight {
     NotePeak(used + bytes);
     return true;
   }
-  // The same of an answer that holds `held` already and is to hold `wanted`, which is more.
+  // Takes what an answer needs that holds `held` bytes already and is to hold `wanted`, which is more.
   [[nodiscard]] bool TryGrowAnswer(int64_t held, int64_t wanted) {
     const int64_t others = answers_.fetch_add(Large(wanted) - Large(held)) - Large(held);
     const bool fits = wanted <= kSmall || others <= 0 || others + wanted <= limit_ / 8;
@@ -49,7 +49,7 @@ class InFlight {
     answers_.fetch_sub(Large(wanted) - Large(held));
     return false;
   }
-  // Whatever the limit: the answer to what has been changed already.
+  // Takes bytes whatever the limit: the answer to what has been changed already.
   void Take(int64_t bytes) {
     if (memory_ != nullptr) memory_->Pass(bytes);
     NotePeak(used_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
@@ -111,7 +111,7 @@ class InFlightShare {
   int64_t bytes_ = 0;
 };
 
-// The same of its answer: as it is made, and until the client has read it.
+// The share of a call's answer, as it is made and until the client has read it. Not thread-safe.
 class AnswerShare {
  public:
   explicit AnswerShare(InFlight& of) : of_(of) {}

@@ -154,9 +154,8 @@ int64_t BaseBytes() {
   return (ResidentBytes() + kRoom) / kMiB * kMiB;
 }
 
-// What is freed goes back to the system, so that the process holds what it uses. glibc would keep blocks of up to 32
-// MiB that messages leave, in eight arenas a processor; messages' parts and small blocks stay in as few arenas as
-// serve.
+// Makes the heap give freed memory back to the system, so that the process holds what it uses. By default glibc keeps
+// freed blocks of up to 32 MiB, in eight arenas a processor.
 void BoundHeap() {
   constexpr int kLargeBlock = 1 << 20;
   mallopt(M_MMAP_THRESHOLD, kLargeBlock);

@@ -90,7 +90,7 @@ void Services::Work() {
   while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Come(ok, Taker::kFront);
 }
 
-// What the process may hold now, short of what it may hold at most.
+// Returns the bytes that the process may hold now. They are fewer than it may hold at most.
 int64_t Services::AllowedBytes() const {
   const int64_t stored = core_.budget->used_bytes(), limit = core_.options.memory_limit_bytes;
   const int64_t now = stored + stored / 16 + core_.base_bytes + core_.in_flight.limit_bytes() * 3 / 2;

@@ -50,9 +50,9 @@ class MemoryBudget {
   int64_t peak_bytes(Account account = Account::kHost) const {
     return peak_[static_cast<int>(account)].load(std::memory_order_relaxed);
   }
-  // Bytes of the host's memory that pass through, such as messages under way. They count in the limit, yet
-  // passing_room() is theirs even where everything else is taken, a quarter of it for small ones alone. False, and
-  // nothing taken, where there is no room. Of the whole budget alone, not of parts.
+  // Takes bytes of the host's memory that pass through, such as messages under way. They count in the limit, yet
+  // passing_room() is theirs even where everything else is taken, a quarter of it for small ones alone. Returns false,
+  // and takes nothing, where there is no room. Only the whole budget is asked so, never a part.
   bool TryPass(int64_t bytes, bool is_small) {
     passing_.fetch_add(bytes);
     if (!IsOver(is_small)) return true;
@@ -61,7 +61,7 @@ class MemoryBudget {
   }
   void Pass(int64_t bytes) { passing_.fetch_add(bytes); }  // whatever the limit
   void EndPass(int64_t bytes) { passing_.fetch_sub(bytes); }
-  // What the process was seen to hold beyond what is counted and what is allowed for. It counts in the limit, too.
+  // Sets what the process was seen to hold beyond what is counted and what is allowed for. It counts in the limit, too.
   void SetUncounted(int64_t bytes) { uncounted_.store(bytes); }
   int64_t uncounted_bytes() const { return uncounted_.load(std::memory_order_relaxed); }
   int64_t passing_bytes() const { return passing_.load(std::memory_order_relaxed); }
@@ -77,7 +77,7 @@ class MemoryBudget {
   }
 
  private:
-  // Whether what is held and what passes take more than both may. What is uncounted never refuses what is small.
+  // Returns true if what is held and what passes take more than both may. Uncounted bytes never refuse small ones.
   bool IsOver(bool is_small) const {
     const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
     if (limit == 0) return false;

@@ -8,7 +8,7 @@
 #include "profile/field_error.h"
 #include "profile/profile.h"
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 

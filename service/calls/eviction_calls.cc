@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/calls/calls.h"
+#include "service/calls/convert/eviction.h"
 #include "service/calls/error.h"
-#include "service/calls/eviction_convert.h"
 
 namespace seine {
 namespace {

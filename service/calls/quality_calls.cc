@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 
 namespace seine {

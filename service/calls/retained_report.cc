@@ -1,5 +1,5 @@
 // Reports of retained positions between the wire and the index, and those of a stream's pieces made one: declared in
-// eviction_convert.h.
+// convert/eviction.h.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/calls/convert/eviction.h"
 #include "service/calls/error.h"
-#include "service/calls/eviction_convert.h"
 
 namespace seine {
 namespace {

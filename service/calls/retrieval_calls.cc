@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "service/calls/announcing_moment.h"
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
+#include "service/calls/convert/eviction.h"
 #include "service/calls/error.h"
-#include "service/calls/eviction_convert.h"
 #include "service/calls/validate.h"
 
 namespace seine {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 

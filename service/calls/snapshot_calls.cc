@@ -2,10 +2,10 @@
 #include "absl/strings/str_cat.h"
 #include "index/snapshot/snapshot_file.h"
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
+#include "service/calls/convert/wire_enum.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
-#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {

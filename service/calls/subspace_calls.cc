@@ -4,10 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "profile/layout.h"
 #include "service/calls/calls.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
+#include "service/calls/convert/eviction.h"
+#include "service/calls/convert/subspace.h"
 #include "service/calls/error.h"
-#include "service/calls/eviction_convert.h"
-#include "service/calls/subspace_convert.h"
 
 namespace seine {
 namespace {

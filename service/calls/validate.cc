@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "index/storage/to_floats.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
+#include "service/calls/convert/wire_enum.h"
 #include "service/calls/error.h"
-#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {

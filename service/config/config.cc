@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "profile/spelling.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/access_settings.h"

@@ -1,4 +1,4 @@
-// Which families a server holds back or has given up, so that each family is served by one node. A family is the
+// Keeps which families a server holds back or has given up, so that one node serves each family. A family is the
 // sequences of an index whose ids are the same up to the first '/'.
 #ifndef SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_
 #define SEINE_SERVICE_FAMILIES_SEQUENCE_FAMILIES_H_
@@ -19,7 +19,7 @@
 
 namespace seine {
 
-// What stands before the first '/' of a sequence's id, or all of it.
+// Returns what stands before the first '/' of a sequence's id, or all of it.
 absl::string_view FamilyOfId(absl::string_view id);
 
 struct FamilyKey {
@@ -75,7 +75,7 @@ class SequenceFamilies {
   absl::Status Thaw(const FamilyKey& key, absl::string_view freeze);
   // Gives a frozen family up, and remembers for `limit` where it is. Errors as Thaw's.
   absl::Status GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit);
-  // The family is here again, whatever it was. A freeze stays.
+  // Notes that the family is here again, whatever it was. A freeze stays.
   void Return(const FamilyKey& key);
   // Counts the families that are frozen or have moved now.
   FamilyCounts Count() const;

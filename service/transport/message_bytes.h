@@ -89,7 +89,7 @@ class SharedMessageWriter final : public google::protobuf::io::ZeroCopyOutputStr
   int64_t count_ = 0;
 };
 
-// The same of a message that is not used again, and may be large: what it holds is not held twice.
+// Serialises a message that is not used again, and may be large: what it holds is not held twice.
 template <typename Message>
 absl::Status SerialiseLast(Message* message, grpc::ByteBuffer* bytes) {
   constexpr size_t kWorthSharing = 256 << 10;

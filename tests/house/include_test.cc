@@ -242,16 +242,16 @@ TEST(Include, EveryPlantedBreachIsReported) {
       {"index/a.cc", "#include \"kernels/codecs/registry.h\"", "kernels/codecs/registry.h"},
       {"index/a.cc", "#include <grpcpp/grpcpp.h>", "grpcpp/grpcpp.h"},
       {"index/a.cc", "#include \"seine/v1/common.pb.h\"", "seine/v1/common.pb.h"},
-      {"index/a.h", "#include \"service/calls/convert.h\"", "service/calls/convert.h"},
+      {"index/a.h", "#include \"service/calls/convert/convert.h\"", "service/calls/convert/convert.h"},
       {"index/deep/a.cu", "#include <faiss/IndexPQ.h>", "faiss/IndexPQ.h"},
       {"service/a.cc", "#include \"kernels/cpu/targets.h\"", "kernels/cpu/targets.h"},
       {"service/a.cc", "#include \"client/client.h\"", "client/client.h"},
       {"client/a.cc", "#include \"index/index.h\"", "index/index.h"},
       {"client/a.h", "#include \"kernels/types.h\"", "kernels/types.h"},
-      {"client/a.cc", "#include \"../service/calls/convert.h\"", "../service/calls/convert.h"},
+      {"client/a.cc", "#include \"../service/calls/convert/convert.h\"", "../service/calls/convert/convert.h"},
       {"bench/a.cc", "#include <faiss/IndexFlat.h>", "faiss/IndexFlat.h"},
       {"bench/a.cc", "#include <omp.h>", "omp.h"},
-      {"bench/a.cc", "#include \"service/calls/convert.h\"", "service/calls/convert.h"},
+      {"bench/a.cc", "#include \"service/calls/convert/convert.h\"", "service/calls/convert/convert.h"},
   };
   for (const Breach& breach : breaches) {
     const PlantedTree tree;

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "index/snapshot/snapshot_file.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/snapshots/exit_snapshots.h"
 #include "tests/service/access/access_fixture.h"
 

@@ -19,7 +19,7 @@
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/subspace.pb.h"
 #include "service/calls/announcing_moment.h"
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 #include "service/config/config.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -1,8 +1,8 @@
 // Descriptions of indexes, sequences, heads and profiles as wire messages: a part of convert.h.
 #include "profile/moments.h"
 #include "profile/profile.h"
-#include "service/calls/convert.h"
-#include "service/calls/subspace_convert.h"
+#include "service/calls/convert/convert.h"
+#include "service/calls/convert/subspace.h"
 
 namespace seine {
 void ToProto(const Index& index, v1::IndexInfo* info) {

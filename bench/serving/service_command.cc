@@ -1,5 +1,5 @@
 // See service_command.h.
-#include "bench/commands/service_command.h"
+#include "bench/serving/service_command.h"
 
 #include <algorithm>
 #include <iostream>

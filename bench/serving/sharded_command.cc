@@ -1,5 +1,5 @@
 // See sharded_command.h.
-#include "bench/commands/sharded_command.h"
+#include "bench/serving/sharded_command.h"
 
 #include <algorithm>
 #include <iostream>

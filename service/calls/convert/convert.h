@@ -1,7 +1,7 @@
 // Between the wire's messages and the index's plain values. Absent fields take the index's defaults; unknown enum
 // values and settings outside the wire's contract are INVALID_ARGUMENT naming the field.
-#ifndef SEINE_SERVICE_CALLS_CONVERT_H_
-#define SEINE_SERVICE_CALLS_CONVERT_H_
+#ifndef SEINE_SERVICE_CALLS_CONVERT_CONVERT_H_
+#define SEINE_SERVICE_CALLS_CONVERT_CONVERT_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -45,4 +45,4 @@ void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAns
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_CONVERT_H_
+#endif  // SEINE_SERVICE_CALLS_CONVERT_CONVERT_H_

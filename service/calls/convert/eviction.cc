@@ -1,13 +1,13 @@
-#include "service/calls/eviction_convert.h"
+#include "service/calls/convert/eviction.h"
 
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/generated_enum_reflection.h"
 #include "profile/scorer_list.h"
+#include "service/calls/convert/wire_enum.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
-#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {

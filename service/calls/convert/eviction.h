@@ -1,6 +1,6 @@
 // Eviction's settings and answers between the wire and the index. Errors name the field, as in convert.h.
-#ifndef SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_
-#define SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_
+#ifndef SEINE_SERVICE_CALLS_CONVERT_EVICTION_H_
+#define SEINE_SERVICE_CALLS_CONVERT_EVICTION_H_
 
 #include <string>
 #include <vector>
@@ -46,4 +46,4 @@ void AddPiece(const v1::AppendItem& item, v1::Retained piece, v1::AppendStreamRe
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_EVICTION_CONVERT_H_
+#endif  // SEINE_SERVICE_CALLS_CONVERT_EVICTION_H_

@@ -1,4 +1,4 @@
-#include "service/calls/convert.h"
+#include "service/calls/convert/convert.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
-#include "service/calls/eviction_convert.h"
-#include "service/calls/subspace_convert.h"
+#include "service/calls/convert/eviction.h"
+#include "service/calls/convert/subspace.h"
+#include "service/calls/convert/wire_enum.h"
 #include "service/calls/validate.h"
-#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {

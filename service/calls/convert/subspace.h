@@ -1,6 +1,6 @@
 // Subspaces' settings, bases and measures between the wire and the index. Errors name the field, as in convert.h.
-#ifndef SEINE_SERVICE_CALLS_SUBSPACE_CONVERT_H_
-#define SEINE_SERVICE_CALLS_SUBSPACE_CONVERT_H_
+#ifndef SEINE_SERVICE_CALLS_CONVERT_SUBSPACE_H_
+#define SEINE_SERVICE_CALLS_CONVERT_SUBSPACE_H_
 
 #include <string>
 
@@ -29,4 +29,4 @@ void ToProto(const SubspaceInfo& info, v1::SubspaceMetrics* out);
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_SUBSPACE_CONVERT_H_
+#endif  // SEINE_SERVICE_CALLS_CONVERT_SUBSPACE_H_

@@ -1,6 +1,6 @@
 // Every wire enum is the index's enum shifted by one, 0 meaning "not given".
-#ifndef SEINE_SERVICE_CALLS_WIRE_ENUM_H_
-#define SEINE_SERVICE_CALLS_WIRE_ENUM_H_
+#ifndef SEINE_SERVICE_CALLS_CONVERT_WIRE_ENUM_H_
+#define SEINE_SERVICE_CALLS_CONVERT_WIRE_ENUM_H_
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -30,4 +30,4 @@ absl::Status FromWire(Wire wire, bool (*is_valid)(int), absl::string_view field,
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_WIRE_ENUM_H_
+#endif  // SEINE_SERVICE_CALLS_CONVERT_WIRE_ENUM_H_

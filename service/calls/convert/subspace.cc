@@ -1,13 +1,13 @@
-#include "service/calls/subspace_convert.h"
+#include "service/calls/convert/subspace.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/calls/convert/wire_enum.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
-#include "service/calls/wire_enum.h"
 
 namespace seine {
 namespace {
