@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from test_hf import make_model, prompt
+from small_model import make_model, prompt
 
 from seine_kv.eval import __main__ as command
 from seine_kv.eval import engine, kvpress_peer, methods, needle, quality, report, speed, texts

@@ -17,6 +17,7 @@ PROFILE = DATA / "smollm2-135m.profile.safetensors"
 LAYERS, HEADS, KV_HEADS, DIM, TOKENS = 2, 4, 2, 64, 400
 SHAPE = {"num_layers": LAYERS, "num_q_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM}
 ZONES = {"sink": 16, "local": 32, "update_buffer": 64, "dense_threshold": 64}
+MADE_HERE = {"dtype": "float32", "zones": ZONES, "threads": 1, **SHAPE}
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def data():
 def index(request):
     """The same index, made here, and a server's that was made by its Client."""
     if request.param == "in process":
-        with seine.Index(dtype="float32", zones=ZONES, threads=1, **SHAPE) as index:
+        with seine.Index(**MADE_HERE) as index:
             yield index
         return
     client = seine.connect(request.getfixturevalue("address"))
@@ -45,6 +46,11 @@ def index(request):
 
 @pytest.fixture
 def chat(index, data):
+    return filled(index, data)
+
+
+def filled(index, data):
+    """A sequence of the index with TOKENS tokens in every layer."""
     chat = index.create_sequence("chat")
     for layer in range(LAYERS):
         assert chat.append(layer, data[0][layer, :TOKENS], data[1][layer, :TOKENS]) == TOKENS
@@ -310,11 +316,8 @@ def test_names_of_the_package_teach():
 
 def test_a_sequence_outlives_its_index_in_a_file(data, tmp_path):
     file = tmp_path / "chat.snapshot"
-    shape = {"dtype": "float32", "zones": ZONES, "threads": 1, **SHAPE}
-    with seine.Index(**shape) as index:
-        chat = index.create_sequence("chat")
-        for layer in range(LAYERS):
-            chat.append(layer, data[0][layer, :TOKENS], data[1][layer, :TOKENS])
+    with seine.Index(**MADE_HERE) as index:
+        chat = filled(index, data)
         chat.fork(100, "branch")
         written = chat.snapshot(file)
         alone = chat.snapshot(tmp_path / "alone", alone=True)
@@ -322,7 +325,7 @@ def test_a_sequence_outlives_its_index_in_a_file(data, tmp_path):
         assert [info.handle.id for info in written.sequences] == ["chat", "branch"]
         assert [info.handle.id for info in alone.sequences] == ["chat"]
         assert written.bytes == file.stat().st_size
-    with seine.Index(**shape) as index:
+    with seine.Index(**MADE_HERE) as index:
         chat, branch = index.restore(file)
         assert len(chat) == TOKENS and len(branch) == 100
         for one, other in zip(before, chat.attend(0, data[2])):
@@ -345,15 +348,12 @@ def test_a_sequence_outlives_its_index_in_a_file(data, tmp_path):
 )
 def test_a_damaged_snapshot_is_refused_and_makes_no_sequence(data, tmp_path, damage, message):
     file = tmp_path / "chat.snapshot"
-    shape = {"dtype": "float32", "zones": ZONES, "threads": 1, **SHAPE}
-    with seine.Index(**shape) as index:
-        chat = index.create_sequence("chat")
-        for layer in range(LAYERS):
-            chat.append(layer, data[0][layer, :TOKENS], data[1][layer, :TOKENS])
+    with seine.Index(**MADE_HERE) as index:
+        chat = filled(index, data)
         chat.snapshot(file)
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
-    with seine.Index(**shape) as index:
+    with seine.Index(**MADE_HERE) as index:
         with pytest.raises(SeineError, match=message) as caught:
             index.restore(file)
         assert caught.value.code == "DATA_LOSS"

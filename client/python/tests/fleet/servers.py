@@ -1,8 +1,10 @@
 """Three real servers that a test may kill and start again, and what they are asked."""
 
 import numpy as np
+import pytest
 from conftest import client_class, start
 
+from seine_kv.fleet import connect, nodes
 from seine_kv.fleet.description import Description, Node
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 64, 96
@@ -57,3 +59,21 @@ def expected(rows, queries, i, tokens=TOKENS):
         weights = np.exp(logits - logits.max())
         outputs.append(weights @ values[:, head // 2] / weights.sum())
     return np.stack(outputs)
+
+
+# Fixtures, which a module of tests imports by their names. Its own fixture `shared` is the servers.
+
+
+@pytest.fixture(params=["remote", "grpc"])
+def client(request, shared, monkeypatch):
+    """A fleet's client by each of the two ways; its indexes are gone afterwards."""
+    monkeypatch.setattr(nodes, "client_class", lambda: client_class(request.param))
+    with connect(shared.fleet, timeout=20) as client:
+        yield client
+        for index in client.list_indexes():
+            client.delete_index(index["spec"]["name"])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)

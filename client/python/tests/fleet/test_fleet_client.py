@@ -4,10 +4,10 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import client_class
-from servers import DIM, HEADS, KV_HEADS, NAMES, SHAPE, TOKENS, Servers, expected, make, rows_of
+from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, expected, make, rows_of
+from servers import client, rows  # noqa: F401 - fixtures
 
-from seine_kv.fleet import SequenceLost, connect, nodes
+from seine_kv.fleet import SequenceLost, connect
 from seine_kv.fleet.placement import family_of, ranked
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence, StepError
 
@@ -28,20 +28,6 @@ def own(tmp_path):
     yield servers
     for name in NAMES:
         servers.kill(name)
-
-
-@pytest.fixture(params=["remote", "grpc"])
-def client(request, shared, monkeypatch):
-    monkeypatch.setattr(nodes, "client_class", lambda: client_class(request.param))
-    with connect(shared.fleet, timeout=20) as client:
-        yield client
-        for index in client.list_indexes():
-            client.delete_index(index["spec"]["name"])
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)
 
 
 def raised(call, *arguments, **more):

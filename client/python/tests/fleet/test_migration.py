@@ -4,10 +4,9 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import client_class
-from servers import DIM, HEADS, KV_HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
+from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
+from servers import client, rows  # noqa: F401 - fixtures
 
-from seine_kv.fleet import connect, nodes
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 
 
@@ -20,21 +19,8 @@ def shared(tmp_path_factory):
         servers.kill(name)
 
 
-@pytest.fixture(params=["remote", "grpc"])
-def client(request, shared, monkeypatch):
-    monkeypatch.setattr(nodes, "client_class", lambda: client_class(request.param))
-    with connect(shared.fleet, timeout=20) as client:
-        client.create_index("m", kv_store="keys_values", **SHAPE)
-        yield client
-        client.delete_index("m")
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)
-
-
 def filled(client, rows):
+    client.create_index("m", kv_store="keys_values", **SHAPE)
     chat = client.create_sequence("m", "chat")
     client.append(chat, 0, 0, *rows_of(rows, 0))
     return chat

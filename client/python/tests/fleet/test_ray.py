@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from servers import DIM, HEADS, KV_HEADS, SHAPE, TOKENS, expected, make, rows_of
+from servers import DIM, HEADS, SHAPE, TOKENS, expected, make, rows_of
+from servers import rows  # noqa: F401 - a fixture
 
 from seine_kv.address import Security
 from seine_kv.fleet import Fleet, SequenceLost, actors, connect, family_of
@@ -56,11 +57,6 @@ def client(fleet):
         for index in client.list_indexes():
             client.delete_index(index["spec"]["name"])
     assert set(fleet.loads().values()) == {0}  # families went with their sequences
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)
 
 
 def alive(pid):

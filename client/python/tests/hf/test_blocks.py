@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_hf import assert_all_served, decode, generate, make_model, prompt
-from test_hf_index_cache import tensors_held
+from small_model import assert_all_served, decode, generate, make_model, prompt, tensors_held
+from small_model import model  # noqa: F401 - a fixture
 
 from seine_kv import hf
 from seine_kv.client import SeineError
@@ -19,7 +19,7 @@ from seine_kv.model import cache_name
 from seine_kv.tensor_file import read_tensors
 
 BUDGET, BLOCK, SINKS = 48, 16, 4
-GOLDENS = Path(__file__).resolve().parents[3] / "tests" / "golden" / "kvpress.safetensors"
+GOLDENS = Path(__file__).resolve().parents[4] / "tests" / "golden" / "kvpress.safetensors"
 SNAPKV = {"name": "snapkv", "query_window": 8, "kernel": 5}
 WINDOWED = {"name": "windowed_manifoldkv", "window": 32}
 
@@ -116,11 +116,6 @@ def loop_sets(keys, score, budget, block):
 
 
 # Tests ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def model():
-    return make_model()
 
 
 @pytest.fixture(params=["in process", "server"])

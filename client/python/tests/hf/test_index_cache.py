@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from test_hf import EVERYTHING, PROMPT, ZONES, assert_all_served, decode, generate, make_model, prompt
+from small_model import EVERYTHING, PROMPT, ZONES, assert_all_served, decode, generate, make_model, prompt, tensors_held
+from small_model import model  # noqa: F401 - a fixture
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -12,11 +13,6 @@ from seine_kv import hf
 from seine_kv.client import Client, SeineError
 from seine_kv.hf.cache import IndexLayer
 from seine_kv.model import cache_name
-
-
-@pytest.fixture
-def model():
-    return make_model()
 
 
 @pytest.fixture(params=["in process", "server"])
@@ -33,10 +29,6 @@ def installed(model, where):
     yield seine
     if model.config._attn_implementation == "seine":
         hf.uninstall(model)
-
-
-def tensors_held(cache):
-    return [value for layer in cache.layers for value in layer.__dict__.values() if isinstance(value, torch.Tensor)]
 
 
 def test_everything_attended_is_dense_attention_and_torch_holds_nothing(model, installed):
