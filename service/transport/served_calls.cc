@@ -144,10 +144,12 @@ class ServedCall final : public OpenCall {
   }
   void Work() {
     absl::Status status = StillWanted(*token_);
-    // Parsed, a message takes about as much again.
-    InFlightShare parsed(core_.in_flight);
-    if (status.ok() && !parsed.TryHold(static_cast<int64_t>(request_.Length()))) status = TooMuchInFlight();
-    if (status.ok()) status = Handle();
+    {
+      // Parsed, a message takes about as much again. It is given back before the next one of a stream is read.
+      InFlightShare parsed(core_.in_flight);
+      if (status.ok() && !parsed.TryHold(static_cast<int64_t>(request_.Length()))) status = TooMuchInFlight();
+      if (status.ok()) status = Handle();
+    }
     request_.Clear();
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
