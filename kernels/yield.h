@@ -23,11 +23,6 @@ class Yielder {
 // The current yielder of this thread; nullptr: what it does makes way for nothing.
 inline thread_local constinit Yielder* current_yielder = nullptr;
 
-// Long work makes way here, where it does not ask whether it is stopped.
-inline void MakeWay() {
-  if (current_yielder != nullptr) current_yielder->Yield();
-}
-
 class YieldScope {
  public:
   explicit YieldScope(Yielder* yielder) : outer_(current_yielder) { current_yielder = yielder; }

@@ -6,7 +6,6 @@
 
 #include "index/snapshot/state_reader.h"
 #include "kernels/host.h"
-#include "kernels/stop.h"
 
 namespace seine {
 
@@ -47,7 +46,6 @@ void RowStore::Write(int64_t position, const uint8_t* rows, int64_t count, size_
   const size_t row_bytes = format_->row_bytes();
   const int64_t end = position + count;
   while (position < end) {
-    MakeWay();
     const size_t piece = position / pieces_.length();
     const int64_t offset = position % pieces_.length();
     const int64_t run = std::min<int64_t>(pieces_.length() - offset, end - position);

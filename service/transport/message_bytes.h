@@ -7,7 +7,6 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <memory>
@@ -16,25 +15,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/yield.h"
 #include "service/calls/error.h"
 
 namespace seine {
 
-// Hands over the parts of a message, of some kilobytes each. Long work makes way between them.
-class MessageReader final : public grpc::ProtoBufferReader {
- public:
-  using grpc::ProtoBufferReader::ProtoBufferReader;
-  bool Next(const void** data, int* size) override {
-    MakeWay();
-    return grpc::ProtoBufferReader::Next(data, size);
-  }
-};
-
 // INVALID_ARGUMENT: the bytes are no such message. Lets go of them.
 template <typename Message>
 absl::Status Parse(grpc::ByteBuffer* bytes, Message* message) {
-  const bool parsed = grpc::GenericDeserialize<MessageReader, Message>(bytes, message).ok();
+  const bool parsed = grpc::SerializationTraits<Message>::Deserialize(bytes, message).ok();
   bytes->Clear();
   if (parsed) return absl::OkStatus();
   return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", message->GetTypeName()));
