@@ -86,7 +86,7 @@ struct IndexSpec {
   std::string codec;               // "rsq" or "balanced"; empty: balanced where a profile is given or found, else rsq
   std::string profile;             // balanced: one of ServerInfo::profiles
   std::optional<int64_t> horizon;  // balanced: tokens ahead that queries come from
-  std::optional<double> coarse_bits;  // balanced: a coordinate, .5 or 1
+  std::optional<double> coarse_bits;  // balanced: a coordinate, .5, 1 or 2
   std::optional<double> total_bits;   // balanced: a coordinate, above coarse_bits, at most 4
   std::optional<uint64_t> seed;
   Centre centre = Centre::kDefault;

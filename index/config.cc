@@ -209,11 +209,18 @@ int64_t FilterHorizon(const IndexConfig& config) {
 }
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
-  if (codec.coarse_bits != .5 && codec.coarse_bits != 1) {
-    return WrongField("codec", "coarse_bits", codec.coarse_bits, " is neither 0.5 nor 1");
+  if (codec.coarse_bits != .5 && codec.coarse_bits != 1 && codec.coarse_bits != 2) {
+    return WrongField("codec", "coarse_bits", codec.coarse_bits, " is none of 0.5, 1 and 2");
+  }
+  if (codec.coarse_bits * head_dim > kMaxHeadDim) {
+    return WrongField("codec", "coarse_bits", codec.coarse_bits, " at head_dim ", head_dim, " is more than the ",
+                      kMaxHeadDim, " bits of a key that a scan may read");
   }
   if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
     return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
+  }
+  if (codec.total_bits <= codec.coarse_bits) {
+    return WrongField("codec", "total_bits", codec.total_bits, " is not above coarse_bits, ", codec.coarse_bits);
   }
   const CodecTraits& traits = TraitsOf(codec.name);
   const CodeLayout layout = traits.layout(SpecOf(codec, head_dim));

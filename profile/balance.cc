@@ -134,8 +134,8 @@ absl::Status Check(const MatrixXd& key_moment, const MatrixXd& query_moment, con
     return absl::InvalidArgumentError(absl::StrCat("query_moment: must be [", dim, ", ", dim, "] as key_moment, not [",
                                                    query_moment.rows(), ", ", query_moment.cols(), "]"));
   }
-  if (options.coarse_bits != .5 && options.coarse_bits != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("coarse_bits: must be .5 or 1, not ", options.coarse_bits));
+  if (options.coarse_bits != .5 && options.coarse_bits != 1 && options.coarse_bits != 2) {
+    return absl::InvalidArgumentError(absl::StrCat("coarse_bits: must be .5, 1 or 2, not ", options.coarse_bits));
   }
   if (!(options.total_bits > options.coarse_bits && options.total_bits <= 4)) {
     return absl::InvalidArgumentError(absl::StrCat("total_bits: must be above coarse_bits, ", options.coarse_bits,

@@ -28,7 +28,7 @@ struct Balance {
 };
 
 struct BalanceOptions {
-  double coarse_bits = 1;  // a coordinate, of the plane that is scanned: .5 or 1
+  double coarse_bits = 1;  // a coordinate, of the plane that is scanned: .5, 1 or 2
   double total_bits = 2;   // a coordinate, of the whole code: above coarse_bits, at most 4
 };
 

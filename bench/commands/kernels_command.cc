@@ -154,7 +154,7 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--group", f->group, "Query heads a KV head")->check(CLI::Range(1, kMaxGroup));
   command->add_option("--head-dim", f->head_dim)->check(CLI::IsMember({64, 80, 96, 128, 192, 256}));
   command->add_option("--codec", f->codec, "balanced (2 bits a coordinate) or rsq")->check(CLI::IsMember(CodecNames()));
-  command->add_option("--coarse-bits", f->coarse_bits, "balanced: .5 or 1")->check(CLI::IsMember({.5, 1.0}));
+  command->add_option("--coarse-bits", f->coarse_bits, "balanced: .5, 1 or 2")->check(CLI::IsMember({.5, 1.0, 2.0}));
   command->add_option("--top-k", f->top_k)->check(CLI::Range(1, 65536));
   command->add_option("--beta", f->beta, "Share of the keys that are candidates")->check(CLI::Range(1e-6, 1.0));
   command->add_option("--refine", f->refine, "Keys of a query scored exactly")->check(CLI::Range(0, 65536));

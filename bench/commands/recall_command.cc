@@ -96,7 +96,7 @@ void AddFlags(CLI::App* app, RecallFlags* f) {
   app->add_option("--horizon", f->horizon,
                   absl::StrCat("balanced: positions ahead that queries are expected at; absent: ", kDefaultHorizon))
       ->group(search);
-  app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5 or 1")
+  app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5, 1 or 2")
       ->capture_default_str()
       ->group(search);
   app->add_option("--total-bits", f->total_bits, "balanced: bits a coordinate in all, 2 to 4")

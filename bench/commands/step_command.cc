@@ -86,8 +86,8 @@ void AddFlags(CLI::App* app, StepFlags* f) {
       ->capture_default_str()
       ->group(group);
   app->add_option("--coarse-bits", f->options.codec.coarse_bits,
-                  "balanced: bits a coordinate of the scanned plane, .5 "
-                  "or 1")
+                  "balanced: bits a coordinate of the scanned plane, .5, "
+                  "1 or 2")
       ->capture_default_str()
       ->group(group);
   app->add_option("--total-bits", f->options.codec.total_bits, "balanced: bits a coordinate in all, 2 to 4")

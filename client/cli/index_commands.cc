@@ -106,7 +106,8 @@ void AddBalancedOptions(CLI::App* create, client::IndexSpec* spec) {
                    "Tokens ahead of the encoded ones that queries come from (default: 32768)")
       ->group(group);
   create
-      ->add_option("--coarse-bits", spec->coarse_bits, "A coordinate, of what every scan reads: 0.5 or 1 (default: 1)")
+      ->add_option("--coarse-bits", spec->coarse_bits,
+                   "A coordinate, of what every scan reads: 0.5, 1 or 2 (default: 1)")
       ->group(group);
   create->add_option("--total-bits", spec->total_bits, "A coordinate, of the whole code: 2 to 4 (default: 2)")
       ->group(group);

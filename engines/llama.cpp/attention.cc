@@ -88,6 +88,8 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
     config.codec.name = "balanced";
     config.codec.profile_name = profile_path_;
     config.codec.profile = profile_;
+    const CodeBits bits = CodeBitsOf(facts.head_dim);
+    config.codec.coarse_bits = bits.coarse, config.codec.total_bits = bits.total;
   }
   absl::StatusOr<std::unique_ptr<CellContext>> made = CellContext::Create(config);
   if (!made.ok()) return std::string(made.status().message());

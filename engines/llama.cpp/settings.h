@@ -31,6 +31,13 @@ struct Settings {
 // The process's, read once.
 const Settings& settings();
 
+// Bits a coordinate of the balanced code, where there is a profile. Two are scanned of small heads, where one misses
+// keys that hold most of a head's mass (docs/decisions/codecs/0038-two-bits-for-small-heads.md).
+struct CodeBits {
+  double coarse = 1, total = 2;
+};
+inline CodeBits CodeBitsOf(int head_dim) { return head_dim <= 64 ? CodeBits{2, 2.125} : CodeBits{}; }
+
 // For programs that compare: what the plug-in does from the next graph on.
 enum class Mode : int { kSeine = 0, kPlain = 1, kExact = 2 };  // kExact: our exact attention in place of llama.cpp's
 Mode mode();

@@ -140,7 +140,7 @@ TEST(StepCommandTest, WrongInputIsOneLine) {
       {kStep + "--beta 2", "--beta: "},
       {kStep + "--recall-target 1", "--recall-target: "},
       {kStep + "--codec rsq --recall-target .9", "--recall-target: the rsq code does not predict its noise"},
-      {kStep + "--coarse-bits 3", "coarse_bits: 3 is neither 0.5 nor 1"},
+      {kStep + "--coarse-bits 3", "coarse_bits: 3 is none of 0.5, 1 and 2"},
       {kStep + "--refine -1", "--refine: -1 is not in "},
       {"step --group 33", "--group: 33 is not in [1, 32]"},
       {kStep + "--sink -1", "--sink: -1 is not in [0, 1048576]"},

@@ -97,6 +97,13 @@ TEST_F(BalancedTest, FindsMoreThanRsqInLessThanHalfTheBytes) {
   EXPECT_GE(full_recall, .92);
   EXPECT_GT(full_recall, rsq_recall + .05);
   EXPECT_GE(half_recall, .77);  // of half the bytes that rsq scans
+  config = BalancedConfig(model_, profile_);
+  config.codec.horizon = 4096;
+  config.codec.coarse_bits = 2, config.codec.total_bits = 2.125;
+  auto twice = MakeIndex(config, backend_.get());
+  const double twice_recall = Recall(*twice, model_, Filled(twice.get(), kTokens), kTokens);
+  RecordProperty("twice", std::to_string(twice_recall));
+  EXPECT_GT(twice_recall, full_recall + .01);  // with a fifth of the candidates
   EXPECT_LT(balanced->GetSequence(a)->code_bytes * 2, rsq->GetSequence(c)->code_bytes);
 }
 
@@ -466,7 +473,9 @@ TEST_F(BalancedTest, EverySettingWrongOnce) {
       {"codec.query_position: given, but geometry.rope is not",
        [](IndexConfig* c) { c->geometry.rope = Rope(), c->codec.query_position = 5; }},
       {"codec.coarse_bits: ", [](IndexConfig* c) { c->codec.coarse_bits = .75; }},
-      {"codec.coarse_bits: ", [](IndexConfig* c) { c->codec.coarse_bits = 2; }},
+      {"codec.total_bits: 2 is not above coarse_bits, 2", [](IndexConfig* c) { c->codec.coarse_bits = 2; }},
+      {"codec.coarse_bits: 2 at head_dim 192 is more than the 256 bits",
+       [](IndexConfig* c) { c->geometry.rope = Rope(), c->geometry.head_dim = 192, c->codec.coarse_bits = 2; }},
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = 1; }},
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = 4.125; }},
       {"codec.total_bits: ", [](IndexConfig* c) { c->codec.total_bits = 2.1; }},

@@ -44,9 +44,9 @@ void ExpectSound(const Balance& balance, int dim, const BalanceOptions& options)
 
 TEST(Balance, InnerProductsStayAndBothMomentsBecomeOneDiagonal) {
   for (const int dim : {16, 64, 80, 96, 128, 192, 256}) {
-    for (const double coarse : {.5, 1.0}) {
+    for (const double coarse : {.5, 1.0, 2.0}) {
       const MatrixXd key = RandomMoment(dim, 3 * dim, 1) * 40, query = RandomMoment(dim, 2 * dim, 2) * 1e-3;
-      const BalanceOptions options = {coarse, 2};
+      const BalanceOptions options = {coarse, coarse == 2 ? 2.5 : 2};
       const absl::StatusOr<Balance> balance = MakeBalance(key, query, options);
       ASSERT_TRUE(balance.ok()) << balance.status();
       ExpectSound(*balance, dim, options);
@@ -159,7 +159,7 @@ TEST(Balance, BitsAreSoundForManySpectra) {
     std::vector<double> spectrum(8 * (1 + seed % 5));
     const double spread = .2 + (seed % 7) * .5;
     for (size_t i = 0; i < spectrum.size(); ++i) spectrum[i] = std::exp(spread * noise[i]);
-    for (const BalanceOptions& options : {BalanceOptions{.5, 1}, {.5, 2}, {1, 1.5}, {1, 2}, {1, 4}}) {
+    for (const BalanceOptions& options : {BalanceOptions{.5, 1}, {.5, 2}, {1, 1.5}, {1, 2}, {1, 4}, {2, 2.5}}) {
       const auto balance = OfSpectrum(spectrum, options);
       ASSERT_TRUE(balance.ok()) << balance.status();
       ExpectSound(*balance, static_cast<int>(spectrum.size()), options);
@@ -230,8 +230,8 @@ TEST(Balance, NamesWhatIsWrong) {
       {&odd, &odd, {}, "key_moment: must be [head_dim, head_dim], a multiple of 8, not [12, 12]"},
       {&flat, &good, {}, "key_moment: must be [head_dim, head_dim], a multiple of 8, not [16, 8]"},
       {&good, &flat, {}, "query_moment: must be [16, 16] as key_moment, not [16, 8]"},
-      {&good, &good, {.75, 2}, "coarse_bits: must be .5 or 1, not 0.75"},
-      {&good, &good, {std::nan(""), 2}, "coarse_bits: must be .5 or 1"},
+      {&good, &good, {.75, 2}, "coarse_bits: must be .5, 1 or 2, not 0.75"},
+      {&good, &good, {std::nan(""), 2}, "coarse_bits: must be .5, 1 or 2"},
       {&good, &good, {1, 1}, "total_bits: must be above coarse_bits, 1, and at most 4, not 1"},
       {&good, &good, {1, 4.5}, "total_bits: must be above"},
       {&good, &good, {1, std::nan("")}, "total_bits: must be above"},

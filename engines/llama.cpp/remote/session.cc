@@ -48,6 +48,10 @@ client::IndexSpec SpecOf(const SessionConfig& c) {
   spec.update_buffer = 64;  // a window: as the plug-in's own index
   spec.dense_threshold = static_cast<int>(c.dense_tokens);
   spec.profile = c.profile;
+  if (!c.profile.empty()) {
+    const CodeBits bits = CodeBitsOf(g.head_dim);
+    spec.coarse_bits = bits.coarse, spec.total_bits = bits.total;
+  }
   spec.beta = c.beta;
   spec.refine = c.refine;
   spec.softmax_scale = c.scale;

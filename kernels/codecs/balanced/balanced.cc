@@ -25,7 +25,8 @@
 namespace seine {
 namespace {
 
-constexpr double kUsualKeys = 8192;  // the longest zone that the full usual share is kept of
+constexpr double kTwoBitShare = .01;  // the usual share where two bits a coordinate are scanned
+constexpr double kUsualKeys = 8192;   // the longest zone that the full usual share is kept of
 
 constexpr float kLargestLevel8 = 127.0f;
 
@@ -235,14 +236,16 @@ class BalancedCodec final : public Codec {
     for (size_t i = size * part / parts; i < size * (part + 1) / parts; i += 16) cpu::PrefetchFar(&query_map_[i]);
   }
 
-  // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
-  // factor stands for the key's own scale, of which it is a little more.
   // The zone's best lie ever further out the longer it is: from kUsualKeys on, candidates grow with the root of its
-  // length, and recall still rises (docs/decisions/codecs/0032-share-falls-with-length.md).
+  // length, and recall still rises (docs/decisions/codecs/0032-share-falls-with-length.md). Two bits mistake few keys.
   double UsualShare(int64_t num_keys) const override {
-    return kUsualShare * std::sqrt(std::min(1.0, kUsualKeys / static_cast<double>(num_keys)));
+    const bool two_bits = layout_.coarse_bytes * 8 == 2 * layout_.head_dim;
+    return (two_bits ? kTwoBitShare : kUsualShare) *
+           std::sqrt(std::min(1.0, kUsualKeys / static_cast<double>(num_keys)));
   }
 
+  // sum_i lambda_i q'_i^2 rho_i: what the leading bits leave of each coordinate, all of it where there are none. The
+  // factor stands for the key's own scale, of which it is a little more.
   float CoarseNoise(const PreparedQuery& query) const override {
     if (!(query.coarse_step > 0)) return 0;
     float lanes[16] = {0};
