@@ -12,6 +12,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.router import Patience
+from seine_kv.fleet.start import why
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.table import Route
 from seine_kv.messages import SeineError
@@ -90,9 +91,13 @@ class RayDirectory:
             except RayTaskError as error:
                 if isinstance(error.cause, ValueError):
                     raise SeineError("UNAVAILABLE", str(error.cause), "", "NO_NODE") from None
-                raise
+                raise _silent(error) from None  # it cannot reach the head, or not the one that it knew
             except RayActorError as error:
                 if not clock.wait():
-                    raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None
+                    raise _silent(error) from None
             except RayError as error:
-                raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None
+                raise _silent(error) from None
+
+
+def _silent(error: RayError) -> SeineError:
+    return SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {why(error)}", "", "NO_DIRECTORY")
