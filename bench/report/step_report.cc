@@ -114,8 +114,7 @@ std::string RenderText(const StepReport& report) {
                      us(a.softmax)});
   }
   return absl::StrCat(DescribeStep(report), "\n", RenderTable(times), "\n", RenderTable(stages), "\n",
-                      RenderTable(parts), "\n",
-                      DescribeBreakEven(report, "retrieve", &StepFigures::retrieve),
+                      RenderTable(parts), "\n", DescribeBreakEven(report, "retrieve", &StepFigures::retrieve),
                       DescribeBreakEven(report, "attend", &StepFigures::attend));
 }
 

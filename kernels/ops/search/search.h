@@ -62,7 +62,8 @@ struct SearchStats {
   void Add(const SearchStats& o);
 };
 
-// Where the time of a task's attention goes, in nanoseconds (ops/attend/attention.h). Rows are read twice, keys for logits and values for sums.
+// Where the time of a task's attention goes, in nanoseconds (ops/attend/attention.h). Rows are read twice, keys for
+// logits and values for sums.
 struct AttentionTimes {
   int64_t dense_ns = 0;    // rows that every head sees
   int64_t chosen_ns = 0;   // rows of the sets; only values where logits are known
