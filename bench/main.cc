@@ -16,7 +16,8 @@
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/serving/service_command.h"
-#include "bench/serving/sharded_command.h"
+#include "bench/serving/sharded/nodes_command.h"
+#include "bench/serving/sharded/sharded_command.h"
 #include "bench/serving/tenants_command.h"
 #include "client/cli/command_line.h"
 #include "client/cli/help.h"
@@ -71,6 +72,7 @@ int main(int argc, char** argv) {
   seine::bench::AddServiceCommand(&app, &run);
   seine::bench::AddTenantsCommand(&app, &run);
   seine::bench::AddShardedCommand(&app, &run);
+  seine::bench::AddNodesCommand(&app, &run);
 #endif
   try {
     app.parse(argc, argv);

@@ -72,6 +72,27 @@ LAYER = [
     ("exact", "exact attention, µs", "us_exact", 0),
     ("recall", "recall@k", "recall_at_k", 3),
 ]
+SHARDED = [
+    ("p50", "p50, µs", "p50_us", 0),
+    ("p99", "p99, µs", "p99_us", 0),
+    ("one", "one node's p50, µs", "one_node_p50_us", 0),
+    ("onelong", "one node's p99, µs", "one_node_p99_us", 0),
+    ("exact", "exact, µs", "exact_p50_us", 0),
+    ("attended", "tokens attended a head", "attended_tokens_a_head", 0),
+    ("error", "error", "error", 4),
+    ("asmany", "one node's at as many tokens", "one_node_error_as_many", 4),
+    ("merge", "largest difference of exact answers", "exact_merge_error", 7),
+]
+NODES = [
+    ("node", "in a node's index, µs", "node_us", 1),
+    ("step", "as the engine sees it, µs", "step_us", 1),
+    ("all", "all nodes at once, µs", "all_us", 1),
+    ("engine", "the engine's processor time a node, µs", "engine_us", 1),
+    ("merge", "merging a node, µs", "merge_us", 1),
+    ("there", "bytes there", "bytes_there", 0),
+    ("back", "bytes back", "bytes_back", 0),
+    ("token", "bytes a token", "token_bytes", 0),
+]
 ENGINE = [
     ("plain", "llama.cpp, ms a token", "plain_ms", 1),
     ("exact", "exact attention of ours in its place", "exact_ms", 1),
@@ -139,6 +160,18 @@ PARTS = {
     ),
     "service": ("Decode steps over a Unix socket", SERVICE, STEP, ("transport", "polling")),
     "polling": ("Decode steps over a Unix socket, a client that spins", f"{SERVICE} --polling", STEP, ("transport", "polling")),
+    "sharded": (
+        "A real model's layer of 8,192 tokens striped over servers of one machine, one thread each, beside one of them",
+        f"sharded {REAL} --spawn BIN/seined --shards 1,2,4",
+        SHARDED,
+        ("shards",),
+    ),
+    "nodes": (
+        "A layer's step of 8 KV heads of 4 query heads on three nodes of one machine, one thread each",
+        "nodes --spawn BIN/seined --nodes 3 --num-keys 8192,32768,131072",
+        NODES,
+        ("num_keys",),
+    ),
     "llama": (
         "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
         "./dev llama --cells 1500,4000,7900 --steps 24",
@@ -175,7 +208,7 @@ def table_of(name, measured, command, about):
     """The part's table. Its rows are named by their labels' letters and digits."""
     title, _, columns, keys = PARTS[name]
     rows = []
-    for row in measured.get("rows", [measured]):
+    for row in measured.get("rows") or measured.get("points") or [measured]:
         label = label_of(row, keys)
         cells = [rounded(row.get(source), digits) for _, _, source, digits in columns]
         rows.append([re.sub(r"[^a-z0-9]", "", label.lower()), label, *cells])

@@ -34,6 +34,7 @@
 #include "service/scheduling/sharing.h"
 #include "service/snapshots/snapshot_folder.h"
 #include "service/transport/channel/channel_offers.h"
+#include "service/transport/connections.h"
 
 namespace seine {
 
@@ -141,6 +142,7 @@ struct Core {
   InFlight in_flight;
   Catalog catalog;
   SequenceFamilies families;
+  Connections connections;
   CallsUnderWay under_way;
   OpenCalls open_calls;
   std::atomic<bool> memory_short{false};  // more is under way than may be: heavy calls are refused unread

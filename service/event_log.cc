@@ -87,6 +87,10 @@ void EventLog::CutOff(const char* method, const std::string& peer) {
       absl::StrCat("the client has not read its answer in time [", peer, "]"));
 }
 
+void EventLog::CutOffForResets(const std::string& peer) {
+  Say("cut off connection", spdlog::level::warn, absl::StrCat("the client opens streams and resets them [", peer, "]"));
+}
+
 void EventLog::SeriesTogether(size_t named, const char* label) const {
   spdlog::logger* const log = Log();
   if (log != nullptr)

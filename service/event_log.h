@@ -55,6 +55,8 @@ class EventLog {
   void Ended(const CallRecord& call, const absl::Status& status);
   // A client that has not read its answer: warning.
   void CutOff(const char* method, const std::string& peer);
+  // A client that opens streams and resets them: warning.
+  void CutOffForResets(const std::string& peer);
   // Indexes beyond the first `named` have one series of metrics together, `label`: warning.
   void SeriesTogether(size_t named, const char* label) const;
   // Something of the server's own that did not go well: error "WHAT: why".

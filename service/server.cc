@@ -5,6 +5,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 
 #include <algorithm>
 #include <atomic>
@@ -66,9 +67,9 @@ class ServerImpl final : public Server {
     if (auto s = Build(); !s.ok()) return s;
     core_.address = listener_->address().ToString();
     channels_.Start(listener_->address());
-    services_.Start(&listener_->connections());
+    services_.Start();
     descriptors_.emplace();
-    listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_);
+    listener_->Start([this](int from, int connection) { Take(from, connection); }, &*descriptors_, &core_.connections);
     started_ = true;
     return absl::OkStatus();
   }
@@ -108,7 +109,7 @@ class ServerImpl final : public Server {
     if (wait(grace) > 0) {
       core_.open_calls.Stop(StopReason::kShutdown);
       wait(kStopping / 2);
-      listener_->connections().CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
+      core_.connections.CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
     std::thread http;
@@ -185,7 +186,9 @@ class ServerImpl final : public Server {
     grpc_ = builder.BuildAndStart();
     return grpc_ != nullptr ? absl::OkStatus() : absl::UnavailableError("listen: gRPC did not start");
   }
+  // gRPC names all connections of a Unix socket alike, but not those that it is given by their descriptors.
   void Take(int from, int connection) {
+    if (!listener_->address().unix_path.empty()) return grpc::AddInsecureChannelFromFd(grpc_.get(), connection);
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
     taken.listener_fd = from;
     taken.fd = connection;
@@ -200,7 +203,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<bool> started_{false};
-  const Collector collector_{core_, [this] { return started_ ? listener_->connections().count() : 0; }};
+  const Collector collector_{core_};
   std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest
 };
 

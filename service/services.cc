@@ -54,8 +54,7 @@ void Services::Register(grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(grpc::ResourceQuota("seine").SetMaxThreads(kReflectionThreads));
 }
 
-void Services::Start(Connections* connections) {
-  connections_ = connections;
+void Services::Start() {
   lanes_.Start();
   grpc::ServerCompletionQueue* const queue = polling_ ? lanes_.queue(0) : queue_.get();
   calls_.Start(queue);
@@ -141,7 +140,7 @@ void Services::Monitor() {
     }
     if (round % kSlowRounds == 0) {
       core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
-      for (int cut = connections_->CutUnread(core_.options.unread_for); cut > 0; --cut) {
+      for (int cut = core_.connections.CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);
       }
       health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));

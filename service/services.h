@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "service/core.h"
-#include "service/transport/connections.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/health.h"
 #include "service/transport/served_calls.h"
@@ -32,8 +31,7 @@ class Services {
   ~Services();
   // Before the server is built: services, and what they need of the builder.
   void Register(grpc::ServerBuilder* builder);
-  // The server is up. `connections` outlive Stop.
-  void Start(Connections* connections);
+  void Start();  // the server is up
   // Health is NOT_SERVING from now on, whatever workers do.
   void Unready() { health_.Retire(); }
   // Whether health says SERVING.
@@ -51,7 +49,6 @@ class Services {
 
   Core& core_;
   const bool polling_;
-  Connections* connections_ = nullptr;
   AliveCount alive_;
   std::vector<std::unique_ptr<WireService>> wires_;
   ServedCalls calls_;

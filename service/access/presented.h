@@ -14,9 +14,14 @@
 
 namespace seine {
 
+// Whence a call comes. On a Unix socket gRPC's name is the connection's descriptor (server.cc), which tells nobody
+// anything.
+inline std::string PeerName(const std::string& peer) { return absl::StartsWith(peer, "fd:") ? "unix:" : peer; }
+inline std::string PeerOf(const grpc::ServerContext& context) { return PeerName(context.peer()); }
+
 inline Presented PresentedBy(const grpc::ServerContext& context) {
   Presented presented;
-  presented.peer = context.peer();
+  presented.peer = PeerOf(context);
   presented.over_unix = absl::StartsWith(presented.peer, "unix");
   const auto [begin, end] = context.client_metadata().equal_range("authorization");
   for (auto it = begin; it != end; ++it) presented.authorization.emplace_back(it->second.data(), it->second.size());

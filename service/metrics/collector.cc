@@ -249,7 +249,10 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(core_.executor.refused()));
   AddTenants(core_, &out);
   out.Gauge("seine_connections", "Connections of clients.");
-  out.Add({}, Number(connections_()));
+  out.Add({}, Number(core_.connections.count()));
+  out.Counter("seine_connections_cut_total", "Connections cut off, because their clients did not read or sent resets.");
+  out.Add({{"reason", "unread"}}, Number(core_.connections.cut_unread()));
+  out.Add({{"reason", "resets"}}, Number(core_.connections.cut_resets()));
   out.Gauge("seine_channels", "Same-host channels that are open.");
   out.Add({}, Number(core_.channels.open()));
   out.Gauge("seine_in_flight_bytes", "Bytes of requests and answers under way, and of channels' rings.");

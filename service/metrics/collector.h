@@ -7,7 +7,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -25,9 +24,7 @@ class Collector final : public prometheus::Collectable {
   static constexpr size_t kMostNamed = 64;
   static constexpr char kOther[] = "other";
 
-  // `core` and what `connections` reads outlive it.
-  Collector(const Core& core, std::function<int64_t()> connections)
-      : core_(core), connections_(std::move(connections)) {}
+  explicit Collector(const Core& core) : core_(core) {}  // which outlives it
 
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Text() const;  // the same in Prometheus's text format
@@ -51,7 +48,6 @@ class Collector final : public prometheus::Collectable {
   Readings ReadIndexes() const;
 
   const Core& core_;
-  const std::function<int64_t()> connections_;
   mutable std::mutex mutex_;
   mutable std::map<uint64_t, bool> named_;         // by serial: whether it has series of its own; guarded by mutex_
   mutable std::map<uint64_t, IndexReading> last_;  // of those without; guarded by mutex_

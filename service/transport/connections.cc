@@ -1,18 +1,59 @@
 #include "service/transport/connections.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace seine {
+namespace {
+
+// Whose a connection is: the process at the other end of a Unix socket, or the host of a port.
+std::string ClientOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
+  const auto bytes = [](const auto& host) { return std::string(reinterpret_cast<const char*>(&host), sizeof(host)); };
+  if (address.ss_family == AF_INET) return bytes(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
+  if (address.ss_family == AF_INET6) return bytes(reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  ucred owner{};
+  length = sizeof(owner);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &length) == 0 ? absl::StrCat("process ", owner.pid) : "";
+}
+
+// The connection's name as gRPC 1.51 makes it. Of a link-local address of IPv6 it makes another: nobody finds that.
+std::string PeerName(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  const bool known = getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  char host[INET6_ADDRSTRLEN] = "";
+  if (known && address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, host, sizeof(host));
+    return absl::StrCat("ipv4:", host, ":", ntohs(v4.sin_port));
+  }
+  if (known && address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) != 0;
+    inet_ntop(mapped ? AF_INET : AF_INET6, v6.sin6_addr.s6_addr + (mapped ? 12 : 0), host, sizeof(host));
+    return mapped ? absl::StrCat("ipv4:", host, ":", ntohs(v6.sin6_port))
+                  : absl::StrCat("ipv6:%5B", host, "%5D:", ntohs(v6.sin6_port));
+  }
+  return absl::StrCat("fd:", fd);
+}
+
+}  // namespace
 
 Connections::Connections() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 Connections::~Connections() {
-  for (const auto& [fd, unsent] : open_) close(fd);
+  for (const auto& [fd, connection] : open_) close(fd);
   if (epoll_ >= 0) close(epoll_);
 }
 
@@ -20,7 +61,10 @@ void Connections::Add(int connection) {
   const int fd = fcntl(connection, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return;  // it is served all the same
   const std::lock_guard<std::mutex> lock(mutex_);
-  open_[fd].since = std::chrono::steady_clock::now();
+  Connection& added = open_[fd];
+  added.name = PeerName(connection);
+  added.unsent_since = std::chrono::steady_clock::now();
+  names_[added.name] = fd;
   epoll_event event{};  // the end alone: EPOLLHUP and EPOLLERR always come
   event.data.fd = fd;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
@@ -31,9 +75,13 @@ void Connections::Sweep() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int count = epoll_wait(epoll_, events, 64, 0);
   for (int i = 0; i < count; ++i) {
-    epoll_ctl(epoll_, EPOLL_CTL_DEL, events[i].data.fd, nullptr);  // gRPC's descriptor may keep the socket alive yet
-    open_.erase(events[i].data.fd);
-    close(events[i].data.fd);
+    const int fd = events[i].data.fd;
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);  // gRPC's descriptor may keep the socket alive yet
+    const auto gone = open_.find(fd);
+    if (const auto named = names_.find(gone->second.name); named != names_.end() && named->second == fd)
+      names_.erase(named);
+    open_.erase(gone);
+    close(fd);
   }
 }
 
@@ -41,17 +89,45 @@ int Connections::CutUnread(std::chrono::steady_clock::duration time) {
   const auto now = std::chrono::steady_clock::now();
   int cut = 0;
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [fd, unsent] : open_) {
+  for (auto& [fd, connection] : open_) {
     int bytes = 0;
     if (ioctl(fd, SIOCOUTQ, &bytes) != 0) continue;
-    if (bytes == 0 || bytes != unsent.bytes) {
-      unsent = {bytes, now};
-    } else if (now - unsent.since >= time) {
+    if (bytes == 0 || bytes != connection.unsent) {
+      connection.unsent = bytes;
+      connection.unsent_since = now;
+    } else if (now - connection.unsent_since >= time) {
       shutdown(fd, SHUT_RDWR);
       ++cut;
     }
   }
+  cut_unread_ += cut;
   return cut;
+}
+
+bool Connections::Ended(const std::string& peer, CallEnd end) {
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto named = names_.find(peer);
+  if (named == names_.end()) return false;  // it is gone
+  const int fd = named->second;
+  if (!open_[fd].resets.Count(end, now)) return false;
+  names_.erase(named);  // what else has come of it counts no more
+  CutFlood(fd, now);
+  return true;
+}
+
+void Connections::CutFlood(int fd, Time now) {
+  std::erase_if(refused_, [now](const auto& client) { return client.second <= now; });
+  refused_[ClientOf(fd)] = now + kRefusedFor;
+  shutdown(fd, SHUT_RDWR);
+  ++cut_resets_;
+}
+
+bool Connections::Refuses(int connection) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (refused_.empty()) return false;
+  const auto refused = refused_.find(ClientOf(connection));
+  return refused != refused_.end() && std::chrono::steady_clock::now() < refused->second;
 }
 
 int64_t Connections::count() const {

@@ -1,14 +1,19 @@
-// The connections that a server has: a second descriptor of each, so that one whose client does not read can be cut
-// off. gRPC alone would wait for its socket as long as the client lives, with all that was to be sent through it.
+// The connections that a server has: a second descriptor of each, so that a client that does not read, or that floods
+// the server with stream resets, can be cut off. gRPC alone would wait for the first as long as it lives, with all that
+// was to be sent to it, and makes calls for the second as fast as they come.
 //
 // Thread-safe.
 #ifndef SEINE_SERVICE_TRANSPORT_CONNECTIONS_H_
 #define SEINE_SERVICE_TRANSPORT_CONNECTIONS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <unordered_map>
+
+#include "service/transport/reset_window.h"
 
 namespace seine {
 
@@ -28,16 +33,33 @@ class Connections {
   // Cuts off those whose client has not taken a byte of what is there for it for at least `time`, and counts them. To
   // be called about once a second: it sees what has changed since the last call.
   int CutUnread(std::chrono::steady_clock::duration time);
+  // Counts a call that has ended, of the connection that grpc::ServerContext::peer names `peer`: "fd:NUMBER" on a Unix
+  // socket, which gRPC was given by its descriptor. True: the connection has been cut off by this, for its resets.
+  bool Ended(const std::string& peer, CallEnd end);
+  // Whether the client of a new connection has been cut off for its resets within the last kRefusedFor.
+  bool Refuses(int connection);
+  static constexpr auto kRefusedFor = std::chrono::seconds(1);
+
   int64_t count() const;
+  int64_t cut_unread() const { return cut_unread_.load(std::memory_order_relaxed); }  // so far
+  int64_t cut_resets() const { return cut_resets_.load(std::memory_order_relaxed); }
 
  private:
-  struct Unsent {
-    int bytes = 0;
-    std::chrono::steady_clock::time_point since;
+  using Time = std::chrono::steady_clock::time_point;
+  struct Connection {
+    std::string name;
+    int unsent = 0;  // bytes
+    Time unsent_since;
+    ResetWindow resets;
   };
+  void CutFlood(int fd, Time now);  // needs mutex_
+
   const int epoll_;
   mutable std::mutex mutex_;
-  std::unordered_map<int, Unsent> open_;  // by our descriptor; guarded by mutex_
+  std::unordered_map<int, Connection> open_;       // by our descriptor; guarded by mutex_
+  std::unordered_map<std::string, int> names_;     // our descriptors; guarded by mutex_
+  std::unordered_map<std::string, Time> refused_;  // clients, until when; guarded by mutex_
+  std::atomic<int64_t> cut_unread_{0}, cut_resets_{0};
 };
 
 }  // namespace seine

@@ -55,7 +55,7 @@ void DecodeStream::CutUnread(SteadyTime before) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (written_ > before) return;
   written_ = SteadyTime::max();
-  core_.log.CutOff(method(), PeerInLog(context_.peer(), caller_.get()));
+  core_.log.CutOff(method(), PeerInLog(PeerOf(context_), caller_.get()));
   context_.TryCancel();
 }
 
@@ -82,12 +82,13 @@ bool DecodeStream::OnAccepted(bool ok, Taker) {
   }
   lanes_.Accepted(lane_, /*stays=*/true);
   began_ = Clock::now();
+  peer_ = context_.peer();
   core_.call_counts.Started(CallCounts::decode());
   token_.emplace(DeadlineOf(context_));
   const absl::Status admitted = core_.under_way.Enter();
   const bool listed = admitted.ok() && core_.open_calls.Add(this);
   const absl::Status allowed = listed ? Admit(core_, context_, kDecodeRole, &caller_) : absl::OkStatus();
-  session_.SetPeer(PeerInLog(context_.peer(), caller_.get()));
+  session_.SetPeer(PeerInLog(PeerOf(context_), caller_.get()));
   session_.SetCaller(caller_.get());
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
@@ -122,11 +123,13 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
     return false;
   }
   if (!ok) {
+    ended_ = true;
     Finish(context_.IsCancelled() ? absl::CancelledError("the client is gone") : absl::OkStatus());
     Leave(&lock);
     return false;
   }
   ++pending_;
+  received_ = true;
   lock.unlock();
   core_.call_counts.Received(CallCounts::decode());
   const std::chrono::nanoseconds expected = Expected();
@@ -266,9 +269,9 @@ void DecodeStream::Finish(const absl::Status& status) {
   ++pending_;
   const bool entered = std::exchange(entered_, false);
   if (!entered) core_.call_counts.Ended(CallCounts::decode(), status.code(), began_);
-  wire_.Finish(
-      entered ? Finished(core_, {method(), PeerInLog(context_.peer(), caller_.get()), began_}, status) : ToGrpc(status),
-      finished_.tag());
+  wire_.Finish(entered ? Finished(core_, {method(), PeerInLog(PeerOf(context_), caller_.get()), began_}, status)
+                       : ToGrpc(status),
+               finished_.tag());
 }
 
 bool DecodeStream::OnFinished(bool, Taker) {
@@ -292,6 +295,7 @@ void DecodeStream::Leave(std::unique_lock<std::mutex>* lock) {
   const bool gone = pending_ == 0;
   lock->unlock();
   if (!gone) return;
+  CountEnd(core_, context_, peer_, /*reset=*/(cancelled_ || ended_) && !received_);
   if (listed_) core_.open_calls.Remove(this);
   DecodeLanes& lanes = lanes_;
   DecodeLanes::Lane* const lane = lane_;

@@ -64,6 +64,7 @@ class DecodeStream final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
+  std::string peer_;                                            // once accepted, as gRPC names it
   std::optional<std::chrono::nanoseconds> last_, before_last_;  // processor time of steps
   int64_t kept_ = 0;                                            // bytes that the message's buffers hold, about
   v1::DecodeRequest request_;
@@ -78,6 +79,7 @@ class DecodeStream final : public OpenCall {
   bool taken_ = false, cancelled_ = false, entered_ = false, reading_ = false, announcing_ = false,
        answer_waits_ = false;
   bool draining_ = false, finishing_ = false;
+  bool received_ = false, ended_ = false;                // a step; what the client sends
   SteadyTime read_since_, written_ = SteadyTime::max();  // when what is under way began
   EventOf<DecodeStream> accepted_{this, &DecodeStream::OnAccepted}, read_{this, &DecodeStream::OnRead};
   EventOf<DecodeStream> announced_{this, &DecodeStream::OnAnnounced}, write_{this, &DecodeStream::OnWritten};

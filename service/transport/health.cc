@@ -71,6 +71,7 @@ class HealthCall final : public OpenCall {
       return false;
     }
     watch_ ? health_.OfferWatch() : health_.OfferCheck();
+    peer_ = context_.peer();
     const bool listed = health_.core_.open_calls.Add(this);
     std::unique_lock<std::mutex> lock(mutex_);
     listed_ = listed;
@@ -88,6 +89,7 @@ class HealthCall final : public OpenCall {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     known_ = known;
+    (ok ? received_ : ended_) = true;
     if (!legal) {
       Finish({grpc::StatusCode::INVALID_ARGUMENT, "service: not a name"});
     } else if (watch_) {
@@ -105,7 +107,8 @@ class HealthCall final : public OpenCall {
   bool OnDone(bool, Taker) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
-    if (context_.IsCancelled()) Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
+    cancelled_ = context_.IsCancelled();
+    if (cancelled_) Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
     return Leave(&lock);
   }
   bool OnWritten(bool ok, Taker) {
@@ -143,6 +146,7 @@ class HealthCall final : public OpenCall {
     const bool gone = pending_ == 0;
     lock->unlock();
     if (!gone) return false;
+    CountEnd(health_.core_, context_, peer_, /*reset=*/(cancelled_ || ended_) && !received_);
     {
       const std::lock_guard<std::mutex> watchers(health_.mutex_);
       health_.watchers_.erase(this);
@@ -159,9 +163,11 @@ class HealthCall final : public OpenCall {
   grpc::ServerContext context_;
   Wire wire_{&context_};
   grpc::ByteBuffer request_;
+  std::string peer_;  // once accepted, as gRPC names it
   std::mutex mutex_;  // guards what follows
   int pending_ = 2;   // operations under way: accepted_ and done_, which may come in any order
-  bool known_ = false, writing_ = false, finishing_ = false, said_ = false;
+  bool known_ = false, writing_ = false, finishing_ = false, said_ = false, cancelled_ = false;
+  bool received_ = false, ended_ = false;  // a name; what the client sends
   SteadyTime written_;
   EventOf<HealthCall> accepted_{this, &HealthCall::OnAccepted}, read_{this, &HealthCall::OnRead};
   EventOf<HealthCall> write_{this, &HealthCall::OnWritten}, done_{this, &HealthCall::OnDone};

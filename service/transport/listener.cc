@@ -90,8 +90,7 @@ absl::Status RemoveStale(const Address& address) {
 }
 
 // HTTP/2's own way to say no: empty SETTINGS, then GOAWAY (last stream 0, ENHANCE_YOUR_CALM) with a reason in words.
-std::string GoAway() {
-  const std::string reason = "the server has no descriptor left for another connection; try again later";
+std::string GoAway(const std::string& reason) {
   std::string frames("\0\0\0\x04\0\0\0\0\0", 9);
   frames += std::string("\0\0", 2) + static_cast<char>(8 + reason.size()) + std::string("\x07\0\0\0\0\0", 6);
   return frames + std::string("\0\0\0\0\0\0\0\x0b", 8) + reason;
@@ -206,9 +205,10 @@ Listener::~Listener() {
   }
 }
 
-void Listener::Start(std::function<void(int, int)> take, DescriptorLimit* descriptors) {
+void Listener::Start(std::function<void(int, int)> take, DescriptorLimit* descriptors, Connections* connections) {
   take_ = std::move(take);
   descriptors_ = descriptors;
+  connections_ = connections;
   thread_ = std::thread([this] { Work(); });
 }
 
@@ -222,9 +222,10 @@ void Listener::Stop() {
 int Listener::Accept() { return accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }
 
 void Listener::Work() {
-  static const std::string go_away = GoAway();
-  pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}, {connections_.ended_fd(), POLLIN, 0}};
-  const auto refuse = [this](int fd) {
+  static const std::string full = GoAway("the server has no descriptor left for another connection; try again later");
+  static const std::string flooded = GoAway("too many streams of this client were reset; try again in a second");
+  pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}, {connections_->ended_fd(), POLLIN, 0}};
+  const auto refuse = [this](int fd, const std::string& go_away) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     [[maybe_unused]] const ssize_t sent = send(fd, go_away.data(), go_away.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     close(fd);
@@ -232,7 +233,7 @@ void Listener::Work() {
   for (;;) {
     if (poll(waits, 3, -1) < 0 && errno != EINTR) return;
     if (waits[1].revents != 0) return;
-    if (waits[2].revents != 0) connections_.Sweep();
+    if (waits[2].revents != 0) connections_->Sweep();
     if (waits[0].revents == 0) continue;
     int fd = Accept();
     if (fd < 0) {
@@ -240,18 +241,22 @@ void Listener::Work() {
       // None is left, whoever has them: the spare one makes room to refuse with.
       close(spare_);
       fd = Accept();
-      if (fd >= 0) refuse(fd);
+      if (fd >= 0) refuse(fd, full);
       spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
       poll(&waits[1], 1, kPause);
       continue;
     }
     if (!descriptors_->Admits(Connections::kDescriptorsEach)) {
-      refuse(fd);
+      refuse(fd, full);
+      continue;
+    }
+    if (connections_->Refuses(fd)) {
+      refuse(fd, flooded);
       continue;
     }
     accepted_.fetch_add(1, std::memory_order_relaxed);
     if (address_.unix_path.empty()) WatchPeer(fd);
-    connections_.Add(fd);
+    connections_->Add(fd);
     take_(fd_, fd);
   }
 }

@@ -32,10 +32,11 @@ class Listener {
 
   // Hands the descriptor of each new connection to `take`, which owns it, until Stop. A connection beyond what
   // `descriptors` allow is told so (an HTTP/2 GOAWAY) and closed.
-  void Start(std::function<void(int listener, int connection)> take, DescriptorLimit* descriptors);
+  // So is one whose client `connections` refuse; they get all others.
+  void Start(std::function<void(int listener, int connection)> take, DescriptorLimit* descriptors,
+             Connections* connections);
   void Stop();
 
-  Connections& connections() { return connections_; }
   int64_t accepted() const { return accepted_.load(std::memory_order_relaxed); }
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
@@ -64,8 +65,8 @@ class Listener {
   uint64_t device_ = 0, inode_ = 0;       // of a Unix socket's file
   std::function<void(int, int)> take_;
   DescriptorLimit* descriptors_ = nullptr;
+  Connections* connections_ = nullptr;
   std::atomic<int64_t> accepted_{0}, refused_{0};
-  Connections connections_;
   std::thread thread_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
+#include "service/access/presented.h"
 #include "service/calls/error.h"
 #include "service/core.h"
 
@@ -37,6 +38,14 @@ inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Sta
   if (core.log.WantsEvictions()) core.log.EvictedByThemselves(core.catalog.List());
   core.under_way.Leave();
   return ToGrpc(status);
+}
+
+// Tells a call's connection that the call is over. `peer`: as gRPC named it when the call
+// came; later it may not know. `reset`: the client ended it before a message came.
+inline void CountEnd(Core& core, const grpc::ServerContext& context, const std::string& peer, bool reset) {
+  const bool late = reset && context.deadline() <= std::chrono::system_clock::now();
+  const CallEnd end = late ? CallEnd::kLateReset : reset ? CallEnd::kReset : CallEnd::kServed;
+  if (core.connections.Ended(peer, end)) core.log.CutOffForResets(PeerName(peer));
 }
 
 inline StopToken::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {

@@ -48,7 +48,7 @@ class ServedCall final : public OpenCall {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kAnswering || answered_ > before) return;
     answered_ = SteadyTime::max();
-    core_.log.CutOff(method(), PeerInLog(context_.peer(), caller_.get()));
+    core_.log.CutOff(method(), PeerInLog(PeerOf(context_), caller_.get()));
     context_.TryCancel();
   }
   void CutUnsent(SteadyTime before) override {
@@ -66,6 +66,7 @@ class ServedCall final : public OpenCall {
       return false;
     }
     served_.Offer(entry_);
+    peer_ = context_.peer();
     began_ = std::chrono::steady_clock::now();
     core_.call_counts.Started(number_);
     token_.emplace(DeadlineOf(context_));
@@ -102,6 +103,7 @@ class ServedCall final : public OpenCall {
     receiving_ = false;
     if (state_ != State::kReading) return Leave(&lock);  // finished meanwhile
     if (!ok) {
+      ended_ = true;
       if (context_.IsCancelled()) {
         Finish(absl::CancelledError("the client is gone"));
       } else {
@@ -110,6 +112,7 @@ class ServedCall final : public OpenCall {
       return Leave(&lock);
     }
     core_.call_counts.Received(number_);
+    received_ = true;
     const size_t bytes = request_.Length();
     if (!request_share_.TryHold(static_cast<int64_t>(bytes))) {
       Finish(TooMuchInFlight());
@@ -212,7 +215,7 @@ class ServedCall final : public OpenCall {
       core_.call_counts.Ended(number_, status.code(), began_);
       return ToGrpc(status);
     }
-    return Finished(core_, {method(), PeerInLog(context_.peer(), caller_.get()), began_}, status);
+    return Finished(core_, {method(), PeerInLog(PeerOf(context_), caller_.get()), began_}, status);
   }
   bool OnFinished(bool, Taker) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -233,6 +236,7 @@ class ServedCall final : public OpenCall {
     const bool gone = pending_ == 0;
     lock->unlock();
     if (!gone) return false;
+    CountEnd(core_, context_, peer_, /*reset=*/(cancelled_ || ended_) && !received_);
     if (listed_) core_.open_calls.Remove(this);
     delete this;
     return false;
@@ -248,6 +252,7 @@ class ServedCall final : public OpenCall {
   Wire wire_{&context_};
   std::optional<StopToken> token_;  // once accepted
   SteadyTime began_;
+  std::string peer_;       // once accepted, as gRPC names it
   AdmittedCaller caller_;  // once accepted
 
   std::mutex mutex_;  // guards what follows
@@ -255,6 +260,7 @@ class ServedCall final : public OpenCall {
   int pending_ = 2;      // operations, and work, under way: accepted_ and done_, which may come in any order
   bool listed_ = false;  // in open_calls
   bool entered_ = false, draining_ = false, cancelled_ = false, receiving_ = false;
+  bool received_ = false, ended_ = false;              // a message; what the client sends
   SteadyTime reading_, answered_ = SteadyTime::max();  // since when
   grpc::ByteBuffer request_, response_ = EmptyMessage();
   InFlightShare request_share_;

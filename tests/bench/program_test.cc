@@ -125,8 +125,8 @@ TEST(ProgramTest, PeersAreMergedOrRefused) {
 }
 
 TEST(ProgramTest, HelpIsAHundredColumnsWide) {
-  for (const char* command :
-       {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ", "service ", "sharded "}) {
+  for (const char* command : {"", "recall ", "drift ", "prompt ", "evict ", "step ", "subspace ", "kernels ",
+                              "service ", "sharded ", "nodes "}) {
     const ProgramRun run = RunBench(std::string(command) + "--help");
     ASSERT_EQ(run.exit_code, 0) << run.err;
     std::istringstream lines(run.out);

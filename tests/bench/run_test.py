@@ -23,6 +23,8 @@ if sys.argv[1] == "evict":
     out["rows"] = [{"scorer": "knorm", "budget": "10%", "us_per_token": 0.5}]
 if sys.argv[1] == "service":
     out = {"transport": "stream", "polling": "--polling" in sys.argv, "p50_us": 99.6}
+if sys.argv[1] == "sharded":
+    out = {"points": [{"shards": 2, "p50_us": 12.4}, {"shards": 4, "p50_us": 20.2}]}
 assert sys.argv[-2:] == ["-o", "json"]
 print(json.dumps(out))
 """
@@ -48,20 +50,21 @@ class RunTest(unittest.TestCase):
         return path, json.loads(path.read_text(encoding="utf-8"))
 
     def test_every_figure_has_its_command_commit_and_machine(self):
-        done = self.run_parts("recall", "polling")
+        done = self.run_parts("recall", "polling", "sharded")
         self.assertEqual(done.returncode, 0, done.stderr)
         path, data = self.data()
         measured = data["measured"]
         self.assertEqual((measured["read_bandwidth_gb_s"], measured["simd_target"]), (12.3, "PLAIN"))
         self.assertTrue(measured["cpu"] and measured["commit"] and measured["cores"])
-        recall, polling = data["tables"]
+        recall, polling, sharded = data["tables"]
+        self.assertEqual([row[:3] for row in sharded["rows"]], [["2", "2", 12], ["4", "4", 20]])
         self.assertEqual(list(data["machines"]), [path.stem])
         self.assertEqual((recall["id"], recall["machine"]), ("runrecall", path.stem))
         self.assertTrue(recall["command"].startswith("seine-bench recall --trace bench/data/"), recall["command"])
         self.assertNotIn("PEERS", recall["command"])
         self.assertEqual(recall["rows"][0], ["oursbeta005", "ours, beta 0.05", None, 0.9877, None, None, 12.3, None])
         self.assertEqual(polling["rows"][0][:3], ["streampolling", "stream, polling", 100])
-        self.assertIn("bench: 1 of 2, recall: ", done.stderr)
+        self.assertIn("bench: 1 of 3, recall: ", done.stderr)
         self.assertIn("| ours, beta 0.1 |", done.stdout)
         self.assertEqual(figures.Results(self.root).figure("runrecall-oursbeta005-recall"), "0.9877")
 

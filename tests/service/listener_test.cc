@@ -99,6 +99,7 @@ TEST_F(ListenerTest, AnothersSocketStaysAtTheEnd) {
 }
 
 TEST_F(ListenerTest, ConnectionsBeyondTheLimitAreToldSoAndLaterOnesServed) {
+  Connections connections;
   auto listener = Listener::Open(At("full"));
   ASSERT_TRUE(listener.ok());
   constexpr int kRoom = 6;  // both ends of three connections
@@ -110,7 +111,7 @@ TEST_F(ListenerTest, ConnectionsBeyondTheLimitAreToldSoAndLaterOnesServed) {
         const std::lock_guard<std::mutex> lock(mutex);
         taken.push_back(fd);
       },
-      &limit);
+      &limit, &connections);
   std::vector<int> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(Connect("full"));
   while ((*listener)->accepted() + (*listener)->refused() < 20) std::this_thread::yield();
@@ -136,11 +137,12 @@ TEST_F(ListenerTest, ConnectionsBeyondTheLimitAreToldSoAndLaterOnesServed) {
 
 // The kernel asks after a silent host: HTTP/2's pings would end a client that waits without gRPC's help.
 TEST_F(ListenerTest, SilentHostsAreProbed) {
+  Connections connections;
   auto listener = Listener::Open(*ParseAddress("127.0.0.1:0"));
   ASSERT_TRUE(listener.ok()) << listener.status();
   DescriptorLimit limit;
   std::promise<int> taken;
-  (*listener)->Start([&](int, int fd) { taken.set_value(fd); }, &limit);
+  (*listener)->Start([&](int, int fd) { taken.set_value(fd); }, &limit, &connections);
   const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -172,14 +172,47 @@ def test_plans_add_up(capsys, tmp_path):
     out = json.loads(simulated(capsys, "-o", "json", "--plot", str(tmp_path / "plans.svg")))
     constants, (text, texts) = out["constants"], out["plans"]
     assert all(value > 0 for value in constants.values())
-    token = 32 * 8 * (4 * 128 + constants["code_bytes"] + constants["tail_bytes"])
-    assert text["memory_gib_node"] == pytest.approx(10e6 / 16 * token / 2**30)
-    assert text["bytes_a_token"] == 32 * 16 * (2 * 4096 + 4 * 32 * 129 + 400)
+    assert text["memory_gib_node"] == pytest.approx(10e6 / 16 * 32 * constants["token_bytes"] / 2**30)
+    bytes_of_a_step = 2 * 4096 + constants["there_bytes"] + 4 * 32 * 129 + constants["back_bytes"]
+    assert text["bytes_a_token"] == pytest.approx(32 * 16 * bytes_of_a_step)
     assert text["one_node_ms_a_token"] > 10 * text["node_ms_a_token"]
+    parts = sum(text[f"{part}_ms_a_token"] for part in ("node", "engine", "wire"))
+    assert text["tokens_per_s"] == pytest.approx(1e3 / parts)
     assert 1 <= texts["memory_of_mean"] < 1.3 and texts["memory_gib_node"] < 512
     for plan in (text, texts):
         assert plan["breaks_first"] == max(plan["use"], key=plan["use"].get)
     assert (tmp_path / "plans.svg").read_text().count("<rect") == len(text["use"]) + len(texts["use"])
+
+
+def test_constants_are_the_latest_that_were_measured(capsys, tmp_path):
+    from seine_kv.sharded import simulate
+
+    def write(name, date, node):
+        keys = ["node", "step", "engine", "merge", "there", "back", "token"]
+        rows = [["100", "100", node, node + 7, 5, 1, 8200, 16600, 4000], ["300", "300", 3 * node, 0, 0, 0, 8200, 16600, 4800]]
+        table = {"id": "runnodes", "commit": "c", "columns": [[key, key] for key in keys], "rows": rows}
+        (tmp_path / name).write_text(json.dumps({"measured": {"date": date}, "tables": [table]}))
+
+    write("a.json", "2026-02-01", 200)
+    write("b.json", "2026-01-01", 999)
+    assert simulate.main(["--results", str(tmp_path), "-o", "json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["from"] == "a.json"
+    assert out["constants"] == {
+        "key_us": 2, "step_us": 0, "rpc_us": 7, "engine_us": 5, "merge_us": 1, "token_bytes": 4800, "there_bytes": 8,
+        "back_bytes": 88,
+    }
+    with pytest.raises(SystemExit):
+        simulate.main(["--results", str(PROFILES)])
+    assert "has the table runnodes" in capsys.readouterr().err
+
+
+def test_figures_are_those_of_the_plans(capsys, tmp_path):
+    plans = json.loads(simulated(capsys, "-o", "json", "--figures", str(tmp_path / "plans.json")))["plans"]
+    whole, use = json.loads((tmp_path / "plans.json").read_text())["tables"]
+    assert [row[:2] for row in whole["rows"]] == [["text", plans[0]["plan"]], ["texts", plans[1]["plan"]]]
+    assert whole["rows"][0][2] == round(plans[0]["tokens_per_s"], 1) and whole["rows"][1][2] is None
+    assert [row[2] for row in use["rows"]] == [round(100 * share, 1) for plan in plans for share in plan["use"].values()]
 
 
 def test_plans_follow_their_flags(capsys):

@@ -48,9 +48,7 @@ class QualityTest : public ServerTest {
     }
     EXPECT_EQ(Metrics().quality_samples(), samples) << of;
   }
-  bool Exports(const std::string& line) {
-    return Collector(server_->core(), [] { return 0; }).Text().find(line) != std::string::npos;
-  }
+  bool Exports(const std::string& line) { return Collector(server_->core()).Text().find(line) != std::string::npos; }
 
   v1::SequenceHandle handle_;
 };

@@ -87,7 +87,7 @@ TEST_F(FairnessTest, CallsOfTenantsAreTakenInTurns) {
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
   EXPECT_EQ(WorkOf("beta").waits().count(), waits_before + 1);
   EXPECT_GE(WorkOf("acme").waits().count(), 7);
-  const std::string metrics = Collector(server_->core(), [] { return int64_t{0}; }).Text();
+  const std::string metrics = Collector(server_->core()).Text();
   for (const char* sample :
        {"seine_queue_wait_seconds_count{tenant=\"acme\"}", "seine_queue_wait_seconds_count{tenant=\"beta\"}",
         "seine_queue_wait_seconds_count ", "seine_yielded_seconds_total{tenant=\"beta\"}"}) {

@@ -23,7 +23,8 @@ from seine_kv.fleet.table import Route, Table
 
 NAMESPACE = "seine"
 START_SECONDS = 60.0
-_ASK_SECONDS = 4.0  # a supervisor after its server
+_SUSPECT_SECONDS = 1.0  # a supervisor after its server: a step waits for the answer
+_LEAVE_SECONDS = 4.0
 _WATCH_SECONDS = 20.0  # a watcher's question stays open
 
 
@@ -155,7 +156,7 @@ class Directory:
             return "lost"
         try:
             supervisor = actor(node_actor_name(self._fleet, name))
-            serves = await asyncio.wait_for(supervisor.serves.remote(generation), _ASK_SECONDS)
+            serves = await asyncio.wait_for(supervisor.serves.remote(generation), _SUSPECT_SECONDS)
         except (ActorDiedError, ValueError):  # Ray has given it up, and its server died with it
             self._table.leave(name, generation)
             self._wake()
@@ -214,7 +215,7 @@ class Supervisor:
         if self._stopping:
             return
         try:
-            ray.get(self._directory.leave.remote(self._node, self._generation), timeout=_ASK_SECONDS)
+            ray.get(self._directory.leave.remote(self._node, self._generation), timeout=_LEAVE_SECONDS)
         except RayError:
             pass  # whoever asks will hear it from the next generation
         os._exit(1)

@@ -176,22 +176,30 @@ class FleetClient(Calls):
             self.router.judge(route, error)
         except SeineError:
             return clock.wait()  # the node is gone, and with it what it may have made
-        if error.reason == "INDEX_NOT_FOUND" and self._copy_index(index, route):
-            return clock.wait()
+        if error.reason == "INDEX_NOT_FOUND":
+            failure = self._copy_index(index, route, error)
+            if failure is None:
+                clock.wait()  # time is no reason to give up: the node has the index now
+                return True
+            self.router.directory.remove_sequence(route.family, index, id)
+            raise failure
         if error.code not in (*GONE, "ALREADY_EXISTS"):
             self.router.directory.remove_sequence(route.family, index, id)
         return False
 
-    def _copy_index(self, index: str, to: Route) -> bool:
-        """Makes an index on a node that lacks it, as one that was started again does, from a node that has it."""
+    def _copy_index(self, index: str, to: Route, error: SeineError) -> Optional[SeineError]:
+        """Makes an index on a node that lacks it, as one that was started again does, from a node that has it. Returns
+        what prevents it: `error` where no node has it, or the error of a node that does not answer and may have it."""
         for answer in self._asked("GetIndex", {"name": index}).values():
             if not isinstance(answer, SeineError):
                 try:
                     self._nodes.at(to.address)._invoke("CreateIndex", {"spec": answer["index"]["spec"]})
-                except SeineError as error:
-                    return error.code == "ALREADY_EXISTS"
-                return True
-        return False
+                except SeineError as refused:
+                    return None if refused.code == "ALREADY_EXISTS" else refused
+                return None
+            if answer.code in GONE:
+                error = answer
+        return error
 
     def _fork(self, request: Settings) -> dict[str, Any]:
         source = request["source"]

@@ -12,11 +12,13 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.router import Patience
+from seine_kv.fleet.start import why
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.table import Route
 from seine_kv.messages import SeineError
 
 _ASK_SECONDS = 10.0
+_SUSPECT_SECONDS = 2.0  # the directory waits for the node's supervisor, one second
 _WATCH_SECONDS = 40.0  # the actor's own, and more
 _RESTART_SECONDS = 30.0  # a directory that has ended is started again by Ray
 
@@ -44,7 +46,11 @@ class RayDirectory:
         return None if found is None else self._ask(self._actor.place, family, index, id, found.node)
 
     def suspect(self, route: Route) -> str:
-        return self._ask(self._actor.suspect, route.node, route.node_generation)
+        """A step waits for the answer, so a directory that does not give it soon is not asked again."""
+        try:
+            return ray.get(self._actor.suspect.remote(route.node, route.node_generation), timeout=_SUSPECT_SECONDS)
+        except RayError:
+            return "unknown"
 
     def down(self, node: Node) -> bool:
         return self._ask(self._actor.suspect, node.name, node.generation) == "lost"
@@ -90,9 +96,13 @@ class RayDirectory:
             except RayTaskError as error:
                 if isinstance(error.cause, ValueError):
                     raise SeineError("UNAVAILABLE", str(error.cause), "", "NO_NODE") from None
-                raise
+                raise _silent(error) from None  # it cannot reach the head, or not the one that it knew
             except RayActorError as error:
                 if not clock.wait():
-                    raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None
+                    raise _silent(error) from None
             except RayError as error:
-                raise SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {error}") from None
+                raise _silent(error) from None
+
+
+def _silent(error: RayError) -> SeineError:
+    return SeineError("UNAVAILABLE", f"the fleet's directory does not answer: {why(error)}", "", "NO_DIRECTORY")

@@ -3,9 +3,8 @@
     python -m seine_kv.sharded.simulate --results bench/results                   # both plans as a table
     python -m seine_kv.sharded.simulate --results bench/results -o json --plot plans.svg
 
-Constants are measured, and read from the files of --results: a layer's Attend by keys (amd-epyc-2026-11-24.json,
-runstep), bytes of codes a key, bytes of tail means, and what gRPC adds to a step (readme-figures.json: codes, notes,
-service). The node and the model are flags. Everything else is arithmetic that this file holds.
+Constants are measured on a few nodes by `./dev bench --only nodes` (seine-bench nodes); the latest table of --results
+counts. The nodes, their network and the model are flags. Everything else is arithmetic that this file holds.
 """
 
 from __future__ import annotations
@@ -18,65 +17,84 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-STEPS, FIGURES = "amd-epyc-2026-11-24.json", "readme-figures.json"
+TABLE = "runnodes"
+PLANS = ("text", "texts")  # in tables of figures
+MEASURED = {"kv_heads": 8, "q_heads": 32, "head_dim": 128}  # of seine-bench nodes
 
 
-def constants(folder: Path) -> dict[str, float]:
-    """What was measured: a layer's step of 8 KV heads of 4 query heads takes step_us + key_us a key, on one core."""
-    steps = _table(folder / STEPS, "runstep")
-    times = {int(row[0]): row[3] for row in steps.values()}  # keys: Attend's microseconds
-    low, high = min(times), max(times)
-    key_us = (times[high] - times[low]) / (high - low)
-    rpc = _table(folder / FIGURES, "service")["rpc"][2]["v"]
+def measured(folder: Path) -> tuple[dict[str, Any], str]:
+    """The latest table of seine-bench nodes, and its file. FileNotFoundError where no file has one."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        date = data.get("measured", {}).get("date", "")
+        found += [(date, file.name, table) for table in data["tables"] if table["id"] == TABLE]
+    if not found:
+        raise FileNotFoundError(f"--results: no file of {folder} has the table {TABLE}; ./dev bench --only nodes makes it")
+    _, name, table = max(found, key=lambda each: each[:2])
+    return table, name
+
+
+def constants(table: dict[str, Any]) -> dict[str, float]:
+    """A node's layer takes step_us + key_us a key on one core; a call to one node adds rpc_us, of which the engine's own
+    processor is busy for engine_us, and its answer merge_us. They are those of the shortest step, which other work on the
+    machine disturbs least. there_bytes, back_bytes: a step's beyond its numbers."""
+    keys = [key for key, _ in table["columns"]]
+    rows = {int(row[0]): dict(zip(keys, row[2:])) for row in table["rows"]}
+    low, high = min(rows), max(rows)
+    key_us = (rows[high]["node"] - rows[low]["node"]) / (high - low)
+    numbers = MEASURED["q_heads"] * MEASURED["head_dim"]
     return {
         "key_us": key_us,
-        "step_us": times[low] - low * key_us,
-        "code_bytes": _table(folder / FIGURES, "codes")["balanced"][2],
-        "tail_bytes": _table(folder / FIGURES, "notes")["tailbytes"][2],
-        "rpc_us": rpc[-1],
+        "step_us": rows[low]["node"] - low * key_us,
+        "rpc_us": rows[low]["step"] - rows[low]["node"],
+        "engine_us": rows[low]["engine"],
+        "merge_us": rows[low]["merge"],
+        "token_bytes": rows[high]["token"],
+        "there_bytes": rows[high]["there"] - 2 * numbers,
+        "back_bytes": rows[high]["back"] - 4 * (numbers + MEASURED["q_heads"]),
     }
-
-
-def _table(file: Path, name: str) -> dict[str, list[Any]]:
-    tables = {table["id"]: table for table in json.loads(file.read_text())["tables"]}
-    return {row[0]: row for row in tables[name]["rows"]}
 
 
 def token_bytes(c: dict[str, float], a: argparse.Namespace) -> float:
     """What a token takes on its node, all layers: fp16 rows, codes, means."""
-    return a.layers * a.kv_heads * (4 * a.head_dim + c["code_bytes"] + c["tail_bytes"])
+    return a.layers * c["token_bytes"] * a.kv_heads * a.head_dim / (MEASURED["kv_heads"] * MEASURED["head_dim"])
 
 
-def step_bytes(a: argparse.Namespace) -> tuple[float, float]:
+def step_bytes(c: dict[str, float], a: argparse.Namespace) -> tuple[float, float]:
     """Bytes of a layer's step to a shard and back: queries in 2 bytes, outputs and log-sum-exps in 4."""
-    return 2 * a.q_heads * a.head_dim + 200, 4 * a.q_heads * (a.head_dim + 1) + 200
+    return 2 * a.q_heads * a.head_dim + c["there_bytes"], 4 * a.q_heads * (a.head_dim + 1) + c["back_bytes"]
 
 
 def layer_us(c: dict[str, float], a: argparse.Namespace, keys: float) -> float:
-    """One core's time for a layer, scaled from the 8 KV heads that were measured."""
-    return (c["step_us"] + c["key_us"] * keys) * a.kv_heads / 8
+    """One core's time for a layer, scaled from the KV heads that were measured."""
+    return (c["step_us"] + c["key_us"] * keys) * a.kv_heads / MEASURED["kv_heads"]
 
 
 def one_text(c: dict[str, float], a: argparse.Namespace, tokens: int, nodes: int) -> dict[str, Any]:
-    """A sequence striped over all nodes: each step asks every one of them."""
+    """A sequence striped over all nodes: each step asks every one of them, one node after another."""
     keys = tokens / nodes
-    there, back = step_bytes(a)
+    there, back = step_bytes(c, a)
     cores = min(a.cores, a.kv_heads)  # one task a KV head
     node_us = a.layers * layer_us(c, a, keys) / cores
-    wire_us = a.layers * (c["rpc_us"] + nodes * (there + back) * 8 / (a.gbit * 1e3))  # at the engine, one after another
-    rate = 1e6 / (node_us + wire_us)
+    engine_us = a.layers * ((nodes - 1) * c["engine_us"] + nodes * c["merge_us"])  # the first node's is in its call
+    wire_us = a.layers * (c["rpc_us"] + a.round_trip_us + nodes * (there + back) * 8 / (a.gbit * 1e3))
+    token_us = node_us + engine_us + wire_us
+    rate = 1e6 / token_us
     return {
         "plan": f"{tokens:,} tokens on {nodes} nodes",
         "memory_gib_node": keys * token_bytes(c, a) / 2**30,
         "bytes_a_token": a.layers * nodes * (there + back),
         "node_ms_a_token": node_us / 1e3,
+        "engine_ms_a_token": engine_us / 1e3,
         "wire_ms_a_token": wire_us / 1e3,
         "tokens_per_s": rate,
         "one_node_ms_a_token": a.layers * layer_us(c, a, tokens) / cores / 1e3,
         "use": {
             "memory": keys * token_bytes(c, a) / 2**30 / a.memory_gib,
-            "cores": node_us / (node_us + wire_us) * cores / a.cores,
+            "cores": node_us / token_us * cores / a.cores,
             "network": rate * a.layers * nodes * max(there, back) * 8 / (a.gbit * 1e9),
+            "engine": (engine_us + a.layers * c["engine_us"]) / token_us,
             "time": a.target_tokens_per_s / rate,
         },
     }
@@ -101,7 +119,7 @@ def many_texts(c: dict[str, float], a: argparse.Namespace, sequences: int, nodes
     lengths = [int(draw.lognormvariate(0, 1) * a.median_tokens) for _ in range(sequences)]
     held = place(lengths, nodes, a.memory_gib * 2**30 / token_bytes(c, a))
     tokens = [sum(node) for node in held]
-    there, back = step_bytes(a)
+    there, back = step_bytes(c, a)
     asked = a.decoding * a.target_tokens_per_s * a.layers  # steps a second and text
     busy = [asked * sum(layer_us(c, a, length) for length in node) / 1e6 for node in held]  # cores
     memory = [count * token_bytes(c, a) / 2**30 for count in tokens]
@@ -147,6 +165,48 @@ def plot(results: list[dict[str, Any]]) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{height}" {style}>{"".join(out)}</svg>\n'
 
 
+COLUMNS = [
+    ["rate", "tokens a second", "tokens_per_s", ""],
+    ["node", "of a token in the nodes", "node_ms_a_token", "ms"],
+    ["engine", "in the engine", "engine_ms_a_token", "ms"],
+    ["wire", "between them", "wire_ms_a_token", "ms"],
+    ["one", "on one node", "one_node_ms_a_token", "ms"],
+    ["memory", "memory of the fullest node", "memory_gib_node", "GiB"],
+    ["bytes", "bytes a token", "bytes_a_token", "MB"],
+    ["breaks", "breaks first", "breaks_first", ""],
+]
+
+
+def figures(results: list[dict[str, Any]], measured_on: dict[str, Any], file: str) -> dict[str, Any]:
+    """Both plans as tables of docs/benchmarks.md, of the machine and commit that measured the constants."""
+    command = "python -m seine_kv.sharded.simulate --results bench/results"
+    about = {"machine": "plans", "commit": measured_on["commit"], "command": command}
+    plans = [[plan_id, one["plan"], *(_cell(one, *column[2:]) for column in COLUMNS)] for plan_id, one in zip(PLANS, results)]
+    uses = [
+        [plan_id + name, f"{one['plan']}: {name}", round(100 * share, 1)]
+        for plan_id, one in zip(PLANS, results)
+        for name, share in one["use"].items()
+    ]
+    plot = {"kind": "bars", "column": "use", "title": "Of what there is, %"}
+    return {
+        "format": "seine-figures-1",
+        "about": "Written by seine_kv.sharded.simulate: arithmetic on constants that were measured.",
+        "machines": {"plans": f"a model on paper, with the constants of {file}"},
+        "tables": [
+            {"id": "plans", "title": "Many nodes on paper", **about, "columns": [c[:2] for c in COLUMNS], "rows": plans},
+            {"id": "planuse", "title": "What the plans use", **about, "plot": plot, "columns": [["use", "%"]], "rows": uses},
+        ],
+    }
+
+
+def _cell(plan: dict[str, Any], name: str, unit: str) -> Any:
+    value = plan.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    number = round(value / 1e6 if unit == "MB" else value, 1)
+    return {"v": number, "unit": unit} if unit else number
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m seine_kv.sharded.simulate", description=__doc__.split("\n")[0])
     parser.add_argument("--results", type=Path, required=True, help="folder of the measured figures: bench/results")
@@ -158,6 +218,7 @@ def main(arguments: list[str]) -> int:
         ("cores", 64, "of a node"),
         ("memory-gib", 512, "of a node, for Seine"),
         ("gbit", 100, "a second of a node's network"),
+        ("round-trip-us", 30, "of that network, which one machine has not"),
         ("target-tokens-per-s", 10, "that a text is to be decoded at"),
         ("median-tokens", 8192, "of many texts"),
         ("seed", 1, "of their lengths"),
@@ -166,17 +227,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--decoding", type=float, default=0.05, help="share of the texts that decode at a time")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--plot", type=Path, help="writes what each plan uses as SVG")
+    parser.add_argument("--figures", type=Path, help="writes both plans as tables of docs/benchmarks.md, JSON")
     a = parser.parse_args(arguments)
-    c = constants(a.results)
+    try:
+        table, file = measured(a.results)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    c = constants(table)
     results = [one_text(c, a, 10_000_000, 16), many_texts(c, a, 10_000, 64)]
     for result in results:
         result["breaks_first"] = max(result["use"], key=lambda name: result["use"][name])
     if a.output == "json":
-        print(json.dumps({"constants": c, "from": [STEPS, FIGURES], "plans": results}, indent=2))
+        print(json.dumps({"constants": c, "from": file, "plans": results}, indent=2))
     else:
         print("\n\n".join(map(report, results)))
     if a.plot is not None:
         a.plot.write_text(plot(results))
+    if a.figures is not None:
+        tables = json.dumps(figures(results, table, file), indent=1, ensure_ascii=False)
+        a.figures.write_text(f"{tables}\n", encoding="utf-8")
     return 0
 
 

@@ -183,6 +183,19 @@ def test_a_call_outlasts_a_restart_of_a_server_that_holds_nothing_of_it(own, row
         assert isinstance(error, SequenceLost) and error.families == ("chat-0",)
 
 
+def test_an_index_goes_to_a_node_that_lacks_it(own, rows):
+    """However little patience there is. Where nobody can tell whether there is one, the error says so."""
+    with connect(own.fleet, timeout=20, patience=0.0) as client:
+        make(client, rows, 1)
+        own.restart("n1")
+        made = [client.create_sequence("m", f"new-{i}") for i in range(12)]
+        assert "n1" in map(client.node_of, made)
+        own.restart("n0")
+        own.kill("n1"), own.kill("n2")
+        assert raised(client.create_sequence, "m", "later").code == "UNAVAILABLE"
+        assert raised(client.create_sequence, "none", "later").code == "UNAVAILABLE"
+
+
 def test_a_list_is_asked_for_again_where_a_connection_broke(client, rows, monkeypatch):
     make(client, rows, count=1)
     node = client._nodes.at(client.router.directory.describe().nodes[0].address)

@@ -23,9 +23,11 @@ SECONDS = 60.0  # for what takes one or two on a machine that has nothing else t
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Three raylets, each a machine to Ray; their workers see what this process's environment says."""
+def cluster(tmp_path_factory):
+    """Three raylets, each a machine to Ray; their workers see what this process's environment says. What the head knows
+    lies on disk."""
     os.environ |= {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
+    os.environ |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path_factory.mktemp("head"))}
     usual = {"num_cpus": 2, "memory": 1 << 30, "object_store_memory": 80 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**usual, "include_dashboard": False})
     for _ in range(2):
@@ -159,6 +161,38 @@ def test_the_directory_is_started_again_and_knows_what_it_knew(fleet, client, ro
     assert fleet.loads() == before
     with fleet.client() as other:
         assert list(map(other.node_of, made)) == list(map(client.node_of, made))
+
+
+def test_decode_goes_on_while_the_head_is_away(cluster, fleet, client, rows):
+    """kill -9 of Ray's control process: families that are there are served. One that is started again knows them."""
+    made, before = make(client, rows), fleet.loads()
+    queries = np.ones((HEADS, DIM), np.float32)
+    with connect(fleet.describe(), timeout=30) as outside:
+        cluster.head_node.kill_gcs_server()
+        try:
+            for i, attended in enumerate(attend(client, made, queries)):
+                np.testing.assert_allclose(attended.output, expected(rows, queries, i), atol=1e-4)
+            new = outside.create_sequence("m", "outside")  # who has not joined Ray asks the servers alone
+        finally:
+            cluster.head_node.start_gcs_server()
+        assert client.node_of(Sequence("m", "outside")) == outside.node_of(new)
+        later = client.create_sequence("m", "later")
+        client.delete_sequence(later), client.delete_sequence(Sequence("m", "outside"))
+    assert fleet.loads() == before
+    with fleet.client() as other:
+        assert list(map(other.node_of, made)) == list(map(client.node_of, made))
+
+
+def test_a_directory_that_fails_is_a_stated_error(fleet, client):
+    """As one does whose head was started again and knows nothing."""
+
+    @ray.remote(num_cpus=0)
+    def fails():
+        raise RuntimeError("it is another cluster now")
+
+    with pytest.raises(SeineError, match="the fleet's directory does not answer: .*another cluster") as caught:
+        client.router.directory._ask(fails)
+    assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "NO_DIRECTORY")
 
 
 def test_drained_grown_and_removed(fleet, client, rows):

@@ -1,6 +1,6 @@
 // `seine-bench sharded`: flags, run, table or JSON.
-#ifndef SEINE_BENCH_SERVING_SHARDED_COMMAND_H_
-#define SEINE_BENCH_SERVING_SHARDED_COMMAND_H_
+#ifndef SEINE_BENCH_SERVING_SHARDED_SHARDED_COMMAND_H_
+#define SEINE_BENCH_SERVING_SHARDED_SHARDED_COMMAND_H_
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -14,4 +14,4 @@ void AddShardedCommand(CLI::App* app, std::function<absl::Status()>* run);
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_SERVING_SHARDED_COMMAND_H_
+#endif  // SEINE_BENCH_SERVING_SHARDED_SHARDED_COMMAND_H_

@@ -1,5 +1,5 @@
 // See sharded_bench.h.
-#include "bench/serving/sharded_bench.h"
+#include "bench/serving/sharded/sharded_bench.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // A trace's layer striped over several servers beside the same layer on one: what a step takes, and how near both come
 // to dense attention.
-#ifndef SEINE_BENCH_SERVING_SHARDED_BENCH_H_
-#define SEINE_BENCH_SERVING_SHARDED_BENCH_H_
+#ifndef SEINE_BENCH_SERVING_SHARDED_SHARDED_BENCH_H_
+#define SEINE_BENCH_SERVING_SHARDED_SHARDED_BENCH_H_
 
 #include <cstdint>
 #include <string>
@@ -46,4 +46,4 @@ absl::StatusOr<ShardedBenchResult> MeasureSharded(const ShardedBenchOptions& opt
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_SERVING_SHARDED_BENCH_H_
+#endif  // SEINE_BENCH_SERVING_SHARDED_SHARDED_BENCH_H_

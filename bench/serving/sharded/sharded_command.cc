@@ -1,5 +1,5 @@
 // See sharded_command.h.
-#include "bench/serving/sharded_command.h"
+#include "bench/serving/sharded/sharded_command.h"
 
 #include <algorithm>
 #include <iostream>
@@ -15,7 +15,7 @@
 #include "bench/report/table.h"
 #include "bench/serving/server_process.h"
 #include "bench/serving/service_bench.h"
-#include "bench/serving/sharded_bench.h"
+#include "bench/serving/sharded/sharded_bench.h"
 #include "client/cli/flags/security_flags.h"
 
 namespace seine::bench {

@@ -1,0 +1,122 @@
+"""Kills, drains and adds servers of a fleet while others decode on it; kills machines and Ray's head where it may."""
+
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+
+KINDS = ("server", "supervisor", "raylet", "head")
+COUNTS = ("kills", *(f"{kind}_kills" for kind in KINDS), "drains", "undrains", "added")  # kills: of all kinds
+HEAD_SECONDS = 3.0  # that the head is away
+
+
+class Trouble:
+    """Does to a fleet what its users fear, one thing every few seconds. Of one thread, the main one: a machine is its
+    child, and ends with it."""
+
+    def __init__(self, fleet, service, seed, pause, grow_to, machines):
+        self._fleet, self._service, self._machines, self._grow_to = fleet, service, machines, grow_to
+        self._random, self._pause = random.Random(seed), pause
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self._drained = ""
+
+    def make(self, seconds):
+        """For so long, and until there was a kill."""
+        plan = [self._kill_server, self._drain, self._kill_server, self._add, self._kill_supervisor, self._undrain]
+        if self._machines:
+            plan += [self._kill_raylet, self._kill_head]
+        end = time.monotonic() + seconds
+        for act in itertools.cycle(plan):
+            if time.monotonic() > end and self.counts["kills"]:
+                return
+            time.sleep(self._pause)
+            act()
+
+    def _up(self):
+        return [node["name"] for node in self._fleet.describe()["nodes"] if node["state"] == "up"]
+
+    def _victim(self):
+        """A node, and what Fleet.supervisor says of it; none where it is the last one, which is to go on."""
+        up = self._up()
+        if len(up) < 2:
+            return None, {}
+        node = self._random.choice(up)
+        return node, self._fleet.supervisor(node)
+
+    def _killing(self, kind, node=""):
+        """Notes a kill that follows."""
+        self._service.killed(kind, node)
+        self.counts["kills"] += 1
+        self.counts[f"{kind}_kills"] += 1
+        print(f"trouble: kill -9 of {f'the {kind} of {node}' if node else f'the {kind}'}", file=sys.stderr)
+
+    def _kill_process(self, kind, which):
+        node, there = self._victim()
+        if node is not None:
+            self._killing(kind, node)
+            os.kill(there[which], signal.SIGKILL)
+
+    def _kill_server(self):
+        self._kill_process("server", "seined")
+
+    def _kill_supervisor(self):
+        self._kill_process("supervisor", "pid")
+
+    def _kill_raylet(self):
+        """A machine goes, another comes in its place, and the server is started there once Ray has noticed."""
+        node, there = self._victim()
+        if node is not None:
+            self._killing("raylet", node)
+            self._machines.kill_raylet(there["ray_node"])
+            self._machines.add()
+            until(lambda: self._fleet.supervisor(node)["generation"] > there["generation"])
+
+    def _kill_head(self):
+        self._killing("head")
+        self._machines.kill_head()
+        time.sleep(HEAD_SECONDS)
+        self._machines.start_head()
+
+    def _drain(self):
+        up = self._up()
+        if len(up) < 2:
+            return
+        self._drained = self._random.choice(up)
+        self._fleet.drain(self._drained)
+        self.counts["drains"] += 1
+        print(f"trouble: {self._drained} is drained", file=sys.stderr)
+
+    def _undrain(self):
+        if self._drained:
+            self._fleet.drain(self._drained, undo=True)
+            self.counts["undrains"] += 1
+
+    def _add(self):
+        if self._grow_to and not self.counts["added"]:
+            if self._machines:
+                self._machines.add()
+            self._fleet.scale(self._grow_to)
+            self.counts["added"] += 1
+            print("trouble: a node is added", file=sys.stderr)
+
+
+def until(condition, seconds=120.0):
+    """TimeoutError where a condition does not hold in time. What Ray cannot say yet is asked again."""
+    import ray
+
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except ray.exceptions.RayError:
+            pass
+        if time.monotonic() > end:
+            raise TimeoutError(f"what was killed has not come back within {seconds} s")
+        time.sleep(0.1)
+
+
+def all_up(fleet):
+    until(lambda: not any(node["state"] == "lost" for node in fleet.describe()["nodes"]))
