@@ -110,6 +110,7 @@ struct AttendAnswer {
   bool tail = false;               // whether it was counted in; with nothing to search there is none
   bool codes_outgrown = false;     // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions
+  AttentionTimes times;            // of all KV heads together, without the search
 };
 
 // What an append or eviction reports of the positions that the layer's KV heads retain: nothing, what it took out of

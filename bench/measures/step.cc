@@ -88,10 +88,12 @@ class FilledIndex {
     return std::move(answers->front());
   }
 
-  absl::Status Attend(int layer, const float* queries, SearchParams params) const {
+  absl::StatusOr<AttendAnswer> Attend(int layer, const float* queries, SearchParams params) const {
     params.scope = Scope::kPerQHead;
     auto answers = index_->Attend({{sequence_, layer, queries}}, params, AttentionParams());
-    return answers.ok() ? answers->front().status : answers.status();
+    if (!answers.ok()) return answers.status();
+    if (!answers->front().status.ok()) return answers->front().status;
+    return std::move(answers->front());
   }
 
   absl::StatusOr<HeadInfo> Describe() const { return index_->DescribeHead(sequence_, 0, 0); }
@@ -214,6 +216,7 @@ class LengthBench {
   absl::Status Time() {
     std::vector<double> us[3], other;
     std::vector<SearchStats> stats;
+    std::vector<AttentionTimes> parts;
     const Clock::time_point begin = Clock::now();
     const int most = options_.repeat > 0 ? options_.repeat : kRounds;
     for (int round = -1; round < most; ++round) {  // the first one warms up and does not count
@@ -221,11 +224,13 @@ class LengthBench {
       if (options_.repeat == 0 && round >= kFewestRounds && slow) break;
       for (int call = 0; call < 3; ++call) {
         SearchStats of_call;
-        auto took = TimeCall(call, &of_call);
+        AttentionTimes parts_of_call;
+        auto took = TimeCall(call, &of_call, &parts_of_call);
         if (!took.ok()) return took.status();
         if (round < 0) continue;
         us[call].push_back(*took);
         if (call == 0) stats.push_back(of_call);
+        if (call == 1) parts.push_back(parts_of_call);
       }
     }
     row_.rounds = static_cast<int>(stats.size());
@@ -239,17 +244,32 @@ class LengthBench {
                      MedianUs(stats, &SearchStats::select_ns),  MedianUs(stats, &SearchStats::rerank_ns),
                      MedianUs(stats, &SearchStats::refine_ns),  std::nullopt};
     if (options_.threads == 1) row_.stage_us.other = Median(other);
+    SplitAttend(us[1], parts);
     return absl::OkStatus();
   }
 
-  static double MedianUs(const std::vector<SearchStats>& stats, int64_t SearchStats::*stage) {
+  void SplitAttend(const std::vector<double>& us, const std::vector<AttentionTimes>& parts) {
+    using Times = AttentionTimes;
+    row_.attend_us = {MedianUs(parts, &Times::dense_ns), MedianUs(parts, &Times::chosen_ns),
+                      MedianUs(parts, &Times::tail_ns), MedianUs(parts, &Times::softmax_ns), std::nullopt};
+    if (options_.threads != 1) return;
+    std::vector<double> search;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Times& p = parts[i];
+      search.push_back(us[i] - static_cast<double>(p.dense_ns + p.chosen_ns + p.tail_ns + p.softmax_ns) / 1e3);
+    }
+    row_.attend_us.search = Median(search);
+  }
+
+  template <typename Times>
+  static double MedianUs(const std::vector<Times>& times, int64_t Times::*part) {
     std::vector<double> us;
-    for (const SearchStats& s : stats) us.push_back(static_cast<double>(s.*stage) / 1e3);
+    for (const Times& t : times) us.push_back(static_cast<double>(t.*part) / 1e3);
     return Median(us);
   }
 
   // 0: Retrieve, 1: Attend, 2: exact. Queries are in the cache, as a model has just computed them.
-  absl::StatusOr<double> TimeCall(int call, SearchStats* stats) {
+  absl::StatusOr<double> TimeCall(int call, SearchStats* stats, AttentionTimes* parts) {
     const int layer = static_cast<int>(calls_ % data_.layers);
     const float* from = QueriesAt(layer, calls_++);
     if (options_.cold) probe_->EvictCaches();
@@ -261,7 +281,9 @@ class LengthBench {
       status = answer.status();
       if (answer.ok()) *stats = answer->stats;
     } else if (call == 1) {
-      status = index_->Attend(layer, queries_.data(), options_.search);
+      auto answer = index_->Attend(layer, queries_.data(), options_.search);
+      status = answer.status();
+      if (answer.ok()) *parts = answer->times;
     } else {
       AttendExactly(set_.layers[layer].rows, queries_.data(), data_.group, backend_, &output_, &log_sum_exp_);
     }

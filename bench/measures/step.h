@@ -35,12 +35,19 @@ struct StageTimes {
   std::optional<double> other;  // of one thread: what is left of the step
 };
 
+// The times of Attend's parts, all heads together: with several threads, a sum over them.
+struct AttendTimes {
+  double dense = 0, chosen = 0, tail = 0, softmax = 0;
+  std::optional<double> search;  // of one thread: what is left of the step
+};
+
 // Of one zone length. Times are medians over rounds, of one layer's step.
 struct StepRow {
   int64_t num_keys = 0, num_tokens = 0;
   int rounds = 0;
   StepFigures us;
   StageTimes stage_us;
+  AttendTimes attend_us;
   double recall_at_k = 0;
   double candidates = 0;   // a query head's mean
   StepFigures bytes;       // that a step must read: each once, whatever the number of heads that want it

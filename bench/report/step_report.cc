@@ -76,6 +76,9 @@ OrderedJson StepRowJson(const StepRow& row) {
   j["recall_at_k"] = row.recall_at_k;
   j["stage_us"] = {{"prepare", t.prepare}, {"scan", t.scan},     {"select", t.select},
                    {"rerank", t.rerank},   {"refine", t.refine}, {"other", JsonOf(t.other)}};
+  const AttendTimes& a = row.attend_us;
+  j["attend_stage_us"] = {
+      {"search", JsonOf(a.search)}, {"dense", a.dense}, {"chosen", a.chosen}, {"tail", a.tail}, {"softmax", a.softmax}};
   j["floor_us"] = JsonOf(row.floor_us);
   j["bytes"] = JsonOf(row.bytes);
   j["exact_gb_s"] = Rate(row.bytes.exact, row.us.exact);
@@ -94,6 +97,7 @@ std::string RenderText(const StepReport& report) {
                                                   absl::StrCat("recall@", report.options.search.top_k), "rounds"}};
   std::vector<std::vector<std::string>> stages = {{"retrieve, us", "prepare", "scan", "select", "rerank", "refine",
                                                    "other", "floor", "attend's floor", "exact's floor"}};
+  std::vector<std::vector<std::string>> parts = {{"attend, us", "search", "dense", "chosen", "tail", "softmax"}};
   const auto us = [](double v) { return absl::StrFormat("%.0f", v); };
   for (const StepRow& row : report.rows) {
     times.push_back({absl::StrCat(row.num_keys), us(row.us.retrieve), us(row.us.attend), us(row.us.exact),
@@ -105,9 +109,12 @@ std::string RenderText(const StepReport& report) {
     stages.push_back({absl::StrCat(row.num_keys), us(t.prepare), us(t.scan), us(t.select), us(t.rerank), us(t.refine),
                       t.other ? us(*t.other) : "-", us(row.floor_us.retrieve), us(row.floor_us.attend),
                       us(row.floor_us.exact)});
+    const AttendTimes& a = row.attend_us;
+    parts.push_back({absl::StrCat(row.num_keys), a.search ? us(*a.search) : "-", us(a.dense), us(a.chosen), us(a.tail),
+                     us(a.softmax)});
   }
   return absl::StrCat(DescribeStep(report), "\n", RenderTable(times), "\n", RenderTable(stages), "\n",
-                      DescribeBreakEven(report, "retrieve", &StepFigures::retrieve),
+                      RenderTable(parts), "\n", DescribeBreakEven(report, "retrieve", &StepFigures::retrieve),
                       DescribeBreakEven(report, "attend", &StepFigures::attend));
 }
 

@@ -28,6 +28,7 @@ struct HeadTask {
   AttendAnswer* answer = nullptr;
   int kv_head = 0;
   int64_t attended = 0;
+  AttentionTimes times;
 };
 
 SearchParams WithScale(const SearchParams& params, float scale, int head_dim) {
@@ -77,7 +78,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
     HeadTask& task = (*tasks)[i];
     const int64_t q_head = int64_t{task.kv_head} * g.group();
     task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
-                                 task.answer->log_sum_exp.data() + q_head);
+                                 task.answer->log_sum_exp.data() + q_head, &task.times);
   };
   if (work > kWorthSharingNs) {
     backend->Run(count, attend);
@@ -86,6 +87,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
   }
   for (const HeadTask& task : *tasks) {
     task.answer->attended_tokens += task.attended;
+    task.answer->times.Add(task.times);
     task.answer->tail = task.answer->tail || task.attention.num_windows > 0;
   }
 }

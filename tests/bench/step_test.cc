@@ -81,6 +81,10 @@ TEST(StepCommandTest, JsonHoldsTheContract) {
       EXPECT_GE(row["stage_us"][key], 0) << key;
       EXPECT_LE(row["stage_us"][key], 2 * row["us_retrieve"].get<double>()) << key;
     }
+    for (const char* key : {"search", "dense", "chosen", "tail", "softmax"}) {
+      EXPECT_GT(row["attend_stage_us"][key], 0) << key;
+      EXPECT_LE(row["attend_stage_us"][key], 2 * row["us_attend"].get<double>()) << key;
+    }
     for (const char* call : {"retrieve", "attend", "exact"}) EXPECT_GT(row["floor_us"][call], 0) << call;
     EXPECT_EQ(row["bytes"]["exact"], 2. * 2 * 64 * 2 * row["num_tokens"].get<double>());
     EXPECT_GT(row["bytes"]["attend"], row["bytes"]["retrieve"]);
@@ -117,6 +121,7 @@ TEST(StepCommandTest, ATraceCutsLengthsToItsOwn) {
   for (const auto& row : json["rows"]) {
     EXPECT_GT(row["recall_at_k"], .95);
     EXPECT_TRUE(row["stage_us"]["other"].is_null());  // stages are sums over threads
+    EXPECT_TRUE(row["attend_stage_us"]["search"].is_null());
   }
 }
 
@@ -125,7 +130,7 @@ TEST(StepCommandTest, TheTableSaysWhereStepsBreakEven) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const char* part :
        {"synthetic: rope", "0.5+1.5 bits, own profile", "recall target 0.9", "GB/s", "last cache", "retrieve us",
-        "attend us", "exact us", "recall@100", "rerank", "floor", "\nretrieve: ", "\nattend: "}) {
+        "attend us", "exact us", "recall@100", "rerank", "floor", "softmax", "\nretrieve: ", "\nattend: "}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
   }
 }

@@ -13,6 +13,7 @@
 #include "kernels/ops/attend/weighted_rows.h"
 #include "kernels/ops/low_rank/low_rank_products.h"
 #include "kernels/ops/rows/rows.h"
+#include "kernels/ops/scan/coarse_stage.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
 
@@ -240,11 +241,26 @@ void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
   });
 }
 
+// Gives each part of a call the time since the part before.
+class PartClock {
+ public:
+  void Lap(int64_t* part) {
+    const int64_t now = NowNs();
+    *part += now - last_;
+    last_ = now;
+  }
+
+ private:
+  int64_t last_ = NowNs();
+};
+
 }  // namespace
 
-int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
+int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times) {
   assert(task.group >= 1 && task.group <= kMaxGroup && (task.num_windows == 0 || task.sets != nullptr));
   Workspace* w = &Local();
+  AttentionTimes took;
+  PartClock clock;
   const int dim = task.values.head_dim;
   const int64_t size = Size(task.dense);
   std::optional<LowRankDots> low_keys;
@@ -257,8 +273,11 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
   LowRankSums* const sums_of_codes = low_values ? &*low_values : nullptr;
   DenseLogits(task, size, dots, w);
   if (StopRequested()) return 0;
+  clock.Lap(&took.dense_ns);
   ChosenLogits(task, dots, w);
+  clock.Lap(&took.chosen_ns);
   WindowLogits(task, w);
+  clock.Lap(&took.tail_ns);
   float sums[kMaxGroup];
   int64_t attended = size * task.group;
   for (int g = 0; g < task.group; ++g) {
@@ -266,15 +285,20 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp) {
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
   if (task.attended != nullptr) ListAttended(task, size, sums, *w, task.attended);
+  clock.Lap(&took.softmax_ns);
   std::fill_n(output, int64_t{task.group} * dim, 0.0f);
   AddDense(task, size, sums_of_codes, w, output);
+  clock.Lap(&took.dense_ns);
   AddChosen(task, sums_of_codes, w, output);
   if (sums_of_codes != nullptr) sums_of_codes->Finish();
+  clock.Lap(&took.chosen_ns);
   AddWindows(task, w, output);
+  clock.Lap(&took.tail_ns);
   for (int g = 0; g < task.group; ++g) {
     const float share = sums[g] > 0 ? 1.0f / sums[g] : 0.0f;
     for (int j = 0; j < dim; ++j) output[int64_t{g} * dim + j] *= share;
   }
+  if (times != nullptr) times->Add(took);
   return attended;
 }
 

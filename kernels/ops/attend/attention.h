@@ -16,6 +16,7 @@
 
 #include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/low_rank/low_rank.h"
+#include "kernels/ops/search/search.h"
 #include "kernels/types.h"
 
 namespace seine::cpu {
@@ -54,9 +55,10 @@ struct AttentionTask {
   AttendedRows* attended = nullptr;  // where given: filled, from empty. The tail's weights belong to no row
 };
 
-// output [group, head_dim], log_sum_exp [group]; over nothing they are 0 and -infinity. Returns how many rows were
-// attended, all heads together and without the tail's. What a stopped call (stop.h) gets is of no use.
-int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp);
+// output [group, head_dim], log_sum_exp [group]; over nothing they are 0 and -infinity. Adds its times to `times`.
+// Returns how many rows were attended, all heads together and without the tail's. What a stopped call (stop.h) gets is
+// of no use.
+int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times = nullptr);
 
 }  // namespace seine::cpu
 

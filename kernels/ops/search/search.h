@@ -62,6 +62,16 @@ struct SearchStats {
   void Add(const SearchStats& o);
 };
 
+// Where the time of a task's attention goes, in nanoseconds (ops/attend/attention.h). Rows are read twice, keys for
+// logits and values for sums.
+struct AttentionTimes {
+  int64_t dense_ns = 0;    // rows that every head sees
+  int64_t chosen_ns = 0;   // rows of the sets; only values where logits are known
+  int64_t tail_ns = 0;     // means of windows
+  int64_t softmax_ns = 0;  // weights of all of them
+  void Add(const AttentionTimes& o);
+};
+
 // A run of dense keys (sink, local, buffer), needed for log-sum-exps only.
 struct DenseRun {
   ConstRows keys;

@@ -341,4 +341,11 @@ void SearchStats::Add(const SearchStats& o) {
   refine_ns += o.refine_ns;
 }
 
+void AttentionTimes::Add(const AttentionTimes& o) {
+  dense_ns += o.dense_ns;
+  chosen_ns += o.chosen_ns;
+  tail_ns += o.tail_ns;
+  softmax_ns += o.softmax_ns;
+}
+
 }  // namespace seine
