@@ -29,6 +29,7 @@ struct CodeLayout {
   int coarse_bytes = 0;   // a key; a multiple of 4
   int fine_bytes = 0;     // a key
   int centre_tokens = 0;  // tokens that share a centre (a multiple of 64); 0: no centre stored per window
+  bool two_bits() const { return coarse_bytes * 8 == 2 * head_dim; }  // a coordinate, in the coarse plane
 };
 
 // Planes of `n` keys of one head, n a multiple of 64. T is uint8_t-like constness: see CodePlanes / ConstCodePlanes.

@@ -239,8 +239,7 @@ class BalancedCodec final : public Codec {
   // The zone's best lie ever further out the longer it is: from kUsualKeys on, candidates grow with the root of its
   // length, and recall still rises (docs/decisions/codecs/0032-share-falls-with-length.md). Two bits mistake few keys.
   double UsualShare(int64_t num_keys) const override {
-    const bool two_bits = layout_.coarse_bytes * 8 == 2 * layout_.head_dim;
-    return (two_bits ? kTwoBitShare : kUsualShare) *
+    return (layout_.two_bits() ? kTwoBitShare : kUsualShare) *
            std::sqrt(std::min(1.0, kUsualKeys / static_cast<double>(num_keys)));
   }
 

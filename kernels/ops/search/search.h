@@ -3,6 +3,7 @@
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -26,7 +27,7 @@ struct SearchParams {
   // least mass_floor. In a joint set the mean of the group's masses.
   float mass_p = 0;
   int mass_floor = 1;
-  double beta = 0;  // share of the zone kept as candidates, at least max(4 top_k, 256); 0: Codec::UsualShare
+  double beta = 0;  // share of the zone kept as candidates, at least LeastCandidates; 0: Codec::UsualShare
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
   // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
@@ -43,6 +44,12 @@ struct SearchParams {
 };
 
 inline constexpr double kMostCandidates = .5;
+
+// Candidates are at least so many. Two scanned bits a coordinate are nearly the whole code: a candidate more than can
+// survive the rerank is of no use.
+inline int64_t LeastCandidates(const SearchParams& params, const CodeLayout& layout) {
+  return layout.two_bits() ? std::max(params.refine, params.top_k) : std::max(4 * params.top_k, 256);
+}
 
 // The share of a zone that is kept in any case, `usual` being its codec's Codec::UsualShare.
 inline double ShareKept(const SearchParams& params, double usual) {

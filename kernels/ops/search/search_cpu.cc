@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
@@ -134,7 +135,12 @@ void SetKeys(const SearchTask& task, SearchWorkspace* w) {
 }
 
 // Stage II of a query: estimates of its candidates and the survivors among them.
-void RerankQuery(const SearchTask& task, size_t keep, QueryWork* q) {
+void RerankQuery(const SearchTask& task, size_t keep, bool with_mass, QueryWork* q) {
+  if (q->chosen.size() <= keep && !with_mass) {  // all survive, and estimates serve the mass alone
+    q->survivors.resize(q->chosen.size());
+    std::iota(q->survivors.begin(), q->survivors.end(), 0u);
+    return;
+  }
   q->estimates.resize(q->chosen.size());
   task.codec->Rerank(q->prepared, q->found, q->chosen.data(), q->chosen.size(), task.segments, task.segment_keys,
                      q->estimates.data());
@@ -187,7 +193,7 @@ void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
 void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec* next, SearchOutput* out,
                  SearchWorkspace* w) {
   const size_t n = task.num_keys, k = params.top_k;
-  const size_t floor = std::max<size_t>(4 * k, 256);
+  const auto floor = static_cast<size_t>(LeastCandidates(params, task.codec->layout()));
   const double share = ShareKept(params, task.codec->UsualShare(task.num_keys));
   const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(share * static_cast<double>(n)))));
   const size_t keep = std::max<size_t>(params.refine, k);
@@ -197,7 +203,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
   if (StopRequested()) return;
   const int64_t start = NowNs();
   for (int g = 0; g < task.group && !StopRequested(); ++g) {
-    RerankQuery(task, keep, &w->query[g]);
+    RerankQuery(task, keep, NeedsZoneMass(params), &w->query[g]);
     FetchSurvivors(task, w->query[g]);
     if (next != nullptr) next->FetchAhead(g, task.group);
   }

@@ -46,7 +46,7 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
     assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
-    const int64_t n = item.num_keys, floor = std::max(4 * params_.top_k, 256);
+    const int64_t n = item.num_keys, floor = LeastCandidates(params_, item.layout);
     const double share = ShareKept(params_, item.usual_share);
     item.wanted = static_cast<int32_t>(
         std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(share * static_cast<double>(n))))));
