@@ -6,10 +6,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,13 @@ bool IsLoopback(const std::string& host) {
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
   in6_addr v6;
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+// Of a name or an address: no path, and nothing that a log or a YAML file could not say.
+bool IsHost(absl::string_view host) {
+  return std::all_of(host.begin(), host.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
+  });
 }
 
 }  // namespace
@@ -42,6 +51,8 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
     if (!bare_path) absl::ConsumePrefix(&rest, "//");
     address.unix_path = std::string(rest);
     if (rest.empty()) return absl::InvalidArgumentError("listen: unix: without a path");
+    if (rest.find('\0') != absl::string_view::npos)
+      return absl::InvalidArgumentError("listen: a zero byte in the path");
     if (rest.size() >= sizeof(sockaddr_un{}.sun_path)) {
       return absl::InvalidArgumentError(
           absl::StrCat("listen: path longer than ", sizeof(sockaddr_un{}.sun_path) - 1, " bytes"));
@@ -60,6 +71,7 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen: '", text, "' names no host; 0.0.0.0 and [::] are all of this machine's"));
   }
+  if (!IsHost(host)) return absl::InvalidArgumentError("listen: names no host: letters, digits and .-_:% alone");
   address.beyond_loopback = !IsLoopback(address.host);
   return address;
 }

@@ -248,7 +248,7 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"profile show %p --layer 2", 2, "--layer: 2 is not in [0, 2)"},
       {"profile show %p --layer -1", 2, "--layer: -1 is not in [0, 2)"},
       {"profile show %p --horizon 0", 2, "--horizon"},
-      {"profile show %p --coarse-bits .75", 2, "--coarse-bits: must be .5 or 1, not 0.75"},
+      {"profile show %p --coarse-bits .75", 2, "--coarse-bits: must be .5, 1 or 2, not 0.75"},
       {"profile show %p --total-bits 5", 2, "--total-bits: must be above coarse_bits"},
   };
   for (const auto& test : cases) ExpectError(test.line, test.exit_code, test.part);

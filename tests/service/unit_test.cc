@@ -225,11 +225,16 @@ TEST(Config, Addresses) {
     EXPECT_EQ(ParseAddress(text)->ToString(), address);
     EXPECT_EQ(ParseAddress(address)->ToString(), address);
   }
-  for (const char* wrong :
-       {"", "unix:", "nowhere", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1", ":1"}) {
+  for (const char* wrong : {"", "unix:", "nowhere", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1", ":1",
+                            "[//a:1", "a b:1", "\xff:1"}) {
     EXPECT_FALSE(ParseAddress(wrong).ok()) << wrong;
   }
   EXPECT_FALSE(ParseAddress("unix:/" + std::string(120, 'x')).ok());
+  for (const char* text : {"unix:/a!b", "a!b:1"}) {
+    std::string zero(text);
+    zero[zero.find('!')] = '\0';
+    EXPECT_FALSE(ParseAddress(zero).ok()) << text;
+  }
   for (const char* beyond : {"0.0.0.0:1", "192.168.0.1:1", "[::]:1", "example.org:1"}) {
     ASSERT_TRUE(ParseAddress(beyond).ok()) << beyond;
     EXPECT_TRUE(ParseAddress(beyond)->beyond_loopback) << beyond;
