@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "engines/llama.cpp/settings.h"
 
 namespace seine::llama {
 
