@@ -71,10 +71,9 @@ std::string Render(const SnapshotBenchOptions& o, const SnapshotBenchResult& r) 
   };
   return absl::StrCat(
       absl::StrFormat("%d layers, %d tokens each, %.2f GB in the file\n\n", o.layers, r.tokens, r.bytes / 1e9),
-      RenderTable(
-          {{"", "GB/s", "plain GB/s", "share", "GB/s beside steps"},
-           {"write", speed(r.write), speed(r.plain_write), share(r.write, r.plain_write), speed(r.busy_write)},
-           {"restore", speed(r.read), speed(r.plain_read), share(r.read, r.plain_read), speed(r.busy_read)}}),
+      RenderTable({{"", "GB/s", "plain GB/s", "share", "GB/s beside steps"},
+                   {"write", speed(r.write), speed(r.plain_write), share(r.write, r.plain_write), speed(r.busy_write)},
+                   {"restore", speed(r.read), speed(r.plain_read), share(r.read, r.plain_read), speed(r.busy_read)}}),
       "\n",
       RenderTable({{"steps", "count", "p50 us", "p99 us", "max us"},
                    steps("alone", r.quiet),
