@@ -1,11 +1,18 @@
 #include "index/snapshot/pace.h"
 
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <system_error>
 #include <thread>
+
+#include "kernels/stop.h"
+#include "kernels/yield.h"
 
 namespace seine {
 
@@ -16,6 +23,16 @@ constexpr int64_t kShort = 20'000;         // ns; a shorter piece is none, for n
 constexpr int64_t kMostPause = 5'000'000;  // ns; a piece that takes long must not end the work
 
 std::atomic<int64_t> last_step{-kRecent};  // by the coarse clock, ns
+
+enum class Priority : uint8_t { kCallers, kOwn, kLowered };
+thread_local constinit Priority priority = Priority::kCallers;
+
+// Nothing depends on it: where the kernel refuses, the thread goes on as it is, and pauses.
+void LowerOwnThread() {
+  if (priority != Priority::kOwn) return;
+  priority = Priority::kLowered;
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+}
 
 int64_t Now(clockid_t clock) {
   timespec time;
@@ -32,6 +49,31 @@ void NoteStep() {
   if (last_step.load(std::memory_order_relaxed) != now) last_step.store(now, std::memory_order_relaxed);
 }
 
+OwnThread::OwnThread() { priority = Priority::kOwn; }
+OwnThread::~OwnThread() { priority = Priority::kCallers; }
+
+absl::Status RunOnOwnThread(const std::function<absl::Status()>& work) {
+  absl::Status status;
+  std::exception_ptr thrown;
+  const auto run = [&, stop = current_stop_token, yielder = current_yielder] {
+    const StopScope stop_scope(stop);
+    const YieldScope yield_scope(yielder);
+    const OwnThread own;
+    try {
+      status = work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  try {
+    std::thread(run).join();
+  } catch (const std::system_error&) {
+    return absl::ResourceExhaustedError("no thread can be started");
+  }
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  return status;
+}
+
 Pace::Pace() : resumed_(Now(CLOCK_THREAD_CPUTIME_ID)) {}
 
 void Pace::Pause() {
@@ -39,6 +81,7 @@ void Pace::Pause() {
   if (worked < kShort) return;
   resumed_ = now;
   if (!BesideSteps()) return;
+  LowerOwnThread();
   std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kMostPause, kPauses * worked)));
 }
 

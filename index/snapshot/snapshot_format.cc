@@ -181,34 +181,35 @@ absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
 }
 
 absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts) {
+  Pace pace;
   for (size_t i = 0; i < part_bytes_.size(); ++i) {
     SectionHash hash(number_++);
     for (const StateReader::Payload& payload : parts[i]) {
-      if (absl::Status s = ReadPayload(payload, &hash); !s.ok()) return s;
+      if (absl::Status s = ReadPayload(payload, &hash, &pace); !s.ok()) return s;
     }
     if (absl::Status s = CheckHash(hash); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash) {
+absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace) {
   for (int64_t at = 0; at < bytes; at += kSnapshotStep) {
     const int64_t step = std::min(bytes - at, kSnapshotStep);
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     if (absl::Status s = source_->Read(data + at, step); !s.ok()) return s;
     hash->Add(data + at, step);
-    pace_.Pause();
+    pace->Pause();
   }
   return absl::OkStatus();
 }
 
-absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash) {
+absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace) {
   uint8_t* data = payload.data;
   if (data == nullptr) {
     scratch_.resize(payload.bytes);
     data = scratch_.data();
   }
-  if (absl::Status s = ReadBytes(data, payload.bytes, hash); !s.ok()) return s;
+  if (absl::Status s = ReadBytes(data, payload.bytes, hash, pace); !s.ok()) return s;
   if (payload.take && !payload.take(data)) {
     return absl::DataLossError(
         absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));

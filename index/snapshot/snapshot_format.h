@@ -58,15 +58,14 @@ class SnapshotReader {
   absl::Status ReadHeader(std::vector<int64_t>* sections);
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
   absl::Status ReadText(int64_t bytes, std::string* text);
-  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash);
-  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash);
+  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace);
+  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace);
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;
   std::string settings_, state_;
   std::vector<int64_t> part_bytes_;
   std::vector<uint8_t> scratch_;
-  Pace pace_;
   uint64_t number_ = 0;  // of the next section
   int64_t bytes_ = 0;
 };

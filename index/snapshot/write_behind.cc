@@ -71,6 +71,7 @@ int WriteBehind::Start() {
 }
 
 void WriteBehind::Work() {
+  const OwnThread own;
   Pace pace;
   std::unique_lock<std::mutex> lock(mutex_);
   while (error_ == 0) {

@@ -26,12 +26,14 @@ constexpr int64_t kStepBytes = 26 << 10;  // most that a write takes, so that a 
 class FaultyFiles : public FileOps {
  public:
   int fail_at = -1, error = EIO, kill_at = -1, steps = 0;
+  bool direct = true;
 
   int Create(const std::string& path) override { return Step() ? -error : FileOps::Create(path); }
   int64_t Write(int fd, const uint8_t* data, int64_t bytes) override {
     if (Step()) return -error;
     return FileOps::Write(fd, data, std::min(bytes, kStepBytes));
   }
+  int SetDirect(int fd, bool on) override { return direct ? FileOps::SetDirect(fd, on) : -EINVAL; }
   int Sync(int fd) override { return Step() ? -error : FileOps::Sync(fd); }
   int Rename(const std::string& from, const std::string& to) override {
     return Step() ? -error : FileOps::Rename(from, to);
@@ -138,6 +140,7 @@ TEST_F(SnapshotFileTest, AnErrorAtAnyStepLeavesWhatWasThereAndNothingElse) {
       FaultyFiles files;
       files.fail_at = step;
       files.error = error;
+      files.direct = error == ENOSPC;
       ASSERT_EQ(Write(&files).code(), code) << "step " << step;
       ASSERT_EQ(FilesIn(folder_.Path("")), std::vector<std::string>{"a.snapshot"}) << "step " << step;
     }

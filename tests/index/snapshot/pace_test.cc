@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <new>
 #include <thread>
 
+#include "index/stop_status.h"
+#include "kernels/stop.h"
 #include "tests/index/snapshot/states.h"
 
 namespace seine {
@@ -52,6 +56,36 @@ TEST(PaceTest, APauseIsSomeTimesThePiece) {
   const Clock::time_point begin = Clock::now();
   ASSERT_TRUE(Pauses(&pace));
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(Pace::kPauses));
+}
+
+int Niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); }
+
+TEST(PaceTest, ThreadsOfItsOwnAreLoweredByStepsAlone) {
+  const int usual = Niceness();
+  const auto work = [usual] {
+    AwaitNoSteps();
+    Pace pace;
+    EXPECT_FALSE(Pauses(&pace));
+    EXPECT_EQ(Niceness(), usual);
+    NoteStep();
+    EXPECT_TRUE(Pauses(&pace));
+    EXPECT_EQ(Niceness(), 19);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(RunOnOwnThread(work).ok());
+  Pace callers;
+  NoteStep();
+  EXPECT_TRUE(Pauses(&callers));
+  EXPECT_EQ(Niceness(), usual);
+}
+
+TEST(PaceTest, AThreadOfItsOwnStopsAndFailsAsItsCallerWould) {
+  const StopToken token;
+  token.Stop();
+  const StopScope scope(&token);
+  EXPECT_EQ(RunOnOwnThread([] { return StopStatus(); }).code(), absl::StatusCode::kCancelled);
+  const auto throws = []() -> absl::Status { throw std::bad_alloc(); };
+  EXPECT_THROW(RunOnOwnThread(throws).IgnoreError(), std::bad_alloc);
 }
 
 TEST(PaceTest, AppendsAndQuestionsAreSteps) {
