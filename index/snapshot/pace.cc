@@ -11,8 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "kernels/stop.h"
-#include "kernels/yield.h"
+#include "kernels/stop.h"  // and yield.h
 
 namespace seine {
 
