@@ -34,7 +34,7 @@ absl::Status RunOnOwnThread(const std::function<absl::Status()>& work);
 class Pace {
  public:
   // Beside steps the work takes at most one part in 1 + kPauses of a core.
-  static constexpr int kPauses = 2;
+  static constexpr int kPauses = 4;
 
   Pace();
   // Ends a piece. It sleeps where steps have come within the last milliseconds.
