@@ -73,7 +73,7 @@ absl::Status RunOnOwnThread(const std::function<absl::Status()>& work) {
   return status;
 }
 
-Pace::Pace() : resumed_(Now(CLOCK_THREAD_CPUTIME_ID)) {}
+Pace::Pace(int pauses) : pauses_(pauses), resumed_(Now(CLOCK_THREAD_CPUTIME_ID)) {}
 
 void Pace::Pause() {
   const int64_t now = Now(CLOCK_THREAD_CPUTIME_ID), worked = now - resumed_;
@@ -81,7 +81,7 @@ void Pace::Pause() {
   resumed_ = now;
   if (!BesideSteps()) return;
   LowerOwnThread();
-  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kMostPause, kPauses * worked)));
+  if (pauses_ > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kMostPause, pauses_ * worked)));
 }
 
 }  // namespace seine

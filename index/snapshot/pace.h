@@ -1,6 +1,7 @@
-// Snapshots and restores make way for decode steps: beside steps they work in pieces that are short beside a step, and
-// pause after each for some times as long as it took. Their threads have the lowest priority from then on, so that a
-// step that begins within a piece need not wait for its end. Without steps they work as any thread.
+// Snapshots and restores make way for decode steps: beside steps their threads get the lowest priority, so that a step
+// need not wait for them. Snapshots also work in pieces that are short beside a step, and pause after each for some
+// times as long as it took. A restore makes no pause: a family that moves, or a call on one that was idle, waits for
+// it. Without steps they work as any thread.
 #ifndef SEINE_INDEX_SNAPSHOT_PACE_H_
 #define SEINE_INDEX_SNAPSHOT_PACE_H_
 
@@ -30,17 +31,18 @@ class OwnThread {
 // thread.
 absl::Status RunOnOwnThread(const std::function<absl::Status()>& work);
 
+inline constexpr int kSnapshotPauses = 4;
+
 // The pace of one thread's work, from here on.
 class Pace {
  public:
-  // Beside steps the work takes at most one part in 1 + kPauses of a core.
-  static constexpr int kPauses = 4;
-
-  Pace();
+  // Beside steps the work takes at most one part in 1 + `pauses` of a core.
+  explicit Pace(int pauses);
   // Ends a piece. It sleeps where steps have come within the last milliseconds.
   void Pause();
 
  private:
+  const int pauses_;
   int64_t resumed_;  // in the thread's own time, ns
 };
 

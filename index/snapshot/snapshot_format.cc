@@ -107,7 +107,7 @@ absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWri
   if (absl::Status s = WriteHashed(state.state(), 1, sink); !s.ok()) return s;
   int64_t bytes = kFixedBytes + kHashBytes;
   for (const int64_t section : sections) bytes += kEntryBytes + section + kHashBytes;
-  Pace pace;
+  Pace pace(kSnapshotPauses);
   for (size_t i = 0; i < parts; ++i) {
     if (absl::Status s = WritePart(state.parts()[i], i + 2, &pace, sink); !s.ok()) return s;
   }
@@ -181,7 +181,7 @@ absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
 }
 
 absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts) {
-  Pace pace;
+  Pace pace(/*pauses=*/0);
   for (size_t i = 0; i < part_bytes_.size(); ++i) {
     SectionHash hash(number_++);
     for (const StateReader::Payload& payload : parts[i]) {

@@ -72,7 +72,7 @@ int WriteBehind::Start() {
 
 void WriteBehind::Work() {
   const OwnThread own;
-  Pace pace;
+  Pace pace(kSnapshotPauses);
   std::unique_lock<std::mutex> lock(mutex_);
   while (error_ == 0) {
     changed_.wait(lock, [this] { return ends_ || written_ < full_; });

@@ -42,7 +42,7 @@ void AwaitNoSteps() { std::this_thread::sleep_for(std::chrono::milliseconds(100)
 
 TEST(PaceTest, WorkPausesWhereStepsHaveComeLately) {
   AwaitNoSteps();
-  Pace pace;
+  Pace pace(kSnapshotPauses);
   EXPECT_FALSE(Pauses(&pace));
   NoteStep();
   EXPECT_TRUE(Pauses(&pace));
@@ -51,11 +51,11 @@ TEST(PaceTest, WorkPausesWhereStepsHaveComeLately) {
 }
 
 TEST(PaceTest, APauseIsSomeTimesThePiece) {
-  Pace pace;
+  Pace pace(kSnapshotPauses);
   NoteStep();
   const Clock::time_point begin = Clock::now();
   ASSERT_TRUE(Pauses(&pace));
-  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(Pace::kPauses));
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(kSnapshotPauses));
 }
 
 int Niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); }
@@ -64,7 +64,7 @@ TEST(PaceTest, ThreadsOfItsOwnAreLoweredByStepsAlone) {
   const int usual = Niceness();
   const auto work = [usual] {
     AwaitNoSteps();
-    Pace pace;
+    Pace pace(kSnapshotPauses);
     EXPECT_FALSE(Pauses(&pace));
     EXPECT_EQ(Niceness(), usual);
     NoteStep();
@@ -92,7 +92,7 @@ TEST(PaceTest, AppendsAndQuestionsAreSteps) {
   const auto backend = MakeCpuBackend(1);
   const auto index = testing::MakeIndex(testing::SmallConfig(KvStore::kKeysValues), backend.get());
   ASSERT_TRUE(index->CreateSequence("a").ok());
-  Pace pace;
+  Pace pace(kSnapshotPauses);
   testing::Extend(index.get(), "a", 10);
   EXPECT_TRUE(Pauses(&pace));
   AwaitNoSteps();
