@@ -73,7 +73,7 @@ TEST(PaceTest, ThreadsOfItsOwnAreLoweredByStepsAlone) {
     return absl::OkStatus();
   };
   ASSERT_TRUE(RunOnOwnThread(work).ok());
-  Pace callers;
+  Pace callers(kSnapshotPauses);
   NoteStep();
   EXPECT_TRUE(Pauses(&callers));
   EXPECT_EQ(Niceness(), usual);
