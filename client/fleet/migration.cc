@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/fleet/ask.h"
 #include "client/fleet/placement.h"
-#include "profile/io/json.h"
 
 namespace seine::client {
 namespace {
@@ -17,18 +17,9 @@ using Json = nlohmann::json;
 
 // Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
 absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
-  const absl::StatusOr<Method> method = FindMethod("SetFamilyState");
-  if (!method.ok()) return method.status();
-  const std::unique_ptr<JsonCall> call = client->OpenCall(*method);
-  const absl::Status written = call->Write(request.dump());
-  call->WritesDone();
-  const absl::StatusOr<std::optional<std::string>> answer = call->Read();
-  if (absl::Status finished = call->Finish(); !finished.ok()) return finished;
+  const absl::StatusOr<Json> answer = Ask(client, "SetFamilyState", request);
   if (!answer.ok()) return answer.status();
-  if (!answer->has_value()) return written.ok() ? absl::UnavailableError("the call has no answer") : written;
-  const absl::StatusOr<Json> value = ParseJson(**answer);
-  if (!value.ok()) return value.status();
-  return value->value("freeze", "");
+  return answer->value("freeze", "");
 }
 
 absl::Status After(const absl::Status& error, absl::string_view what) {

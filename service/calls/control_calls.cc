@@ -132,6 +132,7 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
   }
   SequenceFamilies::Change change;
   if (auto s = BeginChange(core, request.index(), request.id(), &change); !s.ok()) return s;
+  if (auto s = CheckTakesFamily(core, **index, FamilyOfId(request.id())); !s.ok()) return s;
   std::unique_lock<std::mutex> making;
   if (auto s = CheckRoomForSequences(core, 1, &making); !s.ok()) return s;
   auto handle = (*index)->CreateSequence(request.id());
@@ -244,6 +245,7 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_max_message_bytes(core.options.max_message_bytes);
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   response->set_instance(core.instance);
+  response->set_draining(core.draining);
   return absl::OkStatus();
 }
 

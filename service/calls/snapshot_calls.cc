@@ -48,6 +48,7 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
   if (!request.id().empty()) {
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
+  if (core.draining) return Draining();
   const auto path = PathOf(core, request.file(), /*make=*/false);
   if (!path.ok()) return path.status();
   std::unique_lock<std::mutex> making;  // until the sequences are there

@@ -1,47 +1,24 @@
 // seine family list | migrate.
-#include <algorithm>
-#include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
+#include "client/fleet/families.h"
 #include "client/fleet/migration.h"
-#include "client/fleet/placement.h"
 
 namespace seine::cli {
 namespace {
 
-struct FamilySize {
-  int64_t sequences = 0;
-  int64_t tokens = 0;  // of all sequences, each as long as its longest layer
-  int64_t bytes = 0;   // codes and stores
-};
-
-absl::StatusOr<std::map<std::string, FamilySize>> FamiliesOf(client::Client* client, const std::string& index) {
-  const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = client->ListSequences(index);
-  if (!sequences.ok()) return sequences.status();
-  std::map<std::string, FamilySize> families;
-  for (const client::SequenceInfo& one : *sequences) {
-    FamilySize& size = families[std::string(client::FamilyOf(one.handle.id))];
-    ++size.sequences;
-    if (!one.layer_tokens.empty()) size.tokens += *std::max_element(one.layer_tokens.begin(), one.layer_tokens.end());
-    size.bytes += one.code_bytes + one.store_bytes;
-  }
-  return families;
-}
-
 absl::Status List(const Session& session, const std::string& index) {
-  const auto families = FamiliesOf(session.client.get(), index);
+  const auto families = client::ListFamilies(session.client.get(), index);
   if (!families.ok()) return families.status();
   Json json = Json::array();
   Table table({"FAMILY", "SEQUENCES", "TOKENS", "MEMORY"});
-  for (const auto& [name, size] : *families) {
-    json.push_back({{"family", name}, {"sequences", size.sequences}, {"tokens", size.tokens}, {"bytes", size.bytes}});
-    table.AddRow({name, absl::StrCat(size.sequences), absl::StrCat(size.tokens), FormatBytes(size.bytes)});
+  for (const client::Family& one : *families) {
+    json.push_back({{"family", one.name}, {"sequences", one.sequences}, {"tokens", one.tokens}, {"bytes", one.bytes}});
+    table.AddRow({one.name, absl::StrCat(one.sequences), absl::StrCat(one.tokens), FormatBytes(one.bytes)});
   }
   session.Print({{"index", index}, {"families", json}}, [&] { return table.ToString(); });
   return absl::OkStatus();

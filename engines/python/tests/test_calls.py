@@ -109,7 +109,7 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore", "SetFamilyState"}
+    others |= {"Snapshot", "Restore", "SetFamilyState", "SetDraining"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
 
 
@@ -123,6 +123,17 @@ def test_frozen_families_are_the_same(both):
         assert caught.value.code == "UNAVAILABLE"
         thaw = {"index": "x", "family": chat.id, "state": "serving", "freeze": freeze["freeze"]}
         assert connection.call("SetFamilyState", thaw)["sequences"] == 1
+
+
+def test_draining_is_the_same(both):
+    for connection in both:
+        chat = create(connection)
+        assert connection.call("SetDraining", {"draining": True}) == {"was_draining": False}
+        with pytest.raises(_native.NativeError, match="takes no new families") as caught:
+            connection.call("CreateSequence", {"index": "x"})
+        assert caught.value.code == "UNAVAILABLE"
+        connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
+        assert connection.call("SetDraining", {"draining": False}) == {"was_draining": True}
 
 
 def test_snapshots_are_the_same(both, tmp_path, monkeypatch):

@@ -217,6 +217,10 @@ void Contract::AddAll() {
     frozen.legal["seconds"] = Within(0, 86'400);
     frozen.legal["generation"] = Within(0, 0);
     frozen.changes = true;
+    Add<v1::SetDrainingRequest, v1::SetDrainingResponse>(
+        "SetDraining", &SetDraining, v1::SetDrainingRequest(),
+        [](const auto&, const auto& answer) { EXPECT_FALSE(answer.was_draining()); })
+        .changes = true;
   }
   {
     v1::GetSequenceRequest request;
