@@ -4,6 +4,8 @@
 #include <iterator>
 #include <map>
 
+#include "absl/strings/numbers.h"
+#include "client/fleet/ask.h"
 #include "client/fleet/placement.h"
 
 namespace seine::client {
@@ -16,7 +18,27 @@ void Add(const SequenceInfo& sequence, Family* family) {
   family->bytes += sequence.code_bytes + sequence.store_bytes;
 }
 
+FamilyState StateOf(const nlohmann::json& json) {
+  FamilyState state;
+  state.family = json.value("family", "");
+  state.frozen = json.value("state", "") == "FAMILY_STATE_FROZEN";
+  state.moved = json.value("state", "") == "FAMILY_STATE_MOVED";
+  if (!absl::SimpleAtoi(json.value("generation", "0"), &state.generation)) state.generation = 0;
+  state.node = json.value("node", "");
+  state.address = json.value("address", "");
+  return state;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<FamilyState>> ListFamilyStates(Client* client, const std::string& index,
+                                                          const std::string& family) {
+  const absl::StatusOr<nlohmann::json> answer = Ask(client, "ListFamilyStates", {{"index", index}, {"family", family}});
+  if (!answer.ok()) return answer.status();
+  std::vector<FamilyState> states;
+  for (const nlohmann::json& one : answer->value("families", nlohmann::json::array())) states.push_back(StateOf(one));
+  return states;
+}
 
 absl::StatusOr<std::vector<Family>> ListFamilies(Client* client, const std::string& index) {
   const absl::StatusOr<std::vector<SequenceInfo>> sequences = client->ListSequences(index);

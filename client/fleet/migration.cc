@@ -8,12 +8,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/fleet/ask.h"
+#include "client/fleet/families.h"
 #include "client/fleet/placement.h"
 
 namespace seine::client {
 namespace {
 
 using Json = nlohmann::json;
+
+// The generation of the family that the server knows; 0 where it knows of none.
+absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
+  const absl::StatusOr<std::vector<FamilyState>> states = ListFamilyStates(client, index, family);
+  if (!states.ok()) return states.status();
+  return states->empty() ? 0 : states->front().generation;
+}
 
 // Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
 absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
@@ -32,6 +40,8 @@ class Mover {
   Mover(Client* source, Client* target, std::string index, std::string family)
       : source_(source), target_(target), index_(std::move(index)), family_(std::move(family)) {}
 
+  // Finds the family's next generation: newer than what either server knows.
+  absl::Status FindGeneration();
   absl::Status Freeze();
   absl::Status Copy();
   absl::Status GiveUp(const MigrationTarget& to);
@@ -54,6 +64,15 @@ class Mover {
   const std::string index_, family_;
   std::string freeze_, copy_freeze_;
 };
+
+absl::Status Mover::FindGeneration() {
+  const absl::StatusOr<uint64_t> here = GenerationAt(source_, index_, family_);
+  if (!here.ok()) return here.status();
+  const absl::StatusOr<uint64_t> there = GenerationAt(target_, index_, family_);
+  if (!there.ok()) return After(there.status(), "asked of the target");
+  moved.generation = std::max(*here, *there) + 1;
+  return absl::OkStatus();
+}
 
 absl::Status Mover::Freeze() {
   absl::StatusOr<std::string> freeze =
@@ -103,7 +122,7 @@ absl::Status Mover::CopyOne(const SequenceInfo& sequence) {
     return absl::FailedPreconditionError(
         absl::StrCat("sequence '", one.handle.id, "' of another family shares tokens with this one"));
   }
-  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "");
+  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "", moved.generation);
   if (!restored.ok()) return After(restored.status(), absl::StrCat("the target has not restored the snapshot ", file));
   moved.sequences.insert(moved.sequences.end(), restored->sequences.begin(), restored->sequences.end());
   if (copy_freeze_.empty()) {
@@ -130,6 +149,7 @@ absl::Status Mover::GiveUp(const MigrationTarget& to) {
   Json request = State("FAMILY_STATE_MOVED");
   request["node"] = to.node;
   request["address"] = to.address;
+  request["generation"] = absl::StrCat(moved.generation);
   const absl::Status status = SetState(source_, request).status();
   // A repeated call, or one whose answer was lost, is told that the family has moved: by us, as only we know the
   // freeze.
@@ -169,6 +189,7 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
   if (from->instance == there->instance)
     return absl::InvalidArgumentError("to: this is the server that has the family");
   Mover mover(source, target, index, family);
+  if (absl::Status status = mover.FindGeneration(); !status.ok()) return status;
   const absl::Time begin = absl::Now();
   if (absl::Status status = mover.Freeze(); !status.ok()) return status;
   absl::Status status = mover.Copy();

@@ -76,6 +76,8 @@ absl::Status CompareExact(Core& core, const v1::CompareExactRequest& request, v1
 absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest& request, v1::GetMetricsResponse* response);
 
 absl::Status SetFamilyState(Core& core, const v1::SetFamilyStateRequest& request, v1::SetFamilyStateResponse* response);
+absl::Status ListFamilyStates(Core& core, const v1::ListFamilyStatesRequest& request,
+                              v1::ListFamilyStatesResponse* response);
 absl::Status SetDraining(Core& core, const v1::SetDrainingRequest& request, v1::SetDrainingResponse* response);
 
 // RetrievalService.

@@ -192,7 +192,10 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
   if (!index.ok()) return index.status();
   SequenceFamilies::Change change;
   if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
-  return Explain((*index)->DeleteSequence(handle), "");
+  if (auto s = (*index)->DeleteSequence(handle); !s.ok()) return Explain(s, "");
+  const FamilyKey key{CurrentTenant(), request.handle().index(), FamilyOfId(handle.id)};
+  if (core.families.Generation(key) > 0 && !HoldsFamily(**index, key.family)) core.families.Forget(key);
+  return absl::OkStatus();
 }
 
 absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response) {

@@ -1,4 +1,5 @@
 // seine family list | migrate.
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,14 +12,49 @@
 namespace seine::cli {
 namespace {
 
-absl::Status List(const Session& session, const std::string& index) {
-  const auto families = client::ListFamilies(session.client.get(), index);
+// A family that the server has, or knows of.
+struct Row {
+  client::Family held;
+  client::FamilyState state;
+};
+
+std::string StateOf(const Row& row) {
+  if (row.state.moved) return absl::StrCat("moved to ", row.state.node);
+  return row.state.frozen ? "frozen" : "serving";
+}
+
+absl::StatusOr<std::map<std::string, Row>> RowsOf(client::Client* client, const std::string& index) {
+  const auto families = client::ListFamilies(client, index);
   if (!families.ok()) return families.status();
+  const auto states = client::ListFamilyStates(client, index);
+  if (!states.ok()) return states.status();
+  std::map<std::string, Row> rows;
+  for (const client::Family& one : *families) rows[one.name].held = one;
+  for (const client::FamilyState& one : *states) rows[one.family].state = one;
+  return rows;
+}
+
+Json ToJson(const std::string& name, const Row& row) {
+  const client::FamilyState& state = row.state;
+  Json json = {{"family", name},
+               {"state", state.moved ? "moved" : StateOf(row)},
+               {"generation", state.generation},
+               {"sequences", row.held.sequences},
+               {"tokens", row.held.tokens},
+               {"bytes", row.held.bytes}};
+  if (state.moved) json.update({{"node", state.node}, {"address", state.address}});
+  return json;
+}
+
+absl::Status List(const Session& session, const std::string& index) {
+  const auto rows = RowsOf(session.client.get(), index);
+  if (!rows.ok()) return rows.status();
   Json json = Json::array();
-  Table table({"FAMILY", "SEQUENCES", "TOKENS", "MEMORY"});
-  for (const client::Family& one : *families) {
-    json.push_back({{"family", one.name}, {"sequences", one.sequences}, {"tokens", one.tokens}, {"bytes", one.bytes}});
-    table.AddRow({one.name, absl::StrCat(one.sequences), absl::StrCat(one.tokens), FormatBytes(one.bytes)});
+  Table table({"FAMILY", "STATE", "GENERATION", "SEQUENCES", "TOKENS", "MEMORY"});
+  for (const auto& [name, row] : *rows) {
+    json.push_back(ToJson(name, row));
+    table.AddRow({name, StateOf(row), absl::StrCat(row.state.generation), absl::StrCat(row.held.sequences),
+                  absl::StrCat(row.held.tokens), FormatBytes(row.held.bytes)});
   }
   session.Print({{"index", index}, {"families", json}}, [&] { return table.ToString(); });
   return absl::OkStatus();
@@ -46,6 +82,7 @@ absl::Status Migrate(const Session& session, const MigrateArguments& arguments) 
                  {"sequences", ids},
                  {"files", moved->files},
                  {"bytes", moved->bytes},
+                 {"generation", moved->generation},
                  {"pause_ms", pause_ms}},
                 [&] {
                   return absl::StrCat("moved ", arguments.index, "/", arguments.family, " to ", node, ": ", ids.size(),
@@ -61,8 +98,9 @@ void AddFamilyCommands(CLI::App* app, Session* session) {
   CLI::App* family = app->add_subcommand("family", "List families of sequences, and move one to another server");
   auto arguments = std::make_shared<MigrateArguments>();
 
-  CLI::App* list = family->add_subcommand("list", "List the families of an index");
-  list->footer("Example:\n  seine family list llama");
+  CLI::App* list = family->add_subcommand("list", "List the families of an index, and those that have moved");
+  list->footer(
+      "A generation counts how often a family has moved, as the server knows.\n\nExample:\n  seine family list llama");
   list->add_option("INDEX", arguments->index, "Name of the index")->required();
   list->callback([=] { session->action = [=] { return List(*session, arguments->index); }; });
 

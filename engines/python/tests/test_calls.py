@@ -109,7 +109,7 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore", "SetFamilyState", "SetDraining"}
+    others |= {"Snapshot", "Restore", "SetFamilyState", "ListFamilyStates", "SetDraining"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
 
 
@@ -118,6 +118,9 @@ def test_frozen_families_are_the_same(both):
         chat = create(connection)
         freeze = connection.call("SetFamilyState", {"index": "x", "family": chat.id, "state": "frozen"})
         assert freeze["sequences"] == 1
+        (state,) = connection.call("ListFamilyStates", {"index": "x"})["families"]
+        assert state.pop("seconds_left") > 0
+        assert (state["family"], state["state"]) == (chat.id, "frozen")
         with pytest.raises(_native.NativeError, match="takes no changes while it moves") as caught:
             connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
         assert caught.value.code == "UNAVAILABLE"
