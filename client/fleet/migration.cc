@@ -16,6 +16,11 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr absl::Duration kFreeze = absl::Seconds(60);
+constexpr absl::Duration kAfterFreeze = absl::Seconds(5);  // a freeze begins after it was asked for
+constexpr absl::Duration kCopyFreeze = absl::Seconds(90);  // the copy waits until it is known whose the family is
+constexpr absl::Duration kFirstWait = absl::Milliseconds(20), kLongestWait = absl::Seconds(1);
+
 // The generation of the family that the server knows; 0 where it knows of none.
 absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
   const absl::StatusOr<std::vector<FamilyState>> states = ListFamilyStates(client, index, family);
@@ -32,6 +37,19 @@ absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
 
 absl::Status After(const absl::Status& error, absl::string_view what) {
   return absl::Status(error.code(), absl::StrCat(error.message(), "; ", what));
+}
+
+// A call that nobody has refused: it may have been carried out.
+bool MayHaveEnded(const absl::Status& error) {
+  const bool no_answer = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
+  return no_answer && ReasonOf(error).empty();
+}
+
+// A source that was asked to give a frozen family up has done so before (nobody else knows the freeze), or has been
+// started again and has lost it.
+bool HasNoFamily(const absl::Status& error) {
+  const std::string reason = ReasonOf(error);
+  return reason == "MOVED" || reason == "FAMILY_NOT_FOUND" || reason == "INDEX_NOT_FOUND";
 }
 
 // One family on its way. Each step keeps what the next ones, or Undo, need.
@@ -63,6 +81,7 @@ class Mover {
   Client* const target_;
   const std::string index_, family_;
   std::string freeze_, copy_freeze_;
+  absl::Time freeze_end_;
 };
 
 absl::Status Mover::FindGeneration() {
@@ -75,17 +94,22 @@ absl::Status Mover::FindGeneration() {
 }
 
 absl::Status Mover::Freeze() {
-  absl::StatusOr<std::string> freeze =
-      SetState(source_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  absl::StatusOr<std::string> freeze = SetState(source_, {{"index", index_},
+                                                          {"family", family_},
+                                                          {"state", "FAMILY_STATE_FROZEN"},
+                                                          {"seconds", absl::ToInt64Seconds(kFreeze)}});
   if (!freeze.ok()) return freeze.status();
   freeze_ = *std::move(freeze);
+  freeze_end_ = absl::Now() + kFreeze + kAfterFreeze;
   return absl::OkStatus();
 }
 
 // Whoever looks for the family among the nodes may find the copy too soon: it takes no changes until it is the family.
 absl::Status Mover::FreezeCopy() {
-  absl::StatusOr<std::string> freeze =
-      SetState(target_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  absl::StatusOr<std::string> freeze = SetState(target_, {{"index", index_},
+                                                          {"family", family_},
+                                                          {"state", "FAMILY_STATE_FROZEN"},
+                                                          {"seconds", absl::ToInt64Seconds(kCopyFreeze)}});
   if (!freeze.ok()) return After(freeze.status(), "asked of the target");
   copy_freeze_ = *std::move(freeze);
   return absl::OkStatus();
@@ -150,16 +174,16 @@ absl::Status Mover::GiveUp(const MigrationTarget& to) {
   request["node"] = to.node;
   request["address"] = to.address;
   request["generation"] = absl::StrCat(moved.generation);
-  const absl::Status status = SetState(source_, request).status();
-  // A repeated call, or one whose answer was lost, is told that the family has moved: by us, as only we know the
-  // freeze.
-  if (status.ok() || ReasonOf(status) == "MOVED") return absl::OkStatus();
-  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return status;
-  const absl::Status again = SetState(source_, request).status();
-  if (again.ok() || ReasonOf(again) == "MOVED") return absl::OkStatus();
-  if (!ReasonOf(again).empty()) return again;
+  // The source is asked until its freeze must have ended: from then on it has given the family up, or never will.
+  absl::Status status;
+  for (absl::Duration wait = kFirstWait; absl::Now() < freeze_end_; wait = std::min(2 * wait, kLongestWait)) {
+    status = SetState(source_, request).status();
+    if (status.ok() || HasNoFamily(status)) return absl::OkStatus();
+    if (!MayHaveEnded(status)) return status;
+    absl::SleepFor(wait);
+  }
   return absl::UnknownError(absl::StrCat("the source does not say whether it has given the family up (",
-                                         again.message(), "); the copy at the target stays: delete one of the two"));
+                                         status.message(), "); the copy at the target stays: delete one of the two"));
 }
 
 absl::Status Mover::Undo(const absl::Status& error) {

@@ -1,5 +1,5 @@
-// Generations fence a node that comes back, and a mover that is late: an old copy of a family neither serves nor
-// replaces a newer one.
+// A node that hangs or ends while a family moves, and one that comes back: an old copy of the family neither serves nor
+// replaces a newer one, and none is lost.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -17,8 +17,9 @@ namespace {
 class GenerationTest : public testing::Test {
  protected:
   GenerationTest() {
-    for (const Server& server : servers_) {
-      clients_.push_back(server.Connect());
+    for (auto& server : servers_) {
+      server = std::make_unique<Server>(flags_);
+      clients_.push_back(server->Connect());
       EXPECT_TRUE(clients_.back()->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
     }
     EXPECT_TRUE(At(0)->CreateSequence("m", "chat").ok());
@@ -31,7 +32,7 @@ class GenerationTest : public testing::Test {
         .status();
   }
   absl::Status Move(int from, int to) const {
-    return MigrateFamily(At(from), At(to), "m", "chat", {absl::StrCat("n", to), servers_[to].endpoint()}).status();
+    return MigrateFamily(At(from), At(to), "m", "chat", {absl::StrCat("n", to), servers_[to]->endpoint()}).status();
   }
   static absl::StatusOr<nlohmann::json> SetState(Client* client, nlohmann::json request) {
     request.update({{"index", "m"}, {"family", "chat"}});
@@ -48,12 +49,16 @@ class GenerationTest : public testing::Test {
                              {"generation", absl::StrCat(generation)}})
         .status();
   }
+  static void AwaitCopy(Client* target) {
+    while (absl::IsNotFound(target->GetSequence({"m", "chat", 0}).status())) {
+    }
+  }
   static uint64_t GenerationAt(Client* client) { return ListFamilyStates(client, "m", "chat")->at(0).generation; }
 
   const TempFolder folder_;
   const RandomModel model_{100};
   const std::vector<std::string> flags_ = {"--snapshots-dir", folder_.Path("snapshots")};
-  Server servers_[3] = {Server(flags_), Server(flags_), Server(flags_)};
+  std::unique_ptr<Server> servers_[3];
   std::vector<std::unique_ptr<Client>> clients_;
 };
 
@@ -74,10 +79,10 @@ TEST_F(GenerationTest, ANodeThatIsDelayedGivesUpAndTakesNoAppend) {
   const std::string freeze = Freeze(At(0));
   ASSERT_TRUE(At(0)->Snapshot({"m", "chat", 0}, "first", SnapshotScope::kFamily).ok());
   ASSERT_TRUE(At(1)->Restore("m", "first", "", 1).ok());
-  servers_[0].Pause();
+  servers_[0]->Pause();
   absl::Status given;
   std::thread mover([&] { given = GiveUp(At(0), freeze, 1); });
-  servers_[0].Resume();
+  servers_[0]->Resume();
   mover.join();
   EXPECT_TRUE(given.ok()) << given;
   EXPECT_EQ(ReasonOf(Append(At(0), 50, 60)), "MOVED");
@@ -91,6 +96,19 @@ TEST_F(GenerationTest, ANodeThatIsDelayedGivesUpAndTakesNoAppend) {
     EXPECT_EQ(ReasonOf(Append(At(old), 60, 70)), "MOVED");
   }
   EXPECT_EQ(At(2)->GetSequence({"m", "chat", 0})->layer_tokens[0], 60);
+}
+
+// It may end before or after it has given the family up: the family moves either way.
+TEST_F(GenerationTest, ASourceThatIsStartedAgainLeavesTheFamilyToTheTarget) {
+  absl::Status moved;
+  std::thread mover([&] { moved = Move(0, 1); });
+  AwaitCopy(At(1));
+  servers_[0]->Kill();
+  const Server again(flags_, servers_[0]->endpoint());
+  mover.join();
+  ASSERT_TRUE(moved.ok()) << moved;
+  EXPECT_EQ(At(1)->GetSequence({"m", "chat", 0})->layer_tokens[0], 50);
+  EXPECT_TRUE(Append(At(1), 50, 60).ok());
 }
 
 TEST_F(GenerationTest, AMoverOfAnOlderGenerationIsRefused) {
