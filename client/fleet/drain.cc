@@ -42,15 +42,15 @@ class Drainer {
  public:
   Drainer(Client* source, const DrainOptions& options)
       : source_(source), options_(options), pace_(options.bytes_per_second) {}
-  // What is wrong before anything has changed.
+  // Finds targets that cannot be any, before anything has changed.
   absl::Status CheckTargets() const;
   absl::StatusOr<std::vector<DrainedFamily>> Run();
 
  private:
-  // The families that were not drained yet, the largest first.
+  // Lists the families that were not drained yet, the largest first.
   absl::StatusOr<std::vector<Family>> Next();
   void DrainOne(Family family);
-  // False: the next target may be tried.
+  // Moves the family, or notes why not. False: the next target may be tried.
   bool MoveTo(const DrainTarget& target, DrainedFamily* drained) const;
   void Move(DrainedFamily* drained) const;
   absl::Status Write(const std::vector<SequenceInfo>& sequences, DrainedFamily* drained);

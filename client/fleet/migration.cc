@@ -21,7 +21,7 @@ constexpr absl::Duration kAfterFreeze = absl::Seconds(5);  // a freeze begins af
 constexpr absl::Duration kCopyFreeze = absl::Seconds(90);  // the copy waits until it is known whose the family is
 constexpr absl::Duration kFirstWait = absl::Milliseconds(20), kLongestWait = absl::Seconds(1);
 
-// The generation of the family that the server knows; 0 where it knows of none.
+// Returns the generation of the family that the server knows; 0 where it knows of none.
 absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
   const absl::StatusOr<std::vector<FamilyState>> states = ListFamilyStates(client, index, family);
   if (!states.ok()) return states.status();
@@ -39,14 +39,14 @@ absl::Status After(const absl::Status& error, absl::string_view what) {
   return absl::Status(error.code(), absl::StrCat(error.message(), "; ", what));
 }
 
-// A call that nobody has refused: it may have been carried out.
+// Whether a call may have been carried out: nobody has refused it.
 bool MayHaveEnded(const absl::Status& error) {
   const bool no_answer = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
   return no_answer && ReasonOf(error).empty();
 }
 
-// A source that was asked to give a frozen family up has done so before (nobody else knows the freeze), or has been
-// started again and has lost it.
+// Whether a source that was asked to give a frozen family up has it no more. It has given it up before, as nobody else
+// knows the freeze, or was started again and has lost it.
 bool HasNoFamily(const absl::Status& error) {
   const std::string reason = ReasonOf(error);
   return reason == "MOVED" || reason == "FAMILY_NOT_FOUND" || reason == "INDEX_NOT_FOUND";

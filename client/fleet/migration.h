@@ -31,8 +31,8 @@ struct Migration {
 // deletes the copies at the target and thaws the source; the text says so. INVALID_ARGUMENT: both are one server.
 // NOT_FOUND: the source has no such family, or the target no such index. FAILED_PRECONDITION: the family is frozen or
 // has moved, shares tokens with another family, or what was restored is not what was written. UNKNOWN: the source does
-// not say within 65 seconds, when its freeze has ended, whether it has given the family up, and the copies stay. A source
-// that was started again meanwhile and has lost the family leaves it to the target. Thread-safe.
+// not say within 65 seconds, when its freeze has ended, whether it has given the family up, and the copies stay. A
+// source that was started again meanwhile and has lost the family leaves it to the target. Thread-safe.
 absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const std::string& index,
                                         const std::string& family, const MigrationTarget& to);
 

@@ -93,11 +93,11 @@ class SequenceFamilies {
   // Notes that the family is here in `generation`, whatever it was; 0: as it was, or one newer if it had moved. A
   // freeze stays.
   void Arrive(const FamilyKey& key, uint64_t generation);
-  // Of the family here, or where it has moved to.
+  // Returns the generation of the family here, or where it has moved to.
   uint64_t Generation(const FamilyKey& key) const;
   // Forgets the generation of a family whose last sequence is gone.
   void Forget(const FamilyKey& key);
-  // What is known of an index's families, by name.
+  // Lists the families of an index that are frozen, have moved, or have a generation above 0; by name.
   std::vector<KnownFamily> List(absl::string_view tenant, absl::string_view index) const;
   // Counts the families that are frozen or have moved now.
   FamilyCounts Count() const;

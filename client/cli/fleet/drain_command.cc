@@ -90,9 +90,9 @@ absl::Status Drain(const Session& session, const DrainArguments& arguments) {
   session.Print(
       {{"draining", true}, {"moved", moved}, {"snapshotted", snapshotted}, {"stay", stay}, {"families", families}},
       [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
-  if (stay > 0) return absl::AbortedError(absl::StrCat(stay, " families stay, and no snapshot holds them"));
+  if (stay > 0) return absl::AbortedError(absl::StrCat("families that stay and are in no snapshot: ", stay));
   if (snapshotted == 0) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(snapshotted, " families serve on here, as snapshots hold them"));
+  return absl::ResourceExhaustedError(absl::StrCat("families that stay, all of them in snapshots: ", snapshotted));
 }
 
 absl::Status Undo(const Session& session) {

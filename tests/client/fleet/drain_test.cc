@@ -135,7 +135,7 @@ TEST_F(DrainTest, WithoutAFolderFamiliesStay) {
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   EXPECT_TRUE(absl::StrContains(outcome.out, "m/chat: stays: no target was given; no snapshot was written: "))
       << outcome.out;
-  EXPECT_TRUE(absl::StrContains(outcome.err, "1 families stay")) << outcome.err;
+  EXPECT_TRUE(absl::StrContains(outcome.err, "families that stay and are in no snapshot: 1")) << outcome.err;
 }
 
 TEST_F(DrainTest, TheBoundIsKeptOnAverage) {
