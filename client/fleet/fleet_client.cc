@@ -9,6 +9,12 @@
 #include "client/fleet/placement.h"
 
 namespace seine::client {
+namespace {
+
+constexpr absl::Duration kLongestFollowWait =
+    absl::Milliseconds(100);  // a decoder stands still no longer than its family
+
+}  // namespace
 
 std::unique_ptr<FleetClient> FleetClient::Create(FleetDescription fleet, const Options& options) {
   return std::unique_ptr<FleetClient>(new FleetClient(std::move(fleet), options));
@@ -106,7 +112,7 @@ bool FleetClient::Follow(const std::string& id, const absl::Status& status, Foll
   if ((reason != "MOVING" && reason != "DRAINING") || following->left < following->wait) return false;
   absl::SleepFor(following->wait);
   following->left -= following->wait;
-  following->wait = std::min(2 * following->wait, absl::Seconds(1));
+  following->wait = std::min(2 * following->wait, kLongestFollowWait);
   return true;
 }
 

@@ -23,7 +23,8 @@ constexpr char kDescription[] =
     "\n"
     "pause: how long the family was frozen, as the mover saw it. stall: the longest append of each move, as the "
     "decoder "
-    "saw it: it tries again after 20 ms, then after twice as long. Both as median and 99th percentile of all moves.\n"
+    "saw it: it tries again after 20 ms, then after twice as long, at most 100 ms. Both as median and 99th percentile "
+    "of all moves.\n"
     "\n"
     "  seine-bench migrate --spawn build/cpu/bin/seined\n"
     "  seine-bench migrate --spawn build/cpu/bin/seined --num-keys 131072 --moves 50 --folder /var/tmp -o json";
