@@ -4,9 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import client_class
 from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
 from servers import client, rows  # noqa: F401 - fixtures
 
+from seine_kv.fleet.server import Server
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 
 
@@ -116,3 +118,15 @@ def test_a_node_that_begins_to_drain_is_left_for_another(client, rows, shared):
         assert client.node_of(client.create_sequence("m", "late")) != first
     finally:
         client.node(first)._invoke("SetDraining", {"draining": False})
+
+
+def test_a_supervisor_lets_a_server_that_drains_live(tmp_path):
+    server = Server(f"unix://{tmp_path}/s.sock", [])
+    try:
+        server.wait_until_serving(20)
+        with client_class("remote")(server.address) as client:
+            client._invoke("SetDraining", {"draining": True})
+            assert client.call("GetServerInfo")["draining"]
+        assert server.serves()
+    finally:
+        server.stop(10)
