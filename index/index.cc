@@ -10,6 +10,7 @@
 #include "index/index_impl.h"
 #include "index/quality/monitor.h"
 #include "index/sequence/layer_lock.h"
+#include "index/snapshot/pace.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
 #include "profile/layout.h"
@@ -311,6 +312,7 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
   if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
   if (report != RetainedReport::kNone && retained == nullptr) return BadField("retained", "must be given for a report");
+  NoteStep();
   Layer& target = *(*sequence)->layers[layer];
   absl::StatusOr<WriteLock> lock = WriteLock::Of(&target);
   if (!lock.ok()) return lock.status();

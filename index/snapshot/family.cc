@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
+#include "index/snapshot/pace.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_reader.h"
@@ -107,9 +108,12 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
     SaveSequence(*member, &writer);
     info.sequences.push_back(Describe(*member));
   }
-  const absl::StatusOr<int64_t> bytes = WriteSnapshot(SettingsText(context_), writer, sink);
-  if (!bytes.ok()) return bytes.status();
-  info.bytes = *bytes;
+  const auto write = [&] {
+    const absl::StatusOr<int64_t> bytes = WriteSnapshot(SettingsText(context_), writer, sink);
+    if (bytes.ok()) info.bytes = *bytes;
+    return bytes.status();
+  };
+  if (absl::Status s = RunOnOwnThread(write); !s.ok()) return s;
   return info;
 }
 
@@ -124,7 +128,8 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   StateReader reader(snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
   const absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
   if (!family.ok()) return family.status();
-  if (absl::Status s = snapshot.ReadParts(reader.parts()); !s.ok()) return s;
+  const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
+  if (absl::Status s = RunOnOwnThread(read); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;
