@@ -15,6 +15,7 @@
 #include "bench/commands/subspace_command.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
+#include "bench/serving/fleet/migrate_command.h"
 #include "bench/serving/service_command.h"
 #include "bench/serving/sharded/nodes_command.h"
 #include "bench/serving/sharded/sharded_command.h"
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   seine::bench::AddTenantsCommand(&app, &run);
   seine::bench::AddShardedCommand(&app, &run);
   seine::bench::AddNodesCommand(&app, &run);
+  seine::bench::AddMigrateCommand(&app, &run);
 #endif
   try {
     app.parse(argc, argv);

@@ -313,6 +313,7 @@ struct ServerInfo {
   int64_t device_memory_limit_bytes = 0;  // 0: none
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
   std::string instance;                   // of the server's process: after a restart, which empties it, another
+  bool draining = false;                  // it takes no new families
 };
 
 // What scorers may need besides the stored keys.

@@ -169,7 +169,7 @@ class Index {
   // Makes the sequences that a snapshot holds, under the ids that they had, in a family of their own: all of them or
   // none. They answer bit for bit as the others did. Their generations are new, above those that the snapshot holds.
   // Errors: those of SnapshotReader (snapshot_format.h), FAILED_PRECONDITION where it was made of an index of other
-  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit.
+  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit and accept.
   virtual absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) = 0;
 
   // ---- Reports (index/reports.h) ----

@@ -142,6 +142,7 @@ struct Core {
   InFlight in_flight;
   Catalog catalog;
   SequenceFamilies families;
+  std::atomic<bool> draining{false};  // no new families are taken (SetDraining)
   Connections connections;
   CallsUnderWay under_way;
   OpenCalls open_calls;

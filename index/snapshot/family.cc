@@ -138,6 +138,9 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   RestoreInfo info;  // made first: nothing fails once the sequences are there
   info.bytes = snapshot.bytes();
   for (const SequenceRef& sequence : *family) info.sequences.push_back(Describe(*sequence));
+  if (restore.accept) {
+    if (absl::Status s = restore.accept(info.sequences); !s.ok()) return s;
+  }
   if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
   for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
   return info;

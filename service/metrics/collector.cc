@@ -260,6 +260,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Gauge("seine_in_flight_limit_bytes", "What may be under way at once.");
   out.Add({}, Number(core_.in_flight.limit_bytes()));
   const FamilyCounts families = core_.families.Count();
+  out.Gauge("seine_draining", "1 while the server takes no new families.");
+  out.Add({}, core_.draining ? 1 : 0);
   out.Gauge("seine_families_frozen", "Families that take no changes while they move.");
   out.Add({}, Number(families.frozen));
   out.Gauge("seine_families_moved", "Families whose callers are told of another node.");

@@ -104,6 +104,13 @@ class Node {
     EXPECT_EQ(response.sequences(), sequences);
     return response.freeze();
   }
+  bool SetDraining(bool draining) {
+    v1::SetDrainingRequest request;
+    v1::SetDrainingResponse response;
+    request.set_draining(draining);
+    EXPECT_TRUE(Call(*stubs_->admin, &Admin::SetDraining, request, &response).ok());
+    return response.was_draining();
+  }
   grpc::Status Thaw(const std::string& freeze) {
     v1::SetFamilyStateRequest request;
     v1::SetFamilyStateResponse response;
@@ -236,6 +243,27 @@ TEST_F(FamilyCallsTest, FieldsThatMeanNothingAreRefused) {
   request.set_state(v1::FAMILY_STATE_MOVED);
   expect("node");
   EXPECT_TRUE(source_.Append("chat", 200, 1).ok());
+}
+
+void ExpectDraining(const grpc::Status& status) {
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+  EXPECT_TRUE(DetailsOf(status).retry);
+}
+
+TEST_F(FamilyCallsTest, AServerThatDrainsServesWhatItHasAndTakesNoNewFamilies) {
+  ASSERT_TRUE(source_.Snapshot("chat", "kept").ok());
+  EXPECT_FALSE(source_.SetDraining(true));
+  EXPECT_TRUE(source_.SetDraining(true)) << "again";
+  for (const char* id : {"", "new", "cha", "chat-70"}) ExpectDraining(source_.Create(id));
+  ExpectDraining(source_.Restore("kept"));
+  EXPECT_TRUE(source_.Append("chat", 200, 1).ok());
+  EXPECT_TRUE(source_.Create("chat/new").ok()) << "of a family that is here";
+  EXPECT_TRUE(source_.Fork("chat", "chat/fork").ok());
+  ASSERT_TRUE(source_.Delete("chat-7").ok());
+  ExpectDraining(source_.Create("chat-7"));
+  EXPECT_TRUE(source_.SetDraining(false));
+  EXPECT_TRUE(source_.Create("new").ok());
 }
 
 }  // namespace
