@@ -80,7 +80,8 @@ bool IsSequenceId(absl::string_view id) {
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget,
                                                      std::shared_ptr<Counts> counts,
-                                                     std::shared_ptr<QualityMonitor> quality) {
+                                                     std::shared_ptr<QualityMonitor> quality,
+                                                     std::shared_ptr<IdleTier> idle) {
   if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
@@ -96,12 +97,19 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
   auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts),
-                                           std::move(quality));
+                                           std::move(quality), std::move(idle));
   if (absl::Status s = index->CountItself(); !s.ok()) return s;
+  index->JoinIdleTier();
   return index;
 }
 
+// Codes on a device would have to be brought to the host, which nobody does yet.
+void IndexImpl::JoinIdleTier() {
+  if (context_.idle != nullptr && !context_.backend->codes_on_device()) context_.idle->Join(this);
+}
+
 IndexImpl::~IndexImpl() {
+  if (context_.idle != nullptr) context_.idle->Leave(this);
   if (context_.quality != nullptr) context_.quality->Leave(&context_);
 }
 
@@ -144,12 +152,23 @@ int64_t IndexImpl::num_tokens() const {
   for (const SequenceRef& sequence : sequences) {
     int64_t longest = 0;
     for (const auto& layer : sequence->layers) longest = std::max(longest, layer->totals().length);
+    if (sequence->spilled != nullptr) {
+      for (const int64_t length : sequence->spilled->layer_tokens) longest = std::max(longest, length);
+    }
     tokens += longest;
   }
   return tokens;
 }
 
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
+  absl::StatusOr<SequenceRef> found = Look(handle, field);
+  if (context_.idle == nullptr || !found.ok()) return found;
+  if ((*found)->spilled != nullptr) found = FromDisk(handle, field, *std::move(found));
+  if (found.ok()) (*found)->use.Touch();
+  return found;
+}
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Look(const SequenceHandle& handle, absl::string_view field) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
   if (found == sequences_.end()) return NoSequence(field, handle.id);
@@ -206,7 +225,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::CreateSequence(absl::string_view id) {
 }
 
 absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle) const {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");
   if (!sequence.ok()) return sequence.status();
   return Describe(**sequence);
 }
@@ -232,6 +251,8 @@ std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size
 SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
   SequenceInfo info;
   info.handle = {sequence.id, sequence.generation};
+  info.on_disk = sequence.spilled != nullptr;
+  if (info.on_disk) info.layer_tokens = sequence.spilled->layer_tokens;
   for (const auto& layer : sequence.layers) {
     const LayerTotals totals = layer->totals();
     info.layer_tokens.push_back(totals.length);
@@ -241,13 +262,19 @@ SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
   return info;
 }
 
+// One on disk goes with its file, or, where forks still need that, is not brought back with them.
 absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);  // the memory goes when this, or the last call in it, ends
+  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");  // the memory goes when this, or the last call, ends
   if (!sequence.ok()) return sequence.status();
-  WriterLock lock(mutex_);
-  const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end() || found->second != *sequence) return NoSequence("handle", handle.id);
-  sequences_.erase(found);
+  {
+    WriterLock lock(mutex_);
+    const auto found = sequences_.find(handle.id);
+    if (found == sequences_.end() || found->second->generation != (*sequence)->generation) {
+      return NoSequence("handle", handle.id);
+    }
+    *sequence = std::move(found->second);  // it may be back from disk by now
+    sequences_.erase(found);
+  }
   if (context_.counts != nullptr) (*sequence)->use.Deleted(context_.counts.get());
   return absl::OkStatus();
 }

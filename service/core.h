@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "index/counts/counts.h"
+#include "index/idle/idle_tier.h"
 #include "index/quality/monitor.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
@@ -136,7 +137,8 @@ struct Core {
   std::unique_ptr<AuditLog> audit;            // nullptr: there is none; set before calls come
   std::unique_ptr<SnapshotFolder> snapshots;  // nullptr: none are made; set before calls come
   SnapshotCounts snapshot_counts;
-  std::shared_ptr<TlsFiles> tls;  // nullptr: there is none; set before calls come
+  std::shared_ptr<IdleTier> idle;  // nullptr: sequences stay in memory; set before calls come
+  std::shared_ptr<TlsFiles> tls;   // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;

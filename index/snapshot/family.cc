@@ -25,13 +25,13 @@ namespace {
 
 constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
 
+}  // namespace
+
 void SaveSequence(const Sequence& sequence, StateWriter* writer) {
   writer->PutString(sequence.id);
   writer->Put(sequence.generation);
   for (const auto& layer : sequence.layers) layer->Save(writer);
 }
-
-}  // namespace
 
 // Codes on a device would have to be brought to the host, which nobody does yet.
 absl::Status IndexImpl::CheckSnapshots() const {
@@ -118,24 +118,33 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   if (!restore.id.empty()) {
     if (absl::Status s = CheckNewId(restore.id, "id"); !s.ok()) return s;
   }
+  RestoreInfo info;  // made first: nothing fails once the sequences are there
+  const absl::StatusOr<std::vector<SequenceRef>> family = ReadFamily(source, restore, &info);
+  if (!family.ok()) return family.status();
+  if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
+  for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
+  return info;
+}
+
+// Reads whole sequences, which nobody else knows yet.
+absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSource* source,
+                                                                          const RestoreParams& restore,
+                                                                          RestoreInfo* info) const {
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
   StateReader reader(snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
-  const absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
-  if (!family.ok()) return family.status();
+  absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
+  if (!family.ok()) return family;
   if (absl::Status s = snapshot.ReadParts(reader.parts()); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;
     }
   }
-  RestoreInfo info;  // made first: nothing fails once the sequences are there
-  info.bytes = snapshot.bytes();
-  for (const SequenceRef& sequence : *family) info.sequences.push_back(Describe(*sequence));
-  if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
-  for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
-  return info;
+  info->bytes = snapshot.bytes();
+  for (const SequenceRef& sequence : *family) info->sequences.push_back(Describe(*sequence));
+  return family;
 }
 
 absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateReader* reader,

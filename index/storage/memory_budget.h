@@ -68,7 +68,13 @@ class MemoryBudget {
   int64_t passing_room() const { return std::max(limit_bytes() / kPassingShare, kLeastPassing); }
   static constexpr int64_t kPassingShare = 32, kLeastPassing = int64_t{16} << 20;
 
+  // False where not even all of the limit would do.
+  bool MayFit(int64_t bytes, Account account = Account::kHost) const {
+    return limit_bytes(account) == 0 || bytes <= limit_bytes(account);
+  }
   bool is_part() const { return whole_ != nullptr; }
+  // Whether what is reserved here is reserved in `o`.
+  bool CountsIn(const MemoryBudget& o) const { return this == &o || (whole_ != nullptr && whole_->CountsIn(o)); }
   // The budget that has no room for `bytes` more: this one, or the whole. For an error's text.
   const MemoryBudget& Refusing(int64_t bytes, Account account) const {
     const int64_t limit = limit_bytes(account);

@@ -1,0 +1,20 @@
+// Frees memory that a limit lacks, at the cost of bringing back later what was given up.
+#ifndef SEINE_INDEX_STORAGE_RECLAIMER_H_
+#define SEINE_INDEX_STORAGE_RECLAIMER_H_
+
+#include "index/storage/memory_budget.h"
+
+namespace seine {
+
+// Thread-safe.
+class Reclaimer {
+ public:
+  virtual ~Reclaimer() = default;
+  // Frees some of what counts in `full`, a budget that has no room. Returns false where there is nothing to free. The
+  // caller may hold locks of layers, but none of an index.
+  virtual bool MakeRoom(const MemoryBudget& full) = 0;
+};
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_STORAGE_RECLAIMER_H_
