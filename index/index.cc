@@ -52,15 +52,14 @@ void Add(const Layer& layer, SequenceInfo* info) {
   info->store_bytes += layer.store_bytes();
 }
 
-// Returns OK if `bytes` would fit: for what is counted once it is there, but must not be made where it does not fit.
-absl::Status CheckRoom(int64_t bytes, int64_t limit, MemoryBudget* shared) {
-  const bool fits = (limit == 0 || bytes <= limit) && (shared == nullptr || shared->TryReserve(bytes));
-  if (!fits) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
-  }
-  if (shared != nullptr) shared->Release(bytes);
-  return absl::OkStatus();
+// Returns OK if the index would fit: it is counted once it is there, but must not be made where it does not fit.
+absl::Status CheckRoom(const IndexConfig& config, Backend* backend, std::shared_ptr<MemoryBudget> shared,
+                       IdleTier* idle) {
+  const int64_t bytes = IndexBytes(config);
+  MemoryLedger ledger(backend, config.memory_limit_bytes, 0, std::move(shared), idle);
+  if (Reservation(&ledger).Reserve(MemoryKind::kOther, bytes).ok()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
 }
 
 absl::Status NoSequence(absl::string_view field, absl::string_view id) {
@@ -93,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.subspace) bring(&made.subspace->profile);
   if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
   if (absl::Status s = FindRanks(&made); !s.ok()) return s;
-  if (absl::Status s = CheckRoom(IndexBytes(made), made.memory_limit_bytes, budget.get()); !s.ok()) return s;
+  if (absl::Status s = CheckRoom(made, backend, budget, idle.get()); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
   auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts),
@@ -141,15 +140,11 @@ IndexStats IndexImpl::stats() const {
   return stats;
 }
 
+// No sequence is held beyond the lock: who only looks at it keeps no family in memory (idle/spill.cc).
 int64_t IndexImpl::num_tokens() const {
-  std::vector<SequenceRef> sequences;
-  {
-    ReaderLock lock(mutex_);
-    sequences.reserve(sequences_.size());
-    for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
-  }
   int64_t tokens = 0;
-  for (const SequenceRef& sequence : sequences) {
+  ReaderLock lock(mutex_);
+  for (const auto& [id, sequence] : sequences_) {
     int64_t longest = 0;
     for (const auto& layer : sequence->layers) longest = std::max(longest, layer->totals().length);
     if (sequence->spilled != nullptr) {
@@ -209,6 +204,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, ab
   } while (id.empty() && sequences_.contains(name));
   sequence->id = name;
   sequence->generation = last_generation_;
+  if (sequence->family != 0) last_fork_ = last_generation_;
   if (sequence->family == 0) sequence->family = last_generation_;
   SequenceHandle handle{name, sequence->generation};
   if (!sequences_.emplace(std::move(name), sequence).second) {
@@ -231,12 +227,10 @@ absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle
 }
 
 std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size_t most) const {
-  std::vector<SequenceRef> sequences;
-  {
-    ReaderLock lock(mutex_);
-    for (const auto& [id, sequence] : sequences_) {
-      if (id > after) sequences.push_back(sequence);
-    }
+  std::vector<const Sequence*> sequences;
+  ReaderLock lock(mutex_);
+  for (const auto& [id, sequence] : sequences_) {
+    if (id > after) sequences.push_back(sequence.get());
   }
   const auto end = sequences.begin() + static_cast<int64_t>(std::min(most, sequences.size()));
   std::partial_sort(sequences.begin(), end, sequences.end(),
@@ -244,7 +238,7 @@ std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size
   sequences.erase(end, sequences.end());
   std::vector<SequenceInfo> infos;
   infos.reserve(sequences.size());
-  for (const SequenceRef& sequence : sequences) infos.push_back(Describe(*sequence));
+  for (const Sequence* sequence : sequences) infos.push_back(Describe(*sequence));
   return infos;
 }
 

@@ -122,7 +122,8 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::StatusOr<bool> Spill(uint64_t family) override;
   bool CountsIn(const MemoryBudget& budget) const override { return context_.ledger.CountsIn(budget); }
   std::vector<SequenceRef> StandIns(const std::vector<SequenceRef>& family) const;
-  bool Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in, uint64_t generation) const;
+  bool Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in, uint64_t last_fork) const;
+  void KeepCharges(const std::vector<SequenceRef>& family, const std::vector<SequenceRef>& stand_ins) const;
   void PutBack(std::vector<SequenceRef>* family, const SpilledFamily* file) const;
   absl::Status WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const;
   absl::StatusOr<std::vector<SequenceRef>> ReadSpilled(SpilledFamily* file) const;
@@ -162,6 +163,7 @@ class IndexImpl : public Index, private SpillingIndex {
   // Mutable, for calls that change nothing bring sequences back.
   mutable std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
   uint64_t last_generation_ = 0;
+  uint64_t last_fork_ = 0;       // the generation of the last sequence that joined a family
   mutable Reencoder reencoder_;  // its thread ends before the rest does
 };
 

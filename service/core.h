@@ -112,6 +112,10 @@ struct Core {
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
         executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
+  ~Core() {
+    if (idle != nullptr) idle->Stop();  // its thread uses the log and the families
+  }
+
   // Parts of messages that may come before the next look at what the process holds.
   int64_t UnnoticedBytes() const { return 4 * options.max_message_bytes; }
   // What the process may hold besides the memory limit and a tenth: its own, what passes where the limit is full, and

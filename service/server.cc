@@ -173,7 +173,14 @@ class ServerImpl final : public Server {
     if (core_.backend->codes_on_device()) {
       return WrongSetting("idle.dir", "needs backend cpu: codes in a device's memory are not written");
     }
-    auto idle = IdleTier::Open(options, [this](const absl::Status& why) { core_.log.Failed("idle tier", why); });
+    IdleHooks hooks;
+    hooks.failed = [this](const absl::Status& why) { core_.log.Failed("idle tier", why); };
+    hooks.hold = [this](const FamilyNames& family) -> std::shared_ptr<void> {
+      auto changes = core_.families.BeginChanges(family.tenant, family.index, family.ids);
+      if (changes.empty()) return nullptr;
+      return std::make_shared<std::vector<SequenceFamilies::Change>>(std::move(changes));
+    };
+    auto idle = IdleTier::Open(options, std::move(hooks));
     if (!idle.ok()) return WrongSetting("idle.dir", idle.status().message());
     core_.idle = *std::move(idle);
     core_.catalog.SetIdleTier(core_.idle);

@@ -41,9 +41,7 @@ void RemoveLeft(const std::string& folder) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<IdleTier>> IdleTier::Open(const IdleOptions& options,
-                                                         std::function<void(const absl::Status&)> failed,
-                                                         FileOps* files) {
+absl::StatusOr<std::shared_ptr<IdleTier>> IdleTier::Open(const IdleOptions& options, IdleHooks hooks, FileOps* files) {
   std::error_code error;
   std::filesystem::create_directories(options.folder, error);
   const std::string folder = absl::StrCat(options.folder, "/idle");
@@ -56,23 +54,34 @@ absl::StatusOr<std::shared_ptr<IdleTier>> IdleTier::Open(const IdleOptions& opti
   }
   RemoveLeft(folder);
   std::shared_ptr<IdleTier> tier(
-      new IdleTier(options, folder, lock, std::move(failed), files != nullptr ? files : &SystemFiles()));
-  if (options.spill_after.count() > 0) tier->thread_ = std::thread([t = tier.get()] { t->Work(); });
+      new IdleTier(options, folder, lock, std::move(hooks), files != nullptr ? files : &SystemFiles()));
+  tier->thread_ = std::thread([t = tier.get()] { t->Work(); });
   return tier;
 }
 
-IdleTier::IdleTier(const IdleOptions& options, std::string folder, int lock,
-                   std::function<void(const absl::Status&)> failed, FileOps* files)
-    : options_(options), folder_(std::move(folder)), lock_(lock), failed_(std::move(failed)), files_(*files) {}
+IdleTier::IdleTier(const IdleOptions& options, std::string folder, int lock, IdleHooks hooks, FileOps* files)
+    : options_(options), folder_(std::move(folder)), lock_(lock), files_(*files), hooks_(std::move(hooks)) {}
 
 IdleTier::~IdleTier() {
+  Stop();
+  close(lock_);
+}
+
+void IdleTier::Stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ends_ = true;
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  close(lock_);
+  const std::lock_guard<std::mutex> lock(hooks_mutex_);
+  hooks_.failed = nullptr;
+}
+
+bool IdleTier::Hold(const FamilyNames& family, std::shared_ptr<void>* held) const {
+  if (!hooks_.hold) return true;
+  *held = hooks_.hold(family);
+  return *held != nullptr;
 }
 
 void IdleTier::Join(SpillingIndex* index) {
@@ -110,9 +119,9 @@ bool IdleTier::SpillOne(const Found& found, std::atomic<int64_t>* count) {
   return false;
 }
 
-bool IdleTier::MakeRoom(const MemoryBudget& full) try {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Found& found : OldestFirst(&full)) {
+bool IdleTier::SpillFirst(const MemoryBudget& budget) try {
+  if (ends_) return false;
+  for (const Found& found : OldestFirst(&budget)) {
     if (std::chrono::steady_clock::now() < paused_until_) return false;
     if (SpillOne(found, &spills_memory_)) return true;
   }
@@ -121,7 +130,24 @@ bool IdleTier::MakeRoom(const MemoryBudget& full) try {
   return false;
 }
 
+bool IdleTier::SpillOldest(const MemoryBudget& budget) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return SpillFirst(budget);
+}
+
+// Others may make room while this waits for the mutex, or take families into use that it would have found idle.
+bool IdleTier::MakeRoom(const MemoryBudget& full, int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return full.HasRoom(bytes) || SpillFirst(full) || full.HasRoom(bytes);
+}
+
+void IdleTier::MakeRoomSoon(const MemoryBudget& full) {
+  asked_ = &full;
+  wake_.notify_all();
+}
+
 void IdleTier::SpillIdle() {
+  if (options_.spill_after.count() == 0) return;
   for (bool more = true; more;) {
     more = false;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -136,16 +162,29 @@ void IdleTier::SpillIdle() {
   }
 }
 
+bool IdleTier::SleepUnlessEnded(std::chrono::nanoseconds longest) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wake_.wait_for(lock, longest, [this] { return ends_ || asked_ != nullptr; });
+  return !ends_;
+}
+
+// Where nothing can go, it is not tried again at once: looking for it costs time.
+void IdleTier::MakeRoomAsked() {
+  const MemoryBudget* const full = asked_.exchange(nullptr);
+  if (full == nullptr || SpillOldest(*full)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  wake_.wait_for(lock, options_.pause, [this] { return ends_.load(); });
+}
+
 void IdleTier::Work() {
   using std::chrono::milliseconds;
-  const auto period =
-      std::clamp<std::chrono::nanoseconds>(options_.spill_after / 8, milliseconds(10), milliseconds(1000));
-  while (true) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (wake_.wait_for(lock, period, [this] { return ends_; })) return;
-    }
+  const bool by_time = options_.spill_after.count() > 0;
+  const std::chrono::nanoseconds period =
+      by_time ? std::clamp<std::chrono::nanoseconds>(options_.spill_after / 8, milliseconds(10), milliseconds(1000))
+              : std::chrono::hours(1);
+  while (SleepUnlessEnded(period)) {
     try {
+      MakeRoomAsked();
       SpillIdle();
     } catch (const std::bad_alloc&) {  // the next time, then
     }
@@ -186,7 +225,8 @@ void IdleTier::Restored(const absl::Status& status, std::chrono::nanoseconds tim
 }
 
 void IdleTier::Fail(const absl::Status& why) {
-  if (failed_) failed_(why);
+  const std::lock_guard<std::mutex> lock(hooks_mutex_);
+  if (hooks_.failed) hooks_.failed(why);
 }
 
 IdleReading IdleTier::Read() const {

@@ -18,6 +18,7 @@
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_writer.h"
+#include "index/stop_status.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -39,6 +40,12 @@ LayerLocks HoldAll(const std::vector<std::shared_ptr<Sequence>>& family) try {
   return locks;
 } catch (const std::bad_alloc&) {
   return {};
+}
+
+FamilyNames NamesOf(const std::vector<std::shared_ptr<Sequence>>& family, const IndexConfig& config) {
+  FamilyNames names{config.tenant, config.name, {}};
+  for (const auto& sequence : family) names.ids.push_back(sequence->id);
+  return names;
 }
 
 }  // namespace
@@ -80,11 +87,11 @@ std::vector<IndexImpl::SequenceRef> IndexImpl::StandIns(const std::vector<Sequen
 }
 
 // Puts `in` into the map where `out` stands there. False, and nothing changed, where anything but the map and `out`
-// holds one of them, or the family has got another member since `generation` was the last.
+// holds one of them, or the family may have got another member since `last_fork` was the last.
 bool IndexImpl::Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in,
-                         uint64_t generation) const {
+                         uint64_t last_fork) const {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (last_generation_ != generation) return false;
+  if (last_fork_ != last_fork) return false;
   for (const SequenceRef& sequence : out) {
     const auto found = sequences_.find(sequence->id);
     if (found == sequences_.end() || found->second != sequence || sequence.use_count() != 2) return false;
@@ -108,7 +115,7 @@ void IndexImpl::PutBack(std::vector<SequenceRef>* family, const SpilledFamily* f
   }
 }
 
-absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const {
+absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const try {
   StateWriter writer;
   writer.Put<uint64_t>(family.size());
   for (const SequenceRef& sequence : family) SaveSequence(*sequence, &writer);
@@ -123,14 +130,16 @@ absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, Spi
   file->path = *std::move(path);
   file->bytes = bytes;
   return absl::OkStatus();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("out of memory");
 }
 
 absl::StatusOr<bool> IndexImpl::Spill(uint64_t number) {
   std::vector<SequenceRef> family;
-  uint64_t generation = 0;
+  uint64_t last_fork = 0;
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
-    generation = last_generation_;
+    last_fork = last_fork_;
     for (const auto& [id, sequence] : sequences_) {
       if (sequence->family == number) family.push_back(sequence);
     }
@@ -138,45 +147,49 @@ absl::StatusOr<bool> IndexImpl::Spill(uint64_t number) {
   const auto spilled = [](const SequenceRef& sequence) { return sequence->spilled != nullptr; };
   if (family.empty() || std::any_of(family.begin(), family.end(), spilled)) return false;
   std::sort(family.begin(), family.end(), [](const auto& a, const auto& b) { return a->generation < b->generation; });
+  std::shared_ptr<void> held;
+  if (!context_.idle->Hold(NamesOf(family, context_.config), &held)) return false;
   const std::vector<SequenceRef> stand_ins = StandIns(family);
   SpilledFamily* const file = stand_ins.front()->spilled->family.get();
-  const std::lock_guard<std::mutex> lock(file->mutex);
-  if (!Exchange(family, stand_ins, generation)) return false;
+  const std::lock_guard<FairMutex> lock(file->mutex);
+  if (!Exchange(family, stand_ins, last_fork)) return false;
   const LayerLocks locks = HoldAll(family);
-  if (locks.empty()) {
-    PutBack(&family, file);
-    return false;
+  const absl::Status written = locks.empty() ? absl::CancelledError() : WriteSpilled(family, file);
+  if (written.ok()) {
+    KeepCharges(family, stand_ins);
+    return true;
   }
-  absl::Status written = absl::ResourceExhaustedError("out of memory");
-  try {
-    written = WriteSpilled(family, file);
-  } catch (const std::bad_alloc&) {
-  }
-  if (written.ok()) return true;
   PutBack(&family, file);
+  if (locks.empty()) return false;
   return absl::Status(written.code(), absl::StrCat("idle sequences stay in memory: ", written.message()));
 }
 
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadSpilled(SpilledFamily* file) const {
+// What stays in memory of a spilled family is counted out of what its sequences had, so that a spill needs no room.
+void IndexImpl::KeepCharges(const std::vector<SequenceRef>& family, const std::vector<SequenceRef>& stand_ins) const {
+  const int64_t bytes = SpilledSequenceBytes(context_.config);
+  for (size_t i = 0; i < family.size(); ++i) stand_ins[i]->overhead = family[i]->overhead.Split(bytes);
+}
+
+absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadSpilled(SpilledFamily* file) const try {
   const absl::StatusOr<std::unique_ptr<ByteSource>> source = OpenFile(file->path);
   if (absl::IsNotFound(source.status())) return absl::DataLossError("its file is gone");
   if (!source.ok()) return source.status();
   RestoreInfo info;
   return ReadFamily(source->get(), {}, &info);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("out of memory");
 }
 
-// Returns the sequence that `stand_in` stands for; nullptr where another call has brought the family back.
+// Returns the sequence that `stand_in` stands for; nullptr where another call has brought the family back. Whoever
+// waits for that gives up when its call is stopped; whoever reads the file goes on, for others wait for it.
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::BringBack(const Sequence& stand_in) const {
-  const StopScope scope(nullptr);  // others wait for it
   SpilledFamily* const file = stand_in.spilled->family.get();
-  const std::lock_guard<std::mutex> lock(file->mutex);
+  if (!file->mutex.LockUnlessStopped()) return StopStatus();
+  const std::lock_guard<FairMutex> lock(file->mutex, std::adopt_lock);
   if (file->path.empty()) return SequenceRef();
+  const StopScope scope(nullptr);
   const auto began = std::chrono::steady_clock::now();
-  absl::StatusOr<std::vector<SequenceRef>> family = absl::ResourceExhaustedError("out of memory");
-  try {
-    family = ReadSpilled(file);
-  } catch (const std::bad_alloc&) {
-  }
+  absl::StatusOr<std::vector<SequenceRef>> family = ReadSpilled(file);
   context_.idle->Restored(family.status(), std::chrono::steady_clock::now() - began);
   if (!family.ok()) {
     return absl::Status(family.status().code(), absl::StrCat("the sequence, idle on disk, cannot be brought back: ",

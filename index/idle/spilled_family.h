@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "index/idle/idle_tier.h"
+#include "index/sequence/fair_mutex.h"
 
 namespace seine {
 
@@ -26,7 +27,7 @@ struct SpilledFamily {
   }
 
   const std::shared_ptr<IdleTier> tier;
-  std::mutex mutex;
+  FairMutex mutex;
   std::string path;   // guarded by mutex; empty: it is in memory
   int64_t bytes = 0;  // of the file; guarded by mutex
 };

@@ -101,7 +101,9 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
   SnapshotInfo info;
   writer.Put<uint64_t>(family.size());
   for (SequenceRef& member : family) {
-    absl::StatusOr<SequenceRef> copy = CopyOf(*member);
+    // What was forked from a sequence that is deleted under this call may have been spilled meanwhile.
+    absl::StatusOr<SequenceRef> copy = FromDisk({member->id, member->generation}, "handle", member);
+    if (copy.ok()) copy = CopyOf(**copy);
     if (!copy.ok()) return copy.status();
     member = *std::move(copy);
     SaveSequence(*member, &writer);

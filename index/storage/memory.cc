@@ -50,7 +50,7 @@ absl::Status MemoryLedger::Refuse(const MemoryBudget& full, int64_t bytes, Accou
 absl::Status MemoryLedger::Reserve(int64_t bytes, Account account) {
   while (const MemoryBudget* full = TryReserve(bytes, account)) {
     const bool may_help = reclaimer_ != nullptr && account == Account::kHost;
-    if (!may_help || !full->MayFit(bytes) || !reclaimer_->MakeRoom(*full)) return Refuse(*full, bytes, account);
+    if (!may_help || !full->MayFit(bytes) || !reclaimer_->MakeRoom(*full, bytes)) return Refuse(*full, bytes, account);
   }
   return absl::OkStatus();
 }
@@ -80,6 +80,15 @@ Memory::~Memory() {
   buffer_ = Buffer();
   ledger_->Count(kind_, -bytes_);
   ledger_->Release(bytes_, ledger_->AccountOf(kind_));
+}
+
+Memory Memory::Split(int64_t bytes) {
+  Memory part;
+  part.ledger_ = ledger_;
+  part.kind_ = kind_;
+  part.bytes_ = bytes;
+  bytes_ -= bytes;
+  return part;
 }
 
 Reservation::~Reservation() {

@@ -68,6 +68,12 @@ class MemoryBudget {
   int64_t passing_room() const { return std::max(limit_bytes() / kPassingShare, kLeastPassing); }
   static constexpr int64_t kPassingShare = 32, kLeastPassing = int64_t{16} << 20;
 
+  // Whether TryReserve would find room for `bytes` of the host's memory here, were it asked now.
+  bool HasRoom(int64_t bytes) const {
+    return limit_bytes() == 0 || (bytes <= limit_bytes() - used_bytes() && !IsOver(/*is_small=*/false, bytes));
+  }
+  // Whether messages that pass through lack the room that is theirs: what is stored and uncounted fills the limit.
+  bool IsTight() const { return limit_bytes() > 0 && used_bytes() > limit_bytes() - uncounted_bytes(); }
   // False where not even all of the limit would do.
   bool MayFit(int64_t bytes, Account account = Account::kHost) const {
     return limit_bytes(account) == 0 || bytes <= limit_bytes(account);
@@ -83,9 +89,10 @@ class MemoryBudget {
   }
 
  private:
-  // Returns true if what is held and what passes take more than both may. Uncounted bytes never refuse small ones.
-  bool IsOver(bool is_small) const {
-    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
+  // Returns true if what is held and what passes, and `more`, take more than both may. Uncounted bytes never refuse
+  // small ones.
+  bool IsOver(bool is_small, int64_t more = 0) const {
+    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load() + more;
     if (limit == 0) return false;
     // A limit may be the largest number that there is.
     return is_small ? counted - room > limit : counted + uncounted_.load() - (room - room / 4) > limit;

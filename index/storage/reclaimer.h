@@ -2,6 +2,8 @@
 #ifndef SEINE_INDEX_STORAGE_RECLAIMER_H_
 #define SEINE_INDEX_STORAGE_RECLAIMER_H_
 
+#include <cstdint>
+
 #include "index/storage/memory_budget.h"
 
 namespace seine {
@@ -10,9 +12,9 @@ namespace seine {
 class Reclaimer {
  public:
   virtual ~Reclaimer() = default;
-  // Frees some of what counts in `full`, a budget that has no room. Returns false where there is nothing to free. The
-  // caller may hold locks of layers, but none of an index.
-  virtual bool MakeRoom(const MemoryBudget& full) = 0;
+  // Frees some of what counts in `full`, a budget that had no room for `bytes`. Returns false where there is nothing to
+  // free and still no room. The caller may hold locks of layers, but none of an index.
+  virtual bool MakeRoom(const MemoryBudget& full, int64_t bytes) = 0;
 };
 
 }  // namespace seine

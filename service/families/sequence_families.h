@@ -13,9 +13,11 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace seine {
 
@@ -67,6 +69,11 @@ class SequenceFamilies {
   absl::Status CheckHere(const FamilyKey& key) const;
   // Before a family is changed. UNAVAILABLE, reason MOVING: it is frozen. FAILED_PRECONDITION, reason MOVED.
   absl::Status BeginChange(const FamilyKey& key, Change* change);
+
+  // Begins a change of each family that a sequence of `ids` belongs to. Empty, and none begun, where one of them is
+  // frozen or has moved.
+  std::vector<Change> BeginChanges(absl::string_view tenant, absl::string_view index,
+                                   absl::Span<const absl::string_view> ids);
 
   // Holds back changes for `limit`, and returns when those that had begun have ended. *freeze names this freeze.
   // FAILED_PRECONDITION: the family is frozen already, or has moved. RESOURCE_EXHAUSTED: too many are.
