@@ -2,6 +2,7 @@
 #ifndef SEINE_INDEX_INDEX_IMPL_H_
 #define SEINE_INDEX_INDEX_IMPL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -109,7 +110,7 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id, absl::string_view field);
 
   // For snapshots (snapshot/family.cc).
-  std::vector<SequenceRef> FamilyOf(const SequenceRef& sequence) const;
+  std::vector<SequenceRef> FamilyOf(uint64_t number) const;          // the oldest first
   absl::StatusOr<SequenceRef> CopyOf(const Sequence& source) const;  // known to nobody else
   absl::StatusOr<std::vector<SequenceRef>> LoadFamily(StateReader* reader, const RestoreParams& restore) const;
   absl::StatusOr<std::vector<SequenceRef>> ReadFamily(ByteSource* source, const RestoreParams& restore,
@@ -163,8 +164,8 @@ class IndexImpl : public Index, private SpillingIndex {
   // Mutable, for calls that change nothing bring sequences back.
   mutable std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
   uint64_t last_generation_ = 0;
-  uint64_t last_fork_ = 0;       // the generation of the last sequence that joined a family
-  mutable Reencoder reencoder_;  // its thread ends before the rest does
+  std::atomic<uint64_t> last_fork_{0};  // the generation of the last one that joined a family; written under mutex_
+  mutable Reencoder reencoder_;         // its thread ends before the rest does
 };
 
 // Writes a sequence that nobody changes meanwhile (snapshot/family.cc).

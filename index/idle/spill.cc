@@ -135,18 +135,10 @@ absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, Spi
 }
 
 absl::StatusOr<bool> IndexImpl::Spill(uint64_t number) {
-  std::vector<SequenceRef> family;
-  uint64_t last_fork = 0;
-  {
-    const std::shared_lock<std::shared_mutex> lock(mutex_);
-    last_fork = last_fork_;
-    for (const auto& [id, sequence] : sequences_) {
-      if (sequence->family == number) family.push_back(sequence);
-    }
-  }
+  const uint64_t last_fork = last_fork_;
+  std::vector<SequenceRef> family = FamilyOf(number);
   const auto spilled = [](const SequenceRef& sequence) { return sequence->spilled != nullptr; };
   if (family.empty() || std::any_of(family.begin(), family.end(), spilled)) return false;
-  std::sort(family.begin(), family.end(), [](const auto& a, const auto& b) { return a->generation < b->generation; });
   std::shared_ptr<void> held;
   if (!context_.idle->Hold(NamesOf(family, context_.config), &held)) return false;
   const std::vector<SequenceRef> stand_ins = StandIns(family);

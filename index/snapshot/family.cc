@@ -41,12 +41,12 @@ absl::Status IndexImpl::CheckSnapshots() const {
                    " device; snapshots are made and restored where they lie in the host's (backend cpu)"));
 }
 
-std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(const SequenceRef& sequence) const {
+std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(uint64_t number) const {
   std::vector<SequenceRef> family;
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     for (const auto& [id, other] : sequences_) {
-      if (other->family == sequence->family) family.push_back(other);
+      if (other->family == number) family.push_back(other);
     }
   }
   std::sort(family.begin(), family.end(), [](const auto& a, const auto& b) { return a->generation < b->generation; });
@@ -96,7 +96,7 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
   const absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   std::vector<SequenceRef> family = {*sequence};
-  if (scope == SnapshotScope::kFamily) family = FamilyOf(*sequence);
+  if (scope == SnapshotScope::kFamily) family = FamilyOf((*sequence)->family);
   StateWriter writer;
   SnapshotInfo info;
   writer.Put<uint64_t>(family.size());

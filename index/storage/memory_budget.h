@@ -72,8 +72,11 @@ class MemoryBudget {
   bool HasRoom(int64_t bytes) const {
     return limit_bytes() == 0 || (bytes <= limit_bytes() - used_bytes() && !IsOver(/*is_small=*/false, bytes));
   }
-  // Whether messages that pass through lack the room that is theirs: what is stored and uncounted fills the limit.
-  bool IsTight() const { return limit_bytes() > 0 && used_bytes() > limit_bytes() - uncounted_bytes(); }
+  // Whether what is stored and uncounted fills the limit but for a share, so that large messages may soon lack room.
+  bool IsTight() const {
+    const int64_t limit = limit_bytes();
+    return limit > 0 && used_bytes() > limit - limit / kPassingShare - uncounted_bytes();
+  }
   // False where not even all of the limit would do.
   bool MayFit(int64_t bytes, Account account = Account::kHost) const {
     return limit_bytes(account) == 0 || bytes <= limit_bytes(account);
