@@ -69,7 +69,7 @@ IdleTier::~IdleTier() {
 
 void IdleTier::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<FairMutex> lock(mutex_);
     ends_ = true;
   }
   wake_.notify_all();
@@ -85,12 +85,12 @@ bool IdleTier::Hold(const FamilyNames& family, std::shared_ptr<void>* held) cons
 }
 
 void IdleTier::Join(SpillingIndex* index) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<FairMutex> lock(mutex_);
   indexes_.push_back(index);
 }
 
 void IdleTier::Leave(SpillingIndex* index) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<FairMutex> lock(mutex_);
   std::erase(indexes_, index);
 }
 
@@ -131,13 +131,14 @@ bool IdleTier::SpillFirst(const MemoryBudget& budget) try {
 }
 
 bool IdleTier::SpillOldest(const MemoryBudget& budget) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<FairMutex> lock(mutex_);
   return SpillFirst(budget);
 }
 
 // Others may make room while this waits for the mutex, or take families into use that it would have found idle.
 bool IdleTier::MakeRoom(const MemoryBudget& full, int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!mutex_.LockUnlessStopped()) return false;
+  const std::lock_guard<FairMutex> lock(mutex_, std::adopt_lock);
   return full.HasRoom(bytes) || SpillFirst(full) || full.HasRoom(bytes);
 }
 
@@ -150,7 +151,7 @@ void IdleTier::SpillIdle() {
   if (options_.spill_after.count() == 0) return;
   for (bool more = true; more;) {
     more = false;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<FairMutex> lock(mutex_);
     const int64_t before = SequenceUse::PreciseNow() - options_.spill_after.count();
     size_t spilled = 0;
     for (const Found& found : OldestFirst(nullptr)) {
@@ -163,7 +164,7 @@ void IdleTier::SpillIdle() {
 }
 
 bool IdleTier::SleepUnlessEnded(std::chrono::nanoseconds longest) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<FairMutex> lock(mutex_);
   wake_.wait_for(lock, longest, [this] { return ends_ || asked_ != nullptr; });
   return !ends_;
 }
@@ -172,7 +173,7 @@ bool IdleTier::SleepUnlessEnded(std::chrono::nanoseconds longest) {
 void IdleTier::MakeRoomAsked() {
   const MemoryBudget* const full = asked_.exchange(nullptr);
   if (full == nullptr || SpillOldest(*full)) return;
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<FairMutex> lock(mutex_);
   wake_.wait_for(lock, options_.pause, [this] { return ends_.load(); });
 }
 

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/counts/histogram.h"
+#include "index/sequence/fair_mutex.h"
 #include "index/snapshot/byte_stream.h"
 #include "index/snapshot/file_ops.h"
 #include "index/storage/memory_budget.h"
@@ -89,7 +90,7 @@ class IdleTier : public Reclaimer {
 
   // Spills the least recently used family that counts in `budget`. False: there is none that can go.
   bool SpillOldest(const MemoryBudget& budget);
-  // The same, unless others have made room meanwhile.
+  // The same, unless others have made room meanwhile. False, too, where the call is stopped while it waits for them.
   bool MakeRoom(const MemoryBudget& full, int64_t bytes) override;
   // Lets the tier's thread spill the oldest soon. `full` lives until Stop. Waits for nothing.
   void MakeRoomSoon(const MemoryBudget& full);
@@ -134,8 +135,8 @@ class IdleTier : public Reclaimer {
   FileOps& files_;
   std::mutex hooks_mutex_;  // held while `failed` is called
   IdleHooks hooks_;         // of it, `failed` is guarded by hooks_mutex_; `hold` does not change
-  std::mutex mutex_;        // held while a family is written
-  std::condition_variable wake_;
+  FairMutex mutex_;         // held while a family is written
+  std::condition_variable_any wake_;
   std::atomic<bool> ends_{false};                       // written under mutex_
   std::atomic<const MemoryBudget*> asked_{nullptr};     // MakeRoomSoon's
   std::vector<SpillingIndex*> indexes_;                 // guarded by mutex_

@@ -50,7 +50,9 @@ absl::Status MemoryLedger::Refuse(const MemoryBudget& full, int64_t bytes, Accou
 absl::Status MemoryLedger::Reserve(int64_t bytes, Account account) {
   while (const MemoryBudget* full = TryReserve(bytes, account)) {
     const bool may_help = reclaimer_ != nullptr && account == Account::kHost;
-    if (!may_help || !full->MayFit(bytes) || !reclaimer_->MakeRoom(*full, bytes)) return Refuse(*full, bytes, account);
+    if (may_help && full->MayFit(bytes) && reclaimer_->MakeRoom(*full, bytes)) continue;
+    const absl::Status stopped = may_help ? StopStatus() : absl::OkStatus();
+    return stopped.ok() ? Refuse(*full, bytes, account) : stopped;
   }
   return absl::OkStatus();
 }

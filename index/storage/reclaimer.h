@@ -13,7 +13,7 @@ class Reclaimer {
  public:
   virtual ~Reclaimer() = default;
   // Frees some of what counts in `full`, a budget that had no room for `bytes`. Returns false where there is nothing to
-  // free and still no room. The caller may hold locks of layers, but none of an index.
+  // free and still no room, or the current call is stopped. The caller may hold locks of layers, but none of an index.
   virtual bool MakeRoom(const MemoryBudget& full, int64_t bytes) = 0;
 };
 

@@ -102,6 +102,25 @@ TEST_F(IdleTest, WhoWaitsForAFamilyKeepsItsDeadline) {
   EXPECT_TRUE(AnswersOf(*index_, "a") == answers);
 }
 
+TEST_F(IdleTest, WhoWaitsForRoomKeepsItsDeadline) {
+  Open();
+  Make("a");
+  Make("b");
+  budget_->SetLimit(budget_->used_bytes(), Account::kHost);
+  disk_.stands = true;
+  std::thread spiller([this] { EXPECT_TRUE(tier_->SpillOldest(*budget_)); });
+  WaitFor(disk_.waits);
+  {
+    const StopToken token(StopToken::Clock::now() + std::chrono::milliseconds(20));
+    const StopScope scope(&token);
+    const absl::Status late = index_->CreateSequence("c").status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  }
+  disk_.stands = false;
+  spiller.join();
+  EXPECT_TRUE(index_->CreateSequence("c").ok());
+}
+
 TEST_F(IdleTest, AnswersStayRightWhileMemoryHoldsAFewFamilies) {
   constexpr int kFamilies = 20, kThreads = 3, kCalls = 40;
   Open();
