@@ -50,8 +50,8 @@ void LoadResult::Add(const LoadResult& o) {
 
 absl::StatusOr<std::unique_ptr<StepStream>> StepStream::Open(const std::string& endpoint, const std::string& token,
                                                              const std::string& index, const TenantGeometry& geometry,
-                                                             const Tokens& tokens) {
-  std::unique_ptr<StepStream> out(new StepStream(geometry, tokens));
+                                                             const Tokens& tokens, uint64_t seed) {
+  std::unique_ptr<StepStream> out(new StepStream(geometry, tokens, seed));
   auto connected = ConnectAs(endpoint, token);
   if (!connected.ok()) return connected.status();
   out->client_ = *std::move(connected);
@@ -92,10 +92,13 @@ absl::Status StepStream::Step() {
 }
 
 LoadResult StepStream::Run(double steps_per_second, Clock::time_point end) {
-  const auto period = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1 / steps_per_second));
+  std::exponential_distribution<double> seconds(steps_per_second);
+  const auto gap = [&] {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds(random_)));
+  };
   LoadResult result;
   const Clock::time_point first = Clock::now();
-  for (auto next = first; next < end && !broken_; next = std::max(next + period, Clock::now())) {
+  for (auto next = first + gap(); next < end && !broken_; next = std::max(next + gap(), Clock::now())) {
     std::this_thread::sleep_until(next);
     const Clock::time_point begin = Clock::now();
     const absl::Status status = Step();

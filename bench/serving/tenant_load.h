@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -40,12 +42,14 @@ class StepStream {
   // Makes an index named `index` where there is none, and a sequence in it that holds geometry.num_keys.
   static absl::StatusOr<std::unique_ptr<StepStream>> Open(const std::string& endpoint, const std::string& token,
                                                           const std::string& index, const TenantGeometry& geometry,
-                                                          const Tokens& tokens);
-  // Steps at so many a second until `end`. A step that comes late is not made up for.
+                                                          const Tokens& tokens, uint64_t seed);
+  // Steps until `end`: a Poisson process of so many a second, so that no stream keeps in phase with another. A step
+  // that comes late is not made up for.
   LoadResult Run(double steps_per_second, std::chrono::steady_clock::time_point end);
 
  private:
-  StepStream(const TenantGeometry& geometry, const Tokens& tokens) : geometry_(geometry), tokens_(tokens) {}
+  StepStream(const TenantGeometry& geometry, const Tokens& tokens, uint64_t seed)
+      : geometry_(geometry), tokens_(tokens), random_(seed) {}
   absl::Status Step();  // the step's own status where the stream goes on
 
   const TenantGeometry geometry_;
@@ -56,6 +60,7 @@ class StepStream {
   client::DecodeStep request_;
   client::DecodeAnswer answer_;
   int64_t position_ = 0;
+  std::mt19937_64 random_;
   bool broken_ = false;  // the stream has ended
 };
 

@@ -94,7 +94,7 @@ class TenantsBench {
     result->resident_at_start_bytes = ReadStatus(server_->pid(), "VmRSS");
     for (int i = 0; i <= o_.loud_streams; ++i) {
       auto stream = StepStream::Open(server_->endpoint(), i == 0 ? kSteady : kLoud, i == 0 ? "steady" : "loud",
-                                     o_.geometry, tokens_);
+                                     o_.geometry, tokens_, o_.seed + static_cast<uint64_t>(i));
       if (!stream.ok()) return stream.status();
       if (i == 0) {
         steady_ = *std::move(stream);
