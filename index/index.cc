@@ -102,11 +102,6 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   return index;
 }
 
-// Codes on a device would have to be brought to the host, which nobody does yet.
-void IndexImpl::JoinIdleTier() {
-  if (context_.idle != nullptr && !context_.backend->codes_on_device()) context_.idle->Join(this);
-}
-
 IndexImpl::~IndexImpl() {
   if (context_.idle != nullptr) context_.idle->Leave(this);
   if (context_.quality != nullptr) context_.quality->Leave(&context_);
@@ -153,14 +148,6 @@ int64_t IndexImpl::num_tokens() const {
     tokens += longest;
   }
   return tokens;
-}
-
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
-  absl::StatusOr<SequenceRef> found = Look(handle, field);
-  if (context_.idle == nullptr || !found.ok()) return found;
-  if ((*found)->spilled != nullptr) found = FromDisk(handle, field, *std::move(found));
-  if (found.ok()) (*found)->use.Touch();
-  return found;
 }
 
 absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Look(const SequenceHandle& handle, absl::string_view field) const {

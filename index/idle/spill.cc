@@ -50,6 +50,11 @@ FamilyNames NamesOf(const std::vector<std::shared_ptr<Sequence>>& family, const 
 
 }  // namespace
 
+// Codes on a device would have to be brought to the host, which nobody does yet.
+void IndexImpl::JoinIdleTier() {
+  if (context_.idle != nullptr && !context_.backend->codes_on_device()) context_.idle->Join(this);
+}
+
 std::vector<SpillingIndex::Family> IndexImpl::IdleFamilies() const {
   struct Use {
     int64_t last_ns = 0;
@@ -205,6 +210,14 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::FromDisk(const SequenceHandle&
     if (!sequence.ok()) return sequence;
     found = *std::move(sequence);
   }
+  return found;
+}
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
+  absl::StatusOr<SequenceRef> found = Look(handle, field);
+  if (context_.idle == nullptr || !found.ok()) return found;
+  if ((*found)->spilled != nullptr) found = FromDisk(handle, field, *std::move(found));
+  if (found.ok()) (*found)->use.Touch();
   return found;
 }
 
