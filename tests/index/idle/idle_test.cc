@@ -64,6 +64,36 @@ TEST_F(IdleTest, ADeletedForkDoesNotComeBack) {
   EXPECT_EQ(Files(), 0) << "the file goes with its last sequence";
 }
 
+TEST_F(IdleTest, ATenantsLimitSpillsItsOwnFamiliesAlone) {
+  Open();
+  Make("older");
+  const auto tenant = std::make_shared<MemoryBudget>(1 << 20, 0, budget_);
+  const auto other = Index::Create(Config(), backend_.get(), tenant, nullptr, nullptr, tier_);
+  ASSERT_TRUE(other.ok()) << other.status();
+  for (int i = 0; i < 100 && tier_->Read().families < 2; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    ASSERT_TRUE((*other)->CreateSequence(id).ok());
+    Extend(other->get(), id, 300);
+  }
+  EXPECT_TRUE((*other)->GetSequence({"s0", 0})->on_disk);
+  EXPECT_FALSE(OnDisk("older"));
+  ASSERT_TRUE(tier_->SpillOldest(*budget_)) << "the server's limit is everyone's";
+  EXPECT_TRUE(OnDisk("older"));
+}
+
+TEST_F(IdleTest, WhatWasUsedLatelyStays) {
+  Open(0, std::chrono::hours(1));
+  Make("a");
+  tier_->SpillIdle();
+  EXPECT_FALSE(OnDisk("a"));
+  index_ = nullptr;
+  tier_ = nullptr;
+  Open(0, std::chrono::milliseconds(1));
+  Make("a");
+  WaitUntil([this] { return tier_->Read().spills_idle == 1; });
+  EXPECT_TRUE(OnDisk("a"));
+}
+
 TEST_F(IdleTest, ForksAreInOneFile) {
   Open();
   Make("alone", 900);
