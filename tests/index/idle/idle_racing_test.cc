@@ -28,19 +28,20 @@ TEST_F(IdleTest, StepsGoOnWhileTheTierTakesWhatItCan) {
     Make(id, 80);
     expected[id] = AnswersOf(*index_, id);
   }
+  std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
-    threads.emplace_back([this, &expected] {
-      for (int i = 0; i < 60; ++i) {
+    threads.emplace_back([&] {
+      for (int i = 0; !done; ++i) {
         const std::string id = "s" + std::to_string(i % 3);
         EXPECT_TRUE(AnswersOf(*index_, id) == expected.at(id)) << id;
       }
     });
   }
-  for (int i = 0; i < 40; ++i) tier_->SpillIdle();
-  for (std::thread& thread : threads) thread.join();
+  while (tier_->Read().restores < 30) tier_->SpillIdle();
+  done = true;
+  Join(&threads);
   const IdleReading read = tier_->Read();
-  EXPECT_GE(read.restores, 1);
   EXPECT_EQ(read.restores_failed + read.spills_failed, 0);
   EXPECT_GE(read.spills_idle, read.restores);
 }
