@@ -34,6 +34,7 @@ Services::Services(Core& core, bool polling)
       polling_(polling),
       calls_(core, alive_),
       health_(core, alive_),
+      unknown_(core, alive_),
       lanes_(core, polling ? 1 : kDecodeLanes, polling ? DecodeLanes::Wait::kSpin : DecodeLanes::Wait::kLinger) {
   for (const char* name : ServiceNames()) wires_.push_back(std::make_unique<WireService>(name));
 }
@@ -48,6 +49,7 @@ void Services::Register(grpc::ServerBuilder* builder) {
     builder->RegisterService(wire.get());
   }
   builder->RegisterService(health_.service());
+  builder->RegisterAsyncGenericService(unknown_.service());
   if (!polling_) queue_ = builder->AddCompletionQueue();
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   // No memory in the quota: gRPC 1.51 makes room by resetting streams, whosever they are. Monitor chooses better.
@@ -59,6 +61,7 @@ void Services::Start() {
   grpc::ServerCompletionQueue* const queue = polling_ ? lanes_.queue(0) : queue_.get();
   calls_.Start(queue);
   health_.Start(queue);
+  unknown_.Start(queue);
   if (!polling_) {
     for (int i = 0; i < kFrontThreads; ++i) threads_.emplace_back([this] { Work(); });
   }

@@ -21,6 +21,7 @@
 #include "service/transport/decode_lanes.h"
 #include "service/transport/health.h"
 #include "service/transport/served_calls.h"
+#include "service/transport/unknown_calls.h"
 
 namespace seine {
 
@@ -53,6 +54,7 @@ class Services {
   std::vector<std::unique_ptr<WireService>> wires_;
   ServedCalls calls_;
   Health health_;
+  UnknownCalls unknown_;
   DecodeLanes lanes_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // of all calls but Decode; none where polling
   std::vector<std::thread> threads_;

@@ -48,6 +48,12 @@ std::string PeerName(int fd) {
   return absl::StrCat("fd:", fd);
 }
 
+void Discard(int connection) {
+  char bytes[16 << 10];
+  while (recv(connection, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
+  }
+}
+
 }  // namespace
 
 Connections::Connections() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
@@ -120,6 +126,7 @@ void Connections::CutFlood(int fd, Time now) {
   std::erase_if(refused_, [now](const auto& client) { return client.second <= now; });
   refused_[ClientOf(fd)] = now + kRefusedFor;
   shutdown(fd, SHUT_RDWR);
+  Discard(fd);  // thousands of calls may have come that gRPC has not seen
   ++cut_resets_;
 }
 

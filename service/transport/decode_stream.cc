@@ -295,7 +295,7 @@ void DecodeStream::Leave(std::unique_lock<std::mutex>* lock) {
   const bool gone = pending_ == 0;
   lock->unlock();
   if (!gone) return;
-  CountEnd(core_, context_, peer_, /*reset=*/(cancelled_ || ended_) && !received_);
+  CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.deadline()));
   if (listed_) core_.open_calls.Remove(this);
   DecodeLanes& lanes = lanes_;
   DecodeLanes::Lane* const lane = lane_;

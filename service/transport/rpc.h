@@ -40,11 +40,14 @@ inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Sta
   return ToGrpc(status);
 }
 
-// Tells a call's connection that the call is over. `peer`: as gRPC named it when the call
-// came; later it may not know. `reset`: the client ended it before a message came.
-inline void CountEnd(Core& core, const grpc::ServerContext& context, const std::string& peer, bool reset) {
-  const bool late = reset && context.deadline() <= std::chrono::system_clock::now();
-  const CallEnd end = late ? CallEnd::kLateReset : reset ? CallEnd::kReset : CallEnd::kServed;
+// How a call ended. `reset`: its client ended it before a message came.
+inline CallEnd EndOf(bool reset, std::chrono::system_clock::time_point deadline) {
+  if (!reset) return CallEnd::kServed;
+  return deadline <= std::chrono::system_clock::now() ? CallEnd::kLateReset : CallEnd::kReset;
+}
+
+// Tells a call's connection that the call is over. `peer`: as gRPC named it when the call came; later it may not know.
+inline void CountEnd(Core& core, const std::string& peer, CallEnd end) {
   if (core.connections.Ended(peer, end)) core.log.CutOffForResets(PeerName(peer));
 }
 

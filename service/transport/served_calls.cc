@@ -236,7 +236,7 @@ class ServedCall final : public OpenCall {
     const bool gone = pending_ == 0;
     lock->unlock();
     if (!gone) return false;
-    CountEnd(core_, context_, peer_, /*reset=*/(cancelled_ || ended_) && !received_);
+    CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.deadline()));
     if (listed_) core_.open_calls.Remove(this);
     delete this;
     return false;

@@ -118,6 +118,16 @@ TEST_P(HostileTest, CompressedMessagesAreRefusedAndNotInflated) {
   EXPECT_EQ(Digest(), before);
 }
 
+TEST_P(HostileTest, MethodsThatItDoesNotHaveAreNamedAndAFloodOfThemIsCutOff) {
+  const grpc::Status told = SendBytes("/seine.v1.RetrievalService/Divine", "");
+  EXPECT_EQ(told.error_code(), StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(told.error_message(), "this server has no method /seine.v1.RetrievalService/Divine");
+  EXPECT_TRUE(Serving());
+  const Connections& connections = server_->core().connections;
+  for (int i = 0; i < 20'000 && connections.cut_resets() == 0; ++i) SendBytes("/seine.v1.RetrievalService/Divine", "");
+  EXPECT_EQ(connections.cut_resets(), 1);
+}
+
 // More streams than lanes, whose clients read neither announcements nor answers. As many as hold large answers at once:
 // the next would be told so in a small one.
 TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {

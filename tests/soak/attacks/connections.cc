@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/soak/attacks/helpers.h"
@@ -14,17 +15,19 @@ namespace seine::soak {
 
 namespace {
 
-const char* PathOf(int thread) {
-  return thread == 0 ? "/seine.v1.RetrievalService/Decode" : "/seine.v1.RetrievalService/Append";
-}
+constexpr const char* kFlooded[] = {"/seine.v1.RetrievalService/Decode", "/seine.v1.RetrievalService/Append",
+                                    "/seine.v1.RetrievalService/Unknown", "/grpc.health.v1.Health/Check"};
 
-// One connection, `at_once` calls in a packet. `pause`: bounds the load to some 20,000 a second.
+// One connection of a thread, each for the next method but one, `at_once` calls in a packet. `pause`: bounds the load
+// to some 20,000 a second.
 void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tally& tally) {
+  static thread_local size_t next = static_cast<size_t>(thread);
   RawConnection connection(target.address);
   if (!connection.Open() || !connection.Handshake(5000)) return Pause(50);
+  const char* path = kFlooded[std::exchange(next, next + 2) % std::size(kFlooded)];
   for (uint32_t stream = 1; stream < 60'000;) {
     std::string calls;
-    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += RawConnection::OpenedAndReset(stream, PathOf(thread));
+    for (uint32_t i = 0; i < at_once; ++i, stream += 2) calls += RawConnection::OpenedAndReset(stream, path);
     if (!connection.Send(calls)) return;
     tally.CaseAndFault(at_once);
     if (stream % 64 == 1) connection.Drain();
