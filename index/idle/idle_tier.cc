@@ -199,7 +199,7 @@ absl::StatusOr<std::string> IdleTier::Write(int64_t bytes, const std::function<a
                                                      " bytes more than the ", held, " there would pass ",
                                                      options_.limit_bytes));
   }
-  const std::string path = absl::StrCat(folder_, "/", ++last_file_, kSuffix);
+  std::string path = absl::StrCat(folder_, "/", ++last_file_, kSuffix);
   if (absl::Status s = WriteFile(path, write, &files_); !s.ok()) {
     files_.Remove(path);  // it has its name already where the folder could not be written through
     return s;
