@@ -13,6 +13,7 @@
 #include "bench/commands/snapshot_command.h"
 #include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"
+#include "bench/idle/idle_command.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/serving/fleet/migrate_command.h"
@@ -69,6 +70,7 @@ int main(int argc, char** argv) {
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);
   seine::bench::AddSnapshotCommand(&app, &run);
+  seine::bench::AddIdleCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
   seine::bench::AddTenantsCommand(&app, &run);

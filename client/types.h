@@ -135,6 +135,7 @@ struct SequenceInfo {
   std::vector<int64_t> layer_tokens;  // [num_layers]
   int64_t code_bytes = 0;
   int64_t store_bytes = 0;
+  bool on_disk = false;  // written out while idle; the next call on it brings it back
 };
 
 // What a snapshot holds: a sequence with its forks and those that it was forked from, or the sequence alone.

@@ -103,6 +103,15 @@ absl::Status SequenceFamilies::BeginChange(const FamilyKey& key, Change* change)
   return absl::OkStatus();
 }
 
+std::vector<SequenceFamilies::Change> SequenceFamilies::BeginChanges(absl::string_view tenant, absl::string_view index,
+                                                                     absl::Span<const absl::string_view> ids) {
+  std::vector<Change> begun(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!BeginChange({tenant, index, FamilyOfId(ids[i])}, &begun[i]).ok()) return {};
+  }
+  return begun;
+}
+
 absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
   Entries& entries = shard->entries;
   if (entries.size() < most_of_a_shard_) return absl::OkStatus();

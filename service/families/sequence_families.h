@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace seine {
 
@@ -77,6 +78,11 @@ class SequenceFamilies {
   absl::Status CheckHere(const FamilyKey& key) const;
   // Before a family is changed. UNAVAILABLE, reason MOVING: it is frozen. FAILED_PRECONDITION, reason MOVED.
   absl::Status BeginChange(const FamilyKey& key, Change* change);
+
+  // Begins a change of each family that a sequence of `ids` belongs to. Empty, and none begun, where one of them is
+  // frozen or has moved.
+  std::vector<Change> BeginChanges(absl::string_view tenant, absl::string_view index,
+                                   absl::Span<const absl::string_view> ids);
 
   // Holds back changes for `limit`, and returns when those that had begun have ended. *freeze names this freeze.
   // `generation`: what the caller takes the family's to be; 0: any. FAILED_PRECONDITION: the family is frozen already,
