@@ -56,7 +56,7 @@ Json ToJson(const client::DrainedFamily& one) {
 }
 
 std::string LineOf(const client::DrainedFamily& one) {
-  const std::string name = absl::StrCat(one.family.index, "/", one.family.name, ": ");
+  std::string name = absl::StrCat(one.family.index, "/", one.family.name, ": ");
   switch (one.outcome) {
     case client::DrainOutcome::kMoved:
       return absl::StrCat(name, "moved to ", one.to.node, ", ", FormatBytes(one.file_bytes), ", paused ",
