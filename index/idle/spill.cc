@@ -129,8 +129,9 @@ absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, Spi
   for (const StateWriter::Part& part : writer.parts()) {
     for (const StateWriter::Payload& payload : part) bytes += payload.bytes;
   }
-  absl::StatusOr<std::string> path =
-      context_.idle->Write(bytes, [&](ByteSink* sink) { return WriteSnapshot(settings, writer, sink).status(); });
+  // A call may wait for the room, so the file is written without pauses.
+  absl::StatusOr<std::string> path = context_.idle->Write(
+      bytes, [&](ByteSink* sink) { return WriteSnapshot(settings, writer, sink, /*pauses=*/0).status(); });
   if (!path.ok()) return path.status();
   file->path = *std::move(path);
   file->bytes = bytes;

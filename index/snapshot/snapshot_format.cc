@@ -95,7 +95,8 @@ absl::Status WritePart(const StateWriter::Part& part, uint64_t number, Pace* pac
 
 }  // namespace
 
-absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink) {
+absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
+                                      int pauses) {
   std::vector<int64_t> sections = {static_cast<int64_t>(settings.size()), static_cast<int64_t>(state.state().size())};
   const size_t parts = state.parts().size() - 1;  // the last is open
   for (size_t i = 0; i < parts; ++i) sections.push_back(BytesOf(state.parts()[i]));
@@ -107,7 +108,7 @@ absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWri
   if (absl::Status s = WriteHashed(state.state(), 1, sink); !s.ok()) return s;
   int64_t bytes = kFixedBytes + kHashBytes;
   for (const int64_t section : sections) bytes += kEntryBytes + section + kHashBytes;
-  Pace pace(kSnapshotPauses);
+  Pace pace(pauses);
   for (size_t i = 0; i < parts; ++i) {
     if (absl::Status s = WritePart(state.parts()[i], i + 2, &pace, sink); !s.ok()) return s;
   }

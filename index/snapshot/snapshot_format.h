@@ -37,8 +37,9 @@ inline constexpr uint32_t kMaxSections = 1 << 20;
 // microseconds, after which steps have their turn (pace.h).
 inline constexpr int64_t kSnapshotStep = int64_t{1} << 17;
 
-// Returns the bytes written. Errors of the sink, or StopStatus().
-absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink);
+// Returns the bytes written. `pauses` are those of its Pace. Errors of the sink, or StopStatus().
+absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
+                                      int pauses = kSnapshotPauses);
 
 // Reads a snapshot in order: Open, then settings() and TakeState(), then ReadParts with what these have asked for.
 // Errors: DATA_LOSS (torn, or not what a checksum says), FAILED_PRECONDITION (no snapshot, or of a newer version),

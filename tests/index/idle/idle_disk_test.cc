@@ -103,7 +103,7 @@ class KillingDisk : public FileOps {
   explicit KillingDisk(int kill_at) : kill_at_(kill_at) {}
   int Create(const std::string& path) override { return Step(), FileOps::Create(path); }
   int64_t Write(int fd, const uint8_t* data, int64_t bytes) override {
-    return Step(), FileOps::Write(fd, data, std::min<int64_t>(bytes, 40'000));
+    return Step(), FileOps::Write(fd, data, std::min<int64_t>(bytes, 32 << 10));
   }
   int Sync(int fd) override { return Step(), FileOps::Sync(fd); }
   int Rename(const std::string& from, const std::string& to) override { return Step(), FileOps::Rename(from, to); }
@@ -114,7 +114,7 @@ class KillingDisk : public FileOps {
     if (steps_++ == kill_at_) kill(getpid(), SIGKILL);
   }
   const int kill_at_;
-  int steps_ = 0;
+  std::atomic<int> steps_{0};
 };
 
 // Spills a sequence, as a process of its own that dies at that step; false where it has spilled before.
