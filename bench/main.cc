@@ -13,8 +13,10 @@
 #include "bench/commands/snapshot_command.h"
 #include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"
+#include "bench/idle/idle_command.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
+#include "bench/serving/fleet/migrate_command.h"
 #include "bench/serving/service_command.h"
 #include "bench/serving/sharded/nodes_command.h"
 #include "bench/serving/sharded/sharded_command.h"
@@ -68,11 +70,13 @@ int main(int argc, char** argv) {
   seine::bench::AddKernelsCommand(&app, &run);
   seine::bench::AddSubspaceCommand(&app, &run);
   seine::bench::AddSnapshotCommand(&app, &run);
+  seine::bench::AddIdleCommand(&app, &run);
 #ifdef SEINE_BENCH_SERVICE
   seine::bench::AddServiceCommand(&app, &run);
   seine::bench::AddTenantsCommand(&app, &run);
   seine::bench::AddShardedCommand(&app, &run);
   seine::bench::AddNodesCommand(&app, &run);
+  seine::bench::AddMigrateCommand(&app, &run);
 #endif
   try {
     app.parse(argc, argv);

@@ -93,6 +93,19 @@ NODES = [
     ("back", "bytes back", "bytes_back", 0),
     ("token", "bytes a token", "token_bytes", 0),
 ]
+IDLE = [
+    ("bytes", "bytes of all sequences", "bytes", 0),
+    ("limit", "bytes of memory", "memory_limit_bytes", 0),
+    ("steps", "steps", "steps", 0),
+    ("wrong", "wrong", "wrong", 0),
+    ("refused", "refused", "refused", 0),
+    ("restores", "restores", "restores", 0),
+    ("spills", "spills", "spills", 0),
+    ("first50", "first step after a restore, p50, ms", "first_step_ms_p50", 2),
+    ("first99", "and p99, ms", "first_step_ms_p99", 2),
+    ("p50", "step in memory, p50, ms", "step_ms_p50", 2),
+    ("p99", "step in memory, p99, ms", "step_ms_p99", 2),
+]
 ENGINE = [
     ("plain", "llama.cpp, ms a token", "plain_ms", 1),
     ("exact", "exact attention of ours in its place", "exact_ms", 1),
@@ -171,6 +184,12 @@ PARTS = {
         "nodes --spawn BIN/seined --nodes 3 --num-keys 8192,32768,131072",
         NODES,
         ("num_keys",),
+    ),
+    "idle": (
+        "Decode steps over ten times the sequences that memory holds, the rest on disk",
+        "idle --sequences 100 --ratio 10 --steps 2000 --folder /var/tmp",
+        IDLE,
+        ("sequences",),
     ),
     "llama": (
         "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",

@@ -196,8 +196,9 @@ absl::StatusOr<SnapshotResult> GrpcClient::Snapshot(const Sequence& sequence, co
 }
 
 absl::StatusOr<SnapshotResult> GrpcClient::Restore(const std::string& index, const std::string& file,
-                                                   const std::string& id) {
+                                                   const std::string& id, uint64_t generation) {
   v1::RestoreRequest request;
+  request.set_generation(generation);
   request.set_index(index);
   request.set_file(file);
   request.set_id(id);

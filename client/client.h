@@ -148,8 +148,12 @@ class Client {
   virtual absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
                                                   SnapshotScope scope) = 0;
   // Makes the sequences that such a file holds. `id`, which may be empty: in place of the one of its only sequence.
+  // `generation`: how often the family has moved, which the server compares with what it knows; 0: it compares nothing.
   virtual absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
-                                                 const std::string& id) = 0;
+                                                 const std::string& id, uint64_t generation) = 0;
+  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id) {
+    return Restore(index, file, id, 0);
+  }
 
   // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions
   // already held ALREADY_EXISTS. Returns the layer's length; `retained`, which may be nullptr, is what the item asked.

@@ -55,8 +55,8 @@ class GrpcClient final : public Client {
   absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) override;
   absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
                                           SnapshotScope scope) override;
-  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
-                                         const std::string& id) override;
+  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id,
+                                         uint64_t generation) override;
 
   absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) override;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,

@@ -135,6 +135,7 @@ struct SequenceInfo {
   std::vector<int64_t> layer_tokens;  // [num_layers]
   int64_t code_bytes = 0;
   int64_t store_bytes = 0;
+  bool on_disk = false;  // written out while idle; the next call on it brings it back
 };
 
 // What a snapshot holds: a sequence with its forks and those that it was forked from, or the sequence alone.
@@ -313,6 +314,7 @@ struct ServerInfo {
   int64_t device_memory_limit_bytes = 0;  // 0: none
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
   std::string instance;                   // of the server's process: after a restart, which empties it, another
+  bool draining = false;                  // it takes no new families
 };
 
 // What scorers may need besides the stored keys.

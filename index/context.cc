@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "index/idle/idle_tier.h"
 #include "kernels/host.h"
 
 namespace seine {
@@ -45,10 +46,12 @@ PieceList::Shape WindowShape(const RowFormat* format) {
 
 Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
                  std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts,
-                 std::shared_ptr<QualityMonitor> shared_quality)
+                 std::shared_ptr<QualityMonitor> shared_quality, std::shared_ptr<IdleTier> shared_idle)
     : config(index_config),
       backend(index_backend),
-      ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget)),
+      idle(std::move(shared_idle)),
+      ledger(index_backend, index_config.memory_limit_bytes, index_config.device_memory_limit_bytes, std::move(budget),
+             idle.get()),
       transforms(&config, &ledger),
       eviction(&config),
       low_rank(std::move(low_rank_shapes)),

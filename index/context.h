@@ -22,6 +22,7 @@
 
 namespace seine {
 
+class IdleTier;        // index/idle/idle_tier.h
 class QualityMonitor;  // index/quality/monitor.h
 
 // Immutable but for the ledger, the transforms, the count and the pools, which are thread-safe. Outlives all sequences.
@@ -29,10 +30,11 @@ class Context {
  public:
   Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes, Backend* index_backend,
           std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Counts> shared_counts,
-          std::shared_ptr<QualityMonitor> shared_quality);
+          std::shared_ptr<QualityMonitor> shared_quality, std::shared_ptr<IdleTier> shared_idle);
 
   const IndexConfig config;
   Backend* const backend;
+  const std::shared_ptr<IdleTier> idle;  // thread-safe; nullptr: sequences stay in memory
   mutable MemoryLedger ledger;
   mutable Transforms transforms;  // thread-safe
   const EvictionPolicy eviction;

@@ -10,6 +10,7 @@
 #include "index/index_impl.h"
 #include "index/quality/monitor.h"
 #include "index/sequence/layer_lock.h"
+#include "index/snapshot/pace.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
 #include "profile/layout.h"
@@ -52,15 +53,14 @@ void Add(const Layer& layer, SequenceInfo* info) {
   info->store_bytes += layer.store_bytes();
 }
 
-// Returns OK if `bytes` would fit: for what is counted once it is there, but must not be made where it does not fit.
-absl::Status CheckRoom(int64_t bytes, int64_t limit, MemoryBudget* shared) {
-  const bool fits = (limit == 0 || bytes <= limit) && (shared == nullptr || shared->TryReserve(bytes));
-  if (!fits) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
-  }
-  if (shared != nullptr) shared->Release(bytes);
-  return absl::OkStatus();
+// Returns OK if the index would fit: it is counted once it is there, but must not be made where it does not fit.
+absl::Status CheckRoom(const IndexConfig& config, Backend* backend, std::shared_ptr<MemoryBudget> shared,
+                       IdleTier* idle) {
+  const int64_t bytes = IndexBytes(config);
+  MemoryLedger ledger(backend, config.memory_limit_bytes, 0, std::move(shared), idle);
+  if (Reservation(&ledger).Reserve(MemoryKind::kOther, bytes).ok()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
 }
 
 absl::Status NoSequence(absl::string_view field, absl::string_view id) {
@@ -80,7 +80,8 @@ bool IsSequenceId(absl::string_view id) {
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget,
                                                      std::shared_ptr<Counts> counts,
-                                                     std::shared_ptr<QualityMonitor> quality) {
+                                                     std::shared_ptr<QualityMonitor> quality,
+                                                     std::shared_ptr<IdleTier> idle) {
   if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
   IndexConfig made = config;
@@ -92,16 +93,18 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
   if (made.subspace) bring(&made.subspace->profile);
   if (made.eviction) made.eviction->keep_queries = QueriesKept(made);
   if (absl::Status s = FindRanks(&made); !s.ok()) return s;
-  if (absl::Status s = CheckRoom(IndexBytes(made), made.memory_limit_bytes, budget.get()); !s.ok()) return s;
+  if (absl::Status s = CheckRoom(made, backend, budget, idle.get()); !s.ok()) return s;
   absl::StatusOr<LowRankShapes> low_rank = MakeLowRankShapes(made);
   if (!low_rank.ok()) return low_rank.status();
   auto index = std::make_unique<IndexImpl>(made, *std::move(low_rank), backend, std::move(budget), std::move(counts),
-                                           std::move(quality));
+                                           std::move(quality), std::move(idle));
   if (absl::Status s = index->CountItself(); !s.ok()) return s;
+  index->JoinIdleTier();
   return index;
 }
 
 IndexImpl::~IndexImpl() {
+  if (context_.idle != nullptr) context_.idle->Leave(this);
   if (context_.quality != nullptr) context_.quality->Leave(&context_);
 }
 
@@ -133,23 +136,22 @@ IndexStats IndexImpl::stats() const {
   return stats;
 }
 
+// No sequence is held beyond the lock: who only looks at it keeps no family in memory (idle/spill.cc).
 int64_t IndexImpl::num_tokens() const {
-  std::vector<SequenceRef> sequences;
-  {
-    ReaderLock lock(mutex_);
-    sequences.reserve(sequences_.size());
-    for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
-  }
   int64_t tokens = 0;
-  for (const SequenceRef& sequence : sequences) {
+  ReaderLock lock(mutex_);
+  for (const auto& [id, sequence] : sequences_) {
     int64_t longest = 0;
     for (const auto& layer : sequence->layers) longest = std::max(longest, layer->totals().length);
+    if (sequence->spilled != nullptr) {
+      for (const int64_t length : sequence->spilled->layer_tokens) longest = std::max(longest, length);
+    }
     tokens += longest;
   }
   return tokens;
 }
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Look(const SequenceHandle& handle, absl::string_view field) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(handle.id);
   if (found == sequences_.end()) return NoSequence(field, handle.id);
@@ -190,6 +192,7 @@ absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, ab
   } while (id.empty() && sequences_.contains(name));
   sequence->id = name;
   sequence->generation = last_generation_;
+  if (sequence->family != 0) last_fork_ = last_generation_;
   if (sequence->family == 0) sequence->family = last_generation_;
   SequenceHandle handle{name, sequence->generation};
   if (!sequences_.emplace(std::move(name), sequence).second) {
@@ -206,18 +209,16 @@ absl::StatusOr<SequenceHandle> IndexImpl::CreateSequence(absl::string_view id) {
 }
 
 absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle) const {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");
   if (!sequence.ok()) return sequence.status();
   return Describe(**sequence);
 }
 
 std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size_t most) const {
-  std::vector<SequenceRef> sequences;
-  {
-    ReaderLock lock(mutex_);
-    for (const auto& [id, sequence] : sequences_) {
-      if (id > after) sequences.push_back(sequence);
-    }
+  std::vector<const Sequence*> sequences;
+  ReaderLock lock(mutex_);
+  for (const auto& [id, sequence] : sequences_) {
+    if (id > after) sequences.push_back(sequence.get());
   }
   const auto end = sequences.begin() + static_cast<int64_t>(std::min(most, sequences.size()));
   std::partial_sort(sequences.begin(), end, sequences.end(),
@@ -225,13 +226,15 @@ std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size
   sequences.erase(end, sequences.end());
   std::vector<SequenceInfo> infos;
   infos.reserve(sequences.size());
-  for (const SequenceRef& sequence : sequences) infos.push_back(Describe(*sequence));
+  for (const Sequence* sequence : sequences) infos.push_back(Describe(*sequence));
   return infos;
 }
 
 SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
   SequenceInfo info;
   info.handle = {sequence.id, sequence.generation};
+  info.on_disk = sequence.spilled != nullptr;
+  if (info.on_disk) info.layer_tokens = sequence.spilled->layer_tokens;
   for (const auto& layer : sequence.layers) {
     const LayerTotals totals = layer->totals();
     info.layer_tokens.push_back(totals.length);
@@ -241,13 +244,19 @@ SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
   return info;
 }
 
+// One on disk goes with its file, or, where forks still need that, is not brought back with them.
 absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);  // the memory goes when this, or the last call in it, ends
+  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");  // the memory goes when this, or the last call, ends
   if (!sequence.ok()) return sequence.status();
-  WriterLock lock(mutex_);
-  const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end() || found->second != *sequence) return NoSequence("handle", handle.id);
-  sequences_.erase(found);
+  {
+    WriterLock lock(mutex_);
+    const auto found = sequences_.find(handle.id);
+    if (found == sequences_.end() || found->second->generation != (*sequence)->generation) {
+      return NoSequence("handle", handle.id);
+    }
+    *sequence = std::move(found->second);  // it may be back from disk by now
+    sequences_.erase(found);
+  }
   if (context_.counts != nullptr) (*sequence)->use.Deleted(context_.counts.get());
   return absl::OkStatus();
 }
@@ -311,6 +320,7 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
   if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
   if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
   if (report != RetainedReport::kNone && retained == nullptr) return BadField("retained", "must be given for a report");
+  NoteStep();
   Layer& target = *(*sequence)->layers[layer];
   absl::StatusOr<WriteLock> lock = WriteLock::Of(&target);
   if (!lock.ok()) return lock.status();

@@ -42,6 +42,7 @@
 namespace seine {
 
 class Counts;          // index/counts/counts.h
+class IdleTier;        // index/idle/idle_tier.h
 class IndexCounts;     // index/counts/counts.h
 class QualityMonitor;  // index/quality/monitor.h
 struct LayerBases;     // index/subspace/calibrate.h
@@ -54,11 +55,14 @@ class Index {
 
   // `backend` must outlive the index. `budget`, if given, is a limit shared with other indexes, besides the config's
   // own. `counts`, if given, are shared likewise; without them nothing is counted beyond stats(). `quality`, if given,
-  // samples what is retrieved, and counts what it finds in counts(). INVALID_ARGUMENT naming the field.
+  // samples what is retrieved, and counts what it finds in counts(). `idle`, if given, keeps idle sequences on disk,
+  // and where memory is short the least recently used ones: the next call on one waits until it is back.
+  // INVALID_ARGUMENT naming the field.
   static absl::StatusOr<std::unique_ptr<Index>> Create(const IndexConfig& config, Backend* backend,
                                                        std::shared_ptr<MemoryBudget> budget = nullptr,
                                                        std::shared_ptr<Counts> counts = nullptr,
-                                                       std::shared_ptr<QualityMonitor> quality = nullptr);
+                                                       std::shared_ptr<QualityMonitor> quality = nullptr,
+                                                       std::shared_ptr<IdleTier> idle = nullptr);
 
   // Empty id: one is made. ALREADY_EXISTS if it lives; INVALID_ARGUMENT.
   virtual absl::StatusOr<SequenceHandle> CreateSequence(absl::string_view id) = 0;
@@ -169,7 +173,7 @@ class Index {
   // Makes the sequences that a snapshot holds, under the ids that they had, in a family of their own: all of them or
   // none. They answer bit for bit as the others did. Their generations are new, above those that the snapshot holds.
   // Errors: those of SnapshotReader (snapshot_format.h), FAILED_PRECONDITION where it was made of an index of other
-  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit.
+  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit and accept.
   virtual absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) = 0;
 
   // ---- Reports (index/reports.h) ----

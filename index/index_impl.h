@@ -2,6 +2,7 @@
 #ifndef SEINE_INDEX_INDEX_IMPL_H_
 #define SEINE_INDEX_INDEX_IMPL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,22 +14,29 @@
 #include <vector>
 
 #include "index/context.h"
+#include "index/idle/idle_tier.h"
 #include "index/index.h"
 #include "index/retrieval/reencoder.h"
 #include "index/sequence/sequence.h"
 
 namespace seine {
 
+class StateReader;     // index/snapshot/state_reader.h
+class StateWriter;     // index/snapshot/state_writer.h
+struct SpilledFamily;  // index/idle/spilled_family.h
+
 // Locks: mutex_ guards the map only and is never held while a layer's mutex is taken.
-class IndexImpl : public Index {
+class IndexImpl : public Index, private SpillingIndex {
  public:
   IndexImpl(const IndexConfig& config, LowRankShapes low_rank, Backend* backend, std::shared_ptr<MemoryBudget> budget,
-            std::shared_ptr<Counts> counts, std::shared_ptr<QualityMonitor> quality)
-      : context_(config, std::move(low_rank), backend, std::move(budget), std::move(counts), std::move(quality)),
+            std::shared_ptr<Counts> counts, std::shared_ptr<QualityMonitor> quality, std::shared_ptr<IdleTier> idle)
+      : context_(config, std::move(low_rank), backend, std::move(budget), std::move(counts), std::move(quality),
+                 std::move(idle)),
         reencoder_(&context_) {}
   ~IndexImpl() override;
 
   absl::Status CountItself();  // once; RESOURCE_EXHAUSTED
+  void JoinIdleTier();         // once, after that
   // Returns once nothing runs in the background that calls before this one have begun: for tests.
   void WaitForBackground() const { reencoder_.WaitUntilIdle(); }
 
@@ -93,17 +101,35 @@ class IndexImpl : public Index {
     }
   };
 
+  // Brings a sequence back that the idle tier has on disk.
   absl::StatusOr<SequenceRef> Find(const SequenceHandle& handle, absl::string_view field = "handle") const;
+  // The same, but what is on disk stays there.
+  absl::StatusOr<SequenceRef> Look(const SequenceHandle& handle, absl::string_view field) const;
   absl::Status CheckNewId(absl::string_view id, absl::string_view field) const;
   absl::StatusOr<SequenceRef> NewSequence() const;
   absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id, absl::string_view field);
 
   // For snapshots (snapshot/family.cc).
-  std::vector<SequenceRef> FamilyOf(const SequenceRef& sequence) const;
+  std::vector<SequenceRef> FamilyOf(uint64_t number) const;          // the oldest first
   absl::StatusOr<SequenceRef> CopyOf(const Sequence& source) const;  // known to nobody else
   absl::StatusOr<std::vector<SequenceRef>> LoadFamily(StateReader* reader, const RestoreParams& restore) const;
+  absl::StatusOr<std::vector<SequenceRef>> ReadFamily(ByteSource* source, const RestoreParams& restore,
+                                                      RestoreInfo* info) const;
   absl::Status InsertFamily(const std::vector<SequenceRef>& family);
   absl::Status CheckSnapshots() const;
+
+  // For the idle tier (idle/spill.cc).
+  std::vector<Family> IdleFamilies() const override;
+  absl::StatusOr<bool> Spill(uint64_t family) override;
+  bool CountsIn(const MemoryBudget& budget) const override { return context_.ledger.CountsIn(budget); }
+  std::vector<SequenceRef> StandIns(const std::vector<SequenceRef>& family) const;
+  bool Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in, uint64_t last_fork) const;
+  void KeepCharges(const std::vector<SequenceRef>& family, const std::vector<SequenceRef>& stand_ins) const;
+  void PutBack(std::vector<SequenceRef>* family, const SpilledFamily* file) const;
+  absl::Status WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const;
+  absl::StatusOr<std::vector<SequenceRef>> ReadSpilled(SpilledFamily* file) const;
+  absl::StatusOr<SequenceRef> BringBack(const Sequence& stand_in) const;
+  absl::StatusOr<SequenceRef> FromDisk(const SequenceHandle& handle, absl::string_view field, SequenceRef found) const;
 
   absl::Status CheckLayer(int layer) const;
   // The sequence, where it has that layer and keeps it low-rank.
@@ -135,10 +161,15 @@ class IndexImpl : public Index {
   Memory overhead_;  // of the index itself
   mutable std::shared_mutex mutex_;
   // A map of std: absl's does not survive an allocation of its own that fails.
-  std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
+  // Mutable, for calls that change nothing bring sequences back.
+  mutable std::unordered_map<std::string, SequenceRef, NameHash, std::equal_to<>> sequences_;
   uint64_t last_generation_ = 0;
-  mutable Reencoder reencoder_;  // its thread ends before the rest does
+  std::atomic<uint64_t> last_fork_{0};  // the generation of the last one that joined a family; written under mutex_
+  mutable Reencoder reencoder_;         // its thread ends before the rest does
 };
+
+// Writes a sequence that nobody changes meanwhile (snapshot/family.cc).
+void SaveSequence(const Sequence& sequence, StateWriter* writer);
 
 // Describes a head's low-rank store; nullopt where that is nullptr.
 std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const LowRankStore* low);

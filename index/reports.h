@@ -17,6 +17,7 @@ struct SequenceInfo {
   std::vector<int64_t> layer_tokens;  // [num_layers]
   int64_t code_bytes = 0;             // capacity held for codes (shared segments counted whole)
   int64_t store_bytes = 0;            // capacity held for keys and values
+  bool on_disk = false;               // the idle tier has it (index/idle/), and no bytes are held
 };
 
 struct IndexStats {

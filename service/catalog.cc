@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<Index>> Catalog::Create(const IndexConfig& config
     const absl::Status wrong = Validate(config);  // is told before a name that is taken
     return wrong.ok() ? refused : wrong;
   }
-  auto index = Index::Create(config, backend_, owner != nullptr ? owner->budget() : budget_, counts_, quality_);
+  auto index = Index::Create(config, backend_, owner != nullptr ? owner->budget() : budget_, counts_, quality_, idle_);
   if (!index.ok()) return index.status();
   std::shared_ptr<Index> shared = *std::move(index);
   const std::unique_lock<std::shared_mutex> lock(mutex_);

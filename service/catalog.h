@@ -35,6 +35,9 @@ class Catalog {
           std::shared_ptr<QualityMonitor> quality = nullptr)
       : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)), quality_(std::move(quality)) {}
 
+  // Of the indexes made from now on. Before calls come.
+  void SetIdleTier(std::shared_ptr<IdleTier> idle) { idle_ = std::move(idle); }
+
   // An index of config.tenant, which counts in `owner`'s budget; nullptr: in the catalog's. INVALID_ARGUMENT naming the
   // field of IndexConfig; ALREADY_EXISTS, also where an index of that name is being made; RESOURCE_EXHAUSTED beyond
   // kMaxIndexes or the owner's quota, those being made included.
@@ -63,6 +66,7 @@ class Catalog {
   const std::shared_ptr<MemoryBudget> budget_;
   const std::shared_ptr<Counts> counts_;
   const std::shared_ptr<QualityMonitor> quality_;
+  std::shared_ptr<IdleTier> idle_;  // nullptr: sequences stay in memory
   mutable std::shared_mutex mutex_;
   std::map<Key, std::shared_ptr<Index>, Less> indexes_;  // guarded by mutex_
   std::set<Key, Less> claimed_;                          // of indexes being made; guarded by mutex_

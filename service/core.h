@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "index/counts/counts.h"
+#include "index/idle/idle_tier.h"
 #include "index/quality/monitor.h"
 #include "index/storage/memory_budget.h"
 #include "kernels/backend.h"
@@ -111,6 +112,10 @@ struct Core {
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
         executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
 
+  ~Core() {
+    if (idle != nullptr) idle->Stop();  // its thread uses the log and the families
+  }
+
   // Parts of messages that may come before the next look at what the process holds.
   int64_t UnnoticedBytes() const { return 4 * options.max_message_bytes; }
   // What the process may hold besides the memory limit and a tenth: its own, what passes where the limit is full, and
@@ -136,12 +141,14 @@ struct Core {
   std::unique_ptr<AuditLog> audit;            // nullptr: there is none; set before calls come
   std::unique_ptr<SnapshotFolder> snapshots;  // nullptr: none are made; set before calls come
   SnapshotCounts snapshot_counts;
-  std::shared_ptr<TlsFiles> tls;  // nullptr: there is none; set before calls come
+  std::shared_ptr<IdleTier> idle;  // nullptr: sequences stay in memory; set before calls come
+  std::shared_ptr<TlsFiles> tls;   // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;
   ChannelOffers channels;
   InFlight in_flight;
   Catalog catalog;
   SequenceFamilies families;
+  std::atomic<bool> draining{false};  // no new families are taken (SetDraining)
   Connections connections;
   CallsUnderWay under_way;
   OpenCalls open_calls;

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/access/guards.h"
 #include "service/access/tls_credentials.h"
+#include "service/access/wrong_setting.h"
 #include "service/access/zeroing_backend.h"
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
@@ -51,6 +52,7 @@ class ServerImpl final : public Server {
     auto address = ParseAddress(options.listen);
     if (!address.ok()) return address.status();
     if (auto s = Guard(options, *address); !s.ok()) return s;
+    if (auto s = OpenIdleTier(options.idle); !s.ok()) return s;
     const std::shared_ptr<Tenant> own = core_.access == nullptr ? nullptr : core_.access->tenant("");
     for (const IndexConfig& config : options.indexes) {
       if (auto index = core_.catalog.Create(config, own.get()); !index.ok()) {
@@ -162,6 +164,25 @@ class ServerImpl final : public Server {
         AuditLog::Open(options.audit_file, [this](const absl::Status& why) { core_.log.Failed("audit.file", why); });
     if (!audit.ok()) return audit.status();
     core_.audit = *std::move(audit);
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenIdleTier(const IdleOptions& options) {
+    if (options.folder.empty()) return absl::OkStatus();
+    if (core_.backend->codes_on_device()) {
+      return WrongSetting("idle.dir", "needs backend cpu: codes in a device's memory are not written");
+    }
+    IdleHooks hooks;
+    hooks.failed = [this](const absl::Status& why) { core_.log.Failed("idle tier", why); };
+    hooks.hold = [this](const FamilyNames& family) -> std::shared_ptr<void> {
+      auto changes = core_.families.BeginChanges(family.tenant, family.index, family.ids);
+      if (changes.empty()) return nullptr;
+      return std::make_shared<std::vector<SequenceFamilies::Change>>(std::move(changes));
+    };
+    auto idle = IdleTier::Open(options, std::move(hooks));
+    if (!idle.ok()) return WrongSetting("idle.dir", idle.status().message());
+    core_.idle = *std::move(idle);
+    core_.catalog.SetIdleTier(core_.idle);
     return absl::OkStatus();
   }
 

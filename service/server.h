@@ -23,6 +23,7 @@ struct ServerOptions {
   std::string audit_file;            // empty: there is none
   std::vector<IndexConfig> indexes;  // made at start
   SnapshotOptions snapshots;
+  IdleOptions idle{.folder = "", .spill_after = std::chrono::minutes(10)};
 };
 
 class Server {

@@ -117,6 +117,7 @@ void Services::CountUncounted(bool may_trim) {
     bytes = uncounted();
   }
   core_.budget->SetUncounted(bytes);
+  if (core_.idle != nullptr && budget.IsTight()) core_.idle->MakeRoomSoon(budget);
 }
 
 // Bytes that are on their way into messages are gRPC's and uncounted: what the process holds tells of them.

@@ -37,7 +37,7 @@ class Services {
   // Health is NOT_SERVING from now on, whatever workers do.
   void Unready() { health_.Retire(); }
   // Whether health says SERVING.
-  bool ready() const { return health_.serving(); }
+  bool ready() const { return health_.serving(/*whole_server=*/true); }
   // New calls are refused already: those that wait for their clients end now, the others after what they are doing.
   void Drain();
   void Stop();  // the server has shut down

@@ -20,8 +20,8 @@ constexpr char kSnapshotDescription[] =
     "A sequence of made-up keys and values is written to a file and restored from it, in turns with a plain write "
     "(one buffer again and again, then fsync) and a plain read (into new memory) of as many bytes. Before each read "
     "the file is dropped from the page cache, unless --cached is given. Then decode steps of one layer (append a "
-    "token, attend) are timed alone, and while snapshots are written. Last, the sequence is written with forks that "
-    "share all it has. Speeds are medians.\n"
+    "token, attend) are timed in turns: alone, while their sequence is written, and while another one is restored. "
+    "Last, the sequence is written with forks that share all it has. Speeds are medians.\n"
     "\n"
     "  seine-bench snapshot --gib 4 --folder /var/tmp -o json";
 
@@ -51,8 +51,12 @@ OrderedJson ToJson(const SnapshotBenchOptions& o, const SnapshotBenchResult& r) 
           {"plain_read_bytes_per_s", r.plain_read},
           {"restore_share", r.read / r.plain_read},
           {"steps", ToJson(r.quiet)},
-          {"steps_during_snapshot", ToJson(r.busy)},
-          {"p99_ratio", r.busy.p99_us / r.quiet.p99_us},
+          {"steps_during_snapshot", ToJson(r.beside_write)},
+          {"p99_ratio", r.beside_write.p99_us / r.quiet.p99_us},
+          {"steps_during_restore", ToJson(r.beside_read)},
+          {"restore_p99_ratio", r.beside_read.p99_us / r.quiet.p99_us},
+          {"write_beside_steps_bytes_per_s", r.busy_write},
+          {"restore_beside_steps_bytes_per_s", r.busy_read},
           {"forks", o.forks},
           {"alone_bytes", r.alone_bytes},
           {"family_bytes", r.family_bytes}};
@@ -67,13 +71,14 @@ std::string Render(const SnapshotBenchOptions& o, const SnapshotBenchResult& r) 
   };
   return absl::StrCat(
       absl::StrFormat("%d layers, %d tokens each, %.2f GB in the file\n\n", o.layers, r.tokens, r.bytes / 1e9),
-      RenderTable({{"", "GB/s", "plain GB/s", "share"},
-                   {"write", speed(r.write), speed(r.plain_write), share(r.write, r.plain_write)},
-                   {"restore", speed(r.read), speed(r.plain_read), share(r.read, r.plain_read)}}),
+      RenderTable({{"", "GB/s", "plain GB/s", "share", "GB/s beside steps"},
+                   {"write", speed(r.write), speed(r.plain_write), share(r.write, r.plain_write), speed(r.busy_write)},
+                   {"restore", speed(r.read), speed(r.plain_read), share(r.read, r.plain_read), speed(r.busy_read)}}),
       "\n",
       RenderTable({{"steps", "count", "p50 us", "p99 us", "max us"},
                    steps("alone", r.quiet),
-                   steps("during snapshots", r.busy)}),
+                   steps("during snapshots", r.beside_write),
+                   steps("during restores", r.beside_read)}),
       absl::StrFormat("\nwith %d forks: %.3f GB, alone %.3f GB\n", o.forks, r.family_bytes / 1e9, r.alone_bytes / 1e9));
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
@@ -24,6 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr Clock::duration kSteps = std::chrono::seconds(2);  // that steps alone are timed for
 constexpr int64_t kStepBytes = int64_t{4} << 20, kBlockTokens = 4096;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -136,16 +138,17 @@ class SnapshotBench {
   absl::Status PlainWrite(double* seconds) {
     const std::string buffer = RandomRows(kStepBytes / 2, 2);
     const Clock::time_point begin = Clock::now();
-    const auto write = [&](ByteSink* sink) {
-      absl::Status status;
-      for (int64_t left = result_.bytes; left > 0 && status.ok(); left -= kStepBytes) {
-        status = sink->Write(reinterpret_cast<const uint8_t*>(buffer.data()), std::min(left, kStepBytes));
-      }
-      return status;
-    };
-    absl::Status status = WriteFile(PlainPath(), write);
+    const int fd = open(PlainPath().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return FileError(PlainPath());
+    bool right = true;
+    for (int64_t left = result_.bytes; left > 0 && right; left -= kStepBytes) {
+      const auto bytes = static_cast<size_t>(std::min(left, kStepBytes));
+      right = write(fd, buffer.data(), bytes) == static_cast<ssize_t>(bytes);
+    }
+    right = right && fsync(fd) == 0;
     *seconds = SecondsSince(begin);
-    return status;
+    close(fd);
+    return right ? absl::OkStatus() : FileError(PlainPath());
   }
 
   absl::Status Forget(const std::string& path) const {
@@ -170,57 +173,92 @@ class SnapshotBench {
   absl::Status PlainRead(double* seconds) {
     if (absl::Status s = Forget(PlainPath()); !s.ok()) return s;
     const Clock::time_point begin = Clock::now();
-    const auto source = OpenFile(PlainPath());
-    if (!source.ok()) return source.status();
+    const int fd = open(PlainPath().c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return FileError(PlainPath());
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     std::vector<std::unique_ptr<uint8_t[]>> held;
-    absl::Status status;
-    for (int64_t left = result_.bytes; left > 0 && status.ok(); left -= kStepBytes) {
+    bool right = true;
+    for (int64_t left = result_.bytes; left > 0 && right; left -= kStepBytes) {
       held.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStepBytes));
-      status = (*source)->Read(held.back().get(), std::min(left, kStepBytes));
+      const auto bytes = static_cast<size_t>(std::min(left, kStepBytes));
+      right = read(fd, held.back().get(), bytes) == static_cast<ssize_t>(bytes);
     }
     *seconds = SecondsSince(begin);
-    return status;
+    close(fd);
+    return right ? absl::OkStatus() : FileError(PlainPath());
   }
 
-  // Steps until `done`, and 512 at least.
-  absl::StatusOr<SnapshotBenchResult::Steps> Steps(const std::atomic<bool>& done) {
-    constexpr size_t kFewest = 512;
+  // Adds the times of steps, in microseconds, until `done` says so.
+  absl::Status Steps(const std::function<bool()>& done, std::vector<double>* times) {
     std::vector<float> queries(static_cast<size_t>(o_.kv_heads) * o_.group * o_.head_dim, .25f);
-    std::vector<double> times;
-    while (times.size() < kFewest || !done.load()) {
-      const auto layer = static_cast<int>(times.size() % o_.layers);
-      queries[times.size() % queries.size()] += .125f;
+    while (!done()) {
+      const auto layer = static_cast<int>(times->size() % o_.layers);
+      queries[times->size() % queries.size()] += .125f;
       const int64_t at = index_->GetSequence({"a", 0})->layer_tokens[layer];
       const Clock::time_point begin = Clock::now();
       if (absl::Status s = Append(layer, at, 1); !s.ok()) return s;
       const auto answers = index_->Attend({{{"a", 0}, layer, queries.data()}}, index_->config().search, {});
-      times.push_back(SecondsSince(begin) * 1e6);
+      times->push_back(SecondsSince(begin) * 1e6);
       if (!answers.ok()) return answers.status();
     }
+    return absl::OkStatus();
+  }
+
+  static SnapshotBenchResult::Steps Summary(std::vector<double> times) {
     std::sort(times.begin(), times.end());
     const auto at = [&](double share) {
       return times[static_cast<size_t>(share * static_cast<double>(times.size() - 1))];
     };
-    return SnapshotBenchResult::Steps{static_cast<int64_t>(times.size()), at(.5), at(.99), times.back()};
+    return {static_cast<int64_t>(times.size()), at(.5), at(.99), times.back()};
   }
 
-  absl::Status MeasureSteps() {
-    std::atomic<bool> done{true};
-    auto quiet = Steps(done);
-    if (!quiet.ok()) return quiet.status();
-    result_.quiet = *quiet;
-    done = false;
-    absl::Status written;
-    std::thread writer([&] {
+  // Steps while another thread does `work`, whose seconds are added.
+  absl::Status StepsBeside(const std::function<absl::Status(double*)>& work, std::vector<double>* times,
+                           std::vector<double>* speeds) {
+    std::atomic<bool> done{false};
+    absl::Status worked;
+    std::thread worker([&] {
       double seconds = 0;
-      for (int round = 0; round < o_.repeat && written.ok(); ++round) written = Write(&seconds);
+      worked = work(&seconds);
+      speeds->push_back(static_cast<double>(result_.bytes) / seconds);
       done = true;
     });
-    auto busy = Steps(done);
-    writer.join();
-    if (!busy.ok()) return busy.status();
-    result_.busy = *busy;
-    return written;
+    absl::Status stepped = Steps([&] { return done.load(); }, times);
+    worker.join();
+    return worked.ok() ? stepped : worked;
+  }
+
+  // Of another sequence than the one that steps.
+  absl::Status ReadBeside(double* seconds) {
+    if (absl::Status s = Forget(path_); !s.ok()) return s;
+    const Clock::time_point begin = Clock::now();
+    const auto info = RestoreFromFile(index_.get(), {.id = "b"}, path_);
+    *seconds = SecondsSince(begin);
+    return info.status();
+  }
+
+  // In turns, so that what else the machine does falls on all three.
+  absl::Status MeasureSteps() {
+    std::vector<double> times[3], speeds[2];
+    Progress progress(o_.repeat * 3);
+    for (int round = 0; round < o_.repeat; ++round) {
+      const auto done = [end = Clock::now() + kSteps] { return Clock::now() >= end; };
+      if (absl::Status s = Steps(done, &times[0]); !s.ok()) return s;
+      progress.Step("stepping");
+      const auto write = [this](double* seconds) { return Write(seconds); };
+      if (absl::Status s = StepsBeside(write, &times[1], &speeds[0]); !s.ok()) return s;
+      progress.Step("stepping");
+      const auto read = [this](double* seconds) { return ReadBeside(seconds); };
+      if (absl::Status s = StepsBeside(read, &times[2], &speeds[1]); !s.ok()) return s;
+      progress.Step("stepping");
+      if (absl::Status s = index_->DeleteSequence({"b", 0}); !s.ok()) return s;
+    }
+    result_.quiet = Summary(std::move(times[0]));
+    result_.beside_write = Summary(std::move(times[1]));
+    result_.beside_read = Summary(std::move(times[2]));
+    result_.busy_write = MedianOf(std::move(speeds[0]));
+    result_.busy_read = MedianOf(std::move(speeds[1]));
+    return absl::OkStatus();
   }
 
   absl::Status MeasureFamily() {

@@ -25,11 +25,13 @@ struct SnapshotBenchResult {
   int64_t tokens = 0, bytes = 0;  // of a layer; of the file
   // Medians, in bytes a second. Plain: write() of one buffer and fsync; read() into memory that is new, as a restore's.
   double write = 0, plain_write = 0, read = 0, plain_read = 0;
-  // Decode steps of one layer (append a token, attend), without a snapshot under way and with one.
+  // Decode steps of one layer (append a token, attend): alone, while their sequence is written, and while another one
+  // is read into their index.
   struct Steps {
     int64_t count = 0;
     double p50_us = 0, p99_us = 0, most_us = 0;
-  } quiet, busy;
+  } quiet, beside_write, beside_read;
+  double busy_write = 0, busy_read = 0;       // medians beside these steps, in bytes a second
   int64_t alone_bytes = 0, family_bytes = 0;  // of a sequence, and of it with its forks
 };
 

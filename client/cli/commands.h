@@ -45,6 +45,7 @@ void AddCallCommands(CLI::App* app, Session* session);      // call
 void AddTopCommand(CLI::App* app, Session* session);        // top
 void AddFleetCommands(CLI::App* app, Session* session);     // fleet status | rank
 void AddFamilyCommands(CLI::App* app, Session* session);    // family list | migrate
+void AddDrainCommand(CLI::App* app, Session* session);      // drain
 
 // Returns the address to which --fleet sends a command: that of the node that has the sequence, or that will have it
 // where the command `creates` it.

@@ -115,6 +115,7 @@ int Run(int argc, char** argv) {
   AddTopCommand(&app, &session);
   AddFleetCommands(&app, &session);
   AddFamilyCommands(&app, &session);
+  AddDrainCommand(&app, &session);
   AddRecallCommand(&app, &session);
   app.footer(std::string(kFooter) + kExitCodeHelp);  // after the commands, which would inherit it
   const bool wants_json = WantsJson(argc, argv);

@@ -17,6 +17,7 @@ Json ToJson(const client::SequenceInfo& info) {
   json["layer_tokens"] = info.layer_tokens;
   json["code_bytes"] = info.code_bytes;
   json["store_bytes"] = info.store_bytes;
+  json["on_disk"] = info.on_disk;
   return json;
 }
 
@@ -27,6 +28,8 @@ std::string TokensOf(const client::SequenceInfo& info) {
   return *low == *high ? absl::StrCat(*low) : absl::StrCat(*low, "-", *high);
 }
 
+const char* PlaceOf(const client::SequenceInfo& info) { return info.on_disk ? "disk" : "memory"; }
+
 void Show(const Session& session, const client::SequenceInfo& info) {
   session.Print(ToJson(info), [&] {
     return ToString({{"index", info.handle.index},
@@ -35,7 +38,8 @@ void Show(const Session& session, const client::SequenceInfo& info) {
                      {"layers", absl::StrCat(info.layer_tokens.size())},
                      {"tokens a layer", TokensOf(info)},
                      {"codes", FormatBytes(info.code_bytes)},
-                     {"store", FormatBytes(info.store_bytes)}});
+                     {"store", FormatBytes(info.store_bytes)},
+                     {"place", PlaceOf(info)}});
   });
 }
 
@@ -47,14 +51,14 @@ void ShowHandle(const Session& session, const client::Sequence& sequence) {
 
 void AddRow(const client::SequenceInfo& info, Table* table) {
   table->AddRow({info.handle.id, absl::StrCat(info.handle.generation), TokensOf(info), FormatBytes(info.code_bytes),
-                 FormatBytes(info.store_bytes)});
+                 FormatBytes(info.store_bytes), PlaceOf(info)});
 }
 
 absl::Status List(const Session& session, const std::string& index) {
   const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = session.client->ListSequences(index);
   if (!sequences.ok()) return sequences.status();
   Json json = Json::array();
-  Table table({"ID", "GENERATION", "TOKENS", "CODES", "STORE"});
+  Table table({"ID", "GENERATION", "TOKENS", "CODES", "STORE", "PLACE"});
   for (const client::SequenceInfo& info : *sequences) {
     json.push_back(ToJson(info));
     AddRow(info, &table);

@@ -268,7 +268,8 @@ SequenceInfo FromProto(const v1::SequenceInfo& info) {
   return {FromProto(info.handle()),
           {info.layer_tokens().begin(), info.layer_tokens().end()},
           info.code_bytes(),
-          info.store_bytes()};
+          info.store_bytes(),
+          info.on_disk()};
 }
 
 absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_t expected, std::vector<float>* out) {

@@ -78,7 +78,8 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           {info.profiles().begin(), info.profiles().end()},
           info.device_memory_limit_bytes(),
           info.device_memory_bytes(),
-          info.instance()};
+          info.instance(),
+          info.draining()};
 }
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {

@@ -9,6 +9,12 @@
 #include "client/fleet/placement.h"
 
 namespace seine::client {
+namespace {
+
+constexpr absl::Duration kLongestFollowWait =
+    absl::Milliseconds(100);  // a decoder stands still no longer than its family
+
+}  // namespace
 
 std::unique_ptr<FleetClient> FleetClient::Create(FleetDescription fleet, const Options& options) {
   return std::unique_ptr<FleetClient>(new FleetClient(std::move(fleet), options));
@@ -71,7 +77,7 @@ absl::StatusOr<std::string> FleetClient::PlaceFor(const std::string& index, cons
   }
   for (const std::string& name : RankNodes(FamilyOf(id), std::move(names))) {
     const absl::StatusOr<Client*> client = At(name);
-    if (client.ok() && (*client)->GetServerInfo().ok()) return name;
+    if (client.ok() && (*client)->IsServing("").value_or(false)) return name;  // not one that drains
   }
   return absl::UnavailableError(absl::StrCat("no node of the fleet ", fleet_.fleet, " serves and takes new families"));
 }
@@ -102,10 +108,11 @@ bool FleetClient::Follow(const std::string& id, const absl::Status& status, Foll
     Forget(id);
     return true;
   }
-  if (reason != "MOVING" || following->left < following->wait) return false;
+  // A node that has begun to drain is passed over next time.
+  if ((reason != "MOVING" && reason != "DRAINING") || following->left < following->wait) return false;
   absl::SleepFor(following->wait);
   following->left -= following->wait;
-  following->wait = std::min(2 * following->wait, absl::Seconds(1));
+  following->wait = std::min(2 * following->wait, kLongestFollowWait);
   return true;
 }
 

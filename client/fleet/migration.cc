@@ -7,32 +7,49 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/fleet/ask.h"
+#include "client/fleet/families.h"
 #include "client/fleet/placement.h"
-#include "profile/io/json.h"
 
 namespace seine::client {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr absl::Duration kFreeze = absl::Seconds(60);
+constexpr absl::Duration kAfterFreeze = absl::Seconds(5);  // a freeze begins after it was asked for
+constexpr absl::Duration kCopyFreeze = absl::Seconds(90);  // the copy waits until it is known whose the family is
+constexpr absl::Duration kFirstWait = absl::Milliseconds(20), kLongestWait = absl::Seconds(1);
+
+// Returns the generation of the family that the server knows; 0 where it knows of none.
+absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
+  const absl::StatusOr<std::vector<FamilyState>> states = ListFamilyStates(client, index, family);
+  if (!states.ok()) return states.status();
+  return states->empty() ? 0 : states->front().generation;
+}
+
 // Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
 absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
-  const absl::StatusOr<Method> method = FindMethod("SetFamilyState");
-  if (!method.ok()) return method.status();
-  const std::unique_ptr<JsonCall> call = client->OpenCall(*method);
-  const absl::Status written = call->Write(request.dump());
-  call->WritesDone();
-  const absl::StatusOr<std::optional<std::string>> answer = call->Read();
-  if (absl::Status finished = call->Finish(); !finished.ok()) return finished;
+  const absl::StatusOr<Json> answer = Ask(client, "SetFamilyState", request);
   if (!answer.ok()) return answer.status();
-  if (!answer->has_value()) return written.ok() ? absl::UnavailableError("the call has no answer") : written;
-  const absl::StatusOr<Json> value = ParseJson(**answer);
-  if (!value.ok()) return value.status();
-  return value->value("freeze", "");
+  return answer->value("freeze", "");
 }
 
 absl::Status After(const absl::Status& error, absl::string_view what) {
   return absl::Status(error.code(), absl::StrCat(error.message(), "; ", what));
+}
+
+// Whether a call may have been carried out: nobody has refused it.
+bool MayHaveEnded(const absl::Status& error) {
+  const bool no_answer = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
+  return no_answer && ReasonOf(error).empty();
+}
+
+// Whether a source that was asked to give a frozen family up has it no more. It has given it up before, as nobody else
+// knows the freeze, or was started again and has lost it.
+bool HasNoFamily(const absl::Status& error) {
+  const std::string reason = ReasonOf(error);
+  return reason == "MOVED" || reason == "FAMILY_NOT_FOUND" || reason == "INDEX_NOT_FOUND";
 }
 
 // One family on its way. Each step keeps what the next ones, or Undo, need.
@@ -41,6 +58,8 @@ class Mover {
   Mover(Client* source, Client* target, std::string index, std::string family)
       : source_(source), target_(target), index_(std::move(index)), family_(std::move(family)) {}
 
+  // Finds the family's next generation: newer than what either server knows.
+  absl::Status FindGeneration();
   absl::Status Freeze();
   absl::Status Copy();
   absl::Status GiveUp(const MigrationTarget& to);
@@ -62,20 +81,35 @@ class Mover {
   Client* const target_;
   const std::string index_, family_;
   std::string freeze_, copy_freeze_;
+  absl::Time freeze_end_;
 };
 
+absl::Status Mover::FindGeneration() {
+  const absl::StatusOr<uint64_t> here = GenerationAt(source_, index_, family_);
+  if (!here.ok()) return here.status();
+  const absl::StatusOr<uint64_t> there = GenerationAt(target_, index_, family_);
+  if (!there.ok()) return After(there.status(), "asked of the target");
+  moved.generation = std::max(*here, *there) + 1;
+  return absl::OkStatus();
+}
+
 absl::Status Mover::Freeze() {
-  absl::StatusOr<std::string> freeze =
-      SetState(source_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  absl::StatusOr<std::string> freeze = SetState(source_, {{"index", index_},
+                                                          {"family", family_},
+                                                          {"state", "FAMILY_STATE_FROZEN"},
+                                                          {"seconds", absl::ToInt64Seconds(kFreeze)}});
   if (!freeze.ok()) return freeze.status();
   freeze_ = *std::move(freeze);
+  freeze_end_ = absl::Now() + kFreeze + kAfterFreeze;
   return absl::OkStatus();
 }
 
 // Whoever looks for the family among the nodes may find the copy too soon: it takes no changes until it is the family.
 absl::Status Mover::FreezeCopy() {
-  absl::StatusOr<std::string> freeze =
-      SetState(target_, {{"index", index_}, {"family", family_}, {"state", "FAMILY_STATE_FROZEN"}});
+  absl::StatusOr<std::string> freeze = SetState(target_, {{"index", index_},
+                                                          {"family", family_},
+                                                          {"state", "FAMILY_STATE_FROZEN"},
+                                                          {"seconds", absl::ToInt64Seconds(kCopyFreeze)}});
   if (!freeze.ok()) return After(freeze.status(), "asked of the target");
   copy_freeze_ = *std::move(freeze);
   return absl::OkStatus();
@@ -112,7 +146,7 @@ absl::Status Mover::CopyOne(const SequenceInfo& sequence) {
     return absl::FailedPreconditionError(
         absl::StrCat("sequence '", one.handle.id, "' of another family shares tokens with this one"));
   }
-  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "");
+  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "", moved.generation);
   if (!restored.ok()) return After(restored.status(), absl::StrCat("the target has not restored the snapshot ", file));
   moved.sequences.insert(moved.sequences.end(), restored->sequences.begin(), restored->sequences.end());
   if (copy_freeze_.empty()) {
@@ -139,16 +173,17 @@ absl::Status Mover::GiveUp(const MigrationTarget& to) {
   Json request = State("FAMILY_STATE_MOVED");
   request["node"] = to.node;
   request["address"] = to.address;
-  const absl::Status status = SetState(source_, request).status();
-  // A repeated call, or one whose answer was lost, is told that the family has moved: by us, as only we know the
-  // freeze.
-  if (status.ok() || ReasonOf(status) == "MOVED") return absl::OkStatus();
-  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return status;
-  const absl::Status again = SetState(source_, request).status();
-  if (again.ok() || ReasonOf(again) == "MOVED") return absl::OkStatus();
-  if (!ReasonOf(again).empty()) return again;
+  request["generation"] = absl::StrCat(moved.generation);
+  // The source is asked until its freeze must have ended: from then on it has given the family up, or never will.
+  absl::Status status;
+  for (absl::Duration wait = kFirstWait; absl::Now() < freeze_end_; wait = std::min(2 * wait, kLongestWait)) {
+    status = SetState(source_, request).status();
+    if (status.ok() || HasNoFamily(status)) return absl::OkStatus();
+    if (!MayHaveEnded(status)) return status;
+    absl::SleepFor(wait);
+  }
   return absl::UnknownError(absl::StrCat("the source does not say whether it has given the family up (",
-                                         again.message(), "); the copy at the target stays: delete one of the two"));
+                                         status.message(), "); the copy at the target stays: delete one of the two"));
 }
 
 absl::Status Mover::Undo(const absl::Status& error) {
@@ -178,6 +213,7 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
   if (from->instance == there->instance)
     return absl::InvalidArgumentError("to: this is the server that has the family");
   Mover mover(source, target, index, family);
+  if (absl::Status status = mover.FindGeneration(); !status.ok()) return status;
   const absl::Time begin = absl::Now();
   if (absl::Status status = mover.Freeze(); !status.ok()) return status;
   absl::Status status = mover.Copy();

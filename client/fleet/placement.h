@@ -1,5 +1,5 @@
 // Which node of a fleet a family of sequences goes to: rendezvous hashing with bounded loads, as
-// seine_kv/fleet/placement.py computes it. tests/client/fleet_test.cc holds both to the same table.
+// seine_kv/fleet/placement.py computes it. tests/client/fleet/fleet_test.cc holds both to the same table.
 #ifndef SEINE_CLIENT_FLEET_PLACEMENT_H_
 #define SEINE_CLIENT_FLEET_PLACEMENT_H_
 

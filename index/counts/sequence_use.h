@@ -26,6 +26,18 @@ class SequenceUse {
     const int64_t before = asked_.exchange(now, std::memory_order_relaxed);
     if (before != 0) counts->SequenceAskedAgain(now - before);
   }
+  // Any call on the sequence, for the idle tier: to the nanosecond, for it tells which was used first.
+  void Touch() { touched_.store(PreciseNow(), std::memory_order_relaxed); }
+  int64_t touched_ns() const { return touched_.load(std::memory_order_relaxed); }
+  static int64_t PreciseNow() { return Now(CLOCK_MONOTONIC); }
+  // Goes on from another; before others know this one.
+  void TakeOver(const SequenceUse& o) {
+    made_ = o.made_;
+    used_ = o.used_.load();
+    asked_ = o.asked_.load();
+    first_ = o.first_.load();
+    touched_ = o.touched_.load();
+  }
   void Deleted(Counts* counts) const {
     const int64_t now = Now();
     counts->SequenceDeleted(now - made_, now - used_.load(std::memory_order_relaxed));
@@ -33,13 +45,13 @@ class SequenceUse {
 
  private:
   static constexpr int kNone = -1;
-  static int64_t Now() {
+  static int64_t Now(clockid_t clock = CLOCK_MONOTONIC_COARSE) {
     timespec time;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    clock_gettime(clock, &time);
     return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
   }
-  const int64_t made_ = Now();
-  std::atomic<int64_t> used_{made_}, asked_{0};
+  int64_t made_ = Now();
+  std::atomic<int64_t> used_{made_}, asked_{0}, touched_{PreciseNow()};
   std::atomic<int> first_{kNone};  // the layer
 };
 

@@ -112,7 +112,9 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::FindAll(absl::Spa
   }
   if (!handles.empty()) return sequences;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->spilled == nullptr) sequences.push_back(sequence);  // those on disk stay there
+  }
   std::sort(sequences.begin(), sequences.end(),
             [](const SequenceRef& a, const SequenceRef& b) { return a->generation < b->generation; });
   return sequences;

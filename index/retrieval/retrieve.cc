@@ -4,6 +4,7 @@
 #include "index/index_impl.h"
 #include "index/quality/monitor.h"
 #include "index/retrieval/search_batch.h"
+#include "index/snapshot/pace.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
 
@@ -15,6 +16,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
   const Geometry& g = context_.config.geometry;
   if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
   if (item.queries == nullptr) return BadField("queries", "no data");
+  NoteStep();
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
   const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
   if (bad < 0 && context_.counts != nullptr) (*sequence)->use.Asked(item.layer, context_.counts.get());

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kLowRankShape = 272, kTooLittleToCount = 64 << 10;
 constexpr int64_t kSequence = 640, kLayer = 1520, kScoredHead = 208, kLowRankHead = 184;
+constexpr int64_t kSpilledSequence = 960;
 
 }  // namespace
 
@@ -22,6 +23,10 @@ int64_t SequenceBytes(const IndexConfig& config) {
   if (config.eviction) head += kScoredHead + 2 * int64_t{g.head_dim} * static_cast<int64_t>(sizeof(double));  // sums
   if (config.subspace) head += kLowRankHead;
   return kSequence + g.num_layers * (kLayer + g.num_kv_heads * head);
+}
+
+int64_t SpilledSequenceBytes(const IndexConfig& config) {
+  return kSpilledSequence + config.geometry.num_layers * static_cast<int64_t>(sizeof(int64_t));
 }
 
 }  // namespace seine

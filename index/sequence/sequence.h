@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "index/counts/sequence_use.h"
+#include "index/idle/spilled_family.h"
 #include "index/sequence/layer.h"
 #include "index/storage/memory.h"
 
@@ -18,10 +19,11 @@ namespace seine {
 struct Sequence {
   std::string id;
   uint64_t generation = 0;
-  uint64_t family = 0;                         // forks have that of their source, others their own generation
-  std::vector<std::unique_ptr<Layer>> layers;  // [num_layers]
-  Memory overhead;                             // the charge for these objects themselves
-  SequenceUse use;                             // where the index counts
+  uint64_t family = 0;                             // forks have that of their source, others their own generation
+  std::unique_ptr<const SpilledSequence> spilled;  // nullptr: it is in memory; else it has no layers
+  std::vector<std::unique_ptr<Layer>> layers;      // [num_layers]
+  Memory overhead;                                 // the charge for these objects themselves
+  SequenceUse use;                                 // where the index counts; touches where it has an idle tier
 };
 
 // Bytes that an index, and a sequence of it, take before their first token: for each layer, and for each head where
@@ -29,6 +31,8 @@ struct Sequence {
 // glibc's allocator (tests/index/overhead_test.cc).
 int64_t IndexBytes(const IndexConfig& config);
 int64_t SequenceBytes(const IndexConfig& config);
+// Of these, what stays in memory while the idle tier has the sequence on disk.
+int64_t SpilledSequenceBytes(const IndexConfig& config);
 
 }  // namespace seine
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
+#include "index/snapshot/pace.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_reader.h"
@@ -25,13 +26,13 @@ namespace {
 
 constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
 
+}  // namespace
+
 void SaveSequence(const Sequence& sequence, StateWriter* writer) {
   writer->PutString(sequence.id);
   writer->Put(sequence.generation);
   for (const auto& layer : sequence.layers) layer->Save(writer);
 }
-
-}  // namespace
 
 // Codes on a device would have to be brought to the host, which nobody does yet.
 absl::Status IndexImpl::CheckSnapshots() const {
@@ -41,12 +42,12 @@ absl::Status IndexImpl::CheckSnapshots() const {
                    " device; snapshots are made and restored where they lie in the host's (backend cpu)"));
 }
 
-std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(const SequenceRef& sequence) const {
+std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(uint64_t number) const {
   std::vector<SequenceRef> family;
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     for (const auto& [id, other] : sequences_) {
-      if (other->family == sequence->family) family.push_back(other);
+      if (other->family == number) family.push_back(other);
     }
   }
   std::sort(family.begin(), family.end(), [](const auto& a, const auto& b) { return a->generation < b->generation; });
@@ -96,20 +97,25 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
   const absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   std::vector<SequenceRef> family = {*sequence};
-  if (scope == SnapshotScope::kFamily) family = FamilyOf(*sequence);
+  if (scope == SnapshotScope::kFamily) family = FamilyOf((*sequence)->family);
   StateWriter writer;
   SnapshotInfo info;
   writer.Put<uint64_t>(family.size());
   for (SequenceRef& member : family) {
-    absl::StatusOr<SequenceRef> copy = CopyOf(*member);
+    // What was forked from a sequence that is deleted under this call may have been spilled meanwhile.
+    absl::StatusOr<SequenceRef> copy = FromDisk({member->id, member->generation}, "handle", member);
+    if (copy.ok()) copy = CopyOf(**copy);
     if (!copy.ok()) return copy.status();
     member = *std::move(copy);
     SaveSequence(*member, &writer);
     info.sequences.push_back(Describe(*member));
   }
-  const absl::StatusOr<int64_t> bytes = WriteSnapshot(SettingsText(context_), writer, sink);
-  if (!bytes.ok()) return bytes.status();
-  info.bytes = *bytes;
+  const auto write = [&] {
+    const absl::StatusOr<int64_t> bytes = WriteSnapshot(SettingsText(context_), writer, sink);
+    if (bytes.ok()) info.bytes = *bytes;
+    return bytes.status();
+  };
+  if (absl::Status s = RunOnOwnThread(write); !s.ok()) return s;
   return info;
 }
 
@@ -118,24 +124,37 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   if (!restore.id.empty()) {
     if (absl::Status s = CheckNewId(restore.id, "id"); !s.ok()) return s;
   }
+  RestoreInfo info;  // made first: nothing fails once the sequences are there
+  const absl::StatusOr<std::vector<SequenceRef>> family = ReadFamily(source, restore, &info);
+  if (!family.ok()) return family.status();
+  if (restore.accept) {
+    if (absl::Status s = restore.accept(info.sequences); !s.ok()) return s;
+  }
+  if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
+  for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
+  return info;
+}
+
+// Reads whole sequences, which nobody else knows yet.
+absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSource* source,
+                                                                          const RestoreParams& restore,
+                                                                          RestoreInfo* info) const {
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
   StateReader reader(snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
-  const absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
-  if (!family.ok()) return family.status();
-  if (absl::Status s = snapshot.ReadParts(reader.parts()); !s.ok()) return s;
+  absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
+  if (!family.ok()) return family;
+  const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
+  if (absl::Status s = RunOnOwnThread(read); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;
     }
   }
-  RestoreInfo info;  // made first: nothing fails once the sequences are there
-  info.bytes = snapshot.bytes();
-  for (const SequenceRef& sequence : *family) info.sequences.push_back(Describe(*sequence));
-  if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
-  for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
-  return info;
+  info->bytes = snapshot.bytes();
+  for (const SequenceRef& sequence : *family) info->sequences.push_back(Describe(*sequence));
+  return family;
 }
 
 absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateReader* reader,

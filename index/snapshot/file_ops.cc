@@ -27,6 +27,11 @@ int64_t FileOps::Write(int fd, const uint8_t* data, int64_t bytes) {
   return count >= 0 ? count : -errno;
 }
 
+int FileOps::SetDirect(int fd, bool direct) {
+  const int flags = fcntl(fd, F_GETFL);
+  return ErrorIf(flags < 0 || fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) < 0);
+}
+
 int FileOps::Sync(int fd) { return ErrorIf(fsync(fd) < 0); }
 int FileOps::Close(int fd) { return ErrorIf(close(fd) < 0); }
 int FileOps::Remove(const std::string& path) { return ErrorIf(unlink(path.c_str()) < 0); }

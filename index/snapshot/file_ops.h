@@ -14,6 +14,9 @@ class FileOps {
   // A new file to be written, held by a lock that ends with the descriptor.
   virtual int Create(const std::string& path);
   virtual int64_t Write(int fd, const uint8_t* data, int64_t bytes);
+  // Whether writes go past the page cache: of whole sectors, from memory that is aligned to them. -EINVAL: the file
+  // system cannot.
+  virtual int SetDirect(int fd, bool direct);
   virtual int Sync(int fd);
   virtual int Close(int fd);
   virtual int Rename(const std::string& from, const std::string& to);

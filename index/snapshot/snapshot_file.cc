@@ -15,12 +15,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "index/snapshot/snapshot_format.h"
+#include "index/snapshot/write_behind.h"
 
 namespace seine {
 
 namespace {
 
-constexpr int64_t kBufferBytes = int64_t{1} << 20;  // what is larger goes past the buffer
+constexpr int64_t kBufferBytes = kSnapshotStep;  // as much or more is read past the buffer
 
 absl::Status FileError(int error, absl::string_view doing) {
   error = std::abs(error);
@@ -34,38 +36,14 @@ absl::Status FileError(int error, absl::string_view doing) {
 
 class FileSink : public ByteSink {
  public:
-  FileSink(int fd, FileOps* files) : fd_(fd), files_(*files) { buffer_.reserve(kBufferBytes); }
-
+  explicit FileSink(WriteBehind* file) : file_(*file) {}
   absl::Status Write(const uint8_t* data, int64_t bytes) override {
-    if (static_cast<int64_t>(buffer_.size()) + bytes <= kBufferBytes) {
-      buffer_.insert(buffer_.end(), data, data + bytes);
-      return absl::OkStatus();
-    }
-    if (absl::Status s = Flush(); !s.ok()) return s;
-    if (bytes < kBufferBytes) return Write(data, bytes);
-    return WriteAll(data, bytes);
-  }
-  absl::Status Flush() {
-    absl::Status status = WriteAll(buffer_.data(), static_cast<int64_t>(buffer_.size()));
-    buffer_.clear();
-    return status;
+    const int error = file_.Write(data, bytes);
+    return error == 0 ? absl::OkStatus() : FileError(error, "writing");
   }
 
  private:
-  absl::Status WriteAll(const uint8_t* data, int64_t bytes) {
-    while (bytes > 0) {
-      const int64_t count = files_.Write(fd_, data, bytes);
-      if (count == -EINTR) continue;
-      if (count <= 0) return FileError(count == 0 ? EIO : static_cast<int>(-count), "writing");
-      data += count;
-      bytes -= count;
-    }
-    return absl::OkStatus();
-  }
-
-  const int fd_;
-  FileOps& files_;
-  std::vector<uint8_t> buffer_;
+  WriteBehind& file_;
 };
 
 class FileSource : public ByteSource {
@@ -148,9 +126,10 @@ class PartialFile {
 };
 
 absl::Status WriteAndSync(int fd, const std::function<absl::Status(ByteSink*)>& write, FileOps* files) {
-  FileSink sink(fd, files);
+  WriteBehind file(fd, files);
+  FileSink sink(&file);
   if (absl::Status s = write(&sink); !s.ok()) return s;
-  if (absl::Status s = sink.Flush(); !s.ok()) return s;
+  if (const int error = file.Finish(); error != 0) return FileError(error, "writing");
   const int error = files->Sync(fd);
   return error == 0 ? absl::OkStatus() : FileError(error, "writing it through");
 }

@@ -16,7 +16,6 @@ static_assert(std::endian::native == std::endian::little, "snapshots are written
 
 constexpr int64_t kFixedBytes = 16, kEntryBytes = 16, kHashBytes = sizeof(Hash128);
 constexpr uint64_t kHeaderSeed = ~uint64_t{0};
-constexpr int64_t kTextStep = int64_t{1} << 20;  // a length that lies takes no more memory than there are bytes
 
 enum class Kind : uint32_t { kSettings = 1, kState = 2, kArrays = 3 };
 
@@ -68,19 +67,28 @@ std::string HeaderOf(const std::vector<int64_t>& sections) {
   return header;
 }
 
-absl::Status WritePart(const StateWriter::Part& part, uint64_t number, ByteSink* sink) {
+absl::Status WriteBytes(const uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace, ByteSink* sink) {
+  for (int64_t at = 0; at < bytes; at += kSnapshotStep) {
+    const int64_t step = std::min(bytes - at, kSnapshotStep);
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    hash->Add(data + at, step);
+    if (absl::Status s = sink->Write(data + at, step); !s.ok()) return s;
+    pace->Pause();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WritePart(const StateWriter::Part& part, uint64_t number, Pace* pace, ByteSink* sink) {
   SectionHash hash(number);
   std::vector<uint8_t> made;
   for (const StateWriter::Payload& payload : part) {
-    if (absl::Status s = StopStatus(); !s.ok()) return s;
     const uint8_t* data = payload.data;
     if (data == nullptr) {
       made.assign(payload.bytes, 0);
       payload.fill(made.data());
       data = made.data();
     }
-    hash.Add(data, payload.bytes);
-    if (absl::Status s = sink->Write(data, payload.bytes); !s.ok()) return s;
+    if (absl::Status s = WriteBytes(data, payload.bytes, &hash, pace, sink); !s.ok()) return s;
   }
   return WriteHash(hash, sink);
 }
@@ -99,8 +107,9 @@ absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWri
   if (absl::Status s = WriteHashed(state.state(), 1, sink); !s.ok()) return s;
   int64_t bytes = kFixedBytes + kHashBytes;
   for (const int64_t section : sections) bytes += kEntryBytes + section + kHashBytes;
+  Pace pace(kSnapshotPauses);
   for (size_t i = 0; i < parts; ++i) {
-    if (absl::Status s = WritePart(state.parts()[i], i + 2, sink); !s.ok()) return s;
+    if (absl::Status s = WritePart(state.parts()[i], i + 2, &pace, sink); !s.ok()) return s;
   }
   return bytes;
 }
@@ -160,9 +169,9 @@ absl::Status SnapshotReader::CheckTable(const std::vector<uint8_t>& header, std:
 absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
   SectionHash hash(number_++);
   while (bytes > 0) {
-    const int64_t step = std::min(bytes, kTextStep);
+    const int64_t step = std::min(bytes, kSnapshotStep);
     const size_t at = text->size();
-    text->resize(at + step);
+    text->resize(at + step);  // a length that lies takes no more memory than there are bytes
     auto* const data = reinterpret_cast<uint8_t*>(text->data()) + at;
     if (absl::Status s = source_->Read(data, step); !s.ok()) return s;
     hash.Add(data, step);
@@ -172,25 +181,35 @@ absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
 }
 
 absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts) {
+  Pace pace(/*pauses=*/0);
   for (size_t i = 0; i < part_bytes_.size(); ++i) {
     SectionHash hash(number_++);
     for (const StateReader::Payload& payload : parts[i]) {
-      if (absl::Status s = StopStatus(); !s.ok()) return s;
-      if (absl::Status s = ReadPayload(payload, &hash); !s.ok()) return s;
+      if (absl::Status s = ReadPayload(payload, &hash, &pace); !s.ok()) return s;
     }
     if (absl::Status s = CheckHash(hash); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash) {
+absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace) {
+  for (int64_t at = 0; at < bytes; at += kSnapshotStep) {
+    const int64_t step = std::min(bytes - at, kSnapshotStep);
+    if (absl::Status s = StopStatus(); !s.ok()) return s;
+    if (absl::Status s = source_->Read(data + at, step); !s.ok()) return s;
+    hash->Add(data + at, step);
+    pace->Pause();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace) {
   uint8_t* data = payload.data;
   if (data == nullptr) {
     scratch_.resize(payload.bytes);
     data = scratch_.data();
   }
-  if (absl::Status s = source_->Read(data, payload.bytes); !s.ok()) return s;
-  hash->Add(data, payload.bytes);
+  if (absl::Status s = ReadBytes(data, payload.bytes, hash, pace); !s.ok()) return s;
   if (payload.take && !payload.take(data)) {
     return absl::DataLossError(
         absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));

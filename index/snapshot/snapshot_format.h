@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/snapshot/byte_stream.h"
+#include "index/snapshot/pace.h"
 #include "index/snapshot/section_hash.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
@@ -32,6 +33,9 @@ namespace seine {
 inline constexpr uint32_t kSnapshotVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
 inline constexpr uint32_t kMaxSections = 1 << 20;
+// Bytes that are hashed and handed on at once: they stay in a core's cache meanwhile, and take some ten
+// microseconds, after which steps have their turn (pace.h).
+inline constexpr int64_t kSnapshotStep = int64_t{1} << 17;
 
 // Returns the bytes written. Errors of the sink, or StopStatus().
 absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink);
@@ -54,7 +58,8 @@ class SnapshotReader {
   absl::Status ReadHeader(std::vector<int64_t>* sections);
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
   absl::Status ReadText(int64_t bytes, std::string* text);
-  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash);
+  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace);
+  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace);
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;

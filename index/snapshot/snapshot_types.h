@@ -24,6 +24,8 @@ struct RestoreParams {
   std::string id = {};
   // Asked before memory is taken, with the number of sequences; what it returns, if not OK, ends the restore.
   std::function<absl::Status(int64_t sequences)> admit = {};
+  // Asked once all is read, before the sequences are there; what it returns, if not OK, ends the restore.
+  std::function<absl::Status(const std::vector<SequenceInfo>& sequences)> accept = {};
 };
 
 struct RestoreInfo {

@@ -32,16 +32,27 @@ absl::Status StatusOf(const Backend& backend, Outcome outcome) {
                                              "), and the codes on it; stored keys and values can still be fetched"));
 }
 
+const MemoryBudget* MemoryLedger::TryReserve(int64_t bytes, Account account) {
+  if (!own_.TryReserve(bytes, account)) return &own_;
+  if (shared_ == nullptr || shared_->TryReserve(bytes, account)) return nullptr;
+  own_.Release(bytes, account);
+  return &shared_->Refusing(bytes, account);
+}
+
+absl::Status MemoryLedger::Refuse(const MemoryBudget& full, int64_t bytes, Account account) const {
+  if (&full == &own_) return OverLimit("of the index", own_, bytes, account);
+  if (&full != shared_.get()) {  // what others hold is not told
+    return absl::ResourceExhaustedError(absl::StrCat("the server's memory limit leaves no room for ", bytes, " bytes"));
+  }
+  return OverLimit(full.is_part() ? "of the tenant (its quota)" : "of all indexes", full, bytes, account);
+}
+
 absl::Status MemoryLedger::Reserve(int64_t bytes, Account account) {
-  if (!own_.TryReserve(bytes, account)) return OverLimit("of the index", own_, bytes, account);
-  if (shared_ != nullptr && !shared_->TryReserve(bytes, account)) {
-    own_.Release(bytes, account);
-    const MemoryBudget& full = shared_->Refusing(bytes, account);
-    if (&full != shared_.get()) {  // what others hold is not told
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the server's memory limit leaves no room for ", bytes, " bytes"));
-    }
-    return OverLimit(full.is_part() ? "of the tenant (its quota)" : "of all indexes", full, bytes, account);
+  while (const MemoryBudget* full = TryReserve(bytes, account)) {
+    const bool may_help = reclaimer_ != nullptr && account == Account::kHost;
+    if (may_help && full->MayFit(bytes) && reclaimer_->MakeRoom(*full, bytes)) continue;
+    const absl::Status stopped = may_help ? StopStatus() : absl::OkStatus();
+    return stopped.ok() ? Refuse(*full, bytes, account) : stopped;
   }
   return absl::OkStatus();
 }
@@ -71,6 +82,15 @@ Memory::~Memory() {
   buffer_ = Buffer();
   ledger_->Count(kind_, -bytes_);
   ledger_->Release(bytes_, ledger_->AccountOf(kind_));
+}
+
+Memory Memory::Split(int64_t bytes) {
+  Memory part;
+  part.ledger_ = ledger_;
+  part.kind_ = kind_;
+  part.bytes_ = bytes;
+  bytes_ -= bytes;
+  return part;
 }
 
 Reservation::~Reservation() {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "index/storage/memory_budget.h"
+#include "index/storage/reclaimer.h"
 #include "index/storage/slab_pool.h"
 #include "kernels/backend.h"
 
@@ -28,12 +29,15 @@ absl::Status StatusOf(const Backend& backend, Outcome outcome);
 // What one index holds, under its own limits and, if given, those shared with other indexes. Thread-safe.
 class MemoryLedger {
  public:
-  MemoryLedger(Backend* backend, int64_t limit_bytes, int64_t device_limit_bytes, std::shared_ptr<MemoryBudget> shared)
+  // `reclaimer`, if given, is asked for room before memory of the host is refused.
+  MemoryLedger(Backend* backend, int64_t limit_bytes, int64_t device_limit_bytes, std::shared_ptr<MemoryBudget> shared,
+               Reclaimer* reclaimer = nullptr)
       : backend_(backend),
         code_blocks_(backend, MemorySpace::kCodes),
         store_blocks_(backend, MemorySpace::kStore),
         own_(limit_bytes, device_limit_bytes),
-        shared_(std::move(shared)) {}
+        shared_(std::move(shared)),
+        reclaimer_(reclaimer) {}
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
@@ -48,15 +52,24 @@ class MemoryLedger {
   // RESOURCE_EXHAUSTED naming the limit that is passed; then nothing is reserved.
   absl::Status Reserve(int64_t bytes, Account account);
   void Release(int64_t bytes, Account account);
+  // Whether what is reserved here is reserved in `budget`.
+  bool CountsIn(const MemoryBudget& budget) const {
+    return own_.CountsIn(budget) || (shared_ != nullptr && shared_->CountsIn(budget));
+  }
   void Count(MemoryKind kind, int64_t bytes) {
     held_[static_cast<int>(kind)].fetch_add(bytes, std::memory_order_relaxed);
   }
 
  private:
+  // nullptr once they are reserved, else the budget that has no room.
+  const MemoryBudget* TryReserve(int64_t bytes, Account account);
+  absl::Status Refuse(const MemoryBudget& full, int64_t bytes, Account account) const;
+
   Backend* const backend_;
   SlabPool code_blocks_, store_blocks_;
   MemoryBudget own_;
   const std::shared_ptr<MemoryBudget> shared_;
+  Reclaimer* const reclaimer_;  // nullptr: there is none
   std::atomic<int64_t> held_[kMemoryKinds] = {};
 };
 
@@ -70,6 +83,8 @@ class Memory {
 
   uint8_t* data() const { return pool_ != nullptr ? block_ : buffer_.data(); }
   int64_t bytes() const { return bytes_; }
+  // Moves `bytes` of a charge into one of its own, which stays counted when this goes. Only where nothing is at data().
+  Memory Split(int64_t bytes);
 
  private:
   friend class Reservation;

@@ -68,7 +68,22 @@ class MemoryBudget {
   int64_t passing_room() const { return std::max(limit_bytes() / kPassingShare, kLeastPassing); }
   static constexpr int64_t kPassingShare = 32, kLeastPassing = int64_t{16} << 20;
 
+  // Whether TryReserve would find room for `bytes` of the host's memory here, were it asked now.
+  bool HasRoom(int64_t bytes) const {
+    return limit_bytes() == 0 || (bytes <= limit_bytes() - used_bytes() && !IsOver(/*is_small=*/false, bytes));
+  }
+  // Whether what is stored and uncounted fills the limit but for a share, so that large messages may soon lack room.
+  bool IsTight() const {
+    const int64_t limit = limit_bytes();
+    return limit > 0 && used_bytes() > limit - limit / kPassingShare - uncounted_bytes();
+  }
+  // False where not even all of the limit would do.
+  bool MayFit(int64_t bytes, Account account = Account::kHost) const {
+    return limit_bytes(account) == 0 || bytes <= limit_bytes(account);
+  }
   bool is_part() const { return whole_ != nullptr; }
+  // Whether what is reserved here is reserved in `o`.
+  bool CountsIn(const MemoryBudget& o) const { return this == &o || (whole_ != nullptr && whole_->CountsIn(o)); }
   // The budget that has no room for `bytes` more: this one, or the whole. For an error's text.
   const MemoryBudget& Refusing(int64_t bytes, Account account) const {
     const int64_t limit = limit_bytes(account);
@@ -77,9 +92,10 @@ class MemoryBudget {
   }
 
  private:
-  // Returns true if what is held and what passes take more than both may. Uncounted bytes never refuse small ones.
-  bool IsOver(bool is_small) const {
-    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load();
+  // Returns true if what is held and what passes, and `more`, take more than both may. Uncounted bytes never refuse
+  // small ones.
+  bool IsOver(bool is_small, int64_t more = 0) const {
+    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load() + more;
     if (limit == 0) return false;
     // A limit may be the largest number that there is.
     return is_small ? counted - room > limit : counted + uncounted_.load() - (room - room / 4) > limit;

@@ -48,6 +48,13 @@ std::string TextField(const Message& message, const char* outer, const char* nam
   return holder->GetReflection()->GetString(*holder, field);
 }
 
+// A yes or no of a message; null where it has no such field.
+nlohmann::ordered_json BoolField(const Message& message, const char* name) {
+  const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName(name);
+  if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_BOOL || field->is_repeated()) return nullptr;
+  return message.GetReflection()->GetBool(message, field);
+}
+
 // The first that is not empty.
 std::string FirstNotEmpty(std::initializer_list<std::string> texts) {
   for (const std::string& text : texts) {
@@ -108,6 +115,8 @@ void AuditLog::Record(const Message& request, const Message& response, const abs
   };
   if (const std::string file = TextField(request, nullptr, "file"); !file.empty()) line["file"] = file;
   if (const std::string source = TextField(request, "source", "id"); !source.empty()) line["source"] = source;
+  if (const std::string family = TextField(request, nullptr, "family"); !family.empty()) line["family"] = family;
+  if (const auto draining = BoolField(request, "draining"); !draining.is_null()) line["draining"] = draining;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::lock_guard<std::mutex> lock(mutex_);
   if (WriteWhole(fd_, text)) return;

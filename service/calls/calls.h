@@ -38,6 +38,10 @@ absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::Seque
 // reason MOVING; FAILED_PRECONDITION, reason MOVED (sequence_families.h).
 absl::Status BeginChange(Core& core, const std::string& index, absl::string_view id, SequenceFamilies::Change* change);
 
+// Whether the index holds a sequence of the family. UNAVAILABLE, reason DRAINING: the server drains, and it does not.
+bool HoldsFamily(const Index& index, absl::string_view family);
+absl::Status CheckTakesFamily(const Core& core, const Index& index, absl::string_view family);
+
 // Checks that the caller's tenant may have `count` sequences more, and locks out others of its calls that make some.
 absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_lock<std::mutex>* making);
 
@@ -72,6 +76,9 @@ absl::Status CompareExact(Core& core, const v1::CompareExactRequest& request, v1
 absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest& request, v1::GetMetricsResponse* response);
 
 absl::Status SetFamilyState(Core& core, const v1::SetFamilyStateRequest& request, v1::SetFamilyStateResponse* response);
+absl::Status ListFamilyStates(Core& core, const v1::ListFamilyStatesRequest& request,
+                              v1::ListFamilyStatesResponse* response);
+absl::Status SetDraining(Core& core, const v1::SetDrainingRequest& request, v1::SetDrainingResponse* response);
 
 // RetrievalService.
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response);

@@ -132,6 +132,7 @@ absl::Status CreateSequence(Core& core, const v1::CreateSequenceRequest& request
   }
   SequenceFamilies::Change change;
   if (auto s = BeginChange(core, request.index(), request.id(), &change); !s.ok()) return s;
+  if (auto s = CheckTakesFamily(core, **index, FamilyOfId(request.id())); !s.ok()) return s;
   std::unique_lock<std::mutex> making;
   if (auto s = CheckRoomForSequences(core, 1, &making); !s.ok()) return s;
   auto handle = (*index)->CreateSequence(request.id());
@@ -191,7 +192,10 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
   if (!index.ok()) return index.status();
   SequenceFamilies::Change change;
   if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
-  return Explain((*index)->DeleteSequence(handle), "");
+  if (auto s = (*index)->DeleteSequence(handle); !s.ok()) return Explain(s, "");
+  const FamilyKey key{CurrentTenant(), request.handle().index(), FamilyOfId(handle.id)};
+  if (core.families.Generation(key) > 0 && !HoldsFamily(**index, key.family)) core.families.Forget(key);
+  return absl::OkStatus();
 }
 
 absl::Status ForkSequence(Core& core, const v1::ForkSequenceRequest& request, v1::ForkSequenceResponse* response) {
@@ -244,6 +248,7 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_max_message_bytes(core.options.max_message_bytes);
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   response->set_instance(core.instance);
+  response->set_draining(core.draining);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr absl::string_view kTypeUrl = "type.googleapis.com/google.rpc.";
 constexpr size_t kMostQuoted = 200, kMostTold = 400;
 constexpr absl::Duration kMovingRetry = absl::Milliseconds(20);
+constexpr absl::Duration kDrainingRetry = absl::Seconds(1);
 constexpr absl::Duration kMemoryRetry = absl::Seconds(1);  // memory comes back when somebody deletes a sequence
 
 void Attach(absl::string_view type, const google::protobuf::Message& detail, absl::Status* status) {
@@ -114,6 +115,13 @@ absl::Status Moved(absl::string_view family, const std::string& node, const std:
   (*info.mutable_metadata())["address"] = address;
   (*info.mutable_metadata())["generation"] = absl::StrCat(generation);
   Attach("ErrorInfo", info, &status);
+  return status;
+}
+
+absl::Status Draining() {
+  absl::Status status = absl::UnavailableError("the server drains and takes no new families");
+  AttachReason("DRAINING", &status);
+  AttachRetry(kDrainingRetry, &status);
   return status;
 }
 

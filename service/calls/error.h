@@ -35,6 +35,9 @@ absl::Status Moving(absl::string_view family);
 // FAILED_PRECONDITION, reason MOVED: another node serves the family. Metadata: node, address, generation.
 absl::Status Moved(absl::string_view family, const std::string& node, const std::string& address, uint64_t generation);
 
+// UNAVAILABLE, reason DRAINING: the server takes no new families. Another node of the fleet may.
+absl::Status Draining();
+
 absl::Status NoMemory();  // an allocation failed
 
 // Gives an error of the index the request's view: the field that its payload names (profile/field_error.h) stands

@@ -48,11 +48,20 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
   if (!request.id().empty()) {
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
+  if (core.draining) return Draining();
   const auto path = PathOf(core, request.file(), /*make=*/false);
   if (!path.ok()) return path.status();
   std::unique_lock<std::mutex> making;  // until the sequences are there
   RestoreParams params;
   params.id = request.id();
+  const auto key = [&](const SequenceInfo& sequence) {
+    return FamilyKey{CurrentTenant(), request.index(), FamilyOfId(sequence.handle.id)};
+  };
+  params.accept = [&](const std::vector<SequenceInfo>& sequences) {
+    absl::Status status;
+    for (const SequenceInfo& one : sequences) status.Update(core.families.CheckArrival(key(one), request.generation()));
+    return status;
+  };
   params.admit = [&](int64_t sequences) { return CheckRoomForSequences(core, sequences, &making); };
   const auto source = OpenFile(*path);
   if (absl::IsNotFound(source.status())) {
@@ -63,9 +72,7 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
       source.ok() ? (*index)->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
   core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
   if (!info.ok()) return Explain(info.status(), "");
-  for (const SequenceInfo& sequence : info->sequences) {
-    core.families.Return({CurrentTenant(), request.index(), FamilyOfId(sequence.handle.id)});
-  }
+  for (const SequenceInfo& one : info->sequences) core.families.Arrive(key(one), request.generation());
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.index(), response);
   return absl::OkStatus();

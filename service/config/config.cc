@@ -18,6 +18,7 @@
 #include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/access_settings.h"
+#include "service/config/idle_settings.h"
 #include "service/config/metrics_settings.h"
 #include "service/config/quality_settings.h"
 #include "service/config/snapshot_settings.h"
@@ -250,6 +251,7 @@ const std::vector<Setting>& Settings() {
     for (Setting& setting : MetricsSettings()) all->push_back(std::move(setting));
     for (Setting& setting : QualitySettings()) all->push_back(std::move(setting));
     for (Setting& setting : SnapshotSettings()) all->push_back(std::move(setting));
+    for (Setting& setting : IdleSettings()) all->push_back(std::move(setting));
     return all;
   }();
   return *kSettings;

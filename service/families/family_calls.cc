@@ -1,4 +1,4 @@
-// SetFamilyState of AdminService, and what calls ask before they change a family.
+// SetFamilyState and ListFamilyStates of AdminService, and what calls ask before they change a family.
 #include <string>
 #include <vector>
 
@@ -25,7 +25,7 @@ absl::Status CheckFields(const v1::SetFamilyStateRequest& request) {
   }
   if (auto s = NotWith(request.seconds() != 0 && !frozen && !moved, "seconds", state); !s.ok()) return s;
   if (auto s = NotWith(!request.freeze().empty() && frozen, "freeze", state); !s.ok()) return s;
-  if (auto s = NotWith(request.generation() != 0 && !moved, "generation", state); !s.ok()) return s;
+  if (auto s = NotWith(request.generation() != 0 && !frozen && !moved, "generation", state); !s.ok()) return s;
   if (!moved) {
     if (auto s = NotWith(!request.node().empty(), "node", state); !s.ok()) return s;
     return NotWith(!request.address().empty(), "address", state);
@@ -64,7 +64,19 @@ absl::Status SetState(Core& core, const FamilyKey& key, const v1::SetFamilyState
     return core.families.GiveUp(key, request.freeze(), {request.node(), request.address(), request.generation()},
                                 SecondsOr(request.seconds(), kMovedSeconds));
   }
-  return core.families.Freeze(key, SecondsOr(request.seconds(), kFrozenSeconds), response->mutable_freeze());
+  return core.families.Freeze(key, SecondsOr(request.seconds(), kFrozenSeconds), request.generation(),
+                              response->mutable_freeze());
+}
+
+void ToProto(const KnownFamily& known, v1::FamilyStateInfo* out) {
+  out->set_family(known.family);
+  out->set_state(known.frozen  ? v1::FAMILY_STATE_FROZEN
+                 : known.moved ? v1::FAMILY_STATE_MOVED
+                               : v1::FAMILY_STATE_SERVING);
+  out->set_generation(known.home.generation);
+  out->set_node(known.home.node);
+  out->set_address(known.home.address);
+  out->set_seconds_left(known.seconds_left);
 }
 
 }  // namespace
@@ -94,10 +106,29 @@ absl::Status SetFamilyState(Core& core, const v1::SetFamilyStateRequest& request
   // Nobody adds sequences to a family that is frozen or has moved, so the list is whole.
   const std::vector<SequenceHandle> sequences = SequencesOf(**index, request.family());
   response->set_sequences(static_cast<int64_t>(sequences.size()));
+  response->set_generation(core.families.Generation(key));
   if (request.state() != v1::FAMILY_STATE_MOVED) return absl::OkStatus();
   for (const SequenceHandle& sequence : sequences) {
     const absl::Status deleted = (*index)->DeleteSequence(sequence);
     if (!deleted.ok() && !absl::IsNotFound(deleted)) return Explain(deleted, "family");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ListFamilyStates(Core& core, const v1::ListFamilyStatesRequest& request,
+                              v1::ListFamilyStatesResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (!request.family().empty()) {
+    if (auto s = CheckId(request.family(), "family"); !s.ok()) return s;
+  }
+  for (const KnownFamily& known : core.families.List(CurrentTenant(), request.index())) {
+    if (!request.family().empty() && known.family != request.family()) continue;
+    ToProto(known, response->add_families());
+    if (static_cast<int64_t>(response->ByteSizeLong()) > core.options.max_message_bytes) {
+      return FieldError("OUT_OF_LIMITS", "family", "the families take more than the message limit; ask for one",
+                        absl::StatusCode::kOutOfRange);
+    }
   }
   return absl::OkStatus();
 }

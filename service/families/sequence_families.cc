@@ -22,6 +22,13 @@ absl::Status WrongState(absl::string_view field, absl::string_view what) {
   return FieldError("WRONG_STATE", field, what, absl::StatusCode::kFailedPrecondition);
 }
 
+absl::Status StaleGeneration(absl::string_view family, uint64_t given, uint64_t known) {
+  return FieldError(
+      "STALE_GENERATION", "generation",
+      absl::StrCat(given, " is too old: the server knows generation ", known, " of the family ", Quoted(family)),
+      absl::StatusCode::kFailedPrecondition);
+}
+
 std::string NewFreeze() {
   std::random_device chance;
   return absl::StrCat(absl::Hex(chance(), absl::kZeroPad8), absl::Hex(chance(), absl::kZeroPad8));
@@ -96,6 +103,15 @@ absl::Status SequenceFamilies::BeginChange(const FamilyKey& key, Change* change)
   return absl::OkStatus();
 }
 
+std::vector<SequenceFamilies::Change> SequenceFamilies::BeginChanges(absl::string_view tenant, absl::string_view index,
+                                                                     absl::Span<const absl::string_view> ids) {
+  std::vector<Change> begun(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!BeginChange({tenant, index, FamilyOfId(ids[i])}, &begun[i]).ok()) return {};
+  }
+  return begun;
+}
+
 absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
   Entries& entries = shard->entries;
   if (entries.size() < most_of_a_shard_) return absl::OkStatus();
@@ -113,7 +129,13 @@ absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
   return absl::OkStatus();
 }
 
-absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limit, std::string* freeze) {
+uint64_t SequenceFamilies::GenerationHere(const Shard& shard, const std::string& name) {
+  const auto found = shard.generations.find(name);
+  return found == shard.generations.end() ? 0 : found->second;
+}
+
+absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limit, uint64_t generation,
+                                      std::string* freeze) {
   Shard& shard = ShardOf(key);
   const std::lock_guard<std::mutex> freezing(shard.freezing);
   std::unique_lock<std::mutex> lock(shard.mutex);
@@ -121,6 +143,8 @@ absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limi
     return entry->frozen ? WrongState("family", "is frozen already")
                          : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
   }
+  const uint64_t here = GenerationHere(shard, NameOf(key));
+  if (generation != 0 && generation < here) return StaleGeneration(key.family, generation, here);
   if (absl::Status s = MakeRoom(&shard); !s.ok()) return s;
   std::string name = NewFreeze();
   Entry entry;
@@ -160,17 +184,77 @@ absl::Status SequenceFamilies::GiveUp(const FamilyKey& key, absl::string_view fr
   Shard& shard = ShardOf(key);
   const std::lock_guard<std::mutex> lock(shard.mutex);
   if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
-  Entry& entry = shard.entries.find(NameOf(key))->second;
+  const std::string name = NameOf(key);
+  const uint64_t here = GenerationHere(shard, name);
+  if (home.generation == 0) home.generation = here + 1;
+  if (home.generation <= here) return StaleGeneration(key.family, home.generation, here);
+  shard.generations.erase(name);
+  Entry& entry = shard.entries.find(name)->second;
   entry = Entry{false, "", std::move(home), now_() + limit};
   return absl::OkStatus();
 }
 
-void SequenceFamilies::Return(const FamilyKey& key) {
+absl::Status SequenceFamilies::CheckArrival(const FamilyKey& key, uint64_t generation) const {
+  if (generation == 0) return absl::OkStatus();
   Shard& shard = ShardOf(key);
   const std::lock_guard<std::mutex> lock(shard.mutex);
   const Entry* const entry = Find(shard, key);
-  if (entry != nullptr && !entry->frozen) shard.entries.erase(NameOf(key));
+  if (entry != nullptr && !entry->frozen && generation <= entry->home.generation) {
+    return StaleGeneration(key.family, generation, entry->home.generation);
+  }
+  const uint64_t here = GenerationHere(shard, NameOf(key));
+  return generation < here ? StaleGeneration(key.family, generation, here) : absl::OkStatus();
+}
+
+void SequenceFamilies::Arrive(const FamilyKey& key, uint64_t generation) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  const std::string name = NameOf(key);
+  const Entry* const entry = Find(shard, key);
+  const bool moved = entry != nullptr && !entry->frozen;
+  if (generation == 0 && moved) generation = entry->home.generation + 1;
+  if (generation != 0) shard.generations[name] = generation;
+  if (moved) shard.entries.erase(name);
   NoteStates(&shard);
+}
+
+uint64_t SequenceFamilies::Generation(const FamilyKey& key) const {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  const Entry* const entry = Find(shard, key);
+  if (entry != nullptr && !entry->frozen) return entry->home.generation;
+  return GenerationHere(shard, NameOf(key));
+}
+
+void SequenceFamilies::Forget(const FamilyKey& key) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  shard.generations.erase(NameOf(key));
+}
+
+std::vector<KnownFamily> SequenceFamilies::List(absl::string_view tenant, absl::string_view index) const {
+  const std::string prefix = IndexPrefix(tenant, index);
+  std::map<std::string, KnownFamily> known;
+  for (Shard& shard : shards_) {
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    for (const auto& [name, generation] : shard.generations) {
+      if (absl::StartsWith(name, prefix)) known[name].home.generation = generation;
+    }
+    for (const auto& [name, entry] : shard.entries) {
+      const std::chrono::duration<double> left = entry.until - now_();
+      if (!absl::StartsWith(name, prefix) || left.count() <= 0) continue;
+      KnownFamily& family = known[name];
+      (entry.frozen ? family.frozen : family.moved) = true;
+      if (family.moved) family.home = entry.home;
+      family.seconds_left = left.count();
+    }
+  }
+  std::vector<KnownFamily> list;
+  for (auto& [name, family] : known) {
+    family.family = name.substr(prefix.size());
+    list.push_back(std::move(family));
+  }
+  return list;
 }
 
 FamilyCounts SequenceFamilies::Count() const {
@@ -190,6 +274,7 @@ void SequenceFamilies::ForgetIndex(absl::string_view tenant, absl::string_view i
   for (Shard& shard : shards_) {
     const std::lock_guard<std::mutex> lock(shard.mutex);
     std::erase_if(shard.entries, [&](const auto& entry) { return absl::StartsWith(entry.first, prefix); });
+    std::erase_if(shard.generations, [&](const auto& one) { return absl::StartsWith(one.first, prefix); });
     NoteStates(&shard);
   }
 }

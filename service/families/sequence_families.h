@@ -13,9 +13,11 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace seine {
 
@@ -32,11 +34,20 @@ struct FamilyHome {
   uint64_t generation = 0;
 };
 
+// A family that is frozen, has moved, or serves in a generation above 0.
+struct KnownFamily {
+  std::string family;
+  bool frozen = false, moved = false;
+  FamilyHome home;          // of one that has moved; else its generation alone
+  double seconds_left = 0;  // of the freeze, or until a home is forgotten
+};
+
 struct FamilyCounts {
   int64_t frozen = 0, moved = 0;
 };
 
-// Thread-safe. A family serves unless it is frozen or has moved; only these two are kept, for a bounded time.
+// Thread-safe. A family serves unless it is frozen or has moved; these two are kept for a bounded time. A generation
+// counts how often a family has moved. It is kept while the family is here or its home is remembered, and 0 otherwise.
 class SequenceFamilies {
   struct Shard;
 
@@ -68,15 +79,32 @@ class SequenceFamilies {
   // Before a family is changed. UNAVAILABLE, reason MOVING: it is frozen. FAILED_PRECONDITION, reason MOVED.
   absl::Status BeginChange(const FamilyKey& key, Change* change);
 
+  // Begins a change of each family that a sequence of `ids` belongs to. Empty, and none begun, where one of them is
+  // frozen or has moved.
+  std::vector<Change> BeginChanges(absl::string_view tenant, absl::string_view index,
+                                   absl::Span<const absl::string_view> ids);
+
   // Holds back changes for `limit`, and returns when those that had begun have ended. *freeze names this freeze.
-  // FAILED_PRECONDITION: the family is frozen already, or has moved. RESOURCE_EXHAUSTED: too many are.
-  absl::Status Freeze(const FamilyKey& key, Clock::duration limit, std::string* freeze);
+  // `generation`: what the caller takes the family's to be; 0: any. FAILED_PRECONDITION: the family is frozen already,
+  // has moved, or is newer (reason STALE_GENERATION). RESOURCE_EXHAUSTED: too many are.
+  absl::Status Freeze(const FamilyKey& key, Clock::duration limit, uint64_t generation, std::string* freeze);
   // FAILED_PRECONDITION: `freeze` is not the one that holds now.
   absl::Status Thaw(const FamilyKey& key, absl::string_view freeze);
-  // Gives a frozen family up, and remembers for `limit` where it is. Errors as Thaw's.
+  // Gives a frozen family up, and remembers for `limit` where it is. home.generation 0: one more than here. Errors as
+  // Thaw's, and FAILED_PRECONDITION, reason STALE_GENERATION: home.generation is not newer than here.
   absl::Status GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit);
-  // Notes that the family is here again, whatever it was. A freeze stays.
-  void Return(const FamilyKey& key);
+  // Before a family comes in `generation`; 0: any. FAILED_PRECONDITION, reason STALE_GENERATION: it is older than what
+  // is here, or no newer than what has moved.
+  absl::Status CheckArrival(const FamilyKey& key, uint64_t generation) const;
+  // Notes that the family is here in `generation`, whatever it was; 0: as it was, or one newer if it had moved. A
+  // freeze stays.
+  void Arrive(const FamilyKey& key, uint64_t generation);
+  // Returns the generation of the family here, or where it has moved to.
+  uint64_t Generation(const FamilyKey& key) const;
+  // Forgets the generation of a family whose last sequence is gone.
+  void Forget(const FamilyKey& key);
+  // Lists the families of an index that are frozen, have moved, or have a generation above 0; by name.
+  std::vector<KnownFamily> List(absl::string_view tenant, absl::string_view index) const;
   // Counts the families that are frozen or have moved now.
   FamilyCounts Count() const;
   // Forgets every family of an index that is deleted.
@@ -90,6 +118,7 @@ class SequenceFamilies {
     Clock::time_point until;
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
+  using Generations = std::map<std::string, uint64_t, std::less<>>;
   // Changes are counted in two rounds: a freeze waits for the round that it ends, while new changes join the other.
   // `states` is set before a round ends, and a change counts itself before it reads `states`. So a change that sees
   // none needs no lock, and the freeze that follows waits for it.
@@ -98,6 +127,7 @@ class SequenceFamilies {
     std::mutex freezing;  // one freeze waits at a time; taken before `mutex`
     std::condition_variable ended;
     Entries entries;                   // guarded by mutex
+    Generations generations;           // of families that are here, above 0; guarded by mutex
     bool waiting = false;              // a freeze waits for changes; guarded by mutex
     std::atomic<bool> states = false;  // `entries` has some, or `waiting`; written under mutex
     std::array<std::atomic<int64_t>, 2> changes{};
@@ -112,6 +142,8 @@ class SequenceFamilies {
   Shard& ShardOf(const FamilyKey& key) const;
   // The entry that still counts, or nullptr. The shard's mutex is held.
   const Entry* Find(const Shard& shard, const FamilyKey& key) const;
+  // The shard's mutex is held, here and below.
+  static uint64_t GenerationHere(const Shard& shard, const std::string& name);
   absl::Status CheckFreeze(const Shard& shard, const FamilyKey& key, absl::string_view freeze) const;
   absl::Status MakeRoom(Shard* shard) const;
 

@@ -76,6 +76,22 @@ void AddSnapshots(const SnapshotCounts& counts, Families* out) {
   out->Add({{"operation", "restore"}}, Number(counts.bytes_restored.load()));
 }
 
+void AddIdle(const IdleReading& idle, Families* out) {
+  out->Gauge("seine_spilled_families", "Families of sequences that the idle tier has on disk.");
+  out->Add({}, Number(idle.families));
+  out->Gauge("seine_spilled_bytes", "Bytes of their files.");
+  out->Add({}, Number(idle.bytes));
+  out->Counter("seine_spills_total", "Families written out, by cause.");
+  out->Add({{"cause", "idle"}}, Number(idle.spills_idle));
+  out->Add({{"cause", "memory"}}, Number(idle.spills_memory));
+  out->Counter("seine_spills_failed_total", "Families that stayed in memory, for they could not be written.");
+  out->Add({}, Number(idle.spills_failed));
+  out->Counter("seine_spill_restores_failed_total", "Times that a spilled family could not be brought back.");
+  out->Add({}, Number(idle.restores_failed));
+  out->Histogram("seine_spill_restore_seconds", "What a call waits for while a spilled family is brought back.");
+  out->Add({}, idle.restore_times);
+}
+
 void AddCounts(const Counts& counts, Families* out) {
   out->Histogram("seine_stage_seconds",
                  "Time of one call in a stage; of a search's stages summed over its items, heads and threads.");
@@ -200,6 +216,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   AddCalls(core_.call_counts, &out);
   if (core_.counts != nullptr) AddCounts(*core_.counts, &out);
   AddSnapshots(core_.snapshot_counts, &out);
+  AddIdle(core_.idle != nullptr ? core_.idle->Read() : IdleReading(), &out);
   const Readings indexes = ReadIndexes();
   out.Histogram("seine_decode_step_seconds",
                 "A Decode step, over gRPC or a same-host channel, from parsed to answered.");
@@ -260,6 +277,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Gauge("seine_in_flight_limit_bytes", "What may be under way at once.");
   out.Add({}, Number(core_.in_flight.limit_bytes()));
   const FamilyCounts families = core_.families.Count();
+  out.Gauge("seine_draining", "1 while the server takes no new families.");
+  out.Add({}, core_.draining ? 1 : 0);
   out.Gauge("seine_families_frozen", "Families that take no changes while they move.");
   out.Add({}, Number(families.frozen));
   out.Gauge("seine_families_moved", "Families whose callers are told of another node.");

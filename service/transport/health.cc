@@ -57,11 +57,9 @@ class HealthCall final : public OpenCall {
   void Tell() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!known_ || finishing_) return;
-    if (!writing_ && said_ == health_.serving() && health_.core_.under_way.closed()) {
-      Finish(ToGrpc(ShuttingDown()));  // a status is told once
-    } else {
-      WriteStatus();
-    }
+    const bool told = !writing_ && said_ == Serving();  // a status is told once
+    if (told && health_.core_.under_way.closed()) Finish(ToGrpc(ShuttingDown()));
+    if (!told) WriteStatus();
   }
 
  private:
@@ -89,6 +87,7 @@ class HealthCall final : public OpenCall {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     known_ = known;
+    whole_server_ = name.empty();
     (ok ? received_ : ended_) = true;
     if (!legal) {
       Finish({grpc::StatusCode::INVALID_ARGUMENT, "service: not a name"});
@@ -99,7 +98,7 @@ class HealthCall final : public OpenCall {
     } else {
       finishing_ = true;
       ++pending_;
-      wire_.WriteAndFinish(Say(health_.serving() ? kServing : kNotServing), grpc::WriteOptions(), grpc::Status::OK,
+      wire_.WriteAndFinish(Say(Serving() ? kServing : kNotServing), grpc::WriteOptions(), grpc::Status::OK,
                            finished_.tag());
     }
     return Leave(&lock);
@@ -117,7 +116,7 @@ class HealthCall final : public OpenCall {
     writing_ = false;
     if (!ok) {
       Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
-    } else if (known_ && said_ != health_.serving()) {
+    } else if (known_ && said_ != Serving()) {
       WriteStatus();
     } else if (health_.core_.under_way.closed()) {
       Finish(ToGrpc(ShuttingDown()));
@@ -130,9 +129,10 @@ class HealthCall final : public OpenCall {
     return Leave(&lock);
   }
   // The methods below need mutex_.
+  bool Serving() const { return health_.serving(whole_server_); }
   void WriteStatus() {
     if (std::exchange(writing_, true)) return;  // its end looks again
-    said_ = health_.serving();
+    said_ = Serving();
     written_ = std::chrono::steady_clock::now();
     ++pending_;
     wire_.Write(Say(!known_ ? kUnknownService : said_ ? kServing : kNotServing), write_.tag());
@@ -166,6 +166,7 @@ class HealthCall final : public OpenCall {
   std::string peer_;  // once accepted, as gRPC names it
   std::mutex mutex_;  // guards what follows
   int pending_ = 2;   // operations under way: accepted_ and done_, which may come in any order
+  bool whole_server_ = false;
   bool known_ = false, writing_ = false, finishing_ = false, said_ = false, cancelled_ = false;
   bool received_ = false, ended_ = false;  // a name; what the client sends
   SteadyTime written_;
@@ -196,7 +197,10 @@ void Health::TellWatchers() {
 
 void Health::Set(bool serving) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!retired_ && serving_.exchange(serving) != serving) TellWatchers();
+  if (retired_) return;
+  const bool draining = core_.draining;
+  const bool began_or_ended = std::exchange(told_draining_, draining) != draining;
+  if (serving_.exchange(serving) != serving || began_or_ended) TellWatchers();
 }
 
 void Health::Retire() {

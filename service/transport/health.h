@@ -25,11 +25,12 @@ class Health {
 
   WireService* service() { return &service_; }
   void Start(grpc::ServerCompletionQueue* queue);
-  // Tells watchers, too. Does nothing once Retire was called.
+  // Tells watchers, also of a drain that has begun or ended since. Does nothing once Retire was called.
   void Set(bool serving);
   // NOT_SERVING, for good.
   void Retire();
-  bool serving() const { return serving_.load(); }
+  // What is said of a service, or of the whole server, which does not serve while it drains.
+  bool serving(bool whole_server) const { return serving_ && !(whole_server && core_.draining); }
 
  private:
   friend class HealthCall;
@@ -45,6 +46,7 @@ class Health {
   std::atomic<bool> serving_{true};
   std::mutex mutex_;
   bool retired_ = false;                      // guarded by mutex_
+  bool told_draining_ = false;                // guarded by mutex_
   std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
 };
 

@@ -121,7 +121,9 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(AdminService, MeasureProfile, kHeavy, kReader, false),
       SEINE_METHOD(AdminService, CompareExact, kHeavy, kReader, false),
       SEINE_METHOD(AdminService, SetFamilyState, kHeavy, kAdmin, true),  // waits for changes that have begun
-      SEINE_METHOD(AdminService, GetMetrics, kLight, kAdmin, false),     // a server that is busy is looked at most
+      SEINE_METHOD(AdminService, ListFamilyStates, kHeavy, kReader, false),
+      SEINE_METHOD(AdminService, SetDraining, kLight, kAdmin, true),
+      SEINE_METHOD(AdminService, GetMetrics, kLight, kAdmin, false),  // a server that is busy is looked at most
   };
   return *methods;
 }

@@ -66,25 +66,51 @@ TEST_P(ServingTest, HealthAndReflection) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+const char kServing[] = "\x08\x01", kNotServing[] = "\x08\x02";
+
+// A Watch of the whole server's health.
+class Watch {
+ public:
+  explicit Watch(const Stubs& stubs) : channel_(stubs.channel) {}
+  std::string Next() {
+    grpc::ByteBuffer received;
+    grpc::Slice bytes;
+    if (!stream_->Read(&received) || !received.DumpToSingleSlice(&bytes).ok()) return "ended";
+    return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+  }
+
+ private:
+  using Factory = grpc::internal::ClientReaderFactory<grpc::ByteBuffer>;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const grpc::Slice whole_server_;
+  const grpc::internal::RpcMethod rpc_{"/grpc.health.v1.Health/Watch", grpc::internal::RpcMethod::SERVER_STREAMING,
+                                       channel_};
+  grpc::ClientContext context_;
+  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream_{
+      Factory::Create(channel_.get(), rpc_, &context_, grpc::ByteBuffer(&whole_server_, 1))};
+};
+
+TEST_P(ServingTest, HealthSaysThatTheServerDrainsAndThatItsServicesServe) {
+  Watch watch(*stubs_);
+  ASSERT_EQ(watch.Next(), kServing);
+  server_->core().draining = true;
+  std::string response;
+  ASSERT_TRUE(Raw("/grpc.health.v1.Health/Check", "", &response).ok());
+  EXPECT_EQ(response, kNotServing);
+  ASSERT_TRUE(Raw("/grpc.health.v1.Health/Check", "\x0a\x15seine.v1.AdminService", &response).ok());
+  EXPECT_EQ(response, kServing);
+  EXPECT_EQ(watch.Next(), kNotServing);
+  server_->core().draining = false;
+  EXPECT_EQ(watch.Next(), kServing);
+}
+
 TEST_P(ServingTest, WatchersOfHealthHearOfTheEndAndDoNotDelayIt) {
-  grpc::ClientContext context;
-  const grpc::internal::RpcMethod rpc("/grpc.health.v1.Health/Watch", grpc::internal::RpcMethod::SERVER_STREAMING,
-                                      stubs_->channel);
-  const grpc::Slice whole_server;
-  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream(
-      grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(stubs_->channel.get(), rpc, &context,
-                                                                    grpc::ByteBuffer(&whole_server, 1)));
-  grpc::ByteBuffer received;
-  grpc::Slice bytes;
-  const auto next = [&] {
-    if (!stream->Read(&received) || !received.DumpToSingleSlice(&bytes).ok()) return std::string("ended");
-    return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
-  };
-  ASSERT_EQ(next(), "\x08\x01");  // SERVING
+  Watch watch(*stubs_);
+  ASSERT_EQ(watch.Next(), kServing);
   const auto begin = std::chrono::steady_clock::now();
   std::thread shutdown([&] { server_->Shutdown(absl::Seconds(8)); });
-  EXPECT_EQ(next(), "\x08\x02");  // NOT_SERVING
-  EXPECT_EQ(next(), "ended");
+  EXPECT_EQ(watch.Next(), kNotServing);
+  EXPECT_EQ(watch.Next(), "ended");
   shutdown.join();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
 }

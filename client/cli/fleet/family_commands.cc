@@ -1,47 +1,60 @@
 // seine family list | migrate.
-#include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
+#include "client/fleet/families.h"
 #include "client/fleet/migration.h"
-#include "client/fleet/placement.h"
 
 namespace seine::cli {
 namespace {
 
-struct FamilySize {
-  int64_t sequences = 0;
-  int64_t tokens = 0;  // of all sequences, each as long as its longest layer
-  int64_t bytes = 0;   // codes and stores
+// A family that the server has, or knows of.
+struct Row {
+  client::Family held;
+  client::FamilyState state;
 };
 
-absl::StatusOr<std::map<std::string, FamilySize>> FamiliesOf(client::Client* client, const std::string& index) {
-  const absl::StatusOr<std::vector<client::SequenceInfo>> sequences = client->ListSequences(index);
-  if (!sequences.ok()) return sequences.status();
-  std::map<std::string, FamilySize> families;
-  for (const client::SequenceInfo& one : *sequences) {
-    FamilySize& size = families[std::string(client::FamilyOf(one.handle.id))];
-    ++size.sequences;
-    if (!one.layer_tokens.empty()) size.tokens += *std::max_element(one.layer_tokens.begin(), one.layer_tokens.end());
-    size.bytes += one.code_bytes + one.store_bytes;
-  }
-  return families;
+std::string StateOf(const Row& row) {
+  if (row.state.moved) return absl::StrCat("moved to ", row.state.node);
+  return row.state.frozen ? "frozen" : "serving";
+}
+
+absl::StatusOr<std::map<std::string, Row>> RowsOf(client::Client* client, const std::string& index) {
+  const auto families = client::ListFamilies(client, index);
+  if (!families.ok()) return families.status();
+  const auto states = client::ListFamilyStates(client, index);
+  if (!states.ok()) return states.status();
+  std::map<std::string, Row> rows;
+  for (const client::Family& one : *families) rows[one.name].held = one;
+  for (const client::FamilyState& one : *states) rows[one.family].state = one;
+  return rows;
+}
+
+Json ToJson(const std::string& name, const Row& row) {
+  const client::FamilyState& state = row.state;
+  Json json = {{"family", name},
+               {"state", state.moved ? "moved" : StateOf(row)},
+               {"generation", state.generation},
+               {"sequences", row.held.sequences},
+               {"tokens", row.held.tokens},
+               {"bytes", row.held.bytes}};
+  if (state.moved) json.update({{"node", state.node}, {"address", state.address}});
+  return json;
 }
 
 absl::Status List(const Session& session, const std::string& index) {
-  const auto families = FamiliesOf(session.client.get(), index);
-  if (!families.ok()) return families.status();
+  const auto rows = RowsOf(session.client.get(), index);
+  if (!rows.ok()) return rows.status();
   Json json = Json::array();
-  Table table({"FAMILY", "SEQUENCES", "TOKENS", "MEMORY"});
-  for (const auto& [name, size] : *families) {
-    json.push_back({{"family", name}, {"sequences", size.sequences}, {"tokens", size.tokens}, {"bytes", size.bytes}});
-    table.AddRow({name, absl::StrCat(size.sequences), absl::StrCat(size.tokens), FormatBytes(size.bytes)});
+  Table table({"FAMILY", "STATE", "GENERATION", "SEQUENCES", "TOKENS", "MEMORY"});
+  for (const auto& [name, row] : *rows) {
+    json.push_back(ToJson(name, row));
+    table.AddRow({name, StateOf(row), absl::StrCat(row.state.generation), absl::StrCat(row.held.sequences),
+                  absl::StrCat(row.held.tokens), FormatBytes(row.held.bytes)});
   }
   session.Print({{"index", index}, {"families", json}}, [&] { return table.ToString(); });
   return absl::OkStatus();
@@ -69,6 +82,7 @@ absl::Status Migrate(const Session& session, const MigrateArguments& arguments) 
                  {"sequences", ids},
                  {"files", moved->files},
                  {"bytes", moved->bytes},
+                 {"generation", moved->generation},
                  {"pause_ms", pause_ms}},
                 [&] {
                   return absl::StrCat("moved ", arguments.index, "/", arguments.family, " to ", node, ": ", ids.size(),
@@ -84,8 +98,9 @@ void AddFamilyCommands(CLI::App* app, Session* session) {
   CLI::App* family = app->add_subcommand("family", "List families of sequences, and move one to another server");
   auto arguments = std::make_shared<MigrateArguments>();
 
-  CLI::App* list = family->add_subcommand("list", "List the families of an index");
-  list->footer("Example:\n  seine family list llama");
+  CLI::App* list = family->add_subcommand("list", "List the families of an index, and those that have moved");
+  list->footer(
+      "A generation counts how often a family has moved, as the server knows.\n\nExample:\n  seine family list llama");
   list->add_option("INDEX", arguments->index, "Name of the index")->required();
   list->callback([=] { session->action = [=] { return List(*session, arguments->index); }; });
 

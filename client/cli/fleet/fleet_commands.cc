@@ -1,6 +1,5 @@
 // seine fleet status | rank, and where --fleet sends other commands.
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +7,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
+#include "client/fleet/families.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/placement.h"
 
@@ -23,18 +23,6 @@ struct NodeStatus {
   int64_t families = 0;
 };
 
-absl::StatusOr<int64_t> CountFamilies(client::Client* client) {
-  const auto indexes = client->ListIndexes();
-  if (!indexes.ok()) return indexes.status();
-  std::set<std::string> families;
-  for (const client::IndexInfo& index : *indexes) {
-    const auto sequences = client->ListSequences(index.spec.name);
-    if (!sequences.ok()) return sequences.status();
-    for (const auto& sequence : *sequences) families.emplace(client::FamilyOf(sequence.handle.id));
-  }
-  return static_cast<int64_t>(families.size());
-}
-
 absl::Status Ask(client::Client* client, NodeStatus* status) {
   const absl::StatusOr<bool> serving = client->IsServing("");
   if (!serving.ok()) return serving.status();
@@ -42,14 +30,15 @@ absl::Status Ask(client::Client* client, NodeStatus* status) {
   absl::StatusOr<client::ServerInfo> info = client->GetServerInfo();
   if (!info.ok()) return info.status();
   status->info = *std::move(info);
-  const absl::StatusOr<int64_t> families = CountFamilies(client);
+  const absl::StatusOr<std::vector<client::Family>> families = client::ListFamilies(client);
   if (!families.ok()) return families.status();
-  status->families = *families;
+  status->families = static_cast<int64_t>(families->size());
   return absl::OkStatus();
 }
 
 std::string HealthOf(const NodeStatus& status) {
   if (!status.error.ok()) return "unreachable";
+  if (status.info.draining) return "draining";
   return status.serving ? "serving" : "not serving";
 }
 
@@ -97,7 +86,8 @@ absl::Status Status(const Session& session, const std::string& path) {
     NodeStatus status = {.node = node, .error = {}, .serving = false, .info = {}, .families = 0};
     const absl::StatusOr<client::Client*> client = clients->At(node.name);
     status.error = client.ok() ? Ask(*client, &status) : client.status();
-    if (!(status.error.ok() && status.serving) && node.state != client::NodeState::kLost) missing.push_back(node.name);
+    const bool serves = status.error.ok() && (status.serving || status.info.draining);
+    if (!serves && node.state != client::NodeState::kLost) missing.push_back(node.name);
     nodes.push_back(ToJson(status));
     table.AddRow(RowOf(status));
   }

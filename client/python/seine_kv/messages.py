@@ -51,6 +51,7 @@ class SequenceInfo:
     layer_tokens: list[int]  # tokens each layer holds
     code_bytes: int
     store_bytes: int
+    on_disk: bool = False  # written out while idle; the next call on it brings it back
 
 
 @dataclass

@@ -50,7 +50,9 @@ def sequence_of(handle: Mapping[str, Any]) -> Sequence:
 
 def sequence_info_of(info: Mapping[str, Any]) -> SequenceInfo:
     tokens = list(info["layer_tokens"])
-    return SequenceInfo(sequence_of(info["handle"]), tokens, info["code_bytes"], info["store_bytes"])
+    return SequenceInfo(
+        sequence_of(info["handle"]), tokens, info["code_bytes"], info["store_bytes"], info["on_disk"]
+    )
 
 
 def snapshot_of(answer: Mapping[str, Any]) -> Snapshot:

@@ -109,7 +109,7 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore", "SetFamilyState"}
+    others |= {"Snapshot", "Restore", "SetFamilyState", "ListFamilyStates", "SetDraining"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
 
 
@@ -118,11 +118,25 @@ def test_frozen_families_are_the_same(both):
         chat = create(connection)
         freeze = connection.call("SetFamilyState", {"index": "x", "family": chat.id, "state": "frozen"})
         assert freeze["sequences"] == 1
+        (state,) = connection.call("ListFamilyStates", {"index": "x"})["families"]
+        assert state.pop("seconds_left") > 0
+        assert (state["family"], state["state"]) == (chat.id, "frozen")
         with pytest.raises(_native.NativeError, match="takes no changes while it moves") as caught:
             connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
         assert caught.value.code == "UNAVAILABLE"
         thaw = {"index": "x", "family": chat.id, "state": "serving", "freeze": freeze["freeze"]}
         assert connection.call("SetFamilyState", thaw)["sequences"] == 1
+
+
+def test_draining_is_the_same(both):
+    for connection in both:
+        chat = create(connection)
+        assert connection.call("SetDraining", {"draining": True}) == {"was_draining": False}
+        with pytest.raises(_native.NativeError, match="takes no new families") as caught:
+            connection.call("CreateSequence", {"index": "x"})
+        assert caught.value.code == "UNAVAILABLE"
+        connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
+        assert connection.call("SetDraining", {"draining": False}) == {"was_draining": True}
 
 
 def test_snapshots_are_the_same(both, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::Se
   info->mutable_layer_tokens()->Assign(sequence.layer_tokens.begin(), sequence.layer_tokens.end());
   info->set_code_bytes(sequence.code_bytes);
   info->set_store_bytes(sequence.store_bytes);
+  info->set_on_disk(sequence.on_disk);
 }
 
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out) {

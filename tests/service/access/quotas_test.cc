@@ -190,6 +190,11 @@ TEST_F(QuotasTest, TheAuditLogSaysWhoDidWhat) {
   ASSERT_TRUE(writer.Call(*writer.eviction, &v1::EvictionService::Stub::Evict, evict, &evicted).ok());
   evict.mutable_handle()->set_index("nowhere");
   EXPECT_FALSE(writer.Call(*writer.eviction, &v1::EvictionService::Stub::Evict, evict, &evicted).ok());
+  v1::SetDrainingRequest drain;
+  v1::SetDrainingResponse drained;
+  drain.set_draining(true);
+  const CallerStubs admin = As("acme");
+  EXPECT_FALSE(admin.Call(*admin.admin, &v1::AdminService::Stub::SetDraining, drain, &drained).ok());
   const auto lines = [](const std::string& text) {
     std::vector<nlohmann::json> all;
     std::istringstream in(text);
@@ -205,11 +210,14 @@ TEST_F(QuotasTest, TheAuditLogSaysWhoDidWhat) {
   EXPECT_EQ(first[1]["call"], "CreateSequence");
   EXPECT_EQ(first[1]["sequence"], "chat");
   EXPECT_NE(first[0]["who"], first[1]["who"]);
-  ASSERT_EQ(second.size(), 2u);
+  ASSERT_EQ(second.size(), 3u);
   EXPECT_EQ(second[0]["call"], "Evict");
   EXPECT_EQ(second[0]["sequence"], "chat");
   EXPECT_EQ(second[1]["index"], "nowhere");
   EXPECT_EQ(second[1]["code"], "NOT_FOUND");
+  EXPECT_EQ(second[2]["call"], "SetDraining");
+  EXPECT_EQ(second[2]["draining"], true);
+  EXPECT_EQ(second[2]["code"], "PERMISSION_DENIED");
   struct stat info;
   ASSERT_EQ(stat(Path("audit.log").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);

@@ -79,6 +79,16 @@ TEST_F(RolesTest, ACallNeedsACredentialOfItsRole) {
   }
 }
 
+TEST_F(RolesTest, ATenantsAdminDoesNotDrainTheServerOfOthers) {
+  v1::SetDrainingRequest request;
+  v1::SetDrainingResponse response;
+  request.set_draining(true);
+  const CallerStubs acme = As("acme");
+  const grpc::Status status = acme.Call(*acme.admin, &v1::AdminService::Stub::SetDraining, request, &response);
+  EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_FALSE(server_->core().draining);
+}
+
 TEST_F(RolesTest, HealthNeedsNone) {
   const CallerStubs nobody = As("");
   grpc::ClientContext context;

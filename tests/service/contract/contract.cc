@@ -107,6 +107,7 @@ v1::SequenceHandle Contract::Named(const std::string& index, const std::string& 
 
 void Contract::Renew(const std::string& index) {
   core_->families.ForgetIndex("", index);  // a frozen one would not be deleted
+  core_->draining = false;
   v1::DeleteSequenceRequest remove;
   v1::DeleteSequenceResponse removed;
   for (const char* id : {"work", "copy"}) {

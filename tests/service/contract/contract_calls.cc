@@ -198,10 +198,13 @@ void Contract::AddAll() {
     read.set_index("plain");
     read.set_file("pristine");  // SetUp has written it
     read.set_id("copy");
-    Add<v1::RestoreRequest, v1::RestoreResponse>("Restore", &Restore, read, [](const auto& asked, const auto& answer) {
-      EXPECT_EQ(answer.sequences(0).handle().id(), asked.id());
-      EXPECT_EQ(answer.sequences(0).layer_tokens(0), kHeld);
-    }).changes = true;
+    Rpc& restored = Add<v1::RestoreRequest, v1::RestoreResponse>(
+        "Restore", &Restore, read, [](const auto& asked, const auto& answer) {
+          EXPECT_EQ(answer.sequences(0).handle().id(), asked.id());
+          EXPECT_EQ(answer.sequences(0).layer_tokens(0), kHeld);
+        });
+    restored.legal["generation"] = [](Integer) { return true; };
+    restored.changes = true;
   }
   {
     v1::SetFamilyStateRequest freeze;
@@ -215,8 +218,18 @@ void Contract::AddAll() {
                                                                                EXPECT_EQ(answer.sequences(), 1);
                                                                              });
     frozen.legal["seconds"] = Within(0, 86'400);
-    frozen.legal["generation"] = Within(0, 0);
+    frozen.legal["generation"] = [](Integer) { return true; };
     frozen.changes = true;
+    v1::ListFamilyStatesRequest states;
+    states.set_index("plain");
+    states.set_family("work");
+    Add<v1::ListFamilyStatesRequest, v1::ListFamilyStatesResponse>(
+        "ListFamilyStates", &ListFamilyStates, states,
+        [](const auto&, const auto& answer) { EXPECT_EQ(answer.families_size(), 0); });
+    Add<v1::SetDrainingRequest, v1::SetDrainingResponse>(
+        "SetDraining", &SetDraining, v1::SetDrainingRequest(),
+        [](const auto&, const auto& answer) { EXPECT_FALSE(answer.was_draining()); })
+        .changes = true;
   }
   {
     v1::GetSequenceRequest request;

@@ -2,130 +2,12 @@
 // told.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "service/calls/convert/convert.h"
-#include "tests/service/fixture.h"
+#include "tests/service/families/family_node.h"
 
 namespace seine::test {
 namespace {
 
 using grpc::StatusCode;
-using Admin = v1::AdminService::Stub;
-using Sequences = v1::SequenceService::Stub;
-
-// A server with an index "a" and a folder of snapshots that others have too.
-class Node {
- public:
-  Node(const std::string& folder, const std::string& name) {
-    ServerOptions options;
-    options.listen = "unix:" + folder + "/" + name + ".sock";
-    options.core.threads = 1;
-    options.core.workers = 2;
-    options.snapshots.folder = folder + "/snapshots";
-    options.indexes.push_back(*ConfigFrom(Spec("a"), "spec", nullptr));
-    server_ = *Server::Start(options);
-    stubs_ = std::make_unique<Stubs>(server_->address());
-  }
-
-  static v1::SequenceHandle Named(const std::string& id) {
-    v1::SequenceHandle handle;
-    handle.set_index("a");
-    handle.set_id(id);
-    return handle;
-  }
-  grpc::Status Create(const std::string& id) {
-    v1::CreateSequenceRequest request;
-    v1::CreateSequenceResponse response;
-    request.set_index("a");
-    request.set_id(id);
-    return Call(*stubs_->sequence, &Sequences::CreateSequence, request, &response);
-  }
-  grpc::Status Append(const std::string& id, int64_t position, int64_t tokens, int layer = 0) {
-    v1::AppendRequest request;
-    v1::AppendResponse response;
-    *request.mutable_item() = Item(Named(id), layer, position, tokens);
-    return Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Append, request, &response);
-  }
-  grpc::Status Fork(const std::string& id, const std::string& fork) {
-    v1::ForkSequenceRequest request;
-    v1::ForkSequenceResponse response;
-    *request.mutable_source() = Named(id);
-    request.set_new_id(fork);
-    return Call(*stubs_->sequence, &Sequences::ForkSequence, request, &response);
-  }
-  grpc::Status Truncate(const std::string& id) {
-    v1::TruncateSequenceRequest request;
-    v1::TruncateSequenceResponse response;
-    *request.mutable_handle() = Named(id);
-    request.set_position(10);
-    return Call(*stubs_->sequence, &Sequences::TruncateSequence, request, &response);
-  }
-  grpc::Status Delete(const std::string& id) {
-    v1::DeleteSequenceRequest request;
-    v1::DeleteSequenceResponse response;
-    *request.mutable_handle() = Named(id);
-    return Call(*stubs_->sequence, &Sequences::DeleteSequence, request, &response);
-  }
-  // What a query finds, without the time; or, where it fails, the item's status.
-  v1::RetrieveAnswer Ask(const std::string& id) {
-    v1::RetrieveRequest request;
-    v1::RetrieveResponse response;
-    *request.add_items() = Query(Named(id), 0);
-    request.mutable_selector()->set_with_scores(true);
-    EXPECT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Retrieve, request, &response).ok());
-    return response.answers_size() == 1 ? response.answers(0) : v1::RetrieveAnswer();
-  }
-  grpc::Status Snapshot(const std::string& id, const std::string& file) {
-    v1::SnapshotRequest request;
-    v1::SnapshotResponse response;
-    *request.mutable_handle() = Named(id);
-    request.set_file(file);
-    return Call(*stubs_->sequence, &Sequences::Snapshot, request, &response);
-  }
-  grpc::Status Restore(const std::string& file) {
-    v1::RestoreRequest request;
-    v1::RestoreResponse response;
-    request.set_index("a");
-    request.set_file(file);
-    return Call(*stubs_->sequence, &Sequences::Restore, request, &response);
-  }
-  grpc::Status Set(v1::SetFamilyStateRequest request, v1::SetFamilyStateResponse* response) {
-    request.set_index("a");
-    request.set_family("chat");
-    return Call(*stubs_->admin, &Admin::SetFamilyState, request, response);
-  }
-  std::string Freeze(int64_t sequences) {
-    v1::SetFamilyStateRequest request;
-    v1::SetFamilyStateResponse response;
-    request.set_state(v1::FAMILY_STATE_FROZEN);
-    const grpc::Status status = Set(request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    EXPECT_EQ(response.sequences(), sequences);
-    return response.freeze();
-  }
-  grpc::Status Thaw(const std::string& freeze) {
-    v1::SetFamilyStateRequest request;
-    v1::SetFamilyStateResponse response;
-    request.set_state(v1::FAMILY_STATE_SERVING);
-    request.set_freeze(freeze);
-    return Set(request, &response);
-  }
-  grpc::Status GiveUp(const std::string& freeze) {
-    v1::SetFamilyStateRequest request;
-    v1::SetFamilyStateResponse response;
-    request.set_state(v1::FAMILY_STATE_MOVED);
-    request.set_freeze(freeze);
-    request.set_node("n1");
-    request.set_address("host:7700");
-    request.set_generation(4);
-    return Set(request, &response);
-  }
-
- private:
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Stubs> stubs_;
-};
 
 void ExpectMoved(const grpc::Status& status) {
   EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION);
@@ -236,6 +118,27 @@ TEST_F(FamilyCallsTest, FieldsThatMeanNothingAreRefused) {
   request.set_state(v1::FAMILY_STATE_MOVED);
   expect("node");
   EXPECT_TRUE(source_.Append("chat", 200, 1).ok());
+}
+
+void ExpectDraining(const grpc::Status& status) {
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+  EXPECT_TRUE(DetailsOf(status).retry);
+}
+
+TEST_F(FamilyCallsTest, AServerThatDrainsServesWhatItHasAndTakesNoNewFamilies) {
+  ASSERT_TRUE(source_.Snapshot("chat", "kept").ok());
+  EXPECT_FALSE(source_.SetDraining(true));
+  EXPECT_TRUE(source_.SetDraining(true)) << "again";
+  for (const char* id : {"", "new", "cha", "chat-70"}) ExpectDraining(source_.Create(id));
+  ExpectDraining(source_.Restore("kept"));
+  EXPECT_TRUE(source_.Append("chat", 200, 1).ok());
+  EXPECT_TRUE(source_.Create("chat/new").ok()) << "of a family that is here";
+  EXPECT_TRUE(source_.Fork("chat", "chat/fork").ok());
+  ASSERT_TRUE(source_.Delete("chat-7").ok());
+  ExpectDraining(source_.Create("chat-7"));
+  EXPECT_TRUE(source_.SetDraining(false));
+  EXPECT_TRUE(source_.Create("new").ok());
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class FamiliesTest : public ::testing::Test {
  protected:
   std::string Frozen(const FamilyKey& key) {
     std::string freeze;
-    EXPECT_TRUE(families_.Freeze(key, seconds(60), &freeze).ok());
+    EXPECT_TRUE(families_.Freeze(key, seconds(60), 0, &freeze).ok());
     return freeze;
   }
   absl::Status GiveUp(const std::string& freeze) {
@@ -81,17 +81,17 @@ TEST_F(FamiliesTest, WhatHasMovedIsRememberedForAWhile) {
   EXPECT_TRUE(absl::IsFailedPrecondition(families_.CheckHere(kKey)));
   EXPECT_FALSE(MayChange(kKey));
   std::string freeze;
-  EXPECT_FALSE(families_.Freeze(kKey, seconds(1), &freeze).ok());
+  EXPECT_FALSE(families_.Freeze(kKey, seconds(1), 0, &freeze).ok());
   now_ += seconds(100);
   EXPECT_TRUE(families_.CheckHere(kKey).ok());
 }
 
 TEST_F(FamiliesTest, AFamilyComesBackAndADeletedIndexIsForgotten) {
   ASSERT_TRUE(GiveUp(Frozen(kKey)).ok());
-  families_.Return(kKey);
+  families_.Arrive(kKey, 0);
   EXPECT_TRUE(MayChange(kKey));
   Frozen(kKey);
-  families_.Return(kKey);
+  families_.Arrive(kKey, 0);
   EXPECT_FALSE(MayChange(kKey)) << "a freeze stays";
   families_.ForgetIndex("", "b");
   EXPECT_FALSE(MayChange(kKey));
@@ -154,6 +154,55 @@ TEST_F(FamiliesTest, NothingChangesWhileFrozen) {
   }
   stop = true;
   for (std::thread& writer : writers) writer.join();
+}
+
+TEST_F(FamiliesTest, AnOlderGenerationIsRefused) {
+  std::string freeze;
+  families_.Arrive(kKey, 5);
+  EXPECT_EQ(families_.Generation(kKey), 5u);
+  EXPECT_FALSE(families_.CheckArrival(kKey, 4).ok());
+  EXPECT_TRUE(families_.CheckArrival(kKey, 5).ok()) << "a further part of the same copy";
+  EXPECT_TRUE(families_.CheckArrival(kKey, 0).ok()) << "nothing is compared";
+  EXPECT_FALSE(families_.Freeze(kKey, seconds(60), 4, &freeze).ok());
+  ASSERT_TRUE(families_.Freeze(kKey, seconds(60), 5, &freeze).ok());
+  EXPECT_FALSE(families_.GiveUp(kKey, freeze, {"n1", "host:1", 5}, seconds(100)).ok());
+  ASSERT_TRUE(families_.GiveUp(kKey, freeze, {"n1", "host:1", 6}, seconds(100)).ok());
+  EXPECT_FALSE(families_.CheckArrival(kKey, 6).ok()) << "that one is elsewhere";
+  EXPECT_TRUE(families_.CheckArrival(kKey, 7).ok());
+  families_.Arrive(kKey, 7);
+  EXPECT_EQ(families_.Generation(kKey), 7u);
+  families_.Forget(kKey);
+  EXPECT_EQ(families_.Generation(kKey), 0u);
+}
+
+TEST_F(FamiliesTest, WithoutAGenerationTheNextOneCounts) {
+  ASSERT_TRUE(families_.GiveUp(kKey, Frozen(kKey), {"n1", "host:1", 0}, seconds(100)).ok());
+  EXPECT_EQ(families_.Generation(kKey), 1u);
+  families_.Arrive(kKey, 0);
+  EXPECT_EQ(families_.Generation(kKey), 2u);
+  families_.ForgetIndex("", "a");
+  EXPECT_EQ(families_.Generation(kKey), 0u);
+}
+
+TEST_F(FamiliesTest, AnIndexsFamiliesAreListed) {
+  families_.Arrive({"", "a", "b"}, 2);
+  families_.Arrive({"", "a", "served"}, 1);
+  families_.Arrive({"t", "a", "another tenant's"}, 1);
+  Frozen({"", "a", "b"});
+  ASSERT_TRUE(GiveUp(Frozen(kKey)).ok());
+  const std::vector<KnownFamily> known = families_.List("", "a");
+  ASSERT_EQ(known.size(), 3u);
+  EXPECT_EQ(known[0].family, "b");
+  EXPECT_TRUE(known[0].frozen && !known[0].moved);
+  EXPECT_EQ(known[0].home.generation, 2u);
+  EXPECT_EQ(known[0].seconds_left, 60);
+  EXPECT_EQ(known[1].family, "chat");
+  EXPECT_TRUE(known[1].moved && !known[1].frozen);
+  EXPECT_EQ(known[1].home.node, "n1");
+  EXPECT_EQ(known[2].family, "served");
+  EXPECT_FALSE(known[2].moved || known[2].frozen);
+  now_ += seconds(101);
+  EXPECT_EQ(families_.List("", "a").size(), 2u) << "generations stay";
 }
 
 }  // namespace

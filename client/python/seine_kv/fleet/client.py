@@ -170,7 +170,9 @@ class FleetClient(Calls):
         """Whether a sequence that could not be created may be asked for again, elsewhere or here."""
         if error.reason == "MOVED":
             self.router.moved(route.family)
-        if error.reason in FOLLOWED:
+        if error.reason == "DRAINING":
+            self.router.forget(route.family)  # another node takes it
+        if error.reason in (*FOLLOWED, "DRAINING"):
             return clock.wait()
         try:
             self.router.judge(route, error)

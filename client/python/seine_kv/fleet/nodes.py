@@ -51,11 +51,19 @@ class NodeClients:
 
     def answers(self, address: str) -> bool:
         """Whether a server serves there."""
+        return self._info(address) is not None
+
+    def takes_families(self, address: str) -> bool:
+        """Whether a server serves there and takes new families: it does not drain."""
+        info = self._info(address)
+        return info is not None and not info.get("draining", False)
+
+    def _info(self, address: str) -> Optional[Mapping[str, Any]]:
+        """What a server says of itself: nothing where it refuses to. None where none answers."""
         try:
-            self.quick(address)._invoke("GetServerInfo", {})
-            return True
+            return self.quick(address)._invoke("GetServerInfo", {})
         except SeineError as error:
-            return error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+            return None if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED") else {}
 
     def all(self, calls: Mapping[str, Callable[[], _Result]]) -> dict[str, Any]:
         """Runs all of them at once, the first in this thread; by name the result or the SeineError."""

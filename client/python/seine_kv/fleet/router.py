@@ -153,6 +153,11 @@ class Router:
             self._routes.pop(family, None)
             self._moved.add(family)
 
+    def forget(self, family: str) -> None:
+        """Forgets where a family was to be created."""
+        with self._lock:
+            self._routes.pop(family, None)
+
     def own_handle(self, sequence: Sequence) -> Sequence:
         """A handle as its node has it. Of a family that has moved, the id alone counts: what was restored has other
         generations."""

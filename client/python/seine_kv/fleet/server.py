@@ -19,6 +19,8 @@ from seine_kv.grpc.channel import channel
 
 SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse {status: SERVING}
 _CHECK = "/grpc.health.v1.Health/Check"
+_SERVICE = b"seine.v1.RetrievalService"  # one that drains serves it, and not the whole server
+_QUESTION = b"\x0a" + bytes([len(_SERVICE)]) + _SERVICE  # grpc.health.v1.HealthCheckRequest {service}
 _ASK_SECONDS = 2.0  # one question after its health
 _MISSES = 5  # questions without an answer after which it is ended, to be started again
 
@@ -74,9 +76,9 @@ class Server:
             time.sleep(0.05)
 
     def serves(self) -> bool:
-        """Whether its health service says SERVING."""
+        """Whether its health service says SERVING of those families that it has."""
         try:
-            return self._check(b"", timeout=_ASK_SECONDS) == SERVING
+            return self._check(_QUESTION, timeout=_ASK_SECONDS) == SERVING
         except grpc.RpcError:
             return False
 

@@ -31,7 +31,7 @@ class StaticDirectory:
             return self._route(family, there)
         by_name = {node.name: node for node in self._description.nodes if node.state == "up"}
         for name in ranked(family, by_name):
-            if self._nodes.answers(by_name[name].address):
+            if self._nodes.takes_families(by_name[name].address):
                 return self._route(family, by_name[name])
         text = f"no node of the fleet {self._description.fleet} serves and takes new families"
         raise SeineError("UNAVAILABLE", text, "", "NO_NODE")

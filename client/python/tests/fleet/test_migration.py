@@ -4,9 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import client_class
 from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
 from servers import client, rows  # noqa: F401 - fixtures
 
+from seine_kv.fleet.server import Server
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 
 
@@ -93,3 +95,38 @@ def test_waiting_has_an_end(client, rows):
     with pytest.raises(SeineError) as caught:
         client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
     assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "MOVING")
+
+
+def test_a_node_that_drains_keeps_what_it_has_and_gets_no_new_family(client, rows, shared):
+    chat = filled(client, rows)
+    node = client.router.known("chat").node
+    client.node(node)._invoke("SetDraining", {"draining": True})
+    try:
+        made = [client.create_sequence("m", f"new-{i}") for i in range(12)]
+        assert all(client.node_of(each) != node for each in made)
+        assert client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
+        assert client.node_of(client.create_sequence("m", "chat/new")) == node
+    finally:
+        client.node(node)._invoke("SetDraining", {"draining": False})
+
+
+def test_a_node_that_begins_to_drain_is_left_for_another(client, rows, shared):
+    client.create_index("m", kv_store="keys_values", **SHAPE)
+    first = client.router.place("late", "m", "late").node
+    client.node(first)._invoke("SetDraining", {"draining": True})  # after the client has chosen it
+    try:
+        assert client.node_of(client.create_sequence("m", "late")) != first
+    finally:
+        client.node(first)._invoke("SetDraining", {"draining": False})
+
+
+def test_a_supervisor_lets_a_server_that_drains_live(tmp_path):
+    server = Server(f"unix://{tmp_path}/s.sock", [])
+    try:
+        server.wait_until_serving(20)
+        with client_class("remote")(server.address) as client:
+            client._invoke("SetDraining", {"draining": True})
+            assert client.call("GetServerInfo")["draining"]
+        assert server.serves()
+    finally:
+        server.stop(10)

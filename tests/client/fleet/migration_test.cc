@@ -67,9 +67,15 @@ TEST_F(MigrationTest, AFamilyMovesWithAllThatItHolds) {
   EXPECT_TRUE(Append(source_.get(), "other", 200, 250).ok());
 
   const Json left = Json::parse(Seine({"family", "list", "m", "-o", "json"}).out)["families"];
-  ASSERT_EQ(left.size(), 1u);
-  EXPECT_EQ(left[0]["family"], "other");
-  EXPECT_EQ(left[0]["tokens"], 250);
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0]["state"], "moved");
+  EXPECT_EQ(left[0]["node"], "n1");
+  EXPECT_EQ(left[0]["generation"], 1);
+  EXPECT_EQ(left[0]["sequences"], 0);
+  EXPECT_EQ(left[1]["family"], "other");
+  EXPECT_EQ(left[1]["state"], "serving");
+  EXPECT_EQ(left[1]["generation"], 0);
+  EXPECT_EQ(left[1]["tokens"], 250);
 }
 
 TEST_F(MigrationTest, AFleetsClientFollowsAndWaits) {

@@ -1,0 +1,199 @@
+#include "client/fleet/drain.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/fleet/ask.h"
+#include "client/fleet/placement.h"
+
+namespace seine::client {
+namespace {
+
+absl::Status About(const DrainTarget& target, const absl::Status& error) {
+  return absl::Status(error.code(), absl::StrCat(error.message(), "; asked of the target ", target.to.node));
+}
+
+// The source has the family no more: it was deleted, or somebody else has moved it.
+bool HasGone(const absl::Status& error) {
+  const std::string reason = ReasonOf(error);
+  return reason == "FAMILY_NOT_FOUND" || reason == "MOVED";
+}
+
+// Holds what is written to a rate, on average since the beginning.
+class Pace {
+ public:
+  explicit Pace(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+  void WaitAfter(int64_t bytes) {
+    bytes_ += static_cast<double>(bytes);
+    if (bytes_per_second_ > 0) absl::SleepFor(begin_ + absl::Seconds(bytes_ / bytes_per_second_) - absl::Now());
+  }
+
+ private:
+  const double bytes_per_second_;
+  const absl::Time begin_ = absl::Now();
+  double bytes_ = 0;
+};
+
+class Drainer {
+ public:
+  Drainer(Client* source, const DrainOptions& options)
+      : source_(source), options_(options), pace_(options.bytes_per_second) {}
+  // Finds targets that cannot be any, before anything has changed.
+  absl::Status CheckTargets() const;
+  absl::StatusOr<std::vector<DrainedFamily>> Run();
+
+ private:
+  // Lists the families that were not drained yet, the largest first.
+  absl::StatusOr<std::vector<Family>> Next();
+  void DrainOne(Family family);
+  // Moves the family, or notes why not. False: the next target may be tried.
+  bool MoveTo(const DrainTarget& target, DrainedFamily* drained) const;
+  void Move(DrainedFamily* drained) const;
+  absl::Status Write(const std::vector<SequenceInfo>& sequences, DrainedFamily* drained);
+  void Snapshot(DrainedFamily* drained);
+
+  Client* const source_;
+  const DrainOptions& options_;
+  Pace pace_;
+  std::set<std::pair<std::string, std::string>> seen_;     // families, by index and name
+  std::set<std::pair<std::string, std::string>> written_;  // sequences in snapshots, by index and id
+  std::vector<DrainedFamily> drained_;
+};
+
+absl::Status Drainer::CheckTargets() const {
+  const absl::StatusOr<ServerInfo> here = source_->GetServerInfo();
+  if (!here.ok()) return here.status();
+  for (const DrainTarget& target : options_.targets) {
+    const absl::StatusOr<ServerInfo> there = target.client->GetServerInfo();
+    if (!there.ok()) return About(target, there.status());
+    if (there->instance == here->instance) {
+      return absl::InvalidArgumentError(absl::StrCat("to: ", target.to.node, " is the server that is to be drained"));
+    }
+    if (there->draining) return absl::FailedPreconditionError(absl::StrCat("to: ", target.to.node, " drains itself"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Family>> Drainer::Next() {
+  absl::StatusOr<std::vector<Family>> families = ListFamilies(source_);
+  if (!families.ok()) return families.status();
+  std::erase_if(*families, [&](const Family& one) { return !seen_.emplace(one.index, one.name).second; });
+  std::sort(families->begin(), families->end(), [](const Family& a, const Family& b) {
+    return std::tie(b.bytes, a.index, a.name) < std::tie(a.bytes, b.index, b.name);
+  });
+  return families;
+}
+
+absl::StatusOr<std::vector<DrainedFamily>> Drainer::Run() {
+  for (;;) {
+    absl::StatusOr<std::vector<Family>> families = Next();
+    if (!families.ok()) return families.status();
+    if (families->empty()) return std::move(drained_);
+    for (Family& family : *families) DrainOne(std::move(family));
+  }
+}
+
+void Drainer::DrainOne(Family family) {
+  DrainedFamily drained;
+  drained.family = std::move(family);
+  Move(&drained);
+  if (HasGone(drained.why)) return;
+  if (drained.outcome != DrainOutcome::kMoved && !absl::IsUnknown(drained.why)) Snapshot(&drained);
+  options_.progress(drained);
+  pace_.WaitAfter(drained.file_bytes);
+  drained_.push_back(std::move(drained));
+}
+
+bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
+  const Family& family = drained->family;
+  const absl::StatusOr<ServerInfo> there = target.client->GetServerInfo();
+  if (!there.ok()) {
+    drained->why = About(target, there.status());
+    return false;
+  }
+  if (there->memory_limit_bytes > 0 && there->memory_bytes + family.bytes > there->memory_limit_bytes) {
+    drained->why = absl::ResourceExhaustedError(absl::StrCat("the target ", target.to.node, " has no memory for it"));
+    return false;
+  }
+  absl::StatusOr<Migration> moved = MigrateFamily(source_, target.client, family.index, family.name, target.to);
+  drained->why = moved.status();
+  if (!moved.ok()) return absl::IsUnknown(moved.status()) || HasGone(moved.status());
+  drained->outcome = DrainOutcome::kMoved;
+  drained->to = target.to;
+  drained->files = std::move(moved->files);
+  drained->file_bytes = moved->bytes;
+  drained->pause = moved->pause;
+  return true;
+}
+
+void Drainer::Move(DrainedFamily* drained) const {
+  drained->why = absl::FailedPreconditionError("no target was given");
+  std::vector<std::string> nodes;
+  for (const DrainTarget& target : options_.targets) nodes.push_back(target.to.node);
+  for (const std::string& node : RankNodes(drained->family.name, std::move(nodes))) {
+    const auto target = std::find_if(options_.targets.begin(), options_.targets.end(),
+                                     [&](const DrainTarget& one) { return one.to.node == node; });
+    if (MoveTo(*target, drained)) return;
+  }
+}
+
+// A snapshot holds a sequence with its forks and what it was forked from, also those of other families.
+absl::Status Drainer::Write(const std::vector<SequenceInfo>& sequences, DrainedFamily* drained) {
+  const Family& family = drained->family;
+  for (const SequenceInfo& one : sequences) {
+    if (FamilyOf(one.handle.id) != family.name || written_.contains({family.index, one.handle.id})) continue;
+    const std::string file = absl::StrCat(
+        "drain-", absl::Hex(PlacementScore(family.name, family.index), absl::kZeroPad16), "-", drained->files.size());
+    const absl::StatusOr<SnapshotResult> written = source_->Snapshot(one.handle, file, SnapshotScope::kFamily);
+    if (absl::IsNotFound(written.status())) continue;  // deleted meanwhile
+    if (!written.ok()) return written.status();
+    drained->files.push_back(file);
+    drained->file_bytes += written->bytes;
+    for (const SequenceInfo& held : written->sequences) written_.emplace(family.index, held.handle.id);
+  }
+  return absl::OkStatus();
+}
+
+void Drainer::Snapshot(DrainedFamily* drained) {
+  const absl::StatusOr<std::vector<SequenceInfo>> sequences = source_->ListSequences(drained->family.index);
+  const absl::Status written = sequences.ok() ? Write(*sequences, drained) : sequences.status();
+  if (written.ok()) {
+    drained->outcome = DrainOutcome::kSnapshotted;
+  } else {
+    drained->why = absl::Status(drained->why.code(),
+                                absl::StrCat(drained->why.message(), "; no snapshot was written: ", written.message()));
+  }
+}
+
+}  // namespace
+
+const char* ToString(DrainOutcome outcome) {
+  switch (outcome) {
+    case DrainOutcome::kMoved:
+      return "moved";
+    case DrainOutcome::kSnapshotted:
+      return "snapshotted";
+    case DrainOutcome::kStays:
+      return "stays";
+  }
+  return "";
+}
+
+absl::StatusOr<bool> SetDraining(Client* client, bool draining) {
+  const absl::StatusOr<nlohmann::json> answer = Ask(client, "SetDraining", {{"draining", draining}});
+  if (!answer.ok()) return answer.status();
+  return answer->value("was_draining", false);
+}
+
+absl::StatusOr<std::vector<DrainedFamily>> Drain(Client* source, const DrainOptions& options) {
+  Drainer drainer(source, options);
+  if (absl::Status status = drainer.CheckTargets(); !status.ok()) return status;
+  if (absl::Status status = SetDraining(source, true).status(); !status.ok()) return status;
+  return drainer.Run();
+}
+
+}  // namespace seine::client

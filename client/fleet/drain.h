@@ -1,0 +1,63 @@
+// Empties a server: it takes no new families, and those that it has move to others, the largest first.
+#ifndef SEINE_CLIENT_FLEET_DRAIN_H_
+#define SEINE_CLIENT_FLEET_DRAIN_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "client/fleet/families.h"
+#include "client/fleet/migration.h"
+
+namespace seine::client {
+
+enum class DrainOutcome {
+  kMoved,        // another node serves it
+  kSnapshotted,  // it serves on here, and a file holds it as it was
+  kStays,        // it serves on here, and no file holds it
+};
+const char* ToString(DrainOutcome outcome);  // "moved", "snapshotted", "stays"
+
+// What a drain has done with one family.
+struct DrainedFamily {
+  Family family;
+  DrainOutcome outcome = DrainOutcome::kStays;
+  MigrationTarget to;              // that it has moved to
+  std::vector<std::string> files;  // snapshots that were written, in the server's folder
+  int64_t file_bytes = 0;          // of them
+  absl::Duration pause;            // in which it took no changes
+  absl::Status why;                // it has not moved; OK: it has
+};
+
+struct DrainTarget {
+  Client* client = nullptr;  // outlives the drain
+  MigrationTarget to;
+};
+
+struct DrainOptions {
+  std::vector<DrainTarget> targets;  // none: every family is snapshotted
+  double bytes_per_second = 0;       // of files written, on average; 0: no bound
+  std::function<void(const DrainedFamily&)> progress = [](const DrainedFamily&) {};  // after each family
+};
+
+// Ends with an empty server, or with what keeps it from being empty. A family goes to the first target by rendezvous
+// hashing (placement.h) that has memory for it and takes it. One that no target takes is written to a snapshot, where
+// the server has a folder: its file is named after the family, and a later drain replaces it. Families that come
+// meanwhile, by forks, are drained as well. The server still drains when this returns: SetDraining(false) undoes it.
+// A second drain goes on where the first has ended.
+//
+// Takes the role admin, and means families of the caller's tenant, which must be the server's own: PERMISSION_DENIED.
+// INVALID_ARGUMENT: a target is the server itself. FAILED_PRECONDITION: a target drains. Others: errors of the calls
+// before the first family moves, and of listing families. Errors of one family are in its `why`. Blocks.
+absl::StatusOr<std::vector<DrainedFamily>> Drain(Client* source, const DrainOptions& options);
+
+// Whether the server takes new families from now on. Returns whether it drained before. Thread-safe.
+absl::StatusOr<bool> SetDraining(Client* client, bool draining);
+
+}  // namespace seine::client
+
+#endif  // SEINE_CLIENT_FLEET_DRAIN_H_

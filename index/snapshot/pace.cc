@@ -1,0 +1,87 @@
+#include "index/snapshot/pace.h"
+
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <system_error>
+#include <thread>
+
+#include "kernels/stop.h"  // and yield.h
+
+namespace seine {
+
+namespace {
+
+constexpr int64_t kRecent = 50'000'000;    // ns; a model that is slow asks each layer after some milliseconds
+constexpr int64_t kShort = 20'000;         // ns; a shorter piece is none, for no sleep is shorter than that
+constexpr int64_t kMostPause = 5'000'000;  // ns; a piece that takes long must not end the work
+
+std::atomic<int64_t> last_step{-kRecent};  // by the coarse clock, ns
+
+enum class Priority : uint8_t { kCallers, kOwn, kLowered };
+thread_local constinit Priority priority = Priority::kCallers;
+
+// Nothing depends on it: where the kernel refuses, the thread goes on as it is, and pauses.
+void LowerOwnThread() {
+  if (priority != Priority::kOwn) return;
+  priority = Priority::kLowered;
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+}
+
+int64_t Now(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+bool BesideSteps() { return Now(CLOCK_MONOTONIC_COARSE) - last_step.load(std::memory_order_relaxed) < kRecent; }
+
+}  // namespace
+
+void NoteStep() {
+  const int64_t now = Now(CLOCK_MONOTONIC_COARSE);
+  if (last_step.load(std::memory_order_relaxed) != now) last_step.store(now, std::memory_order_relaxed);
+}
+
+OwnThread::OwnThread() { priority = Priority::kOwn; }
+OwnThread::~OwnThread() { priority = Priority::kCallers; }
+
+absl::Status RunOnOwnThread(const std::function<absl::Status()>& work) {
+  absl::Status status;
+  std::exception_ptr thrown;
+  const auto run = [&, stop = current_stop_token, yielder = current_yielder] {
+    const StopScope stop_scope(stop);
+    const YieldScope yield_scope(yielder);
+    const OwnThread own;
+    try {
+      status = work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  try {
+    std::thread(run).join();
+  } catch (const std::system_error&) {
+    return absl::ResourceExhaustedError("no thread can be started");
+  }
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  return status;
+}
+
+Pace::Pace(int pauses) : pauses_(pauses), resumed_(Now(CLOCK_THREAD_CPUTIME_ID)) {}
+
+void Pace::Pause() {
+  const int64_t now = Now(CLOCK_THREAD_CPUTIME_ID), worked = now - resumed_;
+  if (worked < kShort) return;
+  resumed_ = now;
+  if (!BesideSteps()) return;
+  LowerOwnThread();
+  if (pauses_ > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kMostPause, pauses_ * worked)));
+}
+
+}  // namespace seine
