@@ -2,7 +2,6 @@
 #include "service/server.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
@@ -188,7 +187,6 @@ class ServerImpl final : public Server {
   }
 
   absl::Status Build() {
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     services_.Register(&builder);
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kDecodeLanes = 8;        // streams that may work at once; a lane without one costs a sleeping thread
 constexpr int kFrontThreads = 2;       // one may be descheduled
-constexpr int kReflectionThreads = 8;  // gRPC's own reflection is synchronous; beyond them it is refused
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
@@ -34,6 +33,7 @@ Services::Services(Core& core, bool polling)
       polling_(polling),
       calls_(core, alive_),
       health_(core, alive_),
+      reflection_(core, alive_),
       unknown_(core, alive_),
       lanes_(core, polling ? 1 : kDecodeLanes, polling ? DecodeLanes::Wait::kSpin : DecodeLanes::Wait::kLinger) {
   for (const char* name : ServiceNames()) wires_.push_back(std::make_unique<WireService>(name));
@@ -49,11 +49,10 @@ void Services::Register(grpc::ServerBuilder* builder) {
     builder->RegisterService(wire.get());
   }
   builder->RegisterService(health_.service());
+  reflection_.Register(builder);
   builder->RegisterAsyncGenericService(unknown_.service());
   if (!polling_) queue_ = builder->AddCompletionQueue();
-  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
-  // No memory in the quota: gRPC 1.51 makes room by resetting streams, whosever they are. Monitor chooses better.
-  builder->SetResourceQuota(grpc::ResourceQuota("seine").SetMaxThreads(kReflectionThreads));
+  // There is no quota of memory: gRPC 1.51 makes room by resetting streams, whosever they are. Monitor chooses better.
 }
 
 void Services::Start() {
@@ -61,6 +60,7 @@ void Services::Start() {
   grpc::ServerCompletionQueue* const queue = polling_ ? lanes_.queue(0) : queue_.get();
   calls_.Start(queue);
   health_.Start(queue);
+  reflection_.Start(queue);
   unknown_.Start(queue);
   if (!polling_) {
     for (int i = 0; i < kFrontThreads; ++i) threads_.emplace_back([this] { Work(); });

@@ -20,6 +20,7 @@
 #include "service/core.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/health.h"
+#include "service/transport/reflection/reflection_calls.h"
 #include "service/transport/served_calls.h"
 #include "service/transport/unknown_calls.h"
 
@@ -54,6 +55,7 @@ class Services {
   std::vector<std::unique_ptr<WireService>> wires_;
   ServedCalls calls_;
   Health health_;
+  ReflectionCalls reflection_;
   UnknownCalls unknown_;
   DecodeLanes lanes_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // of all calls but Decode; none where polling

@@ -15,8 +15,10 @@ namespace seine::soak {
 
 namespace {
 
+constexpr char kReflectionPath[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 constexpr const char* kFlooded[] = {"/seine.v1.RetrievalService/Decode", "/seine.v1.RetrievalService/Append",
-                                    "/seine.v1.RetrievalService/Unknown", "/grpc.health.v1.Health/Check"};
+                                    "/seine.v1.RetrievalService/Unknown", "/grpc.health.v1.Health/Check",
+                                    kReflectionPath};
 
 // One connection of a thread, each for the next method but one, `at_once` calls in a packet. `pause`: bounds the load
 // to some 20,000 a second.
@@ -127,8 +129,7 @@ void Reflection(const Target& target, Tally& tally) {
     open.emplace_back(target.address);
     if (!open.back().Open() || !open.back().Handshake(5000)) continue;
     for (uint32_t stream = 1; stream < 400; stream += 2) {
-      const std::string path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-      open.back().Send(RawConnection::Headers(stream, path));
+      open.back().Send(RawConnection::Headers(stream, kReflectionPath));
       tally.CaseAndFault();
     }
   }
