@@ -12,8 +12,8 @@
 namespace seine {
 namespace {
 
-constexpr int kDecodeLanes = 8;        // streams that may work at once; a lane without one costs a sleeping thread
-constexpr int kFrontThreads = 2;       // one may be descheduled
+constexpr int kDecodeLanes = 8;   // streams that may work at once; a lane without one costs a sleeping thread
+constexpr int kFrontThreads = 2;  // one may be descheduled
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short

@@ -198,9 +198,8 @@ void Health::TellWatchers() {
 void Health::Set(bool serving) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (retired_) return;
-  const bool draining = core_.draining;
-  const bool began_or_ended = std::exchange(told_draining_, draining) != draining;
-  if (serving_.exchange(serving) != serving || began_or_ended) TellWatchers();
+  serving_ = serving;
+  TellWatchers();
 }
 
 void Health::Retire() {

@@ -25,7 +25,7 @@ class Health {
 
   WireService* service() { return &service_; }
   void Start(grpc::ServerCompletionQueue* queue);
-  // Tells watchers, also of a drain that has begun or ended since. Does nothing once Retire was called.
+  // Tells the watchers that have been told something else, also of a drain. Does nothing once Retire was called.
   void Set(bool serving);
   // NOT_SERVING, for good.
   void Retire();
@@ -46,7 +46,6 @@ class Health {
   std::atomic<bool> serving_{true};
   std::mutex mutex_;
   bool retired_ = false;                      // guarded by mutex_
-  bool told_draining_ = false;                // guarded by mutex_
   std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
 };
 

@@ -147,7 +147,7 @@ std::string Adversary::State() {
   for (const auto& index : core_->catalog.List()) testing::WaitForBackground(*index);
   v1::ListIndexesResponse indexes;
   EXPECT_TRUE(ListIndexes(*core_, {}, &indexes).ok());
-  std::string state = indexes.SerializeAsString();
+  std::string state = absl::StrCat(indexes.SerializeAsString(), core_->draining ? "draining" : "");
   for (const v1::IndexInfo& index : indexes.indexes()) {
     v1::ListSequencesRequest list;
     v1::ListSequencesResponse sequences;

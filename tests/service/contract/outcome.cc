@@ -51,13 +51,14 @@ std::string ReasonIn(const v1::Status& status) {
 
 std::string FaultOfError(const Message& request, const v1::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.code());
-  const bool moving = code == absl::StatusCode::kUnavailable && ReasonIn(status) == "MOVING";
-  if (!IsAllowed(code) && !moving) return "the code is none of the contract's";
+  const std::string reason = ReasonIn(status);
+  const bool wait = code == absl::StatusCode::kUnavailable && (reason == "MOVING" || reason == "DRAINING");
+  if (!IsAllowed(code) && !wait) return "the code is none of the contract's";
   if (status.message().empty()) return "the error has no text";
   for (const char c : status.message()) {
     if ((c >= 0 && c < ' ') || c == '\x7f') return "the text is not one printable line";
   }
-  if (ReasonIn(status).empty()) return "the error has no reason";
+  if (reason.empty()) return "the error has no reason";
   if (code != absl::StatusCode::kInvalidArgument) return "";
   const std::string field = FieldIn(status);
   if (field.empty()) return "the error names no field";
