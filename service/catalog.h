@@ -35,7 +35,7 @@ class Catalog {
           std::shared_ptr<QualityMonitor> quality = nullptr)
       : backend_(backend), budget_(std::move(budget)), counts_(std::move(counts)), quality_(std::move(quality)) {}
 
-  // Of the indexes made from now on. Before calls come.
+  // The idle tier serves the indexes made from now on. To be called before calls come.
   void SetIdleTier(std::shared_ptr<IdleTier> idle) { idle_ = std::move(idle); }
 
   // An index of config.tenant, which counts in `owner`'s budget; nullptr: in the catalog's. INVALID_ARGUMENT naming the

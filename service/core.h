@@ -35,7 +35,7 @@
 #include "service/scheduling/sharing.h"
 #include "service/snapshots/snapshot_folder.h"
 #include "service/transport/channel/channel_offers.h"
-#include "service/transport/connections.h"
+#include "service/transport/sockets/connections.h"
 
 namespace seine {
 

@@ -34,8 +34,8 @@
 #include "service/process/watchdog.h"
 #include "service/server.h"
 #include "service/snapshots/exit_snapshots.h"
-#include "service/transport/address.h"
-#include "service/transport/descriptors.h"
+#include "service/transport/sockets/address.h"
+#include "service/transport/sockets/descriptors.h"
 
 namespace seine {
 namespace {

@@ -25,10 +25,10 @@
 #include "service/metrics/http_listener.h"
 #include "service/services.h"
 #include "service/snapshots/exit_snapshots.h"
-#include "service/transport/address.h"
 #include "service/transport/channel/channel_server.h"
-#include "service/transport/descriptors.h"
-#include "service/transport/listener.h"
+#include "service/transport/sockets/address.h"
+#include "service/transport/sockets/descriptors.h"
+#include "service/transport/sockets/listener.h"
 
 namespace seine {
 namespace {

@@ -24,7 +24,7 @@ struct IdleBenchResult {
   int64_t disk_bytes = 0;              // in files, at the end
   int64_t steps = 0, wrong = 0, refused = 0;
   int64_t restores = 0, spills = 0, failed = 0;  // during the steps; `failed`: of both
-  // Of steps on a sequence that was on disk, and on one in memory: milliseconds.
+  // Milliseconds of steps on a sequence that was on disk (first_step), and on one in memory (step).
   struct Times {
     int64_t count = 0;
     double p50_ms = 0, p99_ms = 0, most_ms = 0;

@@ -228,7 +228,7 @@ class SnapshotBench {
     return worked.ok() ? stepped : worked;
   }
 
-  // Of another sequence than the one that steps.
+  // Another sequence is restored than the one that steps.
   absl::Status ReadBeside(double* seconds) {
     if (absl::Status s = Forget(path_); !s.ok()) return s;
     const Clock::time_point begin = Clock::now();

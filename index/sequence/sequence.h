@@ -31,7 +31,7 @@ struct Sequence {
 // glibc's allocator (tests/index/overhead_test.cc).
 int64_t IndexBytes(const IndexConfig& config);
 int64_t SequenceBytes(const IndexConfig& config);
-// Of these, what stays in memory while the idle tier has the sequence on disk.
+// The part of SequenceBytes that stays in memory while the idle tier has the sequence on disk.
 int64_t SpilledSequenceBytes(const IndexConfig& config);
 
 }  // namespace seine

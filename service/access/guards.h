@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "service/access/access.h"
 #include "service/access/tls_files.h"
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 
 namespace seine {
 

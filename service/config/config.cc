@@ -24,7 +24,7 @@
 #include "service/config/snapshot_settings.h"
 #include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 
 namespace seine {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 
 namespace seine {
 namespace {

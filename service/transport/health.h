@@ -29,7 +29,7 @@ class Health {
   void Set(bool serving);
   // NOT_SERVING, for good.
   void Retire();
-  // What is said of a service, or of the whole server, which does not serve while it drains.
+  // Whether a service serves, or the whole server: that does not while it drains.
   bool serving(bool whole_server) const { return serving_ && !(whole_server && core_.draining); }
 
  private:

@@ -25,18 +25,13 @@ TEST(MigrateBenchTest, AFamilyMovesUnderLoad) {
 }
 
 TEST(MigrateBenchTest, EveryWrongFlagIsOneClearLine) {
-  const std::pair<std::string, std::string> cases[] = {
+  ExpectWrongFlags({
       {"migrate", "--spawn is required"},
       {"migrate --spawn /none", "--spawn: /none is no program that can be run"},
       {kMigrate + "--folder /none", "--folder: cannot write to /none/"},
       {kMigrate + "--moves 0", "--moves: must be at least 1"},
       {kMigrate + "--num-keys 0", "--num-keys: must be at least 1"},
-  };
-  for (const auto& [arguments, message] : cases) {
-    const ProgramRun run = RunBench(arguments);
-    EXPECT_EQ(run.exit_code, 2) << arguments;
-    EXPECT_NE(run.err.find(message), std::string::npos) << run.err;
-  }
+  });
 }
 
 }  // namespace

@@ -33,18 +33,13 @@ TEST(NodesBenchTest, ConstantsOfASmallStep) {
 }
 
 TEST(NodesBenchTest, EveryWrongFlagIsOneClearLine) {
-  const std::pair<std::string, std::string> cases[] = {
+  ExpectWrongFlags({
       {"nodes", "--spawn is required"},
       {"nodes --spawn /none", "--spawn: /none is no program that can be run"},
       {kNodes + "--nodes 0", "--nodes: not in [1, 64]"},
       {kNodes + "--num-keys 0", "--num-keys: must be at least 1"},
       {kNodes + "--steps 0", "--steps: must be at least 1"},
-  };
-  for (const auto& [arguments, message] : cases) {
-    const ProgramRun run = RunBench(arguments);
-    EXPECT_EQ(run.exit_code, 2) << arguments;
-    EXPECT_NE(run.err.find(message), std::string::npos) << run.err;
-  }
+  });
 }
 
 }  // namespace

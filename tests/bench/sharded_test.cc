@@ -31,18 +31,13 @@ TEST(ShardedBenchTest, ShardsAreAsNearAsOneNode) {
 }
 
 TEST(ShardedBenchTest, EveryWrongFlagIsOneClearLine) {
-  const std::pair<std::string, std::string> cases[] = {
+  ExpectWrongFlags({
       {std::string("sharded --trace ") + SEINE_TRACE, "give one of --servers ADDRESSES and --spawn PROGRAM"},
       {kSharded + "--shards 0", "--shards: not in [1, 64]"},
       {kSharded + "--run 100", "--run: no multiple of 64"},
       {kSharded + "--top-k 0", "--top-k: not in [1, 4096]"},
       {kSharded + "--steps 0", "--steps: must be at least 1"},
-  };
-  for (const auto& [arguments, message] : cases) {
-    const ProgramRun run = RunBench(arguments);
-    EXPECT_EQ(run.exit_code, 2) << arguments;
-    EXPECT_NE(run.err.find(message), std::string::npos) << run.err;
-  }
+  });
 }
 
 }  // namespace

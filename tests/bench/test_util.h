@@ -2,6 +2,7 @@
 #ifndef SEINE_TESTS_BENCH_TEST_UTIL_H_
 #define SEINE_TESTS_BENCH_TEST_UTIL_H_
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace seine::bench {
@@ -71,6 +73,15 @@ inline ProgramRun RunBench(const std::string& arguments) {
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), ReadFile(folder.File("out")),
           ReadFile(folder.File("err"))};
+}
+
+// Arguments that are refused with exit code 2, and what the error says of each.
+inline void ExpectWrongFlags(const std::vector<std::pair<std::string, std::string>>& cases) {
+  for (const auto& [arguments, message] : cases) {
+    const ProgramRun run = RunBench(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_NE(run.err.find(message), std::string::npos) << run.err;
+  }
 }
 
 }  // namespace seine::bench

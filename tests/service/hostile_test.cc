@@ -15,8 +15,8 @@
 
 #include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/open_calls.h"
-#include "service/transport/descriptors.h"
 #include "service/transport/rpc_methods.h"
+#include "service/transport/sockets/descriptors.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -1,5 +1,5 @@
 // The listening socket: whose it is, what two starts at once make of it, and what happens without descriptors.
-#include "service/transport/listener.h"
+#include "service/transport/sockets/listener.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

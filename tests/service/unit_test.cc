@@ -24,7 +24,7 @@
 #include "service/calls/validate.h"
 #include "service/config/config.h"
 #include "service/scheduling/executor.h"
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 
 namespace seine {
 namespace {

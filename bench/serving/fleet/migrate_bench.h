@@ -20,7 +20,7 @@ struct MigrateOptions {
   uint64_t seed = 1;
 };
 
-// Of all moves of a family.
+// What all moves of a family gave. Times are milliseconds, of all moves as median and 99th percentile.
 struct MigratePoint {
   int64_t num_keys = 0;
   double pause_p50_ms = 0, pause_p99_ms = 0;  // frozen, as the mover saw it

@@ -49,15 +49,8 @@ void AddFlags(CLI::App* app, Flags* f) {
 }
 
 absl::Status Check(const MigrateOptions& b) {
-  for (const int64_t keys : b.num_keys) {
-    if (keys < 1) return InvalidFlag("num-keys", "must be at least 1");
-  }
-  const std::pair<const char*, int64_t> counts[] = {
-      {"kv-heads", b.num_kv_heads}, {"head-dim", b.head_dim}, {"moves", b.moves}};
-  for (const auto& [name, value] : counts) {
-    if (value < 1) return InvalidFlag(name, "must be at least 1");
-  }
-  return absl::OkStatus();
+  if (absl::Status s = CheckCounts("num-keys", b.num_keys); !s.ok()) return s;
+  return CheckCounts({{"kv-heads", b.num_kv_heads}, {"head-dim", b.head_dim}, {"moves", b.moves}});
 }
 
 using Json = nlohmann::ordered_json;

@@ -54,18 +54,12 @@ void AddFlags(CLI::App* app, NodesFlags* f) {
 
 absl::Status Check(const NodesOptions& b) {
   if (b.nodes < 1 || b.nodes > kMostNodes) return InvalidFlag("nodes", absl::StrCat("not in [1, ", kMostNodes, "]"));
-  for (const int64_t keys : b.num_keys) {
-    if (keys < 1) return InvalidFlag("num-keys", "must be at least 1");
-  }
-  const std::pair<const char*, int64_t> counts[] = {{"kv-heads", b.num_kv_heads},
-                                                    {"group", b.group},
-                                                    {"head-dim", b.head_dim},
-                                                    {"top-k", b.top_k},
-                                                    {"steps", b.steps}};
-  for (const auto& [name, value] : counts) {
-    if (value < 1) return InvalidFlag(name, "must be at least 1");
-  }
-  return absl::OkStatus();
+  if (absl::Status s = CheckCounts("num-keys", b.num_keys); !s.ok()) return s;
+  return CheckCounts({{"kv-heads", b.num_kv_heads},
+                      {"group", b.group},
+                      {"head-dim", b.head_dim},
+                      {"top-k", b.top_k},
+                      {"steps", b.steps}});
 }
 
 using Json = nlohmann::ordered_json;

@@ -65,8 +65,7 @@ absl::Status Check(const ShardedFlags& f) {
   }
   if (f.bench.run < 64 || f.bench.run % 64 != 0) return InvalidFlag("run", "no multiple of 64");
   if (f.bench.top_k < 1 || f.bench.top_k > 4096) return InvalidFlag("top-k", "not in [1, 4096]");
-  if (f.bench.steps < 1) return InvalidFlag("steps", "must be at least 1");
-  return absl::OkStatus();
+  return CheckCounts({{"steps", f.bench.steps}});
 }
 
 using Json = nlohmann::ordered_json;

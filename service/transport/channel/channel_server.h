@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "service/core.h"
-#include "service/transport/address.h"
 #include "service/transport/channel/shared_channel.h"
+#include "service/transport/sockets/address.h"
 
 namespace seine {
 

@@ -14,7 +14,7 @@
 #include "service/access/credentials.h"
 #include "service/calls/error.h"
 #include "service/config/config.h"
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 #include "tests/fuzz/targets/targets.h"
 
 namespace seine::fuzz {

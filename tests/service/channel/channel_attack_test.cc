@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "proto/channel/wait.h"
-#include "service/transport/descriptors.h"
+#include "service/transport/sockets/descriptors.h"
 #include "tests/service/channel/raw_channel.h"
 
 namespace seine::test {

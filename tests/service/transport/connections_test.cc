@@ -1,5 +1,5 @@
 // Connections that are cut off for stream resets, and those that are not.
-#include "service/transport/connections.h"
+#include "service/transport/sockets/connections.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

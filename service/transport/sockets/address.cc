@@ -1,4 +1,4 @@
-#include "service/transport/address.h"
+#include "service/transport/sockets/address.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -3,8 +3,8 @@
 // was to be sent to it, and makes calls for the second as fast as they come.
 //
 // Thread-safe.
-#ifndef SEINE_SERVICE_TRANSPORT_CONNECTIONS_H_
-#define SEINE_SERVICE_TRANSPORT_CONNECTIONS_H_
+#ifndef SEINE_SERVICE_TRANSPORT_SOCKETS_CONNECTIONS_H_
+#define SEINE_SERVICE_TRANSPORT_SOCKETS_CONNECTIONS_H_
 
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "service/transport/reset_window.h"
+#include "service/transport/sockets/reset_window.h"
 
 namespace seine {
 
@@ -64,4 +64,4 @@ class Connections {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_TRANSPORT_CONNECTIONS_H_
+#endif  // SEINE_SERVICE_TRANSPORT_SOCKETS_CONNECTIONS_H_

@@ -1,7 +1,7 @@
 // A server's own listening socket, and the thread that takes connections from it. That thread does nothing else, so a
 // new connection never waits for a call at work; it refuses what would leave the process without file descriptors.
-#ifndef SEINE_SERVICE_TRANSPORT_LISTENER_H_
-#define SEINE_SERVICE_TRANSPORT_LISTENER_H_
+#ifndef SEINE_SERVICE_TRANSPORT_SOCKETS_LISTENER_H_
+#define SEINE_SERVICE_TRANSPORT_SOCKETS_LISTENER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "service/transport/address.h"
-#include "service/transport/connections.h"
-#include "service/transport/descriptors.h"
+#include "service/transport/sockets/address.h"
+#include "service/transport/sockets/connections.h"
+#include "service/transport/sockets/descriptors.h"
 
 namespace seine {
 
@@ -72,4 +72,4 @@ class Listener {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_TRANSPORT_LISTENER_H_
+#endif  // SEINE_SERVICE_TRANSPORT_SOCKETS_LISTENER_H_

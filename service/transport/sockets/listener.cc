@@ -1,4 +1,4 @@
-#include "service/transport/listener.h"
+#include "service/transport/sockets/listener.h"
 
 #include <fcntl.h>
 #include <netdb.h>

@@ -1,6 +1,6 @@
 // Where a server listens: a Unix socket or a TCP port (listener.h).
-#ifndef SEINE_SERVICE_TRANSPORT_ADDRESS_H_
-#define SEINE_SERVICE_TRANSPORT_ADDRESS_H_
+#ifndef SEINE_SERVICE_TRANSPORT_SOCKETS_ADDRESS_H_
+#define SEINE_SERVICE_TRANSPORT_SOCKETS_ADDRESS_H_
 
 #include <string>
 
@@ -26,4 +26,4 @@ std::string DefaultAddress();
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_TRANSPORT_ADDRESS_H_
+#endif  // SEINE_SERVICE_TRANSPORT_SOCKETS_ADDRESS_H_

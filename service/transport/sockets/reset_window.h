@@ -1,8 +1,8 @@
 // How the calls of one connection end. It tells a flood of stream resets (CVE-2023-44487) from a client that cancels.
 //
 // Not thread-safe.
-#ifndef SEINE_SERVICE_TRANSPORT_RESET_WINDOW_H_
-#define SEINE_SERVICE_TRANSPORT_RESET_WINDOW_H_
+#ifndef SEINE_SERVICE_TRANSPORT_SOCKETS_RESET_WINDOW_H_
+#define SEINE_SERVICE_TRANSPORT_SOCKETS_RESET_WINDOW_H_
 
 #include <chrono>
 #include <cstdint>
@@ -42,4 +42,4 @@ class ResetWindow {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_TRANSPORT_RESET_WINDOW_H_
+#endif  // SEINE_SERVICE_TRANSPORT_SOCKETS_RESET_WINDOW_H_

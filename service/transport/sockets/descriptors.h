@@ -1,8 +1,8 @@
 // File descriptors of the process: how many it may have, and whether one more connection leaves enough for the rest.
 // gRPC 1.51 aborts where it finds none (its poll engine makes an event descriptor for each thread that waits) or never
 // accepts again.
-#ifndef SEINE_SERVICE_TRANSPORT_DESCRIPTORS_H_
-#define SEINE_SERVICE_TRANSPORT_DESCRIPTORS_H_
+#ifndef SEINE_SERVICE_TRANSPORT_SOCKETS_DESCRIPTORS_H_
+#define SEINE_SERVICE_TRANSPORT_SOCKETS_DESCRIPTORS_H_
 
 #include <chrono>
 
@@ -40,4 +40,4 @@ int OpenDescriptors();  // of this process
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_TRANSPORT_DESCRIPTORS_H_
+#endif  // SEINE_SERVICE_TRANSPORT_SOCKETS_DESCRIPTORS_H_

@@ -1,4 +1,4 @@
-#include "service/transport/connections.h"
+#include "service/transport/sockets/connections.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "service/transport/descriptors.h"
+#include "service/transport/sockets/descriptors.h"
 
 #include <dirent.h>
 #include <sys/resource.h>
