@@ -24,9 +24,9 @@ bool HasGone(const absl::Status& error) {
 }
 
 // Holds what is written to a rate, on average since the beginning.
-class Pace {
+class RateBound {
  public:
-  explicit Pace(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+  explicit RateBound(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
   void WaitAfter(int64_t bytes) {
     bytes_ += static_cast<double>(bytes);
     if (bytes_per_second_ > 0) absl::SleepFor(begin_ + absl::Seconds(bytes_ / bytes_per_second_) - absl::Now());
@@ -41,7 +41,7 @@ class Pace {
 class Drainer {
  public:
   Drainer(Client* source, const DrainOptions& options)
-      : source_(source), options_(options), pace_(options.bytes_per_second) {}
+      : source_(source), options_(options), rate_(options.bytes_per_second) {}
   // Finds targets that cannot be any, before anything has changed.
   absl::Status CheckTargets() const;
   absl::StatusOr<std::vector<DrainedFamily>> Run();
@@ -58,7 +58,7 @@ class Drainer {
 
   Client* const source_;
   const DrainOptions& options_;
-  Pace pace_;
+  RateBound rate_;
   std::set<std::pair<std::string, std::string>> seen_;     // families, by index and name
   std::set<std::pair<std::string, std::string>> written_;  // sequences in snapshots, by index and id
   std::vector<DrainedFamily> drained_;
@@ -104,7 +104,7 @@ void Drainer::DrainOne(Family family) {
   if (HasGone(drained.why)) return;
   if (drained.outcome != DrainOutcome::kMoved && !absl::IsUnknown(drained.why)) Snapshot(&drained);
   options_.progress(drained);
-  pace_.WaitAfter(drained.file_bytes);
+  rate_.WaitAfter(drained.file_bytes);
   drained_.push_back(std::move(drained));
 }
 
