@@ -26,6 +26,7 @@
 #include "service/catalog.h"
 #include "service/config/profiles.h"
 #include "service/event_log.h"
+#include "service/families/family_records.h"
 #include "service/families/sequence_families.h"
 #include "service/in_flight.h"
 #include "service/metrics/call_counts.h"
@@ -140,6 +141,7 @@ struct Core {
   std::unique_ptr<Access> access;             // nullptr: calls need no credentials; set before calls come
   std::unique_ptr<AuditLog> audit;            // nullptr: there is none; set before calls come
   std::unique_ptr<SnapshotFolder> snapshots;  // nullptr: none are made; set before calls come
+  std::unique_ptr<FamilyRecords> family_records;  // nullptr: none are kept; set before calls come
   SnapshotCounts snapshot_counts;
   std::shared_ptr<IdleTier> idle;  // nullptr: sequences stay in memory; set before calls come
   std::shared_ptr<TlsFiles> tls;   // nullptr: there is none; set before calls come

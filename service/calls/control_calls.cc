@@ -11,6 +11,7 @@
 #include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
+#include "service/families/kept_families.h"
 
 namespace seine {
 namespace {
@@ -119,6 +120,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
     return FindIndex(core, request.name(), "name").status();
   }
   core.families.ForgetIndex(CurrentTenant(), request.name());
+  ForgetIndexFiles(core, CurrentTenant(), request.name());
   core.log.Deleted(NameInLog(CurrentTenant(), request.name()));
   return absl::OkStatus();
 }
@@ -194,7 +196,7 @@ absl::Status DeleteSequence(Core& core, const v1::DeleteSequenceRequest& request
   if (auto s = BeginChange(core, request.handle().index(), handle.id, &change); !s.ok()) return s;
   if (auto s = (*index)->DeleteSequence(handle); !s.ok()) return Explain(s, "");
   const FamilyKey key{CurrentTenant(), request.handle().index(), FamilyOfId(handle.id)};
-  if (core.families.Generation(key) > 0 && !HoldsFamily(**index, key.family)) core.families.Forget(key);
+  if (core.families.Generation(key) > 0 && !HoldsFamily(**index, key.family)) Forget(core, key);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include "service/calls/convert/wire_enum.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
+#include "service/families/kept_families.h"
 
 namespace seine {
 namespace {
@@ -72,7 +73,7 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
       source.ok() ? (*index)->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
   core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
   if (!info.ok()) return Explain(info.status(), "");
-  for (const SequenceInfo& one : info->sequences) core.families.Arrive(key(one), request.generation());
+  if (auto s = Arrive(core, index->get(), info->sequences, request.generation()); !s.ok()) return Explain(s, "");
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.index(), response);
   return absl::OkStatus();

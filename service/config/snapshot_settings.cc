@@ -19,6 +19,17 @@ Setting Folder() {
           set, [](const ServerConfig& config) { return config.server.snapshots.folder; }};
 }
 
+Setting Node() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    config->server.snapshots.node = text;
+    return absl::OkStatus();
+  };
+  return {"snapshots.node", "NAME",
+          "The server's name among those that share snapshots.dir: what it writes for itself, at exit and of families "
+          "that have moved, stands in a folder of that name.",
+          set, [](const ServerConfig& config) { return config.server.snapshots.node; }};
+}
+
 Setting Flag(const std::string& key, const std::string& help, bool SnapshotOptions::*field) {
   auto set = [field](const std::string& text, ServerConfig* config) {
     if (absl::SimpleAtob(text, &(config->server.snapshots.*field))) return absl::OkStatus();
@@ -46,7 +57,7 @@ Setting ExitSeconds() {
 }  // namespace
 
 std::vector<Setting> SnapshotSettings() {
-  return {Folder(),
+  return {Folder(), Node(),
           Flag("snapshots.at_exit", "Write all sequences to snapshots.dir when the server ends.",
                &SnapshotOptions::at_exit),
           ExitSeconds(),

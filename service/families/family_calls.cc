@@ -6,6 +6,7 @@
 #include "service/calls/calls.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
+#include "service/families/kept_families.h"
 
 namespace seine {
 namespace {
@@ -61,8 +62,11 @@ absl::Status SetState(Core& core, const FamilyKey& key, const v1::SetFamilyState
                       v1::SetFamilyStateResponse* response) {
   if (request.state() == v1::FAMILY_STATE_SERVING) return core.families.Thaw(key, request.freeze());
   if (request.state() == v1::FAMILY_STATE_MOVED) {
-    return core.families.GiveUp(key, request.freeze(), {request.node(), request.address(), request.generation()},
-                                SecondsOr(request.seconds(), kMovedSeconds));
+    const std::chrono::seconds limit = SecondsOr(request.seconds(), kMovedSeconds);
+    const auto keep = [&](const FamilyHome& home) { return KeepMoved(core, key, home, absl::FromChrono(limit)); };
+    return Explain(core.families.GiveUp(key, request.freeze(),
+                                        {request.node(), request.address(), request.generation()}, limit, keep),
+                   "");
   }
   return core.families.Freeze(key, SecondsOr(request.seconds(), kFrozenSeconds), request.generation(),
                               response->mutable_freeze());

@@ -1,6 +1,7 @@
 #include "service/families/sequence_families.h"
 
 #include <algorithm>
+#include <new>
 #include <random>
 
 #include "absl/hash/hash.h"
@@ -20,13 +21,6 @@ std::string NameOf(const FamilyKey& key) { return absl::StrCat(IndexPrefix(key.t
 
 absl::Status WrongState(absl::string_view field, absl::string_view what) {
   return FieldError("WRONG_STATE", field, what, absl::StatusCode::kFailedPrecondition);
-}
-
-absl::Status StaleGeneration(absl::string_view family, uint64_t given, uint64_t known) {
-  return FieldError(
-      "STALE_GENERATION", "generation",
-      absl::StrCat(given, " is too old: the server knows generation ", known, " of the family ", Quoted(family)),
-      absl::StatusCode::kFailedPrecondition);
 }
 
 std::string NewFreeze() {
@@ -129,6 +123,14 @@ absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
   return absl::OkStatus();
 }
 
+absl::Status SequenceFamilies::StaleGeneration(absl::string_view family, uint64_t given, uint64_t known) const {
+  stale_.fetch_add(1, std::memory_order_relaxed);
+  return FieldError(
+      "STALE_GENERATION", "generation",
+      absl::StrCat(given, " is too old: the server knows generation ", known, " of the family ", Quoted(family)),
+      absl::StatusCode::kFailedPrecondition);
+}
+
 uint64_t SequenceFamilies::GenerationHere(const Shard& shard, const std::string& name) {
   const auto found = shard.generations.find(name);
   return found == shard.generations.end() ? 0 : found->second;
@@ -166,6 +168,7 @@ absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limi
 absl::Status SequenceFamilies::CheckFreeze(const Shard& shard, const FamilyKey& key, absl::string_view freeze) const {
   const Entry* const entry = Find(shard, key);
   if (entry == nullptr || !entry->frozen) return WrongState("family", "is not frozen");
+  if (entry->leaving) return WrongState("family", "is being given up");
   if (entry->freeze != freeze) return WrongState("freeze", "another freeze holds the family now");
   return absl::OkStatus();
 }
@@ -180,17 +183,31 @@ absl::Status SequenceFamilies::Thaw(const FamilyKey& key, absl::string_view free
 }
 
 absl::Status SequenceFamilies::GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home,
-                                      Clock::duration limit) {
+                                      Clock::duration limit, const Keep& keep) {
   Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
+  std::unique_lock<std::mutex> lock(shard.mutex);
   if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
   const std::string name = NameOf(key);
   const uint64_t here = GenerationHere(shard, name);
   if (home.generation == 0) home.generation = here + 1;
   if (home.generation <= here) return StaleGeneration(key.family, home.generation, here);
+  absl::Status kept = absl::ResourceExhaustedError("out of memory");
+  Entry& frozen = shard.entries.find(name)->second;
+  frozen.leaving = true;
+  const Clock::time_point until = std::exchange(frozen.until, Clock::time_point::max());
+  lock.unlock();
+  try {
+    kept = keep(home);
+  } catch (const std::bad_alloc&) {
+  }
+  lock.lock();
+  const auto entry = shard.entries.find(name);
+  if (entry == shard.entries.end()) return WrongState("family", "its index is gone");
+  entry->second.leaving = false;
+  entry->second.until = until;
+  if (!kept.ok()) return kept;
   shard.generations.erase(name);
-  Entry& entry = shard.entries.find(name)->second;
-  entry = Entry{false, "", std::move(home), now_() + limit};
+  entry->second = Entry{.freeze = "", .home = std::move(home), .until = now_() + limit};
   return absl::OkStatus();
 }
 
@@ -206,15 +223,35 @@ absl::Status SequenceFamilies::CheckArrival(const FamilyKey& key, uint64_t gener
   return generation < here ? StaleGeneration(key.family, generation, here) : absl::OkStatus();
 }
 
+uint64_t SequenceFamilies::GenerationOnArrival(const FamilyKey& key, uint64_t generation) const {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (generation != 0) return generation;
+  const Entry* const entry = Find(shard, key);
+  const bool moved = entry != nullptr && !entry->frozen;
+  return moved ? entry->home.generation + 1 : GenerationHere(shard, NameOf(key));
+}
+
 void SequenceFamilies::Arrive(const FamilyKey& key, uint64_t generation) {
+  generation = GenerationOnArrival(key, generation);
   Shard& shard = ShardOf(key);
   const std::lock_guard<std::mutex> lock(shard.mutex);
   const std::string name = NameOf(key);
   const Entry* const entry = Find(shard, key);
-  const bool moved = entry != nullptr && !entry->frozen;
-  if (generation == 0 && moved) generation = entry->home.generation + 1;
   if (generation != 0) shard.generations[name] = generation;
-  if (moved) shard.entries.erase(name);
+  if (entry != nullptr && !entry->frozen) shard.entries.erase(name);
+  NoteStates(&shard);
+}
+
+void SequenceFamilies::Recall(const FamilyKey& key, const FamilyHome& home, Clock::duration left) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (left <= Clock::duration::zero()) {
+    shard.generations[NameOf(key)] = home.generation;
+    return;
+  }
+  if (!MakeRoom(&shard).ok()) return;  // nothing is frozen yet
+  shard.entries.insert_or_assign(NameOf(key), Entry{.freeze = "", .home = home, .until = now_() + left});
   NoteStates(&shard);
 }
 
@@ -259,6 +296,7 @@ std::vector<KnownFamily> SequenceFamilies::List(absl::string_view tenant, absl::
 
 FamilyCounts SequenceFamilies::Count() const {
   FamilyCounts counts;
+  counts.stale = stale_.load(std::memory_order_relaxed);
   for (Shard& shard : shards_) {
     if (!shard.states.load(std::memory_order_relaxed)) continue;
     const std::lock_guard<std::mutex> lock(shard.mutex);

@@ -44,6 +44,7 @@ struct KnownFamily {
 
 struct FamilyCounts {
   int64_t frozen = 0, moved = 0;
+  int64_t stale = 0;  // refusals by STALE_GENERATION since the start
 };
 
 // Thread-safe. A family serves unless it is frozen or has moved; these two are kept for a bounded time. A generation
@@ -90,15 +91,26 @@ class SequenceFamilies {
   absl::Status Freeze(const FamilyKey& key, Clock::duration limit, uint64_t generation, std::string* freeze);
   // FAILED_PRECONDITION: `freeze` is not the one that holds now.
   absl::Status Thaw(const FamilyKey& key, absl::string_view freeze);
-  // Gives a frozen family up, and remembers for `limit` where it is. home.generation 0: one more than here. Errors as
-  // Thaw's, and FAILED_PRECONDITION, reason STALE_GENERATION: home.generation is not newer than here.
-  absl::Status GiveUp(const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit);
+  // Writes a family's new home down.
+  using Keep = std::function<absl::Status(const FamilyHome& home)>;
+  // Gives a frozen family up, and remembers for `limit` where it is. home.generation 0: one more than here. `keep` is
+  // called first, without a lock; meanwhile the freeze does not end, and an error of it leaves the family frozen.
+  // Errors as Thaw's and keep's, and FAILED_PRECONDITION, reason STALE_GENERATION: home.generation is not newer than
+  // here.
+  absl::Status GiveUp(
+      const FamilyKey& key, absl::string_view freeze, FamilyHome home, Clock::duration limit,
+      const Keep& keep = [](const FamilyHome&) { return absl::OkStatus(); });
   // Before a family comes in `generation`; 0: any. FAILED_PRECONDITION, reason STALE_GENERATION: it is older than what
   // is here, or no newer than what has moved.
   absl::Status CheckArrival(const FamilyKey& key, uint64_t generation) const;
   // Notes that the family is here in `generation`, whatever it was; 0: as it was, or one newer if it had moved. A
   // freeze stays.
   void Arrive(const FamilyKey& key, uint64_t generation);
+  // Returns what Arrive would make the family's generation here.
+  uint64_t GenerationOnArrival(const FamilyKey& key, uint64_t generation) const;
+  // At the start: what the process before knew. `left` above 0: callers are told of the home for so long; else the
+  // family was here, in home.generation.
+  void Recall(const FamilyKey& key, const FamilyHome& home, Clock::duration left);
   // Returns the generation of the family here, or where it has moved to.
   uint64_t Generation(const FamilyKey& key) const;
   // Forgets the generation of a family whose last sequence is gone.
@@ -112,7 +124,8 @@ class SequenceFamilies {
 
  private:
   struct Entry {
-    bool frozen = false;  // else it has moved
+    bool frozen = false;   // else it has moved
+    bool leaving = false;  // its home is being written down
     std::string freeze;
     FamilyHome home;
     Clock::time_point until;
@@ -146,10 +159,12 @@ class SequenceFamilies {
   static uint64_t GenerationHere(const Shard& shard, const std::string& name);
   absl::Status CheckFreeze(const Shard& shard, const FamilyKey& key, absl::string_view freeze) const;
   absl::Status MakeRoom(Shard* shard) const;
+  absl::Status StaleGeneration(absl::string_view family, uint64_t given, uint64_t known) const;
 
   const std::function<Clock::time_point()> now_;
   const size_t most_of_a_shard_;
   mutable std::array<Shard, 64> shards_;
+  mutable std::atomic<int64_t> stale_{0};
 };
 
 }  // namespace seine

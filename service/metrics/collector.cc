@@ -74,6 +74,12 @@ void AddSnapshots(const SnapshotCounts& counts, Families* out) {
   out->Counter("seine_snapshot_bytes_total", "Bytes of snapshots written and restored.");
   out->Add({{"operation", "write"}}, Number(counts.bytes_written.load()));
   out->Add({{"operation", "restore"}}, Number(counts.bytes_restored.load()));
+  out->Counter("seine_exit_snapshots_passed_over_total", "Files of the last end that were not restored, for moves.");
+  out->Add({{"reason", "stale"}}, Number(counts.passed_over_stale.load()));
+  out->Add({{"reason", "doubtful"}}, Number(counts.passed_over_doubtful.load()));
+  out->Counter("seine_family_records_total", "Records of families that the start has found.");
+  out->Add({{"state", "read"}}, Number(counts.records_read.load()));
+  out->Add({{"state", "damaged"}}, Number(counts.records_damaged.load()));
 }
 
 void AddIdle(const IdleReading& idle, Families* out) {
@@ -283,6 +289,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(families.frozen));
   out.Gauge("seine_families_moved", "Families whose callers are told of another node.");
   out.Add({}, Number(families.moved));
+  out.Counter("seine_stale_generations_refused_total", "Calls refused with the reason STALE_GENERATION.");
+  out.Add({}, Number(families.stale));
   return out.Take();
 }
 

@@ -1,5 +1,7 @@
 #include "service/snapshots/snapshot_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kSuffix[] = ".snapshot", kOwn[] = "own", kTenant[] = "tenant-", kIndex[] = "index-", kExit[] = "at-exit";
+constexpr char kSuffix[] = ".snapshot", kOwn[] = "own", kTenant[] = "tenant-", kIndex[] = "index-", kNode[] = "node-";
+constexpr char kExit[] = "at-exit", kFamilies[] = "families", kLock[] = "/lock";
 
 // The folders in one; none where it cannot be read.
 std::vector<fs::path> FoldersIn(const fs::path& folder) {
@@ -44,10 +47,20 @@ int RemovePartialUnder(const fs::path& folder, int depth) {
   return removed;
 }
 
+std::string TenantFolder(const std::string& root, absl::string_view tenant) {
+  return tenant.empty() ? absl::StrCat(root, "/", kOwn) : absl::StrCat(root, "/", kTenant, tenant);
+}
+
 }  // namespace
 
 absl::Status Validate(const SnapshotOptions& options) {
+  if (!options.node.empty()) {
+    if (absl::Status s = CheckName(options.node, "snapshots.node"); !s.ok()) {
+      return absl::InvalidArgumentError(s.message());
+    }
+  }
   if (!options.folder.empty()) return absl::OkStatus();
+  if (!options.node.empty()) return WrongSetting("snapshots.node", "needs snapshots.dir");
   if (options.at_exit) return WrongSetting("snapshots.at_exit", "needs snapshots.dir");
   if (options.restore_on_start) return WrongSetting("snapshots.restore_on_start", "needs snapshots.dir");
   return absl::OkStatus();
@@ -78,28 +91,61 @@ absl::Status MakeFolder(const std::string& folder) {
   return absl::UnavailableError(absl::StrCat("the folder of snapshots cannot be made: ", strerror(errno)));
 }
 
-absl::StatusOr<std::unique_ptr<SnapshotFolder>> SnapshotFolder::Open(const std::string& folder, int* removed) {
-  constexpr int kDepth = 3;  // tenant, at-exit, index
+SnapshotFolder::SnapshotFolder(std::string folder, absl::string_view node)
+    : folder_(std::move(folder)), root_(node.empty() ? folder_ : absl::StrCat(folder_, "/", kNode, node)) {}
+
+SnapshotFolder::~SnapshotFolder() {
+  if (lock_ >= 0) close(lock_);
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotFolder>> SnapshotFolder::Open(const SnapshotOptions& options, int* removed) {
+  constexpr int kDepth = 4;  // node, tenant, at-exit, index
+  const std::string& folder = options.folder;
   absl::Status made = MakeFolder(folder);
   if (made.ok() && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) made = absl::UnavailableError(strerror(errno));
   if (!made.ok()) return WrongSetting("snapshots.dir", absl::StrCat(folder, ": ", made.message()));
+  std::unique_ptr<SnapshotFolder> opened(new SnapshotFolder(folder, options.node));
+  if (options.keeps()) {
+    if (absl::Status s = opened->Lock(); !s.ok()) return s;
+    if (!options.node.empty()) opened->TakeOver();
+  }
   *removed = RemovePartialUnder(folder, kDepth);
-  return std::unique_ptr<SnapshotFolder>(new SnapshotFolder(folder));
+  return opened;
+}
+
+absl::Status SnapshotFolder::Lock() {
+  if (absl::Status s = MakeFolder(root_); !s.ok()) return WrongSetting("snapshots.dir", s.message());
+  SystemFiles().SyncFolder(folder_);  // what is written through under it lasts
+  lock_ = open(absl::StrCat(root_, kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_ < 0) return WrongSetting("snapshots.dir", absl::StrCat(root_, kLock, ": ", strerror(errno)));
+  if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(OneLine(absl::StrCat("snapshots.node: another server keeps its families in ",
+                                                            root_, "; give each that shares it a name of its own")));
+}
+
+void SnapshotFolder::TakeOver() const {
+  SnapshotFolder before(folder_);
+  if (!before.Lock().ok()) return;  // a server without a name uses it
+  for (const char* kind : {kExit, kFamilies}) {
+    for (const OfIndex& each : before.FoldersOf(kind)) {
+      const fs::path from(each.folder), to = fs::path(root_) / from.lexically_relative(folder_);
+      std::error_code error;
+      if (fs::exists(to, error) || !MakeFolder(to.parent_path().string()).ok()) continue;
+      fs::rename(from, to, error);
+      for (const fs::path& changed : {to, from}) SystemFiles().SyncFolder(changed.parent_path().string());
+    }
+  }
 }
 
 std::unique_ptr<SnapshotFolder> SnapshotFolder::Anywhere() {
   return std::unique_ptr<SnapshotFolder>(new SnapshotFolder(""));
 }
 
-std::string SnapshotFolder::TenantFolder(absl::string_view tenant) const {
-  return tenant.empty() ? absl::StrCat(folder_, "/", kOwn) : absl::StrCat(folder_, "/", kTenant, tenant);
-}
-
 // No name leads out of the folder: it has no slash, and a suffix is added to it.
 absl::StatusOr<std::string> SnapshotFolder::PathOf(absl::string_view tenant, const std::string& name, bool make) const {
   if (folder_.empty() && !name.empty()) return name;
   if (absl::Status s = CheckName(name, "file"); !s.ok()) return s;
-  const std::string folder = TenantFolder(tenant);
+  const std::string folder = TenantFolder(folder_, tenant);
   if (make) {
     if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
   }
@@ -107,15 +153,22 @@ absl::StatusOr<std::string> SnapshotFolder::PathOf(absl::string_view tenant, con
 }
 
 std::string SnapshotFolder::ExitFolder(absl::string_view tenant, absl::string_view index) const {
-  return absl::StrCat(TenantFolder(tenant), "/", kExit, "/", kIndex, index);
+  return absl::StrCat(TenantFolder(root_, tenant), "/", kExit, "/", kIndex, index);
 }
 
-std::vector<SnapshotFolder::Exit> SnapshotFolder::ExitFolders() const {
-  std::vector<Exit> found;
-  for (const fs::path& tenant : FoldersIn(folder_)) {
+std::string SnapshotFolder::FamilyFolder(absl::string_view tenant, absl::string_view index) const {
+  return absl::StrCat(TenantFolder(root_, tenant), "/", kFamilies, "/", kIndex, index);
+}
+
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::ExitFolders() const { return FoldersOf(kExit); }
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FamilyFolders() const { return FoldersOf(kFamilies); }
+
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FoldersOf(absl::string_view kind) const {
+  std::vector<OfIndex> found;
+  for (const fs::path& tenant : FoldersIn(root_)) {
     const std::string name = tenant.filename().string();
     if (name != kOwn && !absl::StartsWith(name, kTenant)) continue;
-    for (const fs::path& index : FoldersIn(tenant / kExit)) {
+    for (const fs::path& index : FoldersIn(tenant / std::string(kind))) {
       const std::string index_name = index.filename().string();
       if (!absl::StartsWith(index_name, kIndex)) continue;
       found.push_back({name == kOwn ? "" : std::string(absl::StripPrefix(name, kTenant)),

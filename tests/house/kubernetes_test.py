@@ -52,7 +52,8 @@ def test_volumes_are_there_and_the_socket_lies_in_a_shared_one():
 
 def test_the_server_has_time_to_drain_and_memory_for_its_limit():
     server = SETTINGS["server"]
-    assert POD["terminationGracePeriodSeconds"] > server["drain_delay"] + server["grace"] + 1
+    pre_stop = int(re.search(r"timeout (\d+) ", SEINED["lifecycle"]["preStop"]["exec"]["command"][2])[1])
+    assert POD["terminationGracePeriodSeconds"] > pre_stop + server["drain_delay"] + server["grace"] + 1
     gib = {key: int(re.fullmatch(r"(\d+)Gi", SEINED["resources"][key]["memory"])[1]) for key in ("requests", "limits")}
     assert gib["requests"] == gib["limits"] >= int(server["memory_limit"].removesuffix("GiB")) * 1.1 + 0.5
 

@@ -186,7 +186,8 @@ TEST(SnapshotOptionsTest, NeedAFolder) {
   at_exit.at_exit = true;
   EXPECT_EQ(Validate(at_exit), absl::InvalidArgumentError("snapshots.at_exit: needs snapshots.dir"));
   int removed = 0;
-  EXPECT_EQ(SnapshotFolder::Open("/proc/none/such", &removed).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SnapshotFolder::Open({.folder = "/proc/none/such"}, &removed).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 class TenantSnapshotTest : public AccessTest {

@@ -54,7 +54,7 @@ void Contract::SetUp() {
     Renew(spec.name());
   }
   int removed = 0;
-  core_->snapshots = *SnapshotFolder::Open(dir_.path + "/snapshots", &removed);
+  core_->snapshots = *SnapshotFolder::Open({.folder = dir_.path + "/snapshots"}, &removed);
   v1::SnapshotRequest write;
   v1::SnapshotResponse written;
   *write.mutable_handle() = Pristine("plain");
