@@ -7,6 +7,7 @@ import configparser
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import yaml
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "deploy"
 SEINE = os.environ["SEINE"]
+PATIENCE = "600"  # seconds, of a drain on a machine that does other things too
 INDEX = ["--layers", "1", "--q-heads", "2", "--kv-heads", "1", "--head-dim", "64"]
 GEOMETRY = "{num_layers: 1, num_q_heads: 2, num_kv_heads: 1, head_dim: 64, dtype: float16}"
 SETTINGS = f"indexes:\n- {{name: both, geometry: {GEOMETRY}}}\n"
@@ -31,6 +33,7 @@ def systemd_words(to, socket):
     assert stop.startswith("-"), "a drain that fails must not keep systemd from SIGTERM"
     words = stop.removeprefix("-").split()
     assert int(words[1]) < int(unit["Service"]["TimeoutStopSec"]) - 60
+    words[1] = PATIENCE
     there = {"/usr/bin/seine": [SEINE], "unix:///run/seine/seine.sock": [f"unix://{socket}"], "$SEINE_DRAIN_TO": to.split()}
     return [word for each in words for word in there.get(each, [each])]
 
@@ -43,7 +46,7 @@ def kubernetes_words(to, socket):
     folder = os.path.dirname(SEINE)
     setting = f"export PATH={shlex.quote(folder)}:$PATH SEINE_SERVER=unix://{socket} SEINE_DRAIN_TO={shlex.quote(to)}; "
     shell, option, script = server["lifecycle"]["preStop"]["exec"]["command"]
-    return [shell, option, setting + script]
+    return [shell, option, setting + re.sub(r"timeout \d+ ", f"timeout {PATIENCE} ", script)]
 
 
 class Server:
@@ -71,7 +74,7 @@ class Server:
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(600)
 
 
 @pytest.fixture
