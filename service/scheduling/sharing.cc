@@ -68,7 +68,7 @@ void Sharing::Await(const TenantWork* tenant, Clock::time_point until) {
 
 bool LongWork::Yield() {
   if (!held()) {
-    // A kernel may let a thread compute to the end of its tick, 4 ms, whoever waits: here it looks again.
+    // The kernel lets a thread compute to the end of its slice, some milliseconds, whoever wakes: here it looks again.
     if (sharing_.several()) std::this_thread::yield();
     return false;
   }
