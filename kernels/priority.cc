@@ -9,7 +9,7 @@
 namespace seine {
 
 namespace {
-constexpr int kLowerBy = 5, kMostNice = 19;
+constexpr int kLowerBy = 10, kMostNice = 19;
 }  // namespace
 
 void LowerPriority(Priority priority) {

@@ -10,7 +10,7 @@ namespace seine {
 // How a thread stands beside the process's other threads.
 enum class Priority : uint8_t {
   kUsual,
-  kLow,     // nice 5 more: about a quarter of a processor beside one usual thread
+  kLow,     // nice 10 more: about a tenth of a processor beside one usual thread
   kLowest,  // nice 19: about a hundredth
 };
 

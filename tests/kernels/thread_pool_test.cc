@@ -68,7 +68,7 @@ TEST(ThreadPool, LongWorkHasHelpersOfLowPriority) {
   {
     NeverHeld yielder;
     const YieldScope long_work(&yielder);
-    EXPECT_EQ(NiceOfHelper(&pool), std::min(19, Nice() + 5));
+    EXPECT_EQ(NiceOfHelper(&pool), std::min(19, Nice() + 10));
   }
   EXPECT_EQ(NiceOfHelper(&pool), Nice());
 }

@@ -181,7 +181,7 @@ TEST(Executor, ItsThreadsHaveItsPriority) {
     ASSERT_TRUE(long_tasks.Submit([&] { low = nice(); }));
   }
   EXPECT_EQ(usual, nice());
-  EXPECT_EQ(low, std::min(19, nice() + 5));
+  EXPECT_EQ(low, std::min(19, nice() + 10));
 }
 
 TEST(Executor, OneTenantHasAllThreads) {
