@@ -17,7 +17,7 @@ constexpr int kChunkTokens = 2048;
 constexpr int kTransientChunkTokens = 256;
 constexpr int kMinChunkTokens = 64;
 // Windows in a full chunk of means: many, for a read that jumps waits for memory anew. At 131,072 keys, chunks of 32
-// took the tail 1.7 times as long (docs/decisions/attention/0100-means-in-long-runs.md).
+// took the tail 1.7 times as long (docs/decisions/attention/0099-means-in-long-runs.md).
 constexpr int kChunkWindows = 512;
 constexpr int kEarlierChunkWindows = 32;
 
