@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seine_kv.fleet.placement import family_of
+from seine_kv.messages import SeineError
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,13 @@ class FamilyState:
 
 def family_states(client: Any, index: str, family: str = "") -> dict[str, FamilyState]:
     """By name, the families of an index that are frozen, have moved, or have come by a move; or the one that is named.
-    client: of the node. SeineError of the call."""
-    answer = client._invoke("ListFamilyStates", {"index": index, "family": family})
+    client: of the node. SeineError of the call; a server without the index knows of none."""
+    try:
+        answer = client._invoke("ListFamilyStates", {"index": index, "family": family})
+    except SeineError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        return {}
     return {each["family"]: _state_of(each) for each in answer["families"]}
 
 

@@ -57,12 +57,15 @@ class RayDirectory:
         return self._ask(self._actor.suspect, node.name, node.generation) == "lost"
 
     def restarted(self, route: Route) -> bool:
+        """Whether the directory knows the family to be lost, made again, or elsewhere."""
         now = self._ask(self._actor.locate, route.family, route.index)
         return now is not None and (now.lost or (now.generation, now.moves) != (route.generation, route.moves))
 
     def moved(self, route: Route) -> None:
         """Tells the directory, as whoever moved the family may have done already. A server that was started again knows
         nothing of a family that came to it: that is lost."""
+        if self.restarted(route):
+            return  # it knows
         nodes, node, moves = self.describe(), None, 0
         state = self._state(route.address, route)
         while state.state == "moved" and state.moves > moves:
