@@ -37,8 +37,14 @@ def has_come(state: FamilyState) -> bool:
 
 
 def holds(client: Any, index: str, family: str) -> bool:
-    """Whether a server has sequences of a family, however they came. It lists the index. SeineError of the call."""
-    return any(family_of(info.handle.id) == family for info in client.list_sequences(index))
+    """Whether a server has sequences of a family, however they came. It lists the index. SeineError of the call; a server
+    without the index has none."""
+    try:
+        return any(family_of(info.handle.id) == family for info in client.list_sequences(index))
+    except SeineError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        return False
 
 
 def _state_of(answer: dict[str, Any]) -> FamilyState:

@@ -59,7 +59,10 @@ class RayDirectory:
     def restarted(self, route: Route) -> bool:
         """Whether the directory knows the family to be lost, made again, or elsewhere."""
         now = self._ask(self._actor.locate, route.family, route.index)
-        return now is not None and (now.lost or (now.generation, now.moves) != (route.generation, route.moves))
+        if now is None:  # it forgets what was lost two starts ago
+            there = {(node.name, node.generation) for node in self.describe().nodes}
+            return (route.node, route.node_generation) not in there
+        return now.lost or (now.generation, now.moves) != (route.generation, route.moves)
 
     def moved(self, route: Route) -> None:
         """Tells the directory, as whoever moved the family may have done already. A server that was started again knows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -67,23 +67,26 @@ class FleetStream(Steps):
             if (followed or not moved) and not clock.wait():
                 break
             followed = followed or bool(moved)
-            if not self._followed(moved):
-                break
+            for key, error in self._not_found(moved).items():
+                del reasons[key]
+                _fail(step, error, _places(appends, items, {key}))
             # All that the family was asked: items that were answered beside a refused append lack its tokens.
-            places = [[i for i, one in enumerate(asked) if key_of(one.sequence) in reasons] for asked in (appends, items)]
+            places = _places(appends, items, reasons)
             again = self._once([appends[i] for i in places[0]], [items[i] for i in places[1]], attention, selector)
             _put(step, again, places)
         return step
 
-    def _followed(self, moved: list[Key]) -> bool:
-        """Looks for families that have moved. False where that fails: their items' errors say that they have moved."""
-        try:
-            for route in map(self._router.known_by, moved):
+    def _not_found(self, moved: list[Key]) -> dict[Key, SeineError]:
+        """Looks for families that have moved; the errors of those for which that fails."""
+        errors: dict[Key, SeineError] = {}
+        for key in moved:
+            route = self._router.known_by(key)
+            try:
                 if route is not None:
                     self._router.moved(route)
-            return True
-        except SeineError:
-            return False
+            except SeineError as error:
+                errors[key] = error
+        return errors
 
     def _once(
         self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
@@ -217,6 +220,20 @@ def _put(step: Step, again: Step, places: list[list[int]]) -> None:
             newer[j].error = _renumbered(newer[j].error, f"items[{j}]", f"items[{i}]")
             answers[i] = newer[j]
     step.server_us += again.server_us
+
+
+def _places(appends: list[Append], items: list[Item], keys: Container[Key]) -> list[list[int]]:
+    """Where a step asks of these families: places of appends, and of items."""
+    return [[i for i, one in enumerate(asked) if key_of(one.sequence) in keys] for asked in (appends, items)]  # type: ignore[arg-type]
+
+
+def _fail(step: Step, error: SeineError, places: list[list[int]]) -> None:
+    """Gives appends and items of a step an error, in place of the one that they had."""
+    answers = step.attended or step.answers
+    for i in places[0]:
+        step.append_errors[i] = error
+    for i in places[1]:
+        answers[i].error = error
 
 
 def _no_answer(error: SeineError) -> Answer:

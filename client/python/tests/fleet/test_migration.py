@@ -115,6 +115,23 @@ def test_of_several_copies_the_newest_that_takes_changes_counts(client, rows, sh
             assert other.node_of(Sequence("m", "chat")) == found
 
 
+def test_a_lookup_that_fails_is_its_familys_error(client, rows, shared, monkeypatch):
+    """UNAVAILABLE may be tried again; MOVED would say that the caller is to do something."""
+    chat = filled(client, rows)
+    other = next(f"other-{i}" for i in range(99) if ranked(f"other-{i}", NAMES)[0] != client.node_of(chat))
+    there = client.create_sequence("m", other)
+    client.append(there, 0, 0, *rows_of(rows, 1))
+    move(client, shared)
+
+    def silent(route):
+        raise SeineError("UNAVAILABLE", "the fleet's directory does not answer", "", "NO_DIRECTORY")
+
+    monkeypatch.setattr(client.router.directory, "moved", silent)
+    queries = np.ones((HEADS, DIM), np.float32)
+    step = client.step((), [Item(there, 0, queries), Item(chat, 0, queries)], on_error="return")
+    assert step.answers[0].error is None and step.answers[1].error.reason == "NO_DIRECTORY"
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_had_moved_is_not_lost_with_its_old_node(own, rows, streamed):
     """A node is emptied and started again, as for an upgrade. A client that has not called meanwhile finds the family where

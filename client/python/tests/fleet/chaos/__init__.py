@@ -25,7 +25,7 @@ def run(fleet, sequences, seconds, seed, pause, grow=True, machines=None):
         try:
             until(lambda: decoder.decoding == sequences or not decoder.is_alive())
             trouble.make(seconds)
-            all_up(fleet)
+            all_up(fleet, client)
             until(lambda: decoder.decoding == sequences or not decoder.is_alive())
         finally:
             decoder.stop(), mender.stop(), visitor.stop()

@@ -155,5 +155,14 @@ def until(condition, seconds=120.0):
         time.sleep(0.1)
 
 
-def all_up(fleet):
-    until(lambda: not any(node["state"] == "lost" for node in fleet.describe()["nodes"]))
+def all_up(fleet, client):
+    """Waits until every server answers: one that was killed a moment ago is not known to be lost yet."""
+    until(lambda: all(node["state"] != "lost" and _answers(client, node["name"]) for node in fleet.describe()["nodes"]))
+
+
+def _answers(client, name):
+    try:
+        client.node(name).call("GetServerInfo")
+        return True
+    except SeineError:
+        return False
