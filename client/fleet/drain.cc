@@ -23,13 +23,17 @@ bool HasGone(const absl::Status& error) {
   return reason == "FAMILY_NOT_FOUND" || reason == "MOVED";
 }
 
+constexpr absl::Duration kStopAsked = absl::Milliseconds(50);
+
 // Holds what is written to a rate, on average since the beginning.
 class RateBound {
  public:
   explicit RateBound(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
-  void WaitAfter(int64_t bytes) {
+  void WaitAfter(int64_t bytes, const std::function<bool()>& stop) {
     bytes_ += static_cast<double>(bytes);
-    if (bytes_per_second_ > 0) absl::SleepFor(begin_ + absl::Seconds(bytes_ / bytes_per_second_) - absl::Now());
+    if (bytes_per_second_ <= 0) return;
+    const absl::Time end = begin_ + absl::Seconds(bytes_ / bytes_per_second_);
+    while (absl::Now() < end && !stop()) absl::SleepFor(std::min(end - absl::Now(), kStopAsked));
   }
 
  private:
@@ -93,7 +97,10 @@ absl::StatusOr<std::vector<DrainedFamily>> Drainer::Run() {
     absl::StatusOr<std::vector<Family>> families = Next();
     if (!families.ok()) return families.status();
     if (families->empty()) return std::move(drained_);
-    for (Family& family : *families) DrainOne(std::move(family));
+    for (Family& family : *families) {
+      if (options_.stop()) return std::move(drained_);
+      DrainOne(std::move(family));
+    }
   }
 }
 
@@ -104,7 +111,7 @@ void Drainer::DrainOne(Family family) {
   if (HasGone(drained.why)) return;
   if (drained.outcome != DrainOutcome::kMoved && !absl::IsUnknown(drained.why)) Snapshot(&drained);
   options_.progress(drained);
-  rate_.WaitAfter(drained.file_bytes);
+  rate_.WaitAfter(drained.file_bytes, options_.stop);
   drained_.push_back(std::move(drained));
 }
 
@@ -124,6 +131,7 @@ bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
   if (!moved.ok()) return absl::IsUnknown(moved.status()) || HasGone(moved.status());
   drained->outcome = DrainOutcome::kMoved;
   drained->to = target.to;
+  drained->generation = moved->generation;
   drained->files = std::move(moved->files);
   drained->file_bytes = moved->bytes;
   drained->pause = moved->pause;

@@ -27,6 +27,7 @@ struct DrainedFamily {
   Family family;
   DrainOutcome outcome = DrainOutcome::kStays;
   MigrationTarget to;              // that it has moved to
+  uint64_t generation = 0;         // of the family there
   std::vector<std::string> files;  // snapshots that were written, in the server's folder
   int64_t file_bytes = 0;          // of them
   absl::Duration pause;            // in which it took no changes
@@ -42,6 +43,7 @@ struct DrainOptions {
   std::vector<DrainTarget> targets;  // none: every family is snapshotted
   double bytes_per_second = 0;       // of files written, on average; 0: no bound
   std::function<void(const DrainedFamily&)> progress = [](const DrainedFamily&) {};  // after each family
+  std::function<bool()> stop = [] { return false; };  // asked between families: true ends the drain there
 };
 
 // Ends with an empty server, or with what keeps it from being empty. A family goes to the first target by rendezvous

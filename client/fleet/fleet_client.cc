@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/fleet/families.h"
 #include "client/fleet/placement.h"
 
 namespace seine::client {
@@ -37,19 +38,38 @@ absl::StatusOr<Client*> FleetClient::At(const std::string& node) {
 
 absl::StatusOr<std::string> FleetClient::Ask(const std::string& index, const std::string& id) {
   absl::Status silent;
+  std::vector<std::string> holders;
   for (const FleetNode& node : fleet_.nodes) {
     if (node.state == NodeState::kLost) continue;
     const absl::StatusOr<Client*> client = At(node.name);
     const absl::Status answer = client.ok() ? (*client)->GetSequence({index, id, 0}).status() : client.status();
-    if (answer.ok()) return node.name;
-    if (!absl::IsNotFound(answer)) silent = answer;
+    if (answer.ok()) holders.push_back(node.name);
+    if (!answer.ok() && !absl::IsNotFound(answer)) silent = answer;
   }
+  if (holders.size() > 1) return Newest(std::move(holders), index, std::string(FamilyOf(id)));
+  if (!holders.empty()) return holders.front();
   if (!silent.ok()) return silent;
   return absl::NotFoundError(absl::StrCat("handle: not found: '", id, "'"));
 }
 
+std::string FleetClient::Newest(std::vector<std::string> holders, const std::string& index, const std::string& family) {
+  std::map<std::string, FamilyState> states;
+  for (const std::string& node : holders) {
+    const absl::StatusOr<Client*> client = At(node);
+    if (!client.ok()) continue;
+    const absl::StatusOr<std::vector<FamilyState>> known = ListFamilyStates(*client, index, family);
+    if (known.ok() && !known->empty()) states[node] = known->front();
+  }
+  std::stable_sort(holders.begin(), holders.end(), [&](const std::string& a, const std::string& b) {
+    return states[a].generation < states[b].generation;
+  });
+  const auto serves = [&](const std::string& node) { return !states[node].frozen && !states[node].moved; };
+  const auto newest = std::find_if(holders.rbegin(), holders.rend(), serves);
+  return newest != holders.rend() ? *newest : holders.front();
+}
+
 absl::StatusOr<std::string> FleetClient::NodeOf(const std::string& index, const std::string& id) {
-  const std::string family(FamilyOf(id));
+  const std::pair<std::string, std::string> family(index, FamilyOf(id));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto found = nodes_.find(family); found != nodes_.end()) return found->second;
@@ -90,7 +110,7 @@ absl::StatusOr<Sequence> FleetClient::CreateOnce(const std::string& index, const
   absl::StatusOr<Sequence> made = (*client)->CreateSequence(index, id);
   if (!made.ok()) return made;
   const std::lock_guard<std::mutex> lock(mutex_);
-  nodes_[std::string(FamilyOf(id))] = *node;
+  nodes_[{index, std::string(FamilyOf(id))}] = *node;
   return made;
 }
 
@@ -118,7 +138,7 @@ bool FleetClient::Follow(const std::string& id, const absl::Status& status, Foll
 
 void FleetClient::Forget(const std::string& id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  nodes_.erase(std::string(FamilyOf(id)));
+  std::erase_if(nodes_, [&](const auto& known) { return known.first.second == FamilyOf(id); });
 }
 
 }  // namespace seine::client

@@ -5,8 +5,9 @@
 //   Client* client = fleet->ClientOf("llama", "chat-7").value();     // the calls of client.h, of that node
 //   auto stream = client->OpenDecodeStream(Transport::kAuto);        // one a node; a batch is split by NodeOf
 //
-// Families are found by asking the nodes. A new one goes to the first by rendezvous hashing that serves and takes new
-// families; loads are not known here. Run follows a family that moves. Thread-safe.
+// Families are found by asking all nodes. Where several hold one, the newest generation counts. A new one goes to the
+// first by rendezvous hashing that serves and takes new families; loads are not known here. Run follows a family that
+// moves. Thread-safe.
 #ifndef SEINE_CLIENT_FLEET_FLEET_CLIENT_H_
 #define SEINE_CLIENT_FLEET_FLEET_CLIENT_H_
 
@@ -16,6 +17,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -82,12 +84,15 @@ class FleetClient {
   bool Follow(const std::string& id, const absl::Status& status, Following* following);
   absl::StatusOr<Sequence> CreateOnce(const std::string& index, const std::string& id);
   absl::StatusOr<std::string> Ask(const std::string& index, const std::string& id);
+  // Returns the node, of those that hold copies of a family, that has it in the newest generation and takes changes.
+  // Where none takes any, the family moves, and its old node will tell where to.
+  std::string Newest(std::vector<std::string> holders, const std::string& index, const std::string& family);
 
   const FleetDescription fleet_;
   const Options options_;
   std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<Client>> clients_;  // by node; guarded by mutex_
-  std::map<std::string, std::string> nodes_;                // by family; guarded by mutex_
+  std::map<std::string, std::unique_ptr<Client>> clients_;            // by node; guarded by mutex_
+  std::map<std::pair<std::string, std::string>, std::string> nodes_;  // by index and family; guarded by mutex_
 };
 
 }  // namespace seine::client

@@ -1,5 +1,8 @@
 // seine drain.
 #include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +18,7 @@ namespace {
 struct DrainArguments {
   std::vector<std::string> to;
   double bytes_per_second = 0;
-  bool undo = false;
+  bool each = false, undo = false;
 };
 
 struct Connected {
@@ -47,7 +50,7 @@ Json ToJson(const client::DrainedFamily& one) {
                {"bytes", one.family.bytes},   {"outcome", ToString(one.outcome)}, {"files", one.files},
                {"file_bytes", one.file_bytes}};
   if (one.outcome == client::DrainOutcome::kMoved) {
-    json.update({{"node", one.to.node}, {"address", one.to.address}});
+    json.update({{"node", one.to.node}, {"address", one.to.address}, {"generation", one.generation}});
     json["pause_ms"] = absl::ToDoubleMilliseconds(one.pause);
   } else {
     json["why"] = std::string(one.why.message());
@@ -69,8 +72,43 @@ std::string LineOf(const client::DrainedFamily& one) {
   return name;
 }
 
+// A line that a reader behind a pipe sees at once.
+void PrintLine(const std::string& line) {
+  PrintText(line);
+  std::fflush(stdout);
+}
+
+std::string OneLine(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+// Tells of a family once it is done; without --each, JSON has them all at the end.
+void Tell(const Session& session, bool each, const client::DrainedFamily& one) {
+  if (!session.json) PrintLine(LineOf(one));
+  if (session.json && each) PrintLine(OneLine(ToJson(one)));
+}
+
 int64_t Count(const std::vector<client::DrainedFamily>& drained, client::DrainOutcome outcome) {
   return std::count_if(drained.begin(), drained.end(), [&](const auto& one) { return one.outcome == outcome; });
+}
+
+// SIGINT and SIGTERM end the drain after the family that it is at: none is left frozen, or at two servers.
+std::atomic<bool> stopped = false;
+static_assert(std::atomic<bool>::is_always_lock_free);  // a signal's handler sets it
+
+void StopBySignals() {
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { stopped = true; });
+}
+
+// Counts the outcomes, and, where no line has told of them, lists the families.
+void PrintSummary(const Session& session, bool each, const std::vector<client::DrainedFamily>& drained) {
+  const int64_t moved = Count(drained, client::DrainOutcome::kMoved);
+  const int64_t snapshotted = Count(drained, client::DrainOutcome::kSnapshotted);
+  const int64_t stay = Count(drained, client::DrainOutcome::kStays);
+  Json json = {{"draining", true}, {"moved", moved}, {"snapshotted", snapshotted}, {"stay", stay}};
+  if (stopped) json["stopped"] = true;
+  if (session.json && each) return PrintLine(OneLine(json));
+  json["families"] = Json::array();
+  for (const client::DrainedFamily& one : drained) json["families"].push_back(ToJson(one));
+  session.Print(json, [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
 }
 
 absl::Status Drain(const Session& session, const DrainArguments& arguments) {
@@ -79,17 +117,17 @@ absl::Status Drain(const Session& session, const DrainArguments& arguments) {
   client::DrainOptions options;
   options.targets = connected.targets;
   options.bytes_per_second = arguments.bytes_per_second;
-  if (!session.json) options.progress = [](const client::DrainedFamily& one) { PrintText(LineOf(one)); };
+  options.progress = [&](const client::DrainedFamily& one) { Tell(session, arguments.each, one); };
+  options.stop = [] { return stopped.load(); };
+  StopBySignals();
   const auto drained = client::Drain(session.client.get(), options);
   if (!drained.ok()) return drained.status();
-  const int64_t moved = Count(*drained, client::DrainOutcome::kMoved);
+  PrintSummary(session, arguments.each, *drained);
   const int64_t snapshotted = Count(*drained, client::DrainOutcome::kSnapshotted);
   const int64_t stay = Count(*drained, client::DrainOutcome::kStays);
-  Json families = Json::array();
-  for (const client::DrainedFamily& one : *drained) families.push_back(ToJson(one));
-  session.Print(
-      {{"draining", true}, {"moved", moved}, {"snapshotted", snapshotted}, {"stay", stay}, {"families", families}},
-      [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
+  if (stopped) {
+    return absl::CancelledError("stopped by a signal; the server drains on, and a second run moves the rest");
+  }
   if (stay > 0) return absl::AbortedError(absl::StrCat("families that stay and are in no snapshot: ", stay));
   if (snapshotted == 0) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("families that stay, all of them in snapshots: ", snapshotted));
@@ -111,7 +149,8 @@ void AddDrainCommand(CLI::App* app, Session* session) {
   drain->footer(
       "Families move as with `family migrate`, the largest first. Each goes to the first target that has memory for "
       "it. One that no target takes serves on here, and is written to a snapshot where the server has snapshots.dir. "
-      "A second run goes on. Exit code 0: no family is left. 8: those that are left are in snapshots. 1: one is in "
+      "A second run goes on. SIGINT and SIGTERM stop it after the family that it is at. Exit code 0: no family is "
+      "left. 8: those that are left are in snapshots. 1: one is in "
       "none.\n\n"
       "Example:\n  seine drain --to n1=host-b:7077 --to n2=host-c:7077 --bytes-per-second 200MB");
   CLI::Option* to = drain->add_option("--to", arguments->to,
@@ -121,9 +160,13 @@ void AddDrainCommand(CLI::App* app, Session* session) {
   CLI::Option* bound = drain->add_option("--bytes-per-second", arguments->bytes_per_second,
                                          "Bytes of snapshots a second, on average, e.g. 200MB (default: no bound)");
   bound->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))->check(Between(1, 1e18));
+  CLI::Option* each = drain->add_flag(
+      "--each", arguments->each,
+      "With -o json: each family on a line of its own once it is done, and a line of counts at the end");
   drain->add_flag("--undo", arguments->undo, "Take new families again; what has moved stays where it is")
       ->excludes(to)
-      ->excludes(bound);
+      ->excludes(bound)
+      ->excludes(each);
   drain->callback(
       [=] { session->action = [=] { return arguments->undo ? Undo(*session) : Drain(*session, *arguments); }; });
 }

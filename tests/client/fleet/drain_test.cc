@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/fleet/drain.h"
 #include "client/fleet/fleet_client.h"
@@ -82,6 +83,34 @@ TEST_F(DrainTest, FamiliesMoveTheLargestFirstAndNoneComes) {
   EXPECT_EQ(Drain({"--undo"}).out, "did not drain\n");
   EXPECT_TRUE(source()->CreateSequence("m", "new").ok());
   EXPECT_TRUE(*source()->IsServing(""));
+}
+
+TEST_F(DrainTest, ALineOfJsonTellsOfEachFamilyAndTheLastOfAll) {
+  const Outcome outcome = Drain({"--to", To(1), "-o", "json", "--each"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::vector<Json> lines;
+  for (const absl::string_view line : absl::StrSplit(outcome.out, '\n', absl::SkipEmpty())) {
+    lines.push_back(Json::parse(line));
+  }
+  ASSERT_EQ(lines.size(), 4);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i]["outcome"], "moved");
+    EXPECT_EQ(lines[i]["generation"], 1);
+  }
+  EXPECT_EQ(lines[3], (Json{{"draining", true}, {"moved", 3}, {"snapshotted", 0}, {"stay", 0}}));
+}
+
+TEST_F(DrainTest, StopsBetweenFamilies) {
+  DrainOptions options;
+  options.targets = {{clients_[1].get(), {"n1", servers_[1].endpoint()}}};
+  options.bytes_per_second = 1;  // it would wait for hours after the first
+  int done = 0;
+  options.progress = [&](const DrainedFamily&) { ++done; };
+  options.stop = [&] { return done == 1; };
+  EXPECT_EQ(client::Drain(source(), options)->size(), 1);
+  EXPECT_EQ(Holder("large"), 1);
+  EXPECT_EQ(Holder("middle"), 0);
+  EXPECT_TRUE(Append(source(), "middle", 100, 120).ok());
 }
 
 TEST_F(DrainTest, WhatNoTargetTakesIsSnapshottedAndServesOn) {

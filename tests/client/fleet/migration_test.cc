@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "client/fleet/ask.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/migration.h"
 #include "tests/client/process.h"
@@ -44,6 +45,11 @@ class MigrationTest : public testing::Test {
     return {"family", "migrate", "m", family, "--to", servers_[1].endpoint(), "--name", "n1", "-o", "json"};
   }
 
+  std::unique_ptr<FleetClient> Fleet() const {
+    return FleetClient::Create(
+        {"f", {{.name = "n0", .address = servers_[0].endpoint()}, {.name = "n1", .address = servers_[1].endpoint()}}});
+  }
+
   const TempFolder folder_;
   const RandomModel model_{300};
   const std::vector<std::string> flags_ = {"--snapshots-dir", folder_.Path("snapshots")};
@@ -79,8 +85,7 @@ TEST_F(MigrationTest, AFamilyMovesWithAllThatItHolds) {
 }
 
 TEST_F(MigrationTest, AFleetsClientFollowsAndWaits) {
-  const auto fleet = FleetClient::Create(
-      {"f", {{.name = "n0", .address = servers_[0].endpoint()}, {.name = "n1", .address = servers_[1].endpoint()}}});
+  const auto fleet = Fleet();
   const auto append = [&](int64_t begin, int64_t end) {
     return fleet->Run("m", "chat", [&](Client* client) { return Append(client, "chat", begin, end); });
   };
@@ -97,6 +102,28 @@ TEST_F(MigrationTest, AFleetsClientFollowsAndWaits) {
   EXPECT_EQ(*fleet->NodeOf("m", "chat"), "n1");
   EXPECT_TRUE(fleet->CreateSequence("m", "chat/new").ok());
   EXPECT_TRUE(target_->GetSequence({"m", "chat/new", 0}).ok());
+}
+
+TEST_F(MigrationTest, OfTwoCopiesTheNewestThatTakesChangesCounts) {
+  ASSERT_TRUE(source_->Snapshot({"m", "other", 0}, "copy", SnapshotScope::kFamily).ok());
+  ASSERT_TRUE(target_->Restore("m", "copy", "", 2).ok());
+  const auto found = [&] { return *Fleet()->NodeOf("m", "other"); };
+  const auto freeze = [](Client* client) {
+    return Ask(client, "SetFamilyState", {{"index", "m"}, {"family", "other"}, {"state", "FAMILY_STATE_FROZEN"}}).ok();
+  };
+  EXPECT_EQ(found(), "n1");
+  ASSERT_TRUE(freeze(target_.get()));
+  EXPECT_EQ(found(), "n0");
+  ASSERT_TRUE(freeze(source_.get()));
+  EXPECT_EQ(found(), "n0");  // which will tell where the family goes
+}
+
+TEST_F(MigrationTest, FamiliesOfTwoIndexesAreTwo) {
+  ASSERT_TRUE(target_->CreateIndex(RandomModel::Spec("draft", KvStore::kKeysValues)).ok());
+  ASSERT_TRUE(target_->CreateSequence("draft", "chat").ok());
+  const auto fleet = Fleet();
+  EXPECT_EQ(*fleet->NodeOf("m", "chat"), "n0");
+  EXPECT_EQ(*fleet->NodeOf("draft", "chat"), "n1");
 }
 
 TEST_F(MigrationTest, WhatFailsLeavesTheFamilyWhereItWas) {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Optional
 
 import ray
@@ -19,7 +19,8 @@ from ray.experimental import internal_kv
 from seine_kv.address import Security
 from seine_kv.fleet.description import Description
 from seine_kv.fleet.server import Server, free_port
-from seine_kv.fleet.table import Route, Table
+from seine_kv.fleet.route import Key, Process, Route
+from seine_kv.fleet.table import Table
 
 NAMESPACE = "seine"
 START_SECONDS = 60.0
@@ -108,8 +109,12 @@ class Directory:
         node = self._table.node(name)
         return node.address if node else ""
 
-    async def drain(self, name: str, undo: bool) -> None:
-        (self._table.undrain if undo else self._table.drain)(name)
+    async def drain(self, name: str) -> None:
+        self._table.drain(name)
+        self._wake()
+
+    async def undrain(self, name: str) -> None:
+        self._table.undrain(name)
         self._wake()
 
     async def remove(self, name: str) -> None:
@@ -138,8 +143,20 @@ class Directory:
     async def place(self, family: str, index: str, id: str, on: str) -> Route:
         return self._table.place(family, index, id, on)
 
-    async def locate(self, family: str) -> Optional[Route]:
-        return self._table.locate(family)
+    async def locate(self, family: str, index: str) -> Optional[Route]:
+        return self._table.locate(family, index)
+
+    async def move(self, family: str, index: str, moves: int, left: Process, reached: Process) -> None:
+        self._table.move(family, index, moves, left, reached)
+
+    async def held(self, name: str) -> list[Route]:
+        return self._table.held(name)
+
+    async def forget(self, routes: Iterable[Route]) -> None:
+        self._table.forget(routes)
+
+    async def elsewhere(self, routes: Iterable[Route]) -> set[Key]:
+        return self._table.elsewhere(routes)
 
     async def add(self, family: str, index: str, id: str) -> None:
         self._table.add(family, index, id)

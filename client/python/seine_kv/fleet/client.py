@@ -18,7 +18,7 @@ from seine_kv.fleet.placement import family_of
 from seine_kv.fleet.router import FOLLOWED, GONE, Directory, Patience, Router, fleet_generation
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.stream import FleetStream
-from seine_kv.fleet.table import Route
+from seine_kv.fleet.route import Route
 from seine_kv.messages import Append, Attention, Item, Retained, SeineError, Sequence, Step
 
 if TYPE_CHECKING:
@@ -169,9 +169,10 @@ class FleetClient(Calls):
     def _again(self, route: Route, index: str, id: str, error: SeineError, clock: Patience) -> bool:
         """Whether a sequence that could not be created may be asked for again, elsewhere or here."""
         if error.reason == "MOVED":
-            self.router.moved(route.family)
-        if error.reason == "DRAINING":
-            self.router.forget(route.family)  # another node takes it
+            self.router.moved(route)
+        if error.reason == "DRAINING":  # another node takes it
+            self.router.directory.remove_sequence(route.family, index, id)
+            self.router.forget(route)
         if error.reason in (*FOLLOWED, "DRAINING"):
             return clock.wait()
         try:
@@ -231,7 +232,7 @@ class FleetClient(Calls):
         held = answer if "handle" in answer else answer.get("sequence")
         if isinstance(held, dict) and isinstance(held.get("handle"), dict):
             handle = held["handle"]
-            route = self.router.known(family_of(handle["id"]))
+            route = self.router.known(Sequence(handle["index"], handle["id"]))
             handle["generation"] = fleet_generation(route, int(handle["generation"]))
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence as Many
 from typing import Any, Optional, Union
 
 try:
@@ -13,16 +13,17 @@ try:
 except ImportError as error:
     raise ImportError(f"seine_kv.fleet needs Ray ({error}): pip install 'seine-kv[ray]'", name="ray") from None
 
-from ray.util.placement_group import placement_group, remove_placement_group
-
 from seine_kv.address import Security
 from seine_kv.fleet import actors, description, start
 from seine_kv.fleet.client import FleetClient
+from seine_kv.fleet.mover import MovedFamily, Mover
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.ray_directory import RayDirectory
+from seine_kv.fleet.relocation import Progress, Relocation
 from seine_kv.fleet.router import Patience
 
 _RESTART_SECONDS = 30.0
+_CALL_SECONDS = 60.0  # of one call of a drain
 PLACEMENTS = {"SPREAD": "STRICT_SPREAD", "PACK": "PACK"}
 
 
@@ -89,7 +90,7 @@ class Fleet:
             raise ValueError(f"name: there is a fleet {name!r} already; Fleet.connect finds it") from error
         fleet = cls(name, security)
         try:
-            fleet._grow(nodes, PLACEMENTS[placement], wait_seconds)
+            start.grow(name, fleet._ask(fleet._directory.reserve, nodes), options, PLACEMENTS[placement], wait_seconds)
         except BaseException:
             fleet.stop(0.0)
             raise
@@ -125,25 +126,73 @@ class Fleet:
         directory.watch(client.router.note)
         return client
 
-    def scale(self, nodes: int, wait_seconds: float = 120.0) -> None:
-        """Adds servers until there are `nodes`, each where Ray finds room. Families stay where they are; new ones
-        choose among all. ValueError for fewer than there are: drain() and remove() take nodes out."""
-        there = len(self._description().nodes)
-        if nodes < there:
-            raise ValueError(f"nodes: there are {there}; drain a node and remove it to have {nodes}")
-        if nodes > there:
-            self._grow(nodes - there, "SPREAD", wait_seconds)
+    def scale(
+        self, nodes: int, wait_seconds: float = 120.0, bytes_per_second: float = 0.0, progress: Optional[Progress] = None
+    ) -> None:
+        """Adds or takes out servers until there are `nodes`. New ones start where Ray finds room, within wait_seconds; new
+        families choose among all, and those that are there stay until rebalance(). Fewer: those that drain already go
+        first, then the youngest; each is drained, as drain() does with the last two arguments, and removed.
 
-    def drain(self, node: str, undo: bool = False) -> None:
-        """New families go elsewhere; those that the node holds stay and are served. ValueError: there is no such
-        node."""
-        self._ask(self._directory.drain, node, undo)
+        ValueError: nodes is below 1. RuntimeError: not all new ones serve in time, or families stay on a node that was to
+        go; that one still drains, and undrain() keeps it. SeineError as of drain().
+        """
+        if not isinstance(nodes, int) or nodes < 1:
+            raise ValueError(f"nodes: must be at least 1, not {nodes!r}")
+        there = self._description().nodes
+        options = self._ask(self._directory.options)
+        for node in self._ask(self._directory.reserve, max(0, nodes - len(there))):
+            start.grow(self.name, [node], options, "SPREAD", wait_seconds)  # its place can be given back by itself
+        leaving = [node.name for node in sorted(there, key=_leaves_first)[: max(0, len(there) - nodes)]]
+        for node in leaving:  # none of them is a target of another
+            self._ask(self._directory.drain, node)
+        for node in leaving:
+            stay = [one for one in self.drain(node, bytes_per_second, progress) if one.outcome != "moved"]
+            if stay:
+                raise RuntimeError(f"nodes: {len(stay)} families stay on {node}, the first because: {stay[0].why}")
+            self.remove(node)
+
+    def drain(
+        self, node: str, bytes_per_second: float = 0.0, progress: Optional[Progress] = None
+    ) -> list[MovedFamily]:
+        """Empties a node: it takes no new families, and those that it holds move to the others, the largest first, as
+        `seine drain` moves them. Clients follow. A family that no node has room for serves on here, and is written to a
+        snapshot. Returns what became of each. A second drain goes on where the first has ended.
+
+        bytes_per_second: of snapshots written, on average; 0: no bound. progress: is called with each family, in this
+        thread. The servers need the same --snapshots-dir, and this process has to reach all of them, with the role
+        admin.
+
+        ValueError: there is no such node. FileNotFoundError: there is no program `seine` here. SeineError: UNAVAILABLE
+        where the node or the directory's answer is missing; others of the calls before the first family moves. The node
+        drains all the same, also after a restart, until undrain().
+        """
+        self._ask(self._directory.drain, node)
+        return self._relocate(lambda relocation: relocation.drain(node, bytes_per_second), progress)
+
+    def undrain(self, node: str) -> None:
+        """The node takes new families again; what has moved stays where it is. ValueError: there is no such node.
+        SeineError: its server does not answer, and may drain on."""
+        self._ask(self._directory.undrain, node)
+        there = self._description().node(node)
+        if there.state != "lost":  # a server that is started again drains by the directory's word alone
+            with self.client() as client:
+                client.node(node).call("SetDraining", {"draining": False})
+
+    def rebalance(
+        self, most_bytes: Optional[int] = None, bytes_per_second: float = 0.0, progress: Optional[Progress] = None
+    ) -> list[MovedFamily]:
+        """Moves families from the fullest nodes to the emptiest, until none that takes families holds more than 1.25 times
+        the mean of their bytes in memory, or no family is small enough for that. Returns what became of each: "moved", or
+        "stays" with what prevented it. most_bytes: in memory, of all that move; None: no bound. The rest, and errors, as
+        of drain()."""
+        return self._relocate(lambda relocation: relocation.rebalance(most_bytes, bytes_per_second), progress)
 
     def remove(self, node: str, seconds: float = 10.0) -> None:
-        """Ends a drained node's server, within `seconds` or by force. ValueError while it holds families that the
-        directory knows."""
+        """Ends a drained node's server, within `seconds` or by force, and gives its place back to Ray where it was added
+        by itself. ValueError while it takes new families, or holds some that the directory knows."""
         self._ask(self._directory.remove, node)
-        self._end(node, seconds)
+        start.end(self.name, node, seconds)
+        start.give_back(self.name, node)
 
     def supervisor(self, node: str) -> dict[str, Any]:
         """Of a node: pid of its supervisor, pid of its seined, generation, address, Ray's id of the machine."""
@@ -152,49 +201,25 @@ class Fleet:
     def stop(self, seconds: float = 10.0) -> None:
         """Ends all servers, within `seconds` each or by force, and forgets the fleet."""
         for node in self._ask(self._directory.names):
-            self._end(node, seconds)
+            start.end(self.name, node, seconds)
         self._ask(self._directory.clear)
         ray.kill(self._directory, no_restart=True)
-        for group in ray.util.placement_group_table().values():
-            if group["name"].startswith(f"seine:{self.name}:") and group["state"] != "REMOVED":
-                remove_placement_group(ray.util.get_placement_group(group["name"]))
+        start.give_back(self.name)
 
     # ----------------------------------------------------------------------------------------------------------------
 
+    def _relocate(
+        self, work: Callable[[Relocation], list[MovedFamily]], progress: Optional[Progress]
+    ) -> list[MovedFamily]:
+        mover = Mover(self._security, self._ask(self._directory.options)["seined"])
+        nodes = NodeClients(self._security, _CALL_SECONDS)
+        try:
+            return work(Relocation(self._ask, self._directory, nodes, mover, progress))
+        finally:
+            nodes.close()
+
     def _description(self) -> description.Description:
         return self._ask(self._directory.describe)
-
-    def _grow(self, count: int, strategy: str, wait_seconds: float) -> None:
-        options = self._ask(self._directory.options)
-        names = self._ask(self._directory.reserve, count)
-        bundle = {"CPU": options["cpus"], "memory": options["memory"]}
-        group = placement_group(
-            [bundle] * count, strategy, name=f"seine:{self.name}:{names[0]}", lifetime="detached"
-        )
-        if not group.wait(wait_seconds):
-            remove_placement_group(group)
-            room = f"{count} times {options['cpus']} CPUs and {options['memory']} bytes of memory"
-            raise RuntimeError(f"Ray has no room for {room} ({strategy}) within {wait_seconds} s; see ray status")
-        supervisors = [start.start_supervisor(self.name, names[i], options, group, i) for i in range(count)]
-        try:
-            ray.get([supervisor.ready.remote() for supervisor in supervisors], timeout=wait_seconds)
-        except ray.exceptions.RayError as error:
-            for name in names:
-                self._end(name, 0.0)
-            remove_placement_group(group)
-            raise RuntimeError(f"not all servers serve within {wait_seconds} s: {start.why(error)}") from None
-
-    def _end(self, node: str, seconds: float) -> None:
-        try:
-            supervisor = actors.actor(actors.node_actor_name(self.name, node))
-        except ValueError:
-            return  # it has gone already
-        try:
-            if seconds > 0:
-                ray.get(supervisor.stop.remote(seconds), timeout=seconds + 5)
-        except ray.exceptions.RayError:
-            pass  # its server ends with it
-        ray.kill(supervisor, no_restart=True)
 
     def _ask(self, method: Any, *arguments: Any) -> Any:
         clock = Patience(_RESTART_SECONDS)
@@ -208,3 +233,8 @@ class Fleet:
             except ray.exceptions.ActorUnavailableError:
                 if not clock.wait():  # Ray is starting it again
                     raise
+
+
+def _leaves_first(node: description.Node) -> tuple[bool, int]:
+    """Whether it takes families, and its number: the youngest has the highest."""
+    return node.state != "draining", -int(node.name[1:])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from seine_kv.fleet.placement import family_of
 from seine_kv.fleet.router import fleet_generation
-from seine_kv.messages import SeineError
+from seine_kv.messages import SeineError, Sequence
 
 if TYPE_CHECKING:
     from seine_kv.fleet.client import FleetClient
@@ -92,7 +91,7 @@ def _list_sequences(client: FleetClient, request: Settings) -> dict[str, Any]:
         raise next(iter(answers.values())) if answers else _no_node()
     sequences = [info for answer in there for info in answer["sequences"]]
     for info in sequences:
-        route = client.router.known(family_of(info["handle"]["id"]))
+        route = client.router.known(Sequence(info["handle"]["index"], info["handle"]["id"]))
         info["handle"]["generation"] = fleet_generation(route, int(info["handle"]["generation"]))
     return {"sequences": sorted(sequences, key=lambda info: info["handle"]["id"]), "next_page_token": ""}
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Optional
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from seine_kv.fleet.description import Description, Node
+from seine_kv.fleet.families import FamilyState, family_states, holds
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.router import Patience
 from seine_kv.fleet.start import why
 from seine_kv.fleet.static_directory import StaticDirectory
-from seine_kv.fleet.table import Route
+from seine_kv.fleet.route import Key, Route
 from seine_kv.messages import SeineError
 
 _ASK_SECONDS = 10.0
@@ -33,13 +34,13 @@ class RayDirectory:
 
     def place(self, family: str, index: str, id: str, known: Optional[Route]) -> Route:
         on = ""
-        if self._ask(self._actor.locate, family) is None:  # a process outside Ray may have made it
+        if self._ask(self._actor.locate, family, index) is None:  # a process outside Ray may have made it
             holder = StaticDirectory(self.describe(), self._nodes).holder(family, index, id)
             on = holder.name if holder else ""
         return self._ask(self._actor.place, family, index, id, on)
 
     def locate(self, family: str, index: str, id: str) -> Optional[Route]:
-        route = self._ask(self._actor.locate, family)
+        route = self._ask(self._actor.locate, family, index)
         if route is not None:
             return route
         found = StaticDirectory(self.describe(), self._nodes).locate(family, index, id)
@@ -56,8 +57,30 @@ class RayDirectory:
         return self._ask(self._actor.suspect, node.name, node.generation) == "lost"
 
     def restarted(self, route: Route) -> bool:
-        now = self._ask(self._actor.locate, route.family)
-        return now is not None and (now.lost or now.generation != route.generation)
+        """Whether the directory knows the family to be lost, made again, or elsewhere."""
+        now = self._ask(self._actor.locate, route.family, route.index)
+        if now is None:  # it forgets what was lost two starts ago
+            there = {(node.name, node.generation) for node in self.describe().nodes}
+            return (route.node, route.node_generation) not in there
+        return now.lost or (now.generation, now.moves) != (route.generation, route.moves)
+
+    def moved(self, route: Route) -> None:
+        """Tells the directory, as whoever moved the family may have done already. A server that was started again knows
+        nothing of a family that came to it: that is lost."""
+        if self.restarted(route):
+            return  # it knows
+        nodes, node, moves = self.describe(), None, 0
+        state = self._state(route.address, route)
+        while state.state == "moved" and state.moves > moves:
+            node, moves = _node_of(nodes, state), state.moves
+            state = self._state(node.address, route)
+        if node is not None:
+            held = state.moves >= moves or holds(self._nodes.quick(node.address), route.index, route.family)
+            left, reached = (route.node, route.node_generation), (node.name, node.generation if held else 0)
+            self._ask(self._actor.move, route.family, route.index, moves, left, reached)
+
+    def elsewhere(self, routes: Collection[Route]) -> set[Key]:
+        return self._ask(self._actor.elsewhere, list(routes))
 
     def add(self, family: str, index: str, id: str) -> None:
         self._ask(self._actor.add, family, index, id)
@@ -67,6 +90,10 @@ class RayDirectory:
 
     def remove_index(self, index: str) -> None:
         self._ask(self._actor.remove_index, index)
+
+    def _state(self, address: str, route: Route) -> FamilyState:
+        known = family_states(self._nodes.quick(address), route.index, route.family)
+        return known.get(route.family, FamilyState())
 
     def watch(self, note: Callable[[Description], None]) -> None:
         """Calls `note` from another thread whenever the nodes have changed, until close()."""
@@ -85,8 +112,11 @@ class RayDirectory:
                 continue
             except (Exception, SystemExit):  # Ray has been shut down
                 return
-            if not self._closed.is_set():
-                note(description)
+            try:
+                if not self._closed.is_set():
+                    note(description)
+            except SeineError:  # the directory does not answer
+                epoch = -1
 
     def _ask(self, method: Any, *arguments: Any) -> Any:
         clock = Patience(_RESTART_SECONDS)
@@ -102,6 +132,15 @@ class RayDirectory:
                     raise _silent(error) from None
             except RayError as error:
                 raise _silent(error) from None
+
+
+def _node_of(nodes: Description, gone: FamilyState) -> Node:
+    """The node that a family has gone to, by the name or the address that whoever moved it gave."""
+    for node in nodes.nodes:
+        if gone.node == node.name or gone.address == node.address:
+            return node
+    text = f"handle: the family has moved to {gone.node} at {gone.address}, which is no node of this fleet"
+    raise SeineError("FAILED_PRECONDITION", text, "handle", "MOVED")
 
 
 def _silent(error: RayError) -> SeineError:

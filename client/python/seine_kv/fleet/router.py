@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.errors import SequenceLost
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import family_of
-from seine_kv.fleet.table import Route
+from seine_kv.fleet.route import Key, Route
 from seine_kv.messages import SeineError, Sequence
 
 SERVER_BITS = 32  # of a handle's generation: the server's own; above them is the family's
@@ -41,6 +41,12 @@ class Directory(Protocol):
     def restarted(self, route: Route) -> bool:
         """Of a node that does not know a sequence: whether it has been started again since."""
 
+    def moved(self, route: Route) -> None:
+        """A node says that a family has moved. SeineError MOVED: to no node of the fleet."""
+
+    def elsewhere(self, routes: Collection[Route]) -> set[Key]:
+        """Of families whose node is gone: those that had moved before and are served."""
+
     def add(self, family: str, index: str, id: str) -> None: ...
 
     def remove_sequence(self, family: str, index: str, id: str) -> None: ...
@@ -52,7 +58,7 @@ class Directory(Protocol):
 class _Loss:
     """Families that went at once, and the node that they went with."""
 
-    families: tuple[str, ...]
+    families: tuple[str, ...]  # their names
     node: str
 
 
@@ -61,32 +67,36 @@ class Router:
 
     def __init__(self, directory: Directory, nodes: NodeClients, patience: float) -> None:
         self.directory, self.nodes, self.patience = directory, nodes, patience
-        self._routes: dict[str, Route] = {}
-        self._losses: dict[str, _Loss] = {}  # by family, of those that this client knew
-        self._again: set[str] = set()  # of them, those that were made again
-        self._moved: set[str] = set()  # families that have moved: their sequences have other generations now
+        self._routes: dict[Key, Route] = {}
+        self._losses: dict[Key, _Loss] = {}  # of families that this client knew
+        self._again: set[Key] = set()  # of them, those that were made again
+        self._moved: set[Key] = set()  # families that have moved: their sequences have other generations now
         self._lock = threading.Lock()
 
     # Routes ---------------------------------------------------------------------------------------------------------
 
     def route(self, sequence: Sequence) -> Route:
         """Where the family of a handle is. SequenceLost, or NOT_FOUND where nobody knows it."""
-        family, carried = family_of(sequence.id), sequence.generation >> SERVER_BITS
-        route = self._routes.get(family)
+        key, carried = key_of(sequence), sequence.generation >> SERVER_BITS
+        route = self._routes.get(key)
         if route is None or carried > route.generation > 0:
-            route = self._located(family, sequence)
+            route = self._located(key, sequence)
         if 0 < carried < route.generation:
-            raise self._loss_of(family)
+            raise self._loss_of(key)
         return route
 
     def place(self, family: str, index: str, id: str) -> Route:
         """The node for a sequence that is to be created."""
-        route = self.directory.place(family, index, id, self._routes.get(family))
+        route = self.directory.place(family, index, id, self._routes.get((index, family)))
         self._learn(route)
         return route
 
-    def known(self, family: str) -> Optional[Route]:
-        return self._routes.get(family)
+    def known(self, sequence: Sequence) -> Optional[Route]:
+        """Where the client last knew its family to be."""
+        return self.known_by(key_of(sequence))
+
+    def known_by(self, key: Key) -> Optional[Route]:
+        return self._routes.get(key)
 
     def note(self, description: Description) -> None:
         """Forgets families of nodes that are gone or have been started again."""
@@ -96,77 +106,100 @@ class Router:
             if node is None or node.state == "lost" or node.generation != route.node_generation:
                 self.lost(route)
 
-    def lost(self, route: Route) -> SequenceLost:
-        """Forgets all families that a node held; the error that names them."""
+    def lost(self, route: Route) -> SeineError:
+        """Forgets all families that a node held. Returns the error of this one: SequenceLost, which names those that went
+        with the node, or MOVED where it had moved before."""
         with self._lock:
-            held = (route.node, route.node_generation)
-            families = {f for f, r in self._routes.items() if (r.node, r.node_generation) == held}
+            gone = (route.node, route.node_generation)
+            held = {key: r for key, r in self._routes.items() if (r.node, r.node_generation) == gone}
+        moved = self.directory.elsewhere([route, *held.values()])
+        with self._lock:
+            families = held.keys() - moved
             if families:
-                loss = _Loss(tuple(sorted(families | {route.family})), route.node)
-                self._losses.update(dict.fromkeys(loss.families, loss))
-                self._again.difference_update(loss.families)
-            for family in families:
-                del self._routes[family]
-        return self._loss_of(route.family, route.node)
+                names = {family for _, family in families | ({route.key} - moved)}
+                self._losses.update(dict.fromkeys(families, _Loss(tuple(sorted(names)), route.node)))
+                self._again.difference_update(families)
+            for key in [key for key in held if self._routes.get(key) is held[key]]:
+                del self._routes[key]
+            self._moved |= moved
+        return self.fate(route)
 
-    def _loss_of(self, family: str, node: str = "") -> SequenceLost:
-        loss = self._losses.get(family) or _Loss((family,), node)
+    def fate(self, route: Route) -> SeineError:
+        """The error of a family of a node that is gone, once lost() has looked."""
+        if route.key in self._moved and (route.key not in self._losses or route.key in self._again):
+            return SeineError("FAILED_PRECONDITION", f"handle: {route.family} has moved", "handle", "MOVED")
+        return self._loss_of(route.key, route.node)
+
+    def _loss_of(self, key: Key, node: str = "") -> SequenceLost:
+        loss = self._losses.get(key) or _Loss((key[1],), node)
         return SequenceLost(loss.families, loss.node)
 
-    def _located(self, family: str, sequence: Sequence) -> Route:
-        route = self.directory.locate(family, sequence.index, sequence.id)
+    def _located(self, key: Key, sequence: Sequence) -> Route:
+        route = self.directory.locate(key[1], sequence.index, sequence.id)
         if route is not None and not route.lost:
             self._learn(route)
             return route
-        if route is not None or (family in self._losses and family not in self._again):
-            raise self._loss_of(family, route.node if route else "")
+        if route is not None or (key in self._losses and key not in self._again):
+            raise self._loss_of(key, route.node if route else "")
         raise SeineError("NOT_FOUND", f"handle: not found: {sequence.id!r}", "handle", "NOT_FOUND")
 
     def _learn(self, route: Route) -> None:
         with self._lock:
-            self._routes[route.family] = route
-            if route.family in self._losses:
-                self._again.add(route.family)
+            self._routes[route.key] = route
+            if route.key in self._losses:
+                self._again.add(route.key)
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
     def run(self, sequence: Sequence, call: Callable[[Any, Sequence], _Result], repeat: bool) -> _Result:
         """Calls the node of a sequence: call(Client, handle of its own). repeat: the call may be sent again where it
-        is not known what became of it."""
+        is not known what became of it. A family that moves is followed, whatever the call: nothing was changed."""
         clock, followed = Patience(self.patience), False
         while True:
             route = self.route(sequence)
             try:
                 return call(self.nodes.at(route.address), self.own_handle(sequence))
             except SeineError as error:
-                if error.reason == "MOVED" and not followed:
-                    followed = True
-                    self.moved(route.family)
-                elif error.reason == "MOVING" and clock.wait():
-                    continue  # nothing was changed, so every call may be sent again
-                elif not (self.judge(route, error) and repeat and clock.wait()):
+                first, followed = error.reason == "MOVED" and not followed, followed or error.reason == "MOVED"
+                if not self._again_after(route, error, repeat) or not (first or clock.wait()):
                     raise
 
-    def moved(self, family: str) -> None:
-        """A node says that the family has moved: it is looked for again."""
-        with self._lock:
-            self._routes.pop(family, None)
-            self._moved.add(family)
+    def _again_after(self, route: Route, error: SeineError, repeat: bool) -> bool:
+        """Whether a call that failed may be sent again: to the same node, or where the family has gone."""
+        if error.reason == "MOVED":
+            self.moved(route)
+        if error.reason in FOLLOWED:
+            return True
+        try:
+            return self.judge(route, error) and repeat
+        except SeineError as gone:
+            if gone.reason != "MOVED":
+                raise
+            return repeat or error.code == "NOT_FOUND"  # which has changed nothing
 
-    def forget(self, family: str) -> None:
-        """Forgets where a family was to be created."""
+    def moved(self, route: Route) -> None:
+        """A node says that a family has moved: it is looked for again. SeineError of the directory."""
+        self.directory.moved(route)
         with self._lock:
-            self._routes.pop(family, None)
+            self._moved.add(route.key)
+        self.forget(route)
+
+    def forget(self, route: Route) -> None:
+        """Forgets where a family was, or was to be created."""
+        with self._lock:
+            if self._routes.get(route.key) == route:
+                del self._routes[route.key]
 
     def own_handle(self, sequence: Sequence) -> Sequence:
         """A handle as its node has it. Of a family that has moved, the id alone counts: what was restored has other
         generations."""
-        own = own_handle(sequence)
-        return Sequence(own.index, own.id) if family_of(own.id) in self._moved else own
+        own, route = own_handle(sequence), self.known(sequence)
+        moved = key_of(sequence) in self._moved or (route is not None and route.moves > 0)
+        return Sequence(own.index, own.id) if moved else own
 
     def judge(self, route: Route, error: SeineError) -> bool:
-        """What a node's error means: raises SequenceLost where the family is gone. True: the call may be repeated, if
-        it is of that kind."""
+        """What a node's error means: raises lost()'s error where the node has the family no more. True: the call may be
+        repeated, if it is of that kind."""
         if error.code in GONE and error.reason != "MOVING":
             if self.directory.suspect(route) == "lost":
                 raise self.lost(route) from None
@@ -190,6 +223,11 @@ class Patience:
         time.sleep(self._delay)
         self._delay = min(2 * self._delay, 1.0)
         return True
+
+
+def key_of(sequence: Sequence) -> Key:
+    """The family of a sequence."""
+    return sequence.index, family_of(sequence.id)
 
 
 def own_handle(sequence: Sequence) -> Sequence:

@@ -7,7 +7,7 @@ import re
 from typing import Any, Union
 
 import ray
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from seine_kv.address import Security
@@ -67,6 +67,51 @@ def start_supervisor(fleet: str, node: str, options: dict[str, Any], group: Plac
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
     )
     return made.remote(fleet, node, listen, options["flags"], options["seined"], options["security"])
+
+
+def grow(fleet: str, names: list[str], options: dict[str, Any], strategy: str, wait_seconds: float) -> None:
+    """Starts servers of these names in a placement group of their own, and waits for them. RuntimeError: Ray has no room
+    for all, or not all serve in time; none is left."""
+    bundle = {"CPU": options["cpus"], "memory": options["memory"]}
+    group = placement_group([bundle] * len(names), strategy, name=_group_name(fleet, names[0]), lifetime="detached")
+    if not group.wait(wait_seconds):
+        remove_placement_group(group)
+        room = f"{len(names)} times {options['cpus']} CPUs and {options['memory']} bytes of memory"
+        raise RuntimeError(f"Ray has no room for {room} ({strategy}) within {wait_seconds} s; see ray status")
+    supervisors = [start_supervisor(fleet, name, options, group, i) for i, name in enumerate(names)]
+    try:
+        ray.get([supervisor.ready.remote() for supervisor in supervisors], timeout=wait_seconds)
+    except ray.exceptions.RayError as error:
+        for name in names:
+            end(fleet, name, 0.0)
+        remove_placement_group(group)
+        raise RuntimeError(f"not all servers serve within {wait_seconds} s: {why(error)}") from None
+
+
+def end(fleet: str, node: str, seconds: float) -> None:
+    """Ends a node's server, within `seconds` or by force, and its supervisor."""
+    try:
+        supervisor = actors.actor(actors.node_actor_name(fleet, node))
+    except ValueError:
+        return  # it has gone already
+    try:
+        if seconds > 0:
+            ray.get(supervisor.stop.remote(seconds), timeout=seconds + 5)
+    except ray.exceptions.RayError:
+        pass  # its server ends with it
+    ray.kill(supervisor, no_restart=True)
+
+
+def give_back(fleet: str, node: str = "") -> None:
+    """Gives Ray back what was set aside for a fleet, or for a node that has a placement group of its own."""
+    for group in ray.util.placement_group_table().values():
+        own = group["name"] == _group_name(fleet, node) and len(group["bundles"]) == 1
+        if (own if node else group["name"].startswith(_group_name(fleet, ""))) and group["state"] != "REMOVED":
+            remove_placement_group(ray.util.get_placement_group(group["name"]))
+
+
+def _group_name(fleet: str, node: str) -> str:
+    return f"seine:{fleet}:{node}"
 
 
 def why(error: Exception) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import numpy as np
 
 from seine_kv.calls import Steps
-from seine_kv.fleet.router import FOLLOWED, Patience, Router
-from seine_kv.fleet.placement import family_of
-from seine_kv.fleet.table import Route
+from seine_kv.fleet.router import FOLLOWED, Patience, Router, key_of
+from seine_kv.fleet.route import Key, Route
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step
 
 
@@ -19,9 +18,16 @@ from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineEr
 class _Part:
     """What one node gets of a step, with each one's place in the whole."""
 
-    route: Route
+    address: str
+    routes: dict[Key, Route] = field(default_factory=dict)  # of its families
     appends: list[tuple[int, Append]] = field(default_factory=list)
     items: list[tuple[int, Item]] = field(default_factory=list)
+
+    def asked(self) -> Iterator[tuple[str, int, Route]]:
+        """Of each append and item: its kind, its place in the whole, and its family's route."""
+        for kind, all_of_it in (("appends", self.appends), ("items", self.items)):
+            for i, one in all_of_it:  # type: ignore[attr-defined]
+                yield kind, i, self.routes[key_of(one.sequence)]
 
 
 class FleetStream(Steps):
@@ -31,7 +37,7 @@ class FleetStream(Steps):
     A node that fails is an error of its own items, and the others are answered: step() raises a StepError, as it does
     for a server's item, whose `step` has the rest. The error is SequenceLost where the families have gone with it. A
     stream that breaks is opened again, and the step sent once more: appends may be repeated. What a family that moves
-    was asked is asked once more where it has gone, or when it takes changes again.
+    was asked is asked again where it has gone, or when it takes changes again.
     """
 
     def __init__(self, router: Router, timeout: Optional[float] = None) -> None:
@@ -57,19 +63,30 @@ class FleetStream(Steps):
         step = self._once(appends, items, attention, selector)
         clock, followed = Patience(self._router.patience), False
         while reasons := _moving(step, appends, items):
-            if "MOVED" in reasons.values():
-                if followed:
-                    break
-                followed = True
-                for family in [family for family, reason in reasons.items() if reason == "MOVED"]:
-                    self._router.moved(family)
-            elif not clock.wait():
+            moved = [key for key, reason in reasons.items() if reason == "MOVED"]
+            if (followed or not moved) and not clock.wait():
                 break
+            followed = followed or bool(moved)
+            for key, error in self._not_found(moved).items():
+                del reasons[key]
+                _fail(step, error, _places(appends, items, {key}))
             # All that the family was asked: items that were answered beside a refused append lack its tokens.
-            places = [[i for i, one in enumerate(asked) if family_of(one.sequence.id) in reasons] for asked in (appends, items)]
+            places = _places(appends, items, reasons)
             again = self._once([appends[i] for i in places[0]], [items[i] for i in places[1]], attention, selector)
             _put(step, again, places)
         return step
+
+    def _not_found(self, moved: list[Key]) -> dict[Key, SeineError]:
+        """Looks for families that have moved; the errors of those for which that fails."""
+        errors: dict[Key, SeineError] = {}
+        for key in moved:
+            route = self._router.known_by(key)
+            try:
+                if route is not None:
+                    self._router.moved(route)
+            except SeineError as error:
+                errors[key] = error
+        return errors
 
     def _once(
         self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
@@ -83,7 +100,8 @@ class FleetStream(Steps):
                 except SeineError as error:
                     whole.fail(kind, i, error)
                     continue
-                part = parts.setdefault(route.node, _Part(route))
+                part = parts.setdefault(route.node, _Part(route.address))
+                part.routes[route.key] = route
                 getattr(part, kind).append((i, replace(one, sequence=self._router.own_handle(one.sequence))))
 
         def send(part: _Part) -> Callable[[], Step]:
@@ -94,13 +112,17 @@ class FleetStream(Steps):
         if refused and len(refused) == len(steps) and all(refused) and not whole.failed:
             return Step([], [], 0, error=refused[0])  # as a server refuses: the request is wrong whoever gets it
         for name, part in parts.items():
-            whole.take(part, steps[name])
+            step = steps[name]
+            if isinstance(step, SeineError) and step.reason in ("SEQUENCE_LOST", "MOVED"):
+                self._gone(whole, part)
+            else:
+                whole.take(part, step)
         self._judge(whole, parts)
         return whole.step
 
     def _sent(self, part: _Part, attention: Optional[Attention], selector: dict[str, Any]) -> Step:
         """One node's Step, over its stream or a new one. SeineError where it does not answer."""
-        address, clock = part.route.address, Patience(self._router.patience)
+        address, clock = part.address, Patience(self._router.patience)
         appends, items = [one for _, one in part.appends], [one for _, one in part.items]
         while True:
             try:
@@ -113,21 +135,25 @@ class FleetStream(Steps):
                 broken = self._streams.pop(address, None)
                 if broken is not None:
                     _closed(broken, True)
-                if not (self._router.judge(part.route, error) and clock.wait()):
+                if not (self._router.judge(next(iter(part.routes.values())), error) and clock.wait()):
                     raise
 
+    def _gone(self, whole: _Whole, part: _Part) -> None:
+        """A node has gone: each family of its part is lost, or had moved before."""
+        for kind, i, route in part.asked():
+            whole.fail(kind, i, self._router.fate(route))
+
     def _judge(self, whole: _Whole, parts: dict[str, _Part]) -> None:
-        """Items that a node does not know, because it has been started again, are lost."""
+        """Items that a node does not know, because it has been started again, are lost, or had moved before."""
         for part in parts.values():
-            for kind, asked in (("appends", part.appends), ("items", part.items)):
-                for i, one in asked:  # type: ignore[attr-defined]
-                    error = whole.error(kind, i)
-                    if error is None or error.code != "NOT_FOUND" or error.reason == "SEQUENCE_LOST":
-                        continue
-                    try:
-                        self._router.judge(part.route, error)
-                    except SeineError as lost:
-                        whole.fail(kind, i, lost)
+            for kind, i, route in part.asked():
+                error = whole.error(kind, i)
+                if error is None or error.code != "NOT_FOUND" or error.reason == "SEQUENCE_LOST":
+                    continue
+                try:
+                    self._router.judge(route, error)
+                except SeineError as gone:
+                    whole.fail(kind, i, gone)
 
 
 class _Whole:
@@ -170,14 +196,14 @@ class _Whole:
             self._answers[i] = answer
 
 
-def _moving(step: Step, appends: list[Append], items: list[Item]) -> dict[str, str]:
+def _moving(step: Step, appends: list[Append], items: list[Item]) -> dict[Key, str]:
     """The families of a step that a node refused because they move or have moved, each with the reason."""
     if step.error is not None:
         return {}
     answers = step.attended or step.answers
     errors = [*step.append_errors, *(answer.error for answer in answers)]
     asked = [*appends, *items]
-    return {family_of(one.sequence.id): error.reason for one, error in zip(asked, errors) if error and error.reason in FOLLOWED}
+    return {key_of(one.sequence): error.reason for one, error in zip(asked, errors) if error and error.reason in FOLLOWED}
 
 
 def _put(step: Step, again: Step, places: list[list[int]]) -> None:
@@ -194,6 +220,20 @@ def _put(step: Step, again: Step, places: list[list[int]]) -> None:
             newer[j].error = _renumbered(newer[j].error, f"items[{j}]", f"items[{i}]")
             answers[i] = newer[j]
     step.server_us += again.server_us
+
+
+def _places(appends: list[Append], items: list[Item], keys: Container[Key]) -> list[list[int]]:
+    """Where a step asks of these families: places of appends, and of items."""
+    return [[i for i, one in enumerate(asked) if key_of(one.sequence) in keys] for asked in (appends, items)]  # type: ignore[arg-type]
+
+
+def _fail(step: Step, error: SeineError, places: list[list[int]]) -> None:
+    """Gives appends and items of a step an error, in place of the one that they had."""
+    answers = step.attended or step.answers
+    for i in places[0]:
+        step.append_errors[i] = error
+    for i in places[1]:
+        answers[i].error = error
 
 
 def _no_answer(error: SeineError) -> Answer:

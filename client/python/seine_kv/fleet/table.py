@@ -2,30 +2,21 @@
 
 A family is lost when its node serves no more, or serves with a later generation: a process that was started again holds
 nothing. Every placement gets a number of its own, the family's generation, which handles carry: what was made before a
-loss does not name what was made after it.
+loss does not name what was made after it. A family that moves keeps that number.
+
+Families of two indexes are two, though their names be the same: each moves by itself, as servers have it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from typing import Optional
 
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.placement import choose
-
-
-@dataclass(frozen=True)
-class Route:
-    """Where a family is. generation: the placement's own; 0 where no directory counts them."""
-
-    family: str
-    node: str
-    address: str
-    node_generation: int
-    generation: int = 0
-    lost: bool = False
+from seine_kv.fleet.route import Key, Process, Route
 
 
 @dataclass
@@ -33,7 +24,8 @@ class _Family:
     node: str
     node_generation: int
     generation: int
-    members: list[str] = field(default_factory=list)  # of its sequences: index, a space, id
+    moves: int = 0
+    members: list[str] = field(default_factory=list)  # ids of its sequences
 
 
 class Table:
@@ -42,7 +34,7 @@ class Table:
     def __init__(self, fleet: str, store: MutableMapping[str, bytes]) -> None:
         self._fleet, self._store = fleet, store
         self._nodes: dict[str, Node] = {}
-        self._families: dict[str, _Family] = {}
+        self._families: dict[Key, _Family] = {}
         self._loads: dict[tuple[str, int], int] = {}  # families by node and its generation, lost ones too
         self.epoch = 0  # of the nodes: grows with each change
         for key in sorted(store):
@@ -50,7 +42,8 @@ class Table:
             if kind == "node":
                 self._nodes[name] = Node(**json.loads(store[key]))
             elif kind == "family":
-                self._families[name] = _Family(**json.loads(store[key]))
+                index, _, family = name.partition(" ")  # an index's name has no space
+                self._families[index, family] = _Family(**json.loads(store[key]))
         self._last = int(store.get("last_generation", b"0"))
         for family in self._families.values():
             self._count(family, 1)
@@ -74,9 +67,9 @@ class Table:
         """A server is about to start, empty; returns its generation. Families of the last one are lost, and those of
         earlier ones forgotten."""
         known = self._nodes.get(name)
-        for family, entry in list(self._families.items()):
+        for key, entry in list(self._families.items()):
             if known and entry.node == name and entry.node_generation < known.generation:
-                self._drop(family)
+                self._drop(key)
         self._set_node(Node(name, address, known.generation + 1 if known else 1, "lost"))
         return self._nodes[name].generation
 
@@ -108,8 +101,8 @@ class Table:
             raise ValueError(f"node: {name} takes new families; drain it first")
         if self._held(node):
             raise ValueError(f"node: {name} still holds {self._held(node)} families")
-        for family in [family for family, entry in self._families.items() if entry.node == name]:
-            self._drop(family)
+        for key in [key for key, entry in self._families.items() if entry.node == name]:
+            self._drop(key)
         del self._nodes[name], self._store[f"node/{name}"]
         for key in ("reserved", "draining"):
             self._store.pop(f"{key}/{name}", None)
@@ -127,50 +120,76 @@ class Table:
 
     # Families -------------------------------------------------------------------------------------------------------
 
-    def locate(self, family: str) -> Optional[Route]:
+    def locate(self, family: str, index: str) -> Optional[Route]:
         """Where it is or was; None if it was never placed, or all of its sequences were deleted."""
-        entry = self._families.get(family)
-        return None if entry is None else self._route(family, entry)
+        entry = self._families.get((index, family))
+        return None if entry is None else self._route((index, family), entry)
 
     def place(self, family: str, index: str, id: str, on: str = "") -> Route:
         """The node for a sequence to be: its family's, or a new one's. on: the node of a family that is new to the
         table. ValueError where no node takes new families."""
-        entry = self._families.get(family)
+        key = index, family
+        entry = self._families.get(key)
         if entry is not None and self._alive(entry):
             self.add(family, index, id)
-            return self._route(family, entry)
+            return self._route(key, entry)
         name = on or choose(family, {node.name: self._held(node) for node in self._nodes.values() if node.state == "up"})
         if entry is not None:
-            self._drop(family)
+            self._drop(key)
         self._last += 1
         self._store["last_generation"] = str(self._last).encode()
-        placed = _Family(name, self._node(name).generation, self._last, [f"{index} {id}"])
-        self._families[family] = placed
+        placed = _Family(name, self._node(name).generation, self._last, members=[id])
+        self._families[key] = placed
         self._count(placed, 1)
-        self._save(family)
-        return self._route(family, placed)
+        self._save(key)
+        return self._route(key, placed)
+
+    def move(self, family: str, index: str, moves: int, left: Process, reached: Process) -> None:
+        """A family has moved, for the so manieth time. reached: generation 0 where that node has lost it since. What is
+        known already, a family that is not, and one that was made again since, change nothing. ValueError: there is no
+        such node."""
+        entry = self._families.get((index, family))
+        self._node(reached[0])
+        if entry is None or entry.moves >= moves or (entry.node, entry.node_generation) != left:
+            return
+        self._count(entry, -1)
+        entry.node, entry.node_generation, entry.moves = *reached, moves
+        self._count(entry, 1)
+        self._save((index, family))
+
+    def held(self, name: str) -> list[Route]:
+        """The families that a node holds."""
+        routes = (self._route(key, entry) for key, entry in self._families.items() if entry.node == name)
+        return [route for route in routes if not route.lost]
+
+    def forget(self, routes: Iterable[Route]) -> None:
+        """Families of which there is nothing, unless they have been placed or moved since."""
+        for route in routes:
+            if self.locate(route.family, route.index) == route:
+                self._drop(route.key)
+
+    def elsewhere(self, routes: Iterable[Route]) -> set[Key]:
+        """Those families that have moved since and are served."""
+        return {route.key for route in routes if self._has_moved(route)}
 
     def add(self, family: str, index: str, id: str) -> None:
         """A sequence of a family that is there."""
-        entry, member = self._families.get(family), f"{index} {id}"
-        if entry is not None and member not in entry.members:
-            entry.members.append(member)
-            self._save(family)
+        entry = self._families.get((index, family))
+        if entry is not None and id not in entry.members:
+            entry.members.append(id)
+            self._save((index, family))
 
     def remove_sequence(self, family: str, index: str, id: str) -> None:
         """The last one takes its family with it."""
-        entry, member = self._families.get(family), f"{index} {id}"
-        if entry is not None and member in entry.members:
-            entry.members.remove(member)
-            self._save(family)
+        entry = self._families.get((index, family))
+        if entry is not None and id in entry.members:
+            entry.members.remove(id)
+            self._save((index, family))
 
     def remove_index(self, index: str) -> None:
         """All sequences of an index."""
-        for family, entry in list(self._families.items()):
-            left = [member for member in entry.members if member.partition(" ")[0] != index]
-            if len(left) != len(entry.members):
-                entry.members = left
-                self._save(family)
+        for key in [key for key in self._families if key[0] == index]:
+            self._drop(key)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -197,21 +216,26 @@ class Table:
         node = self._nodes.get(entry.node)
         return node is not None and node.state != "lost" and node.generation == entry.node_generation
 
-    def _route(self, family: str, entry: _Family) -> Route:
+    def _has_moved(self, route: Route) -> bool:
+        entry = self._families.get(route.key)
+        same = entry is not None and entry.generation == route.generation
+        return same and entry.moves > route.moves and self._alive(entry)  # type: ignore[union-attr]
+
+    def _route(self, key: Key, entry: _Family) -> Route:
         node = self._nodes.get(entry.node)
-        address = node.address if node else ""
-        return Route(family, entry.node, address, entry.node_generation, entry.generation, not self._alive(entry))
+        address, lost = node.address if node else "", not self._alive(entry)
+        return Route(key[1], key[0], entry.node, address, entry.node_generation, entry.generation, entry.moves, lost)
 
-    def _save(self, family: str) -> None:
-        entry = self._families[family]
+    def _save(self, key: Key) -> None:
+        entry = self._families[key]
         if entry.members:
-            self._store[f"family/{family}"] = json.dumps(asdict(entry)).encode()
+            self._store[_stored(key)] = json.dumps(asdict(entry)).encode()
         else:
-            self._drop(family)
+            self._drop(key)
 
-    def _drop(self, family: str) -> None:
-        self._count(self._families.pop(family), -1)
-        self._store.pop(f"family/{family}", None)
+    def _drop(self, key: Key) -> None:
+        self._count(self._families.pop(key), -1)
+        self._store.pop(_stored(key), None)
 
     def _count(self, entry: _Family, by: int) -> None:
         key = (entry.node, entry.node_generation)
@@ -221,3 +245,8 @@ class Table:
 
     def _held(self, node: Node) -> int:
         return 0 if node.state == "lost" else self._loads.get((node.name, node.generation), 0)
+
+
+def _stored(key: Key) -> str:
+    """A family's name in the store."""
+    return "family/{} {}".format(*key)

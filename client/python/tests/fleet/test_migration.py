@@ -8,6 +8,8 @@ from conftest import client_class
 from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
 from servers import client, rows  # noqa: F401 - fixtures
 
+from seine_kv.fleet import SequenceLost, connect
+from seine_kv.fleet.placement import ranked
 from seine_kv.fleet.server import Server
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 
@@ -21,6 +23,15 @@ def shared(tmp_path_factory):
         servers.kill(name)
 
 
+@pytest.fixture
+def own(tmp_path):
+    """Servers that the test may kill."""
+    servers = Servers(tmp_path, "--snapshots-dir", str(tmp_path))
+    yield servers
+    for name in NAMES:
+        servers.kill(name)
+
+
 def filled(client, rows):
     client.create_index("m", kv_store="keys_values", **SHAPE)
     chat = client.create_sequence("m", "chat")
@@ -29,19 +40,24 @@ def filled(client, rows):
 
 
 def freeze(client):
-    source = client.node(client.router.known("chat").node)
+    source = client.node(client.router.known(Sequence("m", "chat")).node)
     answer = source._invoke("SetFamilyState", {"index": "m", "family": "chat", "state": "frozen"})
-    return source, {"index": "m", "family": "chat", "freeze": answer["freeze"]}
+    return source, {"index": "m", "family": "chat", "freeze": answer["freeze"]}, int(answer["generation"]) + 1
 
 
-def move(client, shared):
+def copied(client, target, sequence, file, generation):
+    """A copy of a family at another node, in a generation."""
+    client.node(client.node_of(sequence)).snapshot(sequence, file)
+    client.node(target)._invoke("Restore", {"index": sequence.index, "file": file, "generation": generation})
+
+
+def move(client, servers):
     """Moves the family to another node, as seine family migrate does; returns the node's name."""
-    source, state = freeze(client)
-    target = next(name for name in NAMES if name != client.router.known("chat").node)
-    file = f"moved-{state['freeze']}"
-    source.snapshot(Sequence("m", "chat"), file)
-    client.node(target).restore("m", file)
-    source._invoke("SetFamilyState", {**state, "state": "moved", "node": target, "address": shared.fleet.node(target).address})
+    source, state, generation = freeze(client)
+    target = next(name for name in NAMES if name != client.router.known(Sequence("m", "chat")).node)
+    copied(client, target, Sequence("m", "chat"), f"moved-{state['freeze']}", generation)
+    home = {"node": target, "address": servers.fleet.node(target).address, "generation": generation}
+    source._invoke("SetFamilyState", {**state, **home, "state": "moved"})
     return target
 
 
@@ -73,10 +89,79 @@ def test_steps_follow_a_family_that_has_moved(client, rows, shared):
     assert client.node_of(chat) == target
 
 
+def test_one_index_of_a_family_moves_and_another_stays(client, rows, shared):
+    """Families of two indexes are two, as servers have it, though their names be the same."""
+    chat = filled(client, rows)
+    client.create_index("draft", kv_store="keys_values", **SHAPE)
+    draft = client.create_sequence("draft", "chat")
+    there = client.node_of(draft)
+    move(client, shared)
+    assert client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
+    assert client.append(draft, 0, 0, *rows_of(rows, 1)) == TOKENS
+    assert client.node_of(draft) == there != client.node_of(chat)
+
+
+def test_of_several_copies_the_newest_that_takes_changes_counts(client, rows, shared):
+    """Where none does, the family moves, and its old node will tell where to."""
+    chat = filled(client, rows)
+    old = client.node_of(chat)
+    newest, older = (name for name in NAMES if name != old)
+    copied(client, newest, chat, "copy-3", 3)
+    copied(client, older, chat, "copy-2", 2)
+    for found, frozen in ((newest, []), (older, [newest]), (old, [older, old])):
+        for name in frozen:
+            client.node(name)._invoke("SetFamilyState", {"index": "m", "family": "chat", "state": "frozen"})
+        with connect(shared.fleet, timeout=20) as other:
+            assert other.node_of(Sequence("m", "chat")) == found
+
+
+def test_a_lookup_that_fails_is_its_familys_error(client, rows, shared, monkeypatch):
+    """UNAVAILABLE may be tried again; MOVED would say that the caller is to do something."""
+    chat = filled(client, rows)
+    other = next(f"other-{i}" for i in range(99) if ranked(f"other-{i}", NAMES)[0] != client.node_of(chat))
+    there = client.create_sequence("m", other)
+    client.append(there, 0, 0, *rows_of(rows, 1))
+    move(client, shared)
+
+    def silent(route):
+        raise SeineError("UNAVAILABLE", "the fleet's directory does not answer", "", "NO_DIRECTORY")
+
+    monkeypatch.setattr(client.router.directory, "moved", silent)
+    queries = np.ones((HEADS, DIM), np.float32)
+    step = client.step((), [Item(there, 0, queries), Item(chat, 0, queries)], on_error="return")
+    assert step.answers[0].error is None and step.answers[1].error.reason == "NO_DIRECTORY"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_had_moved_is_not_lost_with_its_old_node(own, rows, streamed):
+    """A node is emptied and started again, as for an upgrade. A client that has not called meanwhile finds the family where
+    it is, and hears of those alone that were lost."""
+    with connect(own.fleet, timeout=20) as client, connect(own.fleet, timeout=20) as mover:
+        chat = filled(client, rows)
+        node = client.node_of(chat)
+        lost = next(f"lost-{i}" for i in range(99) if ranked(f"lost-{i}", NAMES)[0] == node)
+        left = client.create_sequence("m", lost)
+        assert mover.node_of(chat) == node
+        target = move(mover, own)
+        own.restart(node)
+        if streamed:
+            queries = np.ones((HEADS, DIM), np.float32)
+            step = client.step((), [Item(left, 0, queries), Item(chat, 0, queries)], on_error="return")
+            assert step.answers[1].error is None and step.answers[1].num_tokens == TOKENS
+            error = step.answers[0].error
+        else:
+            assert client.fork(chat, "chat/draft").id == "chat/draft"  # which may not be repeated otherwise
+            with pytest.raises(SequenceLost) as caught:
+                client.get_sequence(left)
+            error = caught.value
+        assert isinstance(error, SequenceLost) and error.families == (lost,)
+        assert client.node_of(chat) == target and client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_frozen_family_is_waited_for(client, rows, streamed):
     chat = filled(client, rows)
-    source, state = freeze(client)
+    source, state, _ = freeze(client)
     append = Append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
     thaw = threading.Timer(0.2, lambda: source._invoke("SetFamilyState", {**state, "state": "serving"}))
     thaw.start()
@@ -99,7 +184,7 @@ def test_waiting_has_an_end(client, rows):
 
 def test_a_node_that_drains_keeps_what_it_has_and_gets_no_new_family(client, rows, shared):
     chat = filled(client, rows)
-    node = client.router.known("chat").node
+    node = client.router.known(Sequence("m", "chat")).node
     client.node(node)._invoke("SetDraining", {"draining": True})
     try:
         made = [client.create_sequence("m", f"new-{i}") for i in range(12)]

@@ -58,24 +58,24 @@ def test_a_branch_goes_to_its_family():
     first = placed.place("x", "m", "x", "")
     assert placed.place("x", "m", "x/2", "") == first and sum(placed.loads().values()) == 1
     placed.remove_sequence("x", "m", "x")
-    assert placed.locate("x") == first
+    assert placed.locate("x", "m") == first
     placed.remove_sequence("x", "m", "x/2")
-    assert placed.locate("x") is None and sum(placed.loads().values()) == 0
+    assert placed.locate("x", "m") is None and sum(placed.loads().values()) == 0
 
 
 def test_a_generation_fences_a_node_that_comes_back():
     placed = table()
     held = placed.place("x", "m", "x", "")
     placed.leave(held.node, held.node_generation + 1)
-    assert not placed.locate("x").lost  # another generation is not meant
+    assert not placed.locate("x", "m").lost  # another generation is not meant
     placed.leave(held.node, held.node_generation)
-    assert placed.locate("x").lost and placed.loads()[held.node] == 0
+    assert placed.locate("x", "m").lost and placed.loads()[held.node] == 0
     generation = placed.begin(held.node, held.address)
     assert generation == held.node_generation + 1 and placed.node(held.node).state == "lost"
     placed.join(held.node, held.node_generation)  # a late word of the old one
     assert placed.node(held.node).state == "lost"
     placed.join(held.node, generation)
-    assert placed.node(held.node).state == "up" and placed.locate("x").lost  # it came back empty
+    assert placed.node(held.node).state == "up" and placed.locate("x", "m").lost  # it came back empty
     again = placed.place("x", "m", "x", "")
     assert not again.lost and again.generation > held.generation
     placed = table()
@@ -83,16 +83,16 @@ def test_a_generation_fences_a_node_that_comes_back():
     placed.leave(held.node, 1)
     again = placed.place("x", "m", "x", "")
     placed.leave(held.node, 1)  # a late word of the old one
-    assert again.node != held.node and not placed.locate("x").lost
+    assert again.node != held.node and not placed.locate("x", "m").lost
 
 
 def test_what_was_lost_long_ago_is_forgotten():
     placed = table(1)
     placed.place("x", "m", "x", "")
     placed.begin("n0", "unix:///tmp/n0.sock")
-    assert placed.locate("x").lost
+    assert placed.locate("x", "m").lost
     placed.begin("n0", "unix:///tmp/n0.sock")
-    assert placed.locate("x") is None
+    assert placed.locate("x", "m") is None
 
 
 def test_a_lost_node_takes_no_families():
@@ -103,7 +103,7 @@ def test_a_lost_node_takes_no_families():
     placed.leave("n2", 1)
     with pytest.raises(ValueError, match="no node"):
         placed.place("y", "m", "y", "")
-    assert placed.locate("y") is None
+    assert placed.locate("y", "m") is None
 
 
 def test_drained_and_removed():
@@ -138,7 +138,7 @@ def test_a_table_that_is_read_again_is_the_same():
     placed.leave("n2", 1)
     placed.drain("n1")
     read = Table("f", store)
-    assert [read.locate(f"c{i}") for i in range(20)] == [placed.locate(f"c{i}") for i in range(20)]
+    assert [read.locate(f"c{i}", "m") for i in range(20)] == [placed.locate(f"c{i}", "m") for i in range(20)]
     assert read.describe() == placed.describe() and read.loads() == placed.loads() and read.names() == names
     assert read.place("new", "m", "new", "").generation == max(route.generation for route in routes) + 1
     assert not set(read.reserve(2)) & set(names)
@@ -175,3 +175,61 @@ def test_an_error_names_what_is_lost():
     error = SequenceLost([f"c{i}" for i in range(12)], "n1")
     assert (error.code, error.reason, error.node, len(error.families)) == ("NOT_FOUND", "SEQUENCE_LOST", "n1", 12)
     assert "n1" in str(error) and "4 more" in str(error)
+
+
+def test_a_family_that_moves_keeps_its_generation():
+    store = {}
+    placed = table(store=store)
+    held = placed.place("x", "m", "x", "")
+    other, third = (name for name in ("n0", "n1", "n2") if name != held.node)
+    placed.move("x", "m", 2, (held.node, 1), (other, 1))
+    placed.move("x", "m", 1, (held.node, 1), (third, 1))  # a late word of an earlier move
+    placed.move("x", "m", 3, (held.node, 1), (third, 1))  # from where it is no more
+    placed.move("y", "m", 1, (held.node, 1), (third, 1))  # which nobody has placed
+    moved = placed.locate("x", "m")
+    assert (moved.node, moved.moves, moved.generation, moved.lost) == (other, 2, held.generation, False)
+    assert placed.loads() == {held.node: 0, other: 1, third: 0}
+    assert Table("f", store).locate("x", "m") == moved
+    assert placed.elsewhere([held, moved]) == {("m", "x")} and placed.elsewhere([moved]) == set()
+    placed.move("x", "m", 3, (other, 1), (third, 0))  # to a server that has been started again since
+    assert placed.locate("x", "m").lost and placed.elsewhere([held]) == set()
+    with pytest.raises(ValueError, match="there is no 'n9'"):
+        placed.move("x", "m", 4, (third, 0), ("n9", 1))
+
+
+def test_a_family_leaves_a_node_that_ends_meanwhile():
+    placed = table()
+    held = placed.place("x", "m", "x", "")
+    other = next(name for name in ("n0", "n1", "n2") if name != held.node)
+    placed.leave(held.node, 1)
+    placed.move("x", "m", 1, (held.node, 1), (other, 1))
+    assert placed.locate("x", "m").node == other and not placed.locate("x", "m").lost
+
+
+def test_what_a_node_is_thought_to_hold_can_be_forgotten():
+    placed = table(2)
+    routes = [placed.place(f"c{i}", "m", f"c{i}", "") for i in range(6)]
+    there = placed.held("n0")
+    assert there == [route for route in routes if route.node == "n0"]
+    placed.move(there[0].family, "m", 1, ("n0", 1), ("n1", 1))
+    placed.forget(there)  # but for what has moved since
+    assert placed.held("n0") == [] and placed.loads() == {"n0": 0, "n1": 6 - len(there) + 1}
+
+
+def test_a_family_that_was_made_again_is_not_elsewhere():
+    placed = table()
+    held = placed.place("x", "m", "x", "")
+    placed.leave(held.node, 1)
+    assert placed.place("x", "m", "x", "").node != held.node
+    assert placed.elsewhere([held]) == set()
+
+
+def test_families_of_two_indexes_are_two():
+    placed = table()
+    held = {index: placed.place("x", index, "x", "") for index in ("m", "draft")}
+    assert sum(placed.loads().values()) == 2
+    other = next(name for name in ("n0", "n1", "n2") if name not in {route.node for route in held.values()})
+    placed.move("x", "m", 1, (held["m"].node, 1), (other, 1))
+    assert placed.locate("x", "m").node == other and placed.locate("x", "draft") == held["draft"]
+    placed.remove_index("m")
+    assert placed.locate("x", "m") is None and placed.locate("x", "draft") == held["draft"]

@@ -16,7 +16,7 @@ from servers import DIM, HEADS, SHAPE, TOKENS, expected, make, rows_of
 from servers import rows  # noqa: F401 - a fixture
 
 from seine_kv.address import Security
-from seine_kv.fleet import Fleet, SequenceLost, actors, connect, family_of
+from seine_kv.fleet import Fleet, SequenceLost, actors, connect, family_of, mover
 from seine_kv.messages import Attention, Item, SeineError, Sequence
 
 SECONDS = 60.0  # for what takes one or two on a machine that has nothing else to do
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fleet(cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nodes")
-    flags = ["--log-level", "error"]
+    flags = ["--log-level", "error", "--snapshots-dir", str(folder / "snapshots")]
     fleet = Fleet.start(3, "64MiB", name="t", listen=f"unix:{folder}", server_flags=flags, wait_seconds=SECONDS)
     yield fleet
     pids = [fleet.supervisor(node["name"])["seined"] for node in fleet.describe()["nodes"]]
@@ -195,37 +195,119 @@ def test_a_directory_that_fails_is_a_stated_error(fleet, client):
     assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "NO_DIRECTORY")
 
 
-def test_drained_grown_and_removed(fleet, client, rows):
-    made = make(client, rows)
-    node = client.node_of(made[0])
-    fleet.drain(node)
+def right(client, made, rows, queries):
+    """Whether every sequence answers as exact attention does."""
+    for i, attended in enumerate(attend(client, made, queries)):
+        np.testing.assert_allclose(attended.output, expected(rows, queries, i), atol=1e-4)
+    return True
+
+
+def test_a_node_is_drained_while_clients_decode(fleet, client, rows):
+    """Its families move to the others, clients follow, and what is new goes elsewhere until it is taken back."""
+    made, queries = make(client, rows), np.ones((HEADS, DIM), np.float32)
+    node, told = client.node_of(made[0]), []
+    hit = {sequence.id for sequence in made if client.node_of(sequence) == node}
+    client.create_index("draft", **SHAPE)
+    draft = client.create_sequence("draft", made[0].id)  # a family of its own, of the same name
+    with fleet.client() as follower:
+        assert right(follower, made, rows, queries)
+        done = fleet.drain(node, progress=told.append)
+        assert done == told and {one.outcome for one in done} == {"moved"} and hit <= {one.family for one in done}
+        assert fleet.loads()[node] == 0 and client.node(node).call("GetServerInfo")["num_sequences"] == 0
+        assert right(client, made, rows, queries) and right(follower, made, rows, queries)
+        assert client.get_sequence(draft).layer_tokens == [0, 0]
+    where = {one.family: one.node for one in done if one.index == "m"}
+    assert all(client.node_of(sequence) == where[sequence.id] for sequence in made if sequence.id in hit)
+    assert client.fork(made[0]).id.startswith(f"{made[0].id}/")
     fresh = [client.create_sequence("m", f"new-{i}") for i in range(12)]
     assert node not in {client.node_of(sequence) for sequence in fresh}
-    assert client.node_of(client.fork(made[0])) == node  # those that are there are served
-    with pytest.raises(ValueError, match="families"):
-        fleet.remove(node)
-    fleet.scale(4, wait_seconds=SECONDS)
-    assert sorted(fleet.loads()) == ["n0", "n1", "n2", "n3"]
+    fleet.undrain(node)
     more = [client.create_sequence("m", f"more-{i}") for i in range(12)]
-    assert "n3" in {client.node_of(sequence) for sequence in more}  # which has the index by now
-    with pytest.raises(ValueError, match="drain"):
-        fleet.scale(2)
-    fleet.drain(node, undo=True)
-    fleet.drain("n3")
-    for info in client.list_sequences("m"):
-        if client.node_of(info.handle) == "n3":
-            client.delete_sequence(info.handle)
+    assert node in {client.node_of(sequence) for sequence in more}
+
+
+def test_a_family_that_the_shell_moves_is_followed(fleet, client, rows):
+    """The directory hears of it from the first client that is told MOVED, and others from the directory."""
+    made, queries = make(client, rows, 6), np.ones((HEADS, DIM), np.float32)
+    nodes = {node["name"]: node["address"] for node in fleet.describe()["nodes"]}
+    source = client.node_of(made[0])
+    target = next(name for name in nodes if name != source)
+    for name in (target, source, target):
+        here = client.node_of(made[0])
+        words = ["--server", nodes[here], "family", "migrate", "m", made[0].id, "--to", nodes[name]]  # and no --name
+        subprocess.run([mover.program(), *words], check=True, capture_output=True)
+        if name == source:
+            with fleet.client() as late:  # which asks the directory, and is told of the first move alone
+                assert right(late, made, rows, queries)
+        assert right(client, made, rows, queries) and client.node_of(made[0]) == name
+
+
+def test_what_had_moved_is_not_lost_with_its_old_node(fleet, client, rows):
+    made, queries = make(client, rows), np.ones((HEADS, DIM), np.float32)
+    node = client.node_of(made[0])
+    with fleet.client() as follower:
+        assert right(follower, made, rows, queries)
+        fleet.drain(node)
+        os.kill(fleet.supervisor(node)["seined"], signal.SIGKILL)
+        assert right(follower, made, rows, queries)
+    until(lambda: fleet.describe()["nodes"][int(node[1:])]["state"] == "draining")  # it stays so over a restart
+    fleet.undrain(node)
+
+
+def test_a_node_that_families_came_to_is_lost(fleet, client, rows):
+    """A client that is told MOVED by the old node finds out that the new one has lost the family."""
+    made = make(client, rows, 1)
+    with fleet.client() as follower:
+        source = follower.node_of(made[0])
+        (one,) = fleet.drain(source)
+        target = one.node
+        before = fleet.supervisor(target)["generation"]
+        os.kill(fleet.supervisor(target)["seined"], signal.SIGKILL)
+        until(lambda: fleet.describe()["nodes"][int(target[1:])]["generation"] > before)
+        with pytest.raises(SequenceLost):
+            follower.get_sequence(made[0])
+    fleet.undrain(source)
+
+
+def test_what_no_node_takes_is_snapshotted_and_stays(fleet, client, rows):
+    made, queries = make(client, rows, 3), np.ones((HEADS, DIM), np.float32)
+    node = client.node_of(made[0])
+    for other in {"n0", "n1", "n2"} - {node}:
+        client.node(other).create_sequence("m", made[0].id)  # the id is taken there
+    done = {one.family: one for one in fleet.drain(node)}
+    assert done[made[0].id].outcome == "snapshotted" and done[made[0].id].files and "n" in done[made[0].id].why
+    with pytest.raises(ValueError, match="still holds 1 families"):
+        fleet.remove(node)
+    assert right(client, made, rows, queries) and client.node_of(made[0]) == node
+    fleet.undrain(node)
+
+
+def test_grown_rebalanced_and_shrunk(fleet, client, rows):
+    made, queries = make(client, rows), np.ones((HEADS, DIM), np.float32)
+    fleet.scale(4, wait_seconds=SECONDS)
+    assert fleet.loads()["n3"] == 0 and sum(fleet.loads().values()) == 12  # families stay where they are
+    small = fleet.rebalance(most_bytes=1)
+    assert small == [] and fleet.loads()["n3"] == 0
+    done = fleet.rebalance()
+    assert done and {one.outcome for one in done} == {"moved"} and max(fleet.loads().values()) <= 4
+    assert fleet.loads()["n3"] > 0 and right(client, made, rows, queries)
+    assert fleet.rebalance() == []
     pid = fleet.supervisor("n3")["seined"]
-    fleet.remove("n3")
+    fleet.scale(3)
     until(lambda: not alive(pid))
     assert [node["name"] for node in fleet.describe()["nodes"]] == ["n0", "n1", "n2"]
+    assert right(client, made, rows, queries)
+    with pytest.raises(ValueError, match="at least 1"):
+        fleet.scale(0)
+    with pytest.raises(ValueError, match="drain it first"):
+        fleet.remove("n0")
 
 
 def test_every_answer_is_right_while_servers_are_killed(fleet, client):
     counts = chaos.run(fleet, 12, 4.0, seed=5, pause=1.0, grow=False)
     assert counts["wrong"] == counts["unstated_errors"] == 0 and counts["kills"] > 0 < counts["answers"]
     for node in fleet.describe()["nodes"]:
-        fleet.drain(node["name"], undo=True)
+        fleet.undrain(node["name"])
 
 
 def test_what_cannot_be_is_said(fleet, tmp_path):

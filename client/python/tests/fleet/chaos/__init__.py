@@ -25,7 +25,7 @@ def run(fleet, sequences, seconds, seed, pause, grow=True, machines=None):
         try:
             until(lambda: decoder.decoding == sequences or not decoder.is_alive())
             trouble.make(seconds)
-            all_up(fleet)
+            all_up(fleet, client)
             until(lambda: decoder.decoding == sequences or not decoder.is_alive())
         finally:
             decoder.stop(), mender.stop(), visitor.stop()
@@ -33,5 +33,5 @@ def run(fleet, sequences, seconds, seed, pause, grow=True, machines=None):
         client.delete_index("m")
     counts = dict(decoder.counts, moves=mender.counts["moves"])
     for name in ("lost", "unstated_errors"):
-        counts[name] += mender.counts[name] + visitor.counts[name]
+        counts[name] += mender.counts[name] + visitor.counts[name] + trouble.errors[name]
     return {**counts, **trouble.counts, "by_kind": service.by_kind(), "seed": seed}

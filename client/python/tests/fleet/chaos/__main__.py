@@ -20,7 +20,7 @@ def main():
         try:
             fleet = Fleet.start(
                 NODES, "256MiB", name="chaos", listen=f"unix:{folder}", seined=arguments.seined,
-                server_flags=["--log-level", "error"],
+                server_flags=["--log-level", "error", "--snapshots-dir", f"{folder}/snapshots"],
             )
             try:
                 counts = run(fleet, arguments.sequences, 60 * arguments.minutes, arguments.seed, 5.0, machines=machines)

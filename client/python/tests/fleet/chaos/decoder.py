@@ -68,6 +68,8 @@ class Decoder(threading.Thread):
             told = f"{text.id} on {text.node}: {attended.num_tokens} tokens, {text.tokens} appended"
             print(f"wrong: {told}", file=sys.stderr)
         self.counts["answers"] += failure is None
+        route = self._client.router.known(text.sequence) if failure is None else None
+        text.node = route.node if route else text.node  # a drain may have moved it
         return failure is None
 
     def twice(self):

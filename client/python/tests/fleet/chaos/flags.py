@@ -8,12 +8,12 @@ ABOUT = """Decodes on a fleet while it is killed, and checks every answer.
 
 Four servers under Ray, each on a raylet of its own on this machine, and N sequences that decode: each step appends a token
 to every one and attends. The answers are compared with exact attention in float64 over the tokens that the client knows
-it has appended. Meanwhile servers, supervisors, raylets and the control process of Ray's head (GCS) are killed with -9, a
-node is drained and taken back, one is added."""
+it has appended. Meanwhile servers, supervisors, raylets and the control process of Ray's head (GCS) are killed with -9. A
+node is drained by Fleet.drain and taken back, once while it or another is killed. One is added, and families move there."""
 
 PRINTS = """Prints a line of JSON: steps; wrong (answers that differ, and families that live twice); unstated_errors (errors
-other than those that a caller is told to expect); kills, and those of each kind; drains, undrains, added; moves (families
-made again on another node). by_kind has the longest seconds after a kill of that kind: first_answer_s and last_answer_s of
+other than those that a caller is told to expect); kills, and those of each kind; drains, undrains, added; moved (families
+that drains and the new node took elsewhere); moves (families made again on another node). by_kind has the longest seconds after a kill of that kind: first_answer_s and last_answer_s of
 the families that the node held, new_family_s until a family could be created, others_stall_s between two steps that answered
 other families. Ends with 1 where wrong or unstated_errors is not 0."""
 

@@ -5,10 +5,15 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 
+from chaos.text import count_failure
+
+from seine_kv.messages import SeineError
+
 KINDS = ("server", "supervisor", "raylet", "head")
-COUNTS = ("kills", *(f"{kind}_kills" for kind in KINDS), "drains", "undrains", "added")  # kills: of all kinds
+COUNTS = ("kills", *(f"{kind}_kills" for kind in KINDS), "drains", "undrains", "added", "moved")  # kills: of all kinds
 HEAD_SECONDS = 3.0  # that the head is away
 
 
@@ -19,12 +24,13 @@ class Trouble:
     def __init__(self, fleet, service, seed, pause, grow_to, machines):
         self._fleet, self._service, self._machines, self._grow_to = fleet, service, machines, grow_to
         self._random, self._pause = random.Random(seed), pause
-        self.counts = dict.fromkeys(COUNTS, 0)
-        self._drained = ""
+        self.counts, self.errors = dict.fromkeys(COUNTS, 0), dict.fromkeys(("lost", "unstated_errors"), 0)
+        self._drained, self._thread_error = "", None
 
     def make(self, seconds):
         """For so long, and until there was a kill."""
         plan = [self._kill_server, self._drain, self._kill_server, self._add, self._kill_supervisor, self._undrain]
+        plan += [self._kill_in_drain]
         if self._machines:
             plan += [self._kill_raylet, self._kill_head]
         end = time.monotonic() + seconds
@@ -84,14 +90,44 @@ class Trouble:
         if len(up) < 2:
             return
         self._drained = self._random.choice(up)
-        self._fleet.drain(self._drained)
+        self._relocate(self._fleet.drain, self._drained)
         self.counts["drains"] += 1
         print(f"trouble: {self._drained} is drained", file=sys.stderr)
 
     def _undrain(self):
         if self._drained:
-            self._fleet.drain(self._drained, undo=True)
+            self._relocate(self._fleet.undrain, self._drained)
             self.counts["undrains"] += 1
+
+    def _kill_in_drain(self):
+        """The node that is drained ends in the middle, or one that families move to."""
+        up = self._up()
+        if len(up) < 3:
+            return
+        node, victim = self._random.choice(up), self._random.choice(up)
+        there = self._fleet.supervisor(victim)
+        drain = threading.Thread(target=self._relocate, args=(self._fleet.drain, node), name="drain")
+        drain.start()
+        time.sleep(self._random.uniform(0.0, 0.5))
+        self._killing("server", victim)
+        os.kill(there["seined"], signal.SIGKILL)
+        drain.join()
+        if self._thread_error is not None:
+            raise self._thread_error
+        self.counts["drains"] += 1
+        self._relocate(self._fleet.undrain, node)
+        self.counts["undrains"] += 1
+
+    def _relocate(self, call, *arguments):
+        """Drains, undrains or rebalances. What moves families meets what is killed: its errors count as a client's do."""
+        try:
+            done = call(*arguments) or []
+            self.counts["moved"] += sum(one.outcome == "moved" for one in done)
+        except SeineError as error:
+            count_failure(self.errors, error)
+        except Exception as error:  # what it may not raise is a finding
+            self._thread_error = error
+            raise
 
     def _add(self):
         if self._grow_to and not self.counts["added"]:
@@ -99,6 +135,7 @@ class Trouble:
                 self._machines.add()
             self._fleet.scale(self._grow_to)
             self.counts["added"] += 1
+            self._relocate(self._fleet.rebalance)
             print("trouble: a node is added", file=sys.stderr)
 
 
@@ -118,5 +155,14 @@ def until(condition, seconds=120.0):
         time.sleep(0.1)
 
 
-def all_up(fleet):
-    until(lambda: not any(node["state"] == "lost" for node in fleet.describe()["nodes"]))
+def all_up(fleet, client):
+    """Waits until every server answers: one that was killed a moment ago is not known to be lost yet."""
+    until(lambda: all(node["state"] != "lost" and _answers(client, node["name"]) for node in fleet.describe()["nodes"]))
+
+
+def _answers(client, name):
+    try:
+        client.node(name).call("GetServerInfo")
+        return True
+    except SeineError:
+        return False
