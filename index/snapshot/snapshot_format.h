@@ -6,10 +6,12 @@
 //   sections  one after another, each followed by its own xxh3-128, seeded with its number
 //               settings  what the index was made with, as lines "field=value" (snapshot_settings.h)
 //               state     the sequences, numbers alone (state_writer.h)
+//               chain     version 2 alone: 16 bytes of its name, and 16 of the name of the snapshot that it adds to
 //               arrays    one a layer of each sequence: rows, codes, queries, as they lie
 //
 // Sizes come first, so a reader knows what it needs, and whether it is all there, before it reads on. What sequences
-// share is written once, in the section of the first that has it.
+// share is written once, in the section of the first that has it. A snapshot that adds to others leaves out what they
+// hold: it means something together with them.
 #ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 #define SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 
@@ -24,22 +26,25 @@
 #include "index/snapshot/byte_stream.h"
 #include "index/snapshot/pace.h"
 #include "index/snapshot/section_hash.h"
+#include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
 
 namespace seine {
 
 // Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
-inline constexpr uint32_t kSnapshotVersion = 1;
+// A snapshot that stands alone is of version 1; one that adds to others, or is added to, is of version 2.
+inline constexpr uint32_t kSnapshotVersion = 2, kLoneVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
 inline constexpr uint32_t kMaxSections = 1 << 20;
 // Bytes that are hashed and handed on at once: they stay in a core's cache meanwhile, and take some ten
 // microseconds, after which steps have their turn (pace.h).
 inline constexpr int64_t kSnapshotStep = int64_t{1} << 17;
 
-// Returns the bytes written. `pauses` are those of its Pace. Errors of the sink, or StopStatus().
+// Returns the bytes written. `pauses` are those of its Pace. `chain`: of version 2 (snapshot_base.h). Errors of the
+// sink, or StopStatus().
 absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
-                                      int pauses = kSnapshotPauses);
+                                      int pauses = kSnapshotPauses, const SnapshotChain* chain = nullptr);
 
 // Reads a snapshot in order: Open, then settings() and TakeState(), then ReadParts with what these have asked for.
 // Errors: DATA_LOSS (torn, or not what a checksum says), FAILED_PRECONDITION (no snapshot, or of a newer version),
@@ -51,6 +56,7 @@ class SnapshotReader {
   absl::Status Open();
   const std::string& settings() const { return settings_; }
   std::string TakeState() { return std::move(state_); }
+  const SnapshotChain& chain() const { return chain_; }  // without names, of version 1
   const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
   absl::Status ReadParts(const std::vector<StateReader::Part>& parts);
   int64_t bytes() const { return bytes_; }  // of the whole file
@@ -58,13 +64,16 @@ class SnapshotReader {
  private:
   absl::Status ReadHeader(std::vector<int64_t>* sections);
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
+  absl::Status ReadChain(int64_t bytes);
   absl::Status ReadText(int64_t bytes, std::string* text);
   absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace);
   absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace);
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;
+  uint32_t version_ = 0;
   std::string settings_, state_;
+  SnapshotChain chain_;
   std::vector<int64_t> part_bytes_;
   std::vector<uint8_t> scratch_;
   uint64_t number_ = 0;  // of the next section
