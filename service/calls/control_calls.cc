@@ -119,6 +119,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
     return FindIndex(core, request.name(), "name").status();
   }
   core.families.ForgetIndex(CurrentTenant(), request.name());
+  core.bases.ForgetIndex(CurrentTenant(), request.name());
   core.log.Deleted(NameInLog(CurrentTenant(), request.name()));
   return absl::OkStatus();
 }

@@ -283,6 +283,10 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(families.frozen));
   out.Gauge("seine_families_moved", "Families whose callers are told of another node.");
   out.Add({}, Number(families.moved));
+  const BaseCounts bases = core_.bases.Count();
+  out.Gauge("seine_snapshot_bases", "Snapshots that are kept for others that add to them.");
+  out.Add({{"side", "written"}}, Number(bases.written));
+  out.Add({{"side", "read"}}, Number(bases.read));
   return out.Take();
 }
 

@@ -49,6 +49,7 @@ Json ToJson(const client::DrainedFamily& one) {
   if (one.outcome == client::DrainOutcome::kMoved) {
     json.update({{"node", one.to.node}, {"address", one.to.address}});
     json["pause_ms"] = absl::ToDoubleMilliseconds(one.pause);
+    json["whole"] = one.why_whole;
   } else {
     json["why"] = std::string(one.why.message());
   }
@@ -60,7 +61,8 @@ std::string LineOf(const client::DrainedFamily& one) {
   switch (one.outcome) {
     case client::DrainOutcome::kMoved:
       return absl::StrCat(name, "moved to ", one.to.node, ", ", FormatBytes(one.file_bytes), ", paused ",
-                          FormatDouble(absl::ToDoubleMilliseconds(one.pause), 1), " ms\n");
+                          FormatDouble(absl::ToDoubleMilliseconds(one.pause), 1), " ms", WholeText(one.why_whole),
+                          "\n");
     case client::DrainOutcome::kSnapshotted:
       return absl::StrCat(name, "snapshotted, ", FormatBytes(one.file_bytes), ": ", one.why.message(), "\n");
     case client::DrainOutcome::kStays:
@@ -71,6 +73,10 @@ std::string LineOf(const client::DrainedFamily& one) {
 
 int64_t Count(const std::vector<client::DrainedFamily>& drained, client::DrainOutcome outcome) {
   return std::count_if(drained.begin(), drained.end(), [&](const auto& one) { return one.outcome == outcome; });
+}
+
+int64_t CountWhole(const std::vector<client::DrainedFamily>& drained) {
+  return std::count_if(drained.begin(), drained.end(), [](const auto& one) { return !one.why_whole.empty(); });
 }
 
 absl::Status Drain(const Session& session, const DrainArguments& arguments) {
@@ -87,9 +93,13 @@ absl::Status Drain(const Session& session, const DrainArguments& arguments) {
   const int64_t stay = Count(*drained, client::DrainOutcome::kStays);
   Json families = Json::array();
   for (const client::DrainedFamily& one : *drained) families.push_back(ToJson(one));
-  session.Print(
-      {{"draining", true}, {"moved", moved}, {"snapshotted", snapshotted}, {"stay", stay}, {"families", families}},
-      [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
+  session.Print({{"draining", true},
+                 {"moved", moved},
+                 {"moved_whole", CountWhole(*drained)},
+                 {"snapshotted", snapshotted},
+                 {"stay", stay},
+                 {"families", families}},
+                [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
   if (stay > 0) return absl::AbortedError(absl::StrCat("families that stay and are in no snapshot: ", stay));
   if (snapshotted == 0) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("families that stay, all of them in snapshots: ", snapshotted));
