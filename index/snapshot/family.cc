@@ -35,6 +35,10 @@ SnapshotName NewName() {
   return name;
 }
 
+// What adds to a base is little, and a family may be frozen for it: it is written and read without pauses, at the usual
+// priority.
+bool AddsTo(const SnapshotName& base) { return base != SnapshotName{}; }
+
 absl::Status IdInUse(const std::string& id) {
   return FieldError(absl::StatusCode::kAlreadyExists, "id", absl::StrCat("'", id, "' is already in use"));
 }
@@ -141,13 +145,14 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
     info.sequences.push_back(Describe(*member));
   }
   const SnapshotChain chain = base == nullptr ? SnapshotChain() : SnapshotChain{NewName(), base->name};
+  const bool adds = AddsTo(chain.base);
   const auto write = [&] {
     const absl::StatusOr<int64_t> bytes =
-        WriteSnapshot(SettingsText(context_), writer, sink, kSnapshotPauses, base == nullptr ? nullptr : &chain);
+        WriteSnapshot(SettingsText(context_), writer, sink, adds ? 0 : kSnapshotPauses, base ? &chain : nullptr);
     if (bytes.ok()) info.bytes = *bytes;
     return bytes.status();
   };
-  if (absl::Status s = RunOnOwnThread(write); !s.ok()) return s;
+  if (absl::Status s = adds ? write() : RunOnOwnThread(write); !s.ok()) return s;
   if (base == nullptr) return info;
   base->copies.insert(base->copies.end(), family->begin(), family->end());
   base->objects = writer.TakeObjects();
@@ -192,7 +197,8 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
   const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
-  if (absl::Status s = RunOnOwnThread(read); !s.ok()) return s;
+  const bool adds = AddsTo(snapshot.chain().base);
+  if (absl::Status s = adds ? read() : RunOnOwnThread(read); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;

@@ -47,8 +47,9 @@ class BaseOfCall {
 
   absl::Status Take(const std::string& name) {
     if (name.empty()) return absl::OkStatus();
+    name_ = name;  // first, for it may find no memory
     absl::Status status = bases_.Take(owner_, name, &base_);
-    if (status.ok()) name_ = name;
+    if (!status.ok()) name_.clear();
     return status;
   }
   KeptBase* operator->() { return &base_; }
@@ -63,7 +64,7 @@ class BaseOfCall {
   void Drop() {
     if (!name_.empty()) bases_.Drop(owner_, std::exchange(name_, ""));
   }
-  // The base is used up; the answer stays for whoever asks again, where there was a base.
+  // The base is used up; where there was one, the answer stays for whoever asks again.
   void Answered(const v1::RestoreRequest& request, const v1::RestoreResponse& response) {
     base_.read.reset();
     base_.index.reset();
