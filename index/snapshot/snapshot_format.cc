@@ -20,10 +20,10 @@ constexpr uint64_t kHeaderSeed = ~uint64_t{0};
 enum class Kind : uint32_t { kSettings = 1, kState = 2, kArrays = 3, kChain = 4 };
 
 // Sections before the first of arrays.
-size_t FirstArrays(uint32_t version) { return version == kLoneVersion ? 2 : 3; }
+size_t FirstArrays(bool chained) { return chained ? 3 : 2; }
 
-Kind KindOf(uint32_t version, size_t section) {
-  if (section >= FirstArrays(version)) return Kind::kArrays;
+Kind KindOf(bool chained, size_t section) {
+  if (section >= FirstArrays(chained)) return Kind::kArrays;
   return section == 0 ? Kind::kSettings : section == 1 ? Kind::kState : Kind::kChain;
 }
 
@@ -67,12 +67,12 @@ std::string NamesIn(const SnapshotChain& chain) {
   return text;
 }
 
-std::string HeaderOf(uint32_t version, const std::vector<int64_t>& sections) {
+std::string HeaderOf(bool chained, const std::vector<int64_t>& sections) {
   std::string header(kSnapshotMagic);
-  Put(version, &header);
+  Put(kSnapshotVersion, &header);
   Put(static_cast<uint32_t>(sections.size()), &header);
   for (size_t i = 0; i < sections.size(); ++i) {
-    Put(static_cast<uint32_t>(KindOf(version, i)), &header);
+    Put(static_cast<uint32_t>(KindOf(chained, i)), &header);
     Put(uint32_t{0}, &header);
     Put(static_cast<uint64_t>(sections[i]), &header);
   }
@@ -109,7 +109,6 @@ absl::Status WritePart(const StateWriter::Part& part, uint64_t number, Pace* pac
 
 absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink, int pauses,
                                       const SnapshotChain* chain) {
-  const uint32_t version = chain == nullptr ? kLoneVersion : kSnapshotVersion;
   const std::string names = chain == nullptr ? "" : NamesIn(*chain);
   std::vector<absl::string_view> texts = {settings, state.state()};
   if (chain != nullptr) texts.push_back(names);
@@ -120,7 +119,7 @@ absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWri
   if (sections.size() > kMaxSections) {
     return absl::FailedPreconditionError("a snapshot of so many sequences and layers is not made");
   }
-  if (absl::Status s = WriteHashed(HeaderOf(version, sections), kHeaderSeed, sink); !s.ok()) return s;
+  if (absl::Status s = WriteHashed(HeaderOf(chain != nullptr, sections), kHeaderSeed, sink); !s.ok()) return s;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (absl::Status s = WriteHashed(texts[i], i, sink); !s.ok()) return s;
   }
@@ -138,9 +137,9 @@ absl::Status SnapshotReader::Open() {
   if (absl::Status s = ReadHeader(&sections); !s.ok()) return s;
   if (absl::Status s = ReadText(sections[0], &settings_); !s.ok()) return s;
   if (absl::Status s = ReadText(sections[1], &state_); !s.ok()) return s;
-  const size_t first = FirstArrays(version_);
+  const size_t first = FirstArrays(chained_);
   part_bytes_.assign(sections.begin() + static_cast<int64_t>(first), sections.end());
-  return version_ == kLoneVersion ? absl::OkStatus() : ReadChain(sections[2]);
+  return chained_ ? ReadChain(sections[2]) : absl::OkStatus();
 }
 
 absl::Status SnapshotReader::ReadChain(int64_t bytes) {
@@ -161,14 +160,14 @@ absl::Status SnapshotReader::ReadHeader(std::vector<int64_t>* sections) {
   if (std::memcmp(header.data(), kSnapshotMagic, sizeof(kSnapshotMagic) - 1) != 0) {
     return absl::FailedPreconditionError("the file is no snapshot of Seine's");
   }
-  const auto count = At<uint32_t>(header, 12);
   version_ = At<uint32_t>(header, 8);
-  if (version_ != kSnapshotVersion && version_ != kLoneVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the snapshot is of version ", version_, ", and this build reads ", kLoneVersion, " and ", kSnapshotVersion));
+  const auto count = At<uint32_t>(header, 12);
+  if (version_ < kOldestSnapshotVersion || version_ > kSnapshotVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot is of version ", version_,
+                                                      ", and this build reads ", kOldestSnapshotVersion, " to ",
+                                                      kSnapshotVersion));
   }
-  if (count < FirstArrays(version_) || count > kMaxSections)
-    return absl::DataLossError("the snapshot's table is damaged");
+  if (count < 2 || count > kMaxSections) return absl::DataLossError("the snapshot's table is damaged");
   header.resize(kFixedBytes + count * kEntryBytes);
   if (absl::Status s = source_->Read(header.data() + kFixedBytes, count * kEntryBytes); !s.ok()) return s;
   SectionHash hash(kHeaderSeed);
@@ -179,11 +178,13 @@ absl::Status SnapshotReader::ReadHeader(std::vector<int64_t>* sections) {
 
 absl::Status SnapshotReader::CheckTable(const std::vector<uint8_t>& header, std::vector<int64_t>* sections) {
   constexpr uint64_t kMost = uint64_t{1} << 50;
+  constexpr size_t kThird = kFixedBytes + 2 * kEntryBytes;
+  chained_ = header.size() > kThird && At<uint32_t>(header, kThird) == static_cast<uint32_t>(Kind::kChain);
   bytes_ = static_cast<int64_t>(header.size()) + kHashBytes;
   for (size_t at = kFixedBytes, i = 0; at < header.size(); at += kEntryBytes, ++i) {
     const auto kind = At<uint32_t>(header, at);
     const auto bytes = At<uint64_t>(header, at + 8);
-    if (kind != static_cast<uint32_t>(KindOf(version_, i)) || At<uint32_t>(header, at + 4) != 0 || bytes > kMost) {
+    if (kind != static_cast<uint32_t>(KindOf(chained_, i)) || At<uint32_t>(header, at + 4) != 0 || bytes > kMost) {
       return absl::DataLossError("the snapshot's table is damaged");
     }
     sections->push_back(static_cast<int64_t>(bytes));

@@ -6,7 +6,7 @@
 //   sections  one after another, each followed by its own xxh3-128, seeded with its number
 //               settings  what the index was made with, as lines "field=value" (snapshot_settings.h)
 //               state     the sequences, numbers alone (state_writer.h)
-//               chain     version 2 alone: 16 bytes of its name, and 16 of the name of the snapshot that it adds to
+//               chain     may be missing: 16 bytes of its name, and 16 of the name of the snapshot that it adds to
 //               arrays    one a layer of each sequence: rows, codes, queries, as they lie
 //
 // Sizes come first, so a reader knows what it needs, and whether it is all there, before it reads on. What sequences
@@ -33,15 +33,16 @@
 namespace seine {
 
 // Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
-// A snapshot that stands alone is of version 1; one that adds to others, or is added to, is of version 2.
-inline constexpr uint32_t kSnapshotVersion = 2, kLoneVersion = 1;
+// Version 1 does not say how many windows' means a piece holds.
+inline constexpr uint32_t kSnapshotVersion = 2, kOldestSnapshotVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
 inline constexpr uint32_t kMaxSections = 1 << 20;
 // Bytes that are hashed and handed on at once: they stay in a core's cache meanwhile, and take some ten
 // microseconds, after which steps have their turn (pace.h).
 inline constexpr int64_t kSnapshotStep = int64_t{1} << 17;
 
-// Returns the bytes written. `pauses` are those of its Pace. `chain`: of version 2 (snapshot_base.h). Errors of the
+// Returns the bytes written. `pauses` are those of its Pace. `chain`: of one that others
+// add to, or that adds to another (snapshot_base.h). Errors of the
 // sink, or StopStatus().
 absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
                                       int pauses = kSnapshotPauses, const SnapshotChain* chain = nullptr);
@@ -54,9 +55,10 @@ class SnapshotReader {
   explicit SnapshotReader(ByteSource* source) : source_(source) {}
 
   absl::Status Open();
+  uint32_t version() const { return version_; }
   const std::string& settings() const { return settings_; }
   std::string TakeState() { return std::move(state_); }
-  const SnapshotChain& chain() const { return chain_; }  // without names, of version 1
+  const SnapshotChain& chain() const { return chain_; }  // without names where there is none
   const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
   absl::Status ReadParts(const std::vector<StateReader::Part>& parts);
   int64_t bytes() const { return bytes_; }  // of the whole file
@@ -71,8 +73,9 @@ class SnapshotReader {
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;
-  uint32_t version_ = 0;
+  uint32_t version_ = kSnapshotVersion;
   std::string settings_, state_;
+  bool chained_ = false;
   SnapshotChain chain_;
   std::vector<int64_t> part_bytes_;
   std::vector<uint8_t> scratch_;

@@ -56,12 +56,12 @@ TEST(SnapshotGoldenTest, VersionOneLoads) {
   EXPECT_LE(std::filesystem::file_size(Golden("version-1")), 20'000u);
 }
 
-TEST(SnapshotGoldenTest, VersionTwoLoads) {
+TEST(SnapshotGoldenTest, OnesThatAddToOthersLoad) {
   const auto backend = MakeCpuBackend(1);
   const auto expected = MakeGolden(backend.get());
   WrittenBase written;
   const char* folder = std::getenv("SEINE_WRITE_GOLDEN");
-  for (const std::string name : {"version-2-base", "version-2"}) {
+  for (const std::string name : {"version-2-base", "version-2-added"}) {
     if (folder != nullptr) {
       const std::string path = std::string(folder) + "/" + name + ".snapshot";
       const SequenceHandle handle{"golden", 0};
@@ -73,7 +73,7 @@ TEST(SnapshotGoldenTest, VersionTwoLoads) {
   auto index = MakeIndex(GoldenConfig(), backend.get());
   ReadBase base;
   ASSERT_TRUE(RestoreFromFile(index.get(), {.base = &base, .hold = true}, Golden("version-2-base")).ok());
-  const auto restored = RestoreFromFile(index.get(), {.base = &base}, Golden("version-2"));
+  const auto restored = RestoreFromFile(index.get(), {.base = &base}, Golden("version-2-added"));
   ASSERT_TRUE(restored.ok()) << restored.status();
   ExpectGolden(*index, *expected);
 }
