@@ -184,11 +184,13 @@ absl::StatusOr<SequenceInfo> GrpcClient::TruncateSequence(const Sequence& sequen
 }
 
 absl::StatusOr<SnapshotResult> GrpcClient::Snapshot(const Sequence& sequence, const std::string& file,
-                                                    SnapshotScope scope) {
+                                                    const SnapshotParams& params) {
   v1::SnapshotRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_file(file);
-  request.set_scope(static_cast<v1::SnapshotScope>(scope));
+  request.set_scope(static_cast<v1::SnapshotScope>(params.scope));
+  request.set_base(params.base);
+  request.set_keep_seconds(params.keep_seconds);
   v1::SnapshotResponse response;
   const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::Snapshot, request, &response);
   if (!status.ok()) return status;
@@ -196,12 +198,14 @@ absl::StatusOr<SnapshotResult> GrpcClient::Snapshot(const Sequence& sequence, co
 }
 
 absl::StatusOr<SnapshotResult> GrpcClient::Restore(const std::string& index, const std::string& file,
-                                                   const std::string& id, uint64_t generation) {
+                                                   const RestoreParams& params) {
   v1::RestoreRequest request;
-  request.set_generation(generation);
   request.set_index(index);
   request.set_file(file);
-  request.set_id(id);
+  request.set_id(params.id);
+  request.set_generation(params.generation);
+  request.set_base(params.base);
+  request.set_hold_seconds(params.hold_seconds);
   v1::RestoreResponse response;
   const absl::Status status = Call(sequences_, &v1::SequenceService::Stub::Restore, request, &response);
   if (!status.ok()) return status;

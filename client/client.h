@@ -146,13 +146,19 @@ class Client {
   virtual absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) = 0;
   // Writes the sequence, or its family, to a file of that name in the server's folder of snapshots.
   virtual absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
-                                                  SnapshotScope scope) = 0;
-  // Makes the sequences that such a file holds. `id`, which may be empty: in place of the one of its only sequence.
-  // `generation`: how often the family has moved, which the server compares with what it knows; 0: it compares nothing.
+                                                  const SnapshotParams& params) = 0;
+  absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file, SnapshotScope scope) {
+    return Snapshot(sequence, file, SnapshotParams{.scope = scope});
+  }
+  // Makes the sequences that such a file holds.
   virtual absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
-                                                 const std::string& id, uint64_t generation) = 0;
+                                                 const RestoreParams& params) = 0;
   absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id) {
-    return Restore(index, file, id, 0);
+    return Restore(index, file, RestoreParams{.id = id});
+  }
+  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id,
+                                         uint64_t generation) {
+    return Restore(index, file, RestoreParams{.id = id, .generation = generation});
   }
 
   // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions

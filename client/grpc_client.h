@@ -53,10 +53,12 @@ class GrpcClient final : public Client {
   absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
                                         std::optional<int64_t> position) override;
   absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) override;
+  using Client::Restore;
+  using Client::Snapshot;
   absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
-                                          SnapshotScope scope) override;
-  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id,
-                                         uint64_t generation) override;
+                                          const SnapshotParams& params) override;
+  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
+                                         const RestoreParams& params) override;
 
   absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) override;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,

@@ -141,10 +141,30 @@ struct SequenceInfo {
 // What a snapshot holds: a sequence with its forks and those that it was forked from, or the sequence alone.
 enum class SnapshotScope : uint8_t { kFamily = 1, kSequence = 2 };
 
+// How a snapshot is written. `base`: of an earlier answer, what that snapshot holds is left out. `keep_seconds`: so
+// long this one is kept as a base for later ones; 0: it is not.
+struct SnapshotParams {
+  SnapshotScope scope = SnapshotScope::kFamily;
+  std::string base = {};
+  int keep_seconds = 0;
+};
+
+// How a snapshot is read. `id`, which may be empty: in place of the one of its only sequence. `generation`: how often
+// the family has moved, which the server compares with what it knows; 0: it compares nothing. `base`: of an earlier
+// answer, what the snapshot adds to. `hold_seconds`: so long the sequences are held and are not there; 0: they are
+// there.
+struct RestoreParams {
+  std::string id = {};
+  uint64_t generation = 0;
+  std::string base = {};
+  int hold_seconds = 0;
+};
+
 // A snapshot that was written or restored.
 struct SnapshotResult {
   int64_t bytes = 0;                    // of the file
   std::vector<SequenceInfo> sequences;  // in the file's order
+  std::string base;                     // names what the server keeps or holds; empty: nothing
 };
 
 struct AppendItem {

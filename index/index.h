@@ -165,15 +165,21 @@ class Index {
   // Writes a sequence, or its family: itself, its forks, theirs and those that they were forked from, as far as they
   // live. What they share is written once. Calls on them go on: each sequence is written as it is at one moment while
   // this runs, for which its layers are held for about a millisecond each. Takes memory for their last pieces.
-  // FAILED_PRECONDITION: codes lie in a device's memory. RESOURCE_EXHAUSTED. Errors of the sink.
-  virtual absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope,
-                                                ByteSink* sink) const = 0;
+  // `base`, which may be nullptr: what it holds is left out, and it then holds this snapshot too; an empty one leaves
+  // nothing out (snapshot_base.h). FAILED_PRECONDITION: codes lie in a device's memory. RESOURCE_EXHAUSTED. Errors of
+  // the sink. An error leaves the base as it was.
+  virtual absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
+                                                WrittenBase* base) const = 0;
+  absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink) const {
+    return Snapshot(handle, scope, sink, nullptr);
+  }
   // One of each family, the oldest that lives, by generation.
   virtual std::vector<SequenceHandle> Families() const = 0;
   // Makes the sequences that a snapshot holds, under the ids that they had, in a family of their own: all of them or
   // none. They answer bit for bit as the others did. Their generations are new, above those that the snapshot holds.
   // Errors: those of SnapshotReader (snapshot_format.h), FAILED_PRECONDITION where it was made of an index of other
-  // settings, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit and accept.
+  // settings or does not add to restore.base, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit and
+  // accept. An error leaves the base as it was.
   virtual absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) = 0;
 
   // ---- Reports (index/reports.h) ----

@@ -86,8 +86,9 @@ class IndexImpl : public Index, private SpillingIndex {
                            std::vector<int32_t>* positions, std::string* keys, std::string* values) const override;
   absl::StatusOr<LayerBases> GetBases(const SequenceHandle& handle, int layer) const override;
   absl::Status SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) override;
-  absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope,
-                                        ByteSink* sink) const override;
+  using Index::Snapshot;
+  absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
+                                        WrittenBase* base) const override;
   std::vector<SequenceHandle> Families() const override;
   absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
@@ -112,9 +113,11 @@ class IndexImpl : public Index, private SpillingIndex {
   // For snapshots (snapshot/family.cc).
   std::vector<SequenceRef> FamilyOf(uint64_t number) const;          // the oldest first
   absl::StatusOr<SequenceRef> CopyOf(const Sequence& source) const;  // known to nobody else
+  absl::StatusOr<std::vector<SequenceRef>> CopyFamily(const SequenceHandle& handle, SnapshotScope scope) const;
   absl::StatusOr<std::vector<SequenceRef>> LoadFamily(StateReader* reader, const RestoreParams& restore) const;
   absl::StatusOr<std::vector<SequenceRef>> ReadFamily(ByteSource* source, const RestoreParams& restore,
-                                                      RestoreInfo* info) const;
+                                                      RestoreInfo* info, ReadBase* held = nullptr) const;
+  absl::Status CheckNewIds(const std::vector<SequenceRef>& family) const;
   absl::Status InsertFamily(const std::vector<SequenceRef>& family);
   absl::Status CheckSnapshots() const;
 

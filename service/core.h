@@ -34,6 +34,7 @@
 #include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
+#include "service/snapshots/snapshot_bases.h"
 #include "service/snapshots/snapshot_folder.h"
 #include "service/transport/channel/channel_offers.h"
 #include "service/transport/sockets/connections.h"
@@ -156,6 +157,7 @@ struct Core {
   InFlight in_flight;
   Catalog catalog;
   SequenceFamilies families;
+  SnapshotBases bases;                // of snapshots that others add to
   std::atomic<bool> draining{false};  // no new families are taken (SetDraining)
   Connections connections;
   CallsUnderWay under_way;

@@ -147,6 +147,7 @@ void Services::Monitor() {
       GuardMemory();
     }
     if (round % kSlowRounds == 0) {
+      core_.bases.DropEnded();
       core_.open_calls.CutUnread(std::chrono::steady_clock::now() - core_.options.unread_for);
       for (int cut = core_.connections.CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);

@@ -47,7 +47,7 @@ Sequence FromProto(const v1::SequenceHandle& handle);
 SequenceInfo FromProto(const v1::SequenceInfo& info);
 template <typename Response>  // of Snapshot or Restore
 SnapshotResult SnapshotFrom(const Response& response) {
-  SnapshotResult result{response.bytes(), {}};
+  SnapshotResult result{response.bytes(), {}, response.base()};
   for (const v1::SequenceInfo& info : response.sequences()) result.sequences.push_back(FromProto(info));
   return result;
 }

@@ -135,6 +135,7 @@ bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
   drained->files = std::move(moved->files);
   drained->file_bytes = moved->bytes;
   drained->pause = moved->pause;
+  drained->why_whole = std::move(moved->why_whole);
   return true;
 }
 

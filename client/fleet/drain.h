@@ -31,6 +31,7 @@ struct DrainedFamily {
   std::vector<std::string> files;  // snapshots that were written, in the server's folder
   int64_t file_bytes = 0;          // of them
   absl::Duration pause;            // in which it took no changes
+  std::string why_whole;           // all of it was written meanwhile, for this reason; empty: what came since a copy
   absl::Status why;                // it has not moved; OK: it has
 };
 

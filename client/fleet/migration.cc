@@ -1,7 +1,6 @@
 #include "client/fleet/migration.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,7 +8,8 @@
 #include "absl/time/clock.h"
 #include "client/fleet/ask.h"
 #include "client/fleet/families.h"
-#include "client/fleet/placement.h"
+#include "client/fleet/family_copy.h"
+#include "client/fleet/mover_status.h"
 
 namespace seine::client {
 namespace {
@@ -18,8 +18,8 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kFreeze = absl::Seconds(60);
 constexpr absl::Duration kAfterFreeze = absl::Seconds(5);  // a freeze begins after it was asked for
+constexpr absl::Duration kLastWord = absl::Seconds(30);    // of the freeze, to give the family up
 constexpr absl::Duration kCopyFreeze = absl::Seconds(90);  // the copy waits until it is known whose the family is
-constexpr absl::Duration kFirstWait = absl::Milliseconds(20), kLongestWait = absl::Seconds(1);
 
 // Returns the generation of the family that the server knows; 0 where it knows of none.
 absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
@@ -35,16 +35,6 @@ absl::StatusOr<std::string> SetState(Client* client, const Json& request) {
   return answer->value("freeze", "");
 }
 
-absl::Status After(const absl::Status& error, absl::string_view what) {
-  return absl::Status(error.code(), absl::StrCat(error.message(), "; ", what));
-}
-
-// Whether a call may have been carried out: nobody has refused it.
-bool MayHaveEnded(const absl::Status& error) {
-  const bool no_answer = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
-  return no_answer && ReasonOf(error).empty();
-}
-
 // Whether a source that was asked to give a frozen family up has it no more. It has given it up before, as nobody else
 // knows the freeze, or was started again and has lost it.
 bool HasNoFamily(const absl::Status& error) {
@@ -52,27 +42,40 @@ bool HasNoFamily(const absl::Status& error) {
   return reason == "MOVED" || reason == "FAMILY_NOT_FOUND" || reason == "INDEX_NOT_FOUND";
 }
 
+// Returns a generation of the family that is newer than what either server knows.
+absl::StatusOr<uint64_t> NextGeneration(Client* source, Client* target, const std::string& index,
+                                        const std::string& family) {
+  const absl::StatusOr<uint64_t> here = GenerationAt(source, index, family);
+  if (!here.ok()) return here.status();
+  const absl::StatusOr<uint64_t> there = GenerationAt(target, index, family);
+  if (!there.ok()) return After(there.status(), "asked of the target");
+  return std::max(*here, *there) + 1;
+}
+
 // One family on its way. Each step keeps what the next ones, or Undo, need.
 class Mover {
  public:
-  Mover(Client* source, Client* target, std::string index, std::string family)
-      : source_(source), target_(target), index_(std::move(index)), family_(std::move(family)) {}
+  Mover(Client* source, Client* target, std::string index, std::string family, uint64_t generation)
+      : source_(source),
+        target_(target),
+        index_(std::move(index)),
+        family_(std::move(family)),
+        generation_(generation),
+        copy_(source, target, index_, family_, generation) {}
 
-  // Finds the family's next generation: newer than what either server knows.
-  absl::Status FindGeneration();
+  // Copies while the family serves. An error has changed nothing.
+  absl::Status CopyAhead();
   absl::Status Freeze();
-  absl::Status Copy();
+  absl::Status CopyRest();
   absl::Status GiveUp(const MigrationTarget& to);
   // The copy takes changes. It would by itself once its freeze ends, so an error here means a longer pause.
   void ThawCopy();
   // Returns the error with what became of the copies and of the freeze.
   absl::Status Undo(const absl::Status& error);
-  Migration moved;
+  Migration Moved(absl::Duration pause);
 
  private:
-  absl::Status CopyOne(const SequenceInfo& sequence);
   absl::Status FreezeCopy();
-  absl::Status Compare(const SnapshotResult& written, const SnapshotResult& restored) const;
   Json State(const char* state) const {
     return {{"index", index_}, {"family", family_}, {"state", state}, {"freeze", freeze_}};
   }
@@ -80,17 +83,32 @@ class Mover {
   Client* const source_;
   Client* const target_;
   const std::string index_, family_;
+  const uint64_t generation_;
+  FamilyCopy copy_;
   std::string freeze_, copy_freeze_;
   absl::Time freeze_end_;
 };
 
-absl::Status Mover::FindGeneration() {
-  const absl::StatusOr<uint64_t> here = GenerationAt(source_, index_, family_);
-  if (!here.ok()) return here.status();
-  const absl::StatusOr<uint64_t> there = GenerationAt(target_, index_, family_);
-  if (!there.ok()) return After(there.status(), "asked of the target");
-  moved.generation = std::max(*here, *there) + 1;
-  return absl::OkStatus();
+absl::Status Mover::CopyAhead() {
+  const absl::Status status = copy_.CopyAhead();
+  if (status.ok()) return status;
+  copy_.Release();
+  return After(status, "the family serves on at the source");
+}
+
+absl::Status Mover::CopyRest() {
+  return copy_.Finish(freeze_end_ - kLastWord, [this] { return FreezeCopy(); });
+}
+
+Migration Mover::Moved(absl::Duration pause) {
+  CopyTotals& copied = copy_.totals;
+  return {.sequences = std::move(copied.sequences),
+          .files = std::move(copied.files),
+          .bytes = copied.bytes,
+          .last_bytes = copied.last_bytes,
+          .why_whole = std::move(copied.why_whole),
+          .generation = generation_,
+          .pause = pause};
 }
 
 absl::Status Mover::Freeze() {
@@ -98,7 +116,10 @@ absl::Status Mover::Freeze() {
                                                           {"family", family_},
                                                           {"state", "FAMILY_STATE_FROZEN"},
                                                           {"seconds", absl::ToInt64Seconds(kFreeze)}});
-  if (!freeze.ok()) return freeze.status();
+  if (!freeze.ok()) {
+    copy_.Release();
+    return freeze.status();
+  }
   freeze_ = *std::move(freeze);
   freeze_end_ = absl::Now() + kFreeze + kAfterFreeze;
   return absl::OkStatus();
@@ -122,58 +143,11 @@ void Mover::ThawCopy() {
       .IgnoreError();
 }
 
-absl::Status Mover::Compare(const SnapshotResult& written, const SnapshotResult& restored) const {
-  std::map<std::string, std::vector<int64_t>> lengths;
-  for (const SequenceInfo& one : written.sequences) lengths[one.handle.id] = one.layer_tokens;
-  bool same = written.sequences.size() == restored.sequences.size();
-  for (const SequenceInfo& one : restored.sequences) {
-    const auto found = lengths.find(one.handle.id);
-    same = same && found != lengths.end() && found->second == one.layer_tokens;
-  }
-  if (same) return absl::OkStatus();
-  return absl::FailedPreconditionError("the target has not restored the sequences and lengths that were written");
-}
-
-// A snapshot holds a sequence with its forks and what it was forked from: a part of the family, or all of it.
-absl::Status Mover::CopyOne(const SequenceInfo& sequence) {
-  const std::string file = absl::StrCat("move-", freeze_, "-", moved.files.size());
-  const absl::StatusOr<SnapshotResult> written = source_->Snapshot(sequence.handle, file, SnapshotScope::kFamily);
-  if (!written.ok()) return After(written.status(), "no snapshot was written");
-  moved.files.push_back(file);
-  moved.bytes += written->bytes;
-  for (const SequenceInfo& one : written->sequences) {
-    if (FamilyOf(one.handle.id) == family_) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("sequence '", one.handle.id, "' of another family shares tokens with this one"));
-  }
-  const absl::StatusOr<SnapshotResult> restored = target_->Restore(index_, file, "", moved.generation);
-  if (!restored.ok()) return After(restored.status(), absl::StrCat("the target has not restored the snapshot ", file));
-  moved.sequences.insert(moved.sequences.end(), restored->sequences.begin(), restored->sequences.end());
-  if (copy_freeze_.empty()) {
-    if (absl::Status status = FreezeCopy(); !status.ok()) return status;
-  }
-  return Compare(*written, *restored);
-}
-
-absl::Status Mover::Copy() {
-  const absl::StatusOr<std::vector<SequenceInfo>> all = source_->ListSequences(index_);
-  if (!all.ok()) return all.status();
-  const auto copied = [&](const std::string& id) {
-    const auto has = [&](const SequenceInfo& one) { return one.handle.id == id; };
-    return std::any_of(moved.sequences.begin(), moved.sequences.end(), has);
-  };
-  for (const SequenceInfo& one : *all) {
-    if (FamilyOf(one.handle.id) != family_ || copied(one.handle.id)) continue;
-    if (absl::Status status = CopyOne(one); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Mover::GiveUp(const MigrationTarget& to) {
   Json request = State("FAMILY_STATE_MOVED");
   request["node"] = to.node;
   request["address"] = to.address;
-  request["generation"] = absl::StrCat(moved.generation);
+  request["generation"] = absl::StrCat(generation_);
   // The source is asked until its freeze must have ended: from then on it has given the family up, or never will.
   absl::Status status;
   for (absl::Duration wait = kFirstWait; absl::Now() < freeze_end_; wait = std::min(2 * wait, kLongestWait)) {
@@ -188,8 +162,9 @@ absl::Status Mover::GiveUp(const MigrationTarget& to) {
 
 absl::Status Mover::Undo(const absl::Status& error) {
   ThawCopy();  // deleting is a change
+  copy_.Release();
   int left = 0;
-  for (const SequenceInfo& one : moved.sequences) {
+  for (const SequenceInfo& one : copy_.totals.sequences) {
     const absl::Status deleted = target_->DeleteSequence(one.handle);
     if (!deleted.ok() && !absl::IsNotFound(deleted)) ++left;
   }
@@ -212,17 +187,18 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
   if (!there.ok()) return After(there.status(), "asked of the target");
   if (from->instance == there->instance)
     return absl::InvalidArgumentError("to: this is the server that has the family");
-  Mover mover(source, target, index, family);
-  if (absl::Status status = mover.FindGeneration(); !status.ok()) return status;
+  const absl::StatusOr<uint64_t> generation = NextGeneration(source, target, index, family);
+  if (!generation.ok()) return generation.status();
+  Mover mover(source, target, index, family, *generation);
+  if (absl::Status status = mover.CopyAhead(); !status.ok()) return status;
   const absl::Time begin = absl::Now();
   if (absl::Status status = mover.Freeze(); !status.ok()) return status;
-  absl::Status status = mover.Copy();
+  absl::Status status = mover.CopyRest();
   if (status.ok()) status = mover.GiveUp(to);
   if (absl::IsUnknown(status)) return status;
   if (!status.ok()) return mover.Undo(status);
   mover.ThawCopy();
-  mover.moved.pause = absl::Now() - begin;
-  return std::move(mover.moved);
+  return mover.Moved(absl::Now() - begin);
 }
 
 }  // namespace seine::client

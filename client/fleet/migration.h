@@ -21,18 +21,22 @@ struct Migration {
   std::vector<SequenceInfo> sequences;  // as they are at the target
   std::vector<std::string> files;       // snapshots that were written; they stay in the folder
   int64_t bytes = 0;                    // of the files
+  int64_t last_bytes = 0;               // of those that were written while the family was frozen
+  std::string why_whole;                // they hold everything, for this reason; empty: what came since the others
   uint64_t generation = 0;              // of the family at the target
   absl::Duration pause;                 // in which the family took no changes, as the caller saw it
 };
 
-// Freezes the family at the source, writes it to snapshots, restores them at the target, compares ids and lengths, and
-// gives the family up at the source. The family gets a generation that is newer than what either server knows of it.
-// The target needs the index and the same snapshots.dir. Takes the role admin. Any error before the family is given up
-// deletes the copies at the target and thaws the source; the text says so. INVALID_ARGUMENT: both are one server.
-// NOT_FOUND: the source has no such family, or the target no such index. FAILED_PRECONDITION: the family is frozen or
-// has moved, shares tokens with another family, or what was restored is not what was written. UNKNOWN: the source does
-// not say within 65 seconds, when its freeze has ended, whether it has given the family up, and the copies stay. A
-// source that was started again meanwhile and has lost the family leaves it to the target. Thread-safe.
+// Writes the family to snapshots while it serves, which the target reads and holds. Then freezes it at the source,
+// writes and restores what came since, compares ids and lengths, and gives the family up. Where a server is of the
+// version before, or has forgotten the first snapshots, everything is written while the family is frozen. The family
+// gets a generation that is newer than what either server knows of it. The target needs the index and the same
+// snapshots.dir. Takes the role admin. Any error before the family is given up deletes the copies at the target and
+// thaws the source; the text says so. INVALID_ARGUMENT: both are one server. NOT_FOUND: the source has no such family,
+// or the target no such index. FAILED_PRECONDITION: the family is frozen or has moved, shares tokens with another
+// family, or what was restored is not what was written. UNKNOWN: the source does not say within 65 seconds, when its
+// freeze has ended, whether it has given the family up, and the copies stay. A source that was started again meanwhile
+// and has lost the family leaves it to the target. Thread-safe.
 absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const std::string& index,
                                         const std::string& family, const MigrationTarget& to);
 

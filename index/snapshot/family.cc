@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <random>
 #include <shared_mutex>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "index/snapshot/pace.h"
+#include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_reader.h"
@@ -25,6 +27,29 @@ namespace seine {
 namespace {
 
 constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
+
+SnapshotName NewName() {
+  std::random_device chance;
+  SnapshotName name;
+  for (uint8_t& byte : name) byte = static_cast<uint8_t>(chance());
+  return name;
+}
+
+// What adds to a base is little, and a family may be frozen for it: it is written and read without pauses, at the usual
+// priority.
+bool AddsTo(const SnapshotName& base) { return base != SnapshotName{}; }
+
+absl::Status IdInUse(const std::string& id) {
+  return FieldError(absl::StatusCode::kAlreadyExists, "id", absl::StrCat("'", id, "' is already in use"));
+}
+
+absl::Status CheckChain(const SnapshotChain& chain, const ReadBase* base) {
+  if (chain.base == (base == nullptr ? SnapshotName{} : base->name)) return absl::OkStatus();
+  return absl::FailedPreconditionError(chain.base == SnapshotName{} ? "the snapshot stands alone: it adds to no other"
+                                       : base == nullptr
+                                           ? "the snapshot adds to another one, which has to be restored with it"
+                                           : "the snapshot adds to another one than what is held");
+}
 
 }  // namespace
 
@@ -91,31 +116,47 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CopyOf(const Sequence& source)
   return copy;
 }
 
-absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, SnapshotScope scope,
-                                                 ByteSink* sink) const {
-  if (absl::Status s = CheckSnapshots(); !s.ok()) return s;
+absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::CopyFamily(const SequenceHandle& handle,
+                                                                          SnapshotScope scope) const {
   const absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   std::vector<SequenceRef> family = {*sequence};
   if (scope == SnapshotScope::kFamily) family = FamilyOf((*sequence)->family);
-  StateWriter writer;
-  SnapshotInfo info;
-  writer.Put<uint64_t>(family.size());
   for (SequenceRef& member : family) {
     // What was forked from a sequence that is deleted under this call may have been spilled meanwhile.
     absl::StatusOr<SequenceRef> copy = FromDisk({member->id, member->generation}, "handle", member);
     if (copy.ok()) copy = CopyOf(**copy);
     if (!copy.ok()) return copy.status();
     member = *std::move(copy);
+  }
+  return family;
+}
+
+absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
+                                                 WrittenBase* base) const {
+  if (absl::Status s = CheckSnapshots(); !s.ok()) return s;
+  const absl::StatusOr<std::vector<SequenceRef>> family = CopyFamily(handle, scope);
+  if (!family.ok()) return family.status();
+  StateWriter writer(base == nullptr ? WrittenObjects() : base->objects);
+  SnapshotInfo info;
+  writer.Put<uint64_t>(family->size());
+  for (const SequenceRef& member : *family) {
     SaveSequence(*member, &writer);
     info.sequences.push_back(Describe(*member));
   }
+  const SnapshotChain chain = base == nullptr ? SnapshotChain() : SnapshotChain{NewName(), base->name};
+  const bool adds = AddsTo(chain.base);
   const auto write = [&] {
-    const absl::StatusOr<int64_t> bytes = WriteSnapshot(SettingsText(context_), writer, sink);
+    const absl::StatusOr<int64_t> bytes =
+        WriteSnapshot(SettingsText(context_), writer, sink, adds ? 0 : kSnapshotPauses, base ? &chain : nullptr);
     if (bytes.ok()) info.bytes = *bytes;
     return bytes.status();
   };
-  if (absl::Status s = RunOnOwnThread(write); !s.ok()) return s;
+  if (absl::Status s = adds ? write() : RunOnOwnThread(write); !s.ok()) return s;
+  if (base == nullptr) return info;
+  base->copies.insert(base->copies.end(), family->begin(), family->end());
+  base->objects = writer.TakeObjects();
+  base->name = chain.name;
   return info;
 }
 
@@ -125,32 +166,47 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
     if (absl::Status s = CheckNewId(restore.id, "id"); !s.ok()) return s;
   }
   RestoreInfo info;  // made first: nothing fails once the sequences are there
-  const absl::StatusOr<std::vector<SequenceRef>> family = ReadFamily(source, restore, &info);
+  ReadBase held;
+  const absl::StatusOr<std::vector<SequenceRef>> family =
+      ReadFamily(source, restore, &info, restore.hold ? &held : nullptr);
   if (!family.ok()) return family.status();
   if (restore.accept) {
     if (absl::Status s = restore.accept(info.sequences); !s.ok()) return s;
+  }
+  if (restore.hold) {
+    if (absl::Status s = CheckNewIds(*family); !s.ok()) return s;
+    for (SequenceInfo& one : info.sequences) one.handle.generation = 0;
+    *restore.base = std::move(held);
+    return info;
   }
   if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
   for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
   return info;
 }
 
-// Reads whole sequences, which nobody else knows yet.
+// Reads whole sequences, which nobody else knows yet. `held`, where given, gets what they share with a later snapshot.
 absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSource* source,
                                                                           const RestoreParams& restore,
-                                                                          RestoreInfo* info) const {
+                                                                          RestoreInfo* info, ReadBase* held) const {
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
-  StateReader reader(snapshot.version(), snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
+  if (absl::Status s = CheckChain(snapshot.chain(), restore.base); !s.ok()) return s;
+  StateReader reader(snapshot.version(), snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger,
+                     restore.base == nullptr ? ReadObjects() : restore.base->objects);
   absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
   const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
-  if (absl::Status s = RunOnOwnThread(read); !s.ok()) return s;
+  const bool adds = AddsTo(snapshot.chain().base);
+  if (absl::Status s = adds ? read() : RunOnOwnThread(read); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;
     }
+  }
+  if (held != nullptr) {
+    held->name = snapshot.chain().name;
+    held->objects = reader.TakeObjects();
   }
   info->bytes = snapshot.bytes();
   for (const SequenceRef& sequence : *family) info->sequences.push_back(Describe(*sequence));
@@ -183,6 +239,15 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateR
   return family;
 }
 
+// Those of a family that is held would be in use once it is there.
+absl::Status IndexImpl::CheckNewIds(const std::vector<SequenceRef>& family) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (const SequenceRef& sequence : family) {
+    if (sequences_.contains(sequence->id)) return IdInUse(sequence->id);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status IndexImpl::InsertFamily(const std::vector<SequenceRef>& family) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const SequenceRef& sequence : family) last_generation_ = std::max(last_generation_, sequence->generation);
@@ -200,7 +265,7 @@ absl::Status IndexImpl::InsertFamily(const std::vector<SequenceRef>& family) {
   }
   if (done == family.size()) return absl::OkStatus();
   for (size_t i = 0; i < done; ++i) sequences_.erase(family[i]->id);
-  return FieldError(absl::StatusCode::kAlreadyExists, "id", absl::StrCat("'", family[done]->id, "' is already in use"));
+  return IdInUse(family[done]->id);
 }
 
 }  // namespace seine

@@ -178,10 +178,10 @@ int RemovePartialFiles(const std::string& folder, FileOps* files) {
 }
 
 absl::StatusOr<SnapshotInfo> SnapshotToFile(const Index& index, const SequenceHandle& handle, SnapshotScope scope,
-                                            const std::string& path, FileOps* files) {
+                                            const std::string& path, FileOps* files, WrittenBase* base) {
   SnapshotInfo info;
   const auto write = [&](ByteSink* sink) {
-    absl::StatusOr<SnapshotInfo> written = index.Snapshot(handle, scope, sink);
+    absl::StatusOr<SnapshotInfo> written = index.Snapshot(handle, scope, sink, base);
     if (!written.ok()) return written.status();
     info = *std::move(written);
     return absl::OkStatus();

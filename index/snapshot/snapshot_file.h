@@ -38,7 +38,8 @@ int RemovePartialFiles(const std::string& folder, FileOps* files = nullptr);
 
 // Index::Snapshot and Restore, to and from a file.
 absl::StatusOr<SnapshotInfo> SnapshotToFile(const Index& index, const SequenceHandle& handle, SnapshotScope scope,
-                                            const std::string& path, FileOps* files = nullptr);
+                                            const std::string& path, FileOps* files = nullptr,
+                                            WrittenBase* base = nullptr);
 absl::StatusOr<RestoreInfo> RestoreFromFile(Index* index, const RestoreParams& restore, const std::string& path);
 
 }  // namespace seine

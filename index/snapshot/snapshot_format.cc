@@ -14,12 +14,18 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "snapshots are written as the machine has its numbers");
 
-constexpr int64_t kFixedBytes = 16, kEntryBytes = 16, kHashBytes = sizeof(Hash128);
+constexpr int64_t kFixedBytes = 16, kEntryBytes = 16, kHashBytes = sizeof(Hash128), kChainBytes = 2 * kHashBytes;
 constexpr uint64_t kHeaderSeed = ~uint64_t{0};
 
-enum class Kind : uint32_t { kSettings = 1, kState = 2, kArrays = 3 };
+enum class Kind : uint32_t { kSettings = 1, kState = 2, kArrays = 3, kChain = 4 };
 
-Kind KindOf(size_t section) { return section == 0 ? Kind::kSettings : section == 1 ? Kind::kState : Kind::kArrays; }
+// Sections before the first of arrays.
+size_t FirstArrays(bool chained) { return chained ? 3 : 2; }
+
+Kind KindOf(bool chained, size_t section) {
+  if (section >= FirstArrays(chained)) return Kind::kArrays;
+  return section == 0 ? Kind::kSettings : section == 1 ? Kind::kState : Kind::kChain;
+}
 
 template <typename T>
 void Put(T value, std::string* out) {
@@ -55,12 +61,18 @@ absl::Status WriteHashed(absl::string_view text, uint64_t seed, ByteSink* sink) 
   return WriteHash(hash, sink);
 }
 
-std::string HeaderOf(const std::vector<int64_t>& sections) {
+std::string NamesIn(const SnapshotChain& chain) {
+  std::string text;
+  for (const SnapshotName* name : {&chain.name, &chain.base}) text.append(name->begin(), name->end());
+  return text;
+}
+
+std::string HeaderOf(bool chained, const std::vector<int64_t>& sections) {
   std::string header(kSnapshotMagic);
   Put(kSnapshotVersion, &header);
   Put(static_cast<uint32_t>(sections.size()), &header);
   for (size_t i = 0; i < sections.size(); ++i) {
-    Put(static_cast<uint32_t>(KindOf(i)), &header);
+    Put(static_cast<uint32_t>(KindOf(chained, i)), &header);
     Put(uint32_t{0}, &header);
     Put(static_cast<uint64_t>(sections[i]), &header);
   }
@@ -95,22 +107,27 @@ absl::Status WritePart(const StateWriter::Part& part, uint64_t number, Pace* pac
 
 }  // namespace
 
-absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
-                                      int pauses) {
-  std::vector<int64_t> sections = {static_cast<int64_t>(settings.size()), static_cast<int64_t>(state.state().size())};
+absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink, int pauses,
+                                      const SnapshotChain* chain) {
+  const std::string names = chain == nullptr ? "" : NamesIn(*chain);
+  std::vector<absl::string_view> texts = {settings, state.state()};
+  if (chain != nullptr) texts.push_back(names);
+  std::vector<int64_t> sections;
+  for (const absl::string_view text : texts) sections.push_back(static_cast<int64_t>(text.size()));
   const size_t parts = state.parts().size() - 1;  // the last is open
   for (size_t i = 0; i < parts; ++i) sections.push_back(BytesOf(state.parts()[i]));
   if (sections.size() > kMaxSections) {
     return absl::FailedPreconditionError("a snapshot of so many sequences and layers is not made");
   }
-  if (absl::Status s = WriteHashed(HeaderOf(sections), kHeaderSeed, sink); !s.ok()) return s;
-  if (absl::Status s = WriteHashed(settings, 0, sink); !s.ok()) return s;
-  if (absl::Status s = WriteHashed(state.state(), 1, sink); !s.ok()) return s;
+  if (absl::Status s = WriteHashed(HeaderOf(chain != nullptr, sections), kHeaderSeed, sink); !s.ok()) return s;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (absl::Status s = WriteHashed(texts[i], i, sink); !s.ok()) return s;
+  }
   int64_t bytes = kFixedBytes + kHashBytes;
   for (const int64_t section : sections) bytes += kEntryBytes + section + kHashBytes;
   Pace pace(pauses);
   for (size_t i = 0; i < parts; ++i) {
-    if (absl::Status s = WritePart(state.parts()[i], i + 2, &pace, sink); !s.ok()) return s;
+    if (absl::Status s = WritePart(state.parts()[i], texts.size() + i, &pace, sink); !s.ok()) return s;
   }
   return bytes;
 }
@@ -120,7 +137,17 @@ absl::Status SnapshotReader::Open() {
   if (absl::Status s = ReadHeader(&sections); !s.ok()) return s;
   if (absl::Status s = ReadText(sections[0], &settings_); !s.ok()) return s;
   if (absl::Status s = ReadText(sections[1], &state_); !s.ok()) return s;
-  part_bytes_.assign(sections.begin() + 2, sections.end());
+  const size_t first = FirstArrays(chained_);
+  part_bytes_.assign(sections.begin() + static_cast<int64_t>(first), sections.end());
+  return chained_ ? ReadChain(sections[2]) : absl::OkStatus();
+}
+
+absl::Status SnapshotReader::ReadChain(int64_t bytes) {
+  if (bytes != kChainBytes) return absl::DataLossError("the snapshot's table is damaged");
+  std::string text;
+  if (absl::Status s = ReadText(bytes, &text); !s.ok()) return s;
+  std::memcpy(chain_.name.data(), text.data(), kHashBytes);
+  std::memcpy(chain_.base.data(), text.data() + kHashBytes, kHashBytes);
   return absl::OkStatus();
 }
 
@@ -151,11 +178,13 @@ absl::Status SnapshotReader::ReadHeader(std::vector<int64_t>* sections) {
 
 absl::Status SnapshotReader::CheckTable(const std::vector<uint8_t>& header, std::vector<int64_t>* sections) {
   constexpr uint64_t kMost = uint64_t{1} << 50;
+  constexpr size_t kThird = kFixedBytes + 2 * kEntryBytes;
+  chained_ = header.size() > kThird && At<uint32_t>(header, kThird) == static_cast<uint32_t>(Kind::kChain);
   bytes_ = static_cast<int64_t>(header.size()) + kHashBytes;
   for (size_t at = kFixedBytes, i = 0; at < header.size(); at += kEntryBytes, ++i) {
     const auto kind = At<uint32_t>(header, at);
     const auto bytes = At<uint64_t>(header, at + 8);
-    if (kind != static_cast<uint32_t>(KindOf(i)) || At<uint32_t>(header, at + 4) != 0 || bytes > kMost) {
+    if (kind != static_cast<uint32_t>(KindOf(chained_, i)) || At<uint32_t>(header, at + 4) != 0 || bytes > kMost) {
       return absl::DataLossError("the snapshot's table is damaged");
     }
     sections->push_back(static_cast<int64_t>(bytes));

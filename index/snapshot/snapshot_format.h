@@ -6,10 +6,12 @@
 //   sections  one after another, each followed by its own xxh3-128, seeded with its number
 //               settings  what the index was made with, as lines "field=value" (snapshot_settings.h)
 //               state     the sequences, numbers alone (state_writer.h)
+//               chain     may be missing: 16 bytes of its name, and 16 of the name of the snapshot that it adds to
 //               arrays    one a layer of each sequence: rows, codes, queries, as they lie
 //
 // Sizes come first, so a reader knows what it needs, and whether it is all there, before it reads on. What sequences
-// share is written once, in the section of the first that has it.
+// share is written once, in the section of the first that has it. A snapshot that adds to others leaves out what they
+// hold: it means something together with them.
 #ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 #define SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 
@@ -24,6 +26,7 @@
 #include "index/snapshot/byte_stream.h"
 #include "index/snapshot/pace.h"
 #include "index/snapshot/section_hash.h"
+#include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
 
@@ -38,9 +41,11 @@ inline constexpr uint32_t kMaxSections = 1 << 20;
 // microseconds, after which steps have their turn (pace.h).
 inline constexpr int64_t kSnapshotStep = int64_t{1} << 17;
 
-// Returns the bytes written. `pauses` are those of its Pace. Errors of the sink, or StopStatus().
+// Returns the bytes written. `pauses` are those of its Pace. `chain`: of one that others
+// add to, or that adds to another (snapshot_base.h). Errors of the
+// sink, or StopStatus().
 absl::StatusOr<int64_t> WriteSnapshot(absl::string_view settings, const StateWriter& state, ByteSink* sink,
-                                      int pauses = kSnapshotPauses);
+                                      int pauses = kSnapshotPauses, const SnapshotChain* chain = nullptr);
 
 // Reads a snapshot in order: Open, then settings() and TakeState(), then ReadParts with what these have asked for.
 // Errors: DATA_LOSS (torn, or not what a checksum says), FAILED_PRECONDITION (no snapshot, or of a newer version),
@@ -53,6 +58,7 @@ class SnapshotReader {
   uint32_t version() const { return version_; }
   const std::string& settings() const { return settings_; }
   std::string TakeState() { return std::move(state_); }
+  const SnapshotChain& chain() const { return chain_; }  // without names where there is none
   const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
   absl::Status ReadParts(const std::vector<StateReader::Part>& parts);
   int64_t bytes() const { return bytes_; }  // of the whole file
@@ -60,6 +66,7 @@ class SnapshotReader {
  private:
   absl::Status ReadHeader(std::vector<int64_t>* sections);
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
+  absl::Status ReadChain(int64_t bytes);
   absl::Status ReadText(int64_t bytes, std::string* text);
   absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace);
   absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace);
@@ -68,6 +75,8 @@ class SnapshotReader {
   ByteSource* const source_;
   uint32_t version_ = kSnapshotVersion;
   std::string settings_, state_;
+  bool chained_ = false;
+  SnapshotChain chain_;
   std::vector<int64_t> part_bytes_;
   std::vector<uint8_t> scratch_;
   uint64_t number_ = 0;  // of the next section

@@ -12,6 +12,9 @@
 
 namespace seine {
 
+class WrittenBase;  // snapshot_base.h
+class ReadBase;
+
 enum class SnapshotScope : uint8_t { kFamily = 0, kSequence = 1 };
 
 struct SnapshotInfo {
@@ -26,6 +29,12 @@ struct RestoreParams {
   std::function<absl::Status(int64_t sequences)> admit = {};
   // Asked once all is read, before the sequences are there; what it returns, if not OK, ends the restore.
   std::function<absl::Status(const std::vector<SequenceInfo>& sequences)> accept = {};
+  // What was read of the snapshots that this one adds to, the last of them under `hold`. It must live meanwhile.
+  // nullptr: the snapshot stands alone.
+  ReadBase* base = nullptr;
+  // The sequences are read into `base`, and are not there: nobody can call them, and their generations are 0. Their
+  // memory stays with the base, for a snapshot that adds to this one.
+  bool hold = false;
 };
 
 struct RestoreInfo {

@@ -22,6 +22,9 @@
 
 namespace seine {
 
+// What was read of shared objects, by the numbers that a StateWriter gave them.
+using ReadObjects = std::deque<std::any>;
+
 class StateReader {
  public:
   // `take`, which may be absent, gets the bytes once they are at `data`, or, where that is nullptr, elsewhere. It may
@@ -34,8 +37,9 @@ class StateReader {
   using Part = std::vector<Payload>;
 
   // `version`: the snapshot's (snapshot_format.h). `part_bytes`: of the parts, as its table says. Admits as many
-  // against the ledger's limits at once.
-  StateReader(uint32_t version, std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger);
+  // against the ledger's limits at once. `known`: objects of the snapshots that this one adds to.
+  StateReader(uint32_t version, std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger,
+              ReadObjects known = {});
   StateReader(const StateReader&) = delete;
   StateReader& operator=(const StateReader&) = delete;
 
@@ -105,6 +109,7 @@ class StateReader {
   }
   void EndPart();
   const std::vector<Part>& parts() const { return parts_; }
+  ReadObjects TakeObjects() { return std::move(objects_); }
 
   // Memory out of what was admitted; more is admitted where that is not enough. False, and it has failed, where there
   // is none.
@@ -123,7 +128,7 @@ class StateReader {
   const std::string state_;
   size_t at_ = 0;
   absl::Status status_;
-  std::deque<std::any> objects_;  // by number; addresses last
+  ReadObjects objects_;  // addresses last
   std::vector<Part> parts_ = std::vector<Part>(1);
   const std::vector<int64_t> part_bytes_;
   size_t ended_ = 0;  // parts

@@ -3,6 +3,9 @@
 // An object that several sequences share is written once: PutRef gives it a number, and says whether it is new. Then
 // its owner describes it. Arrays ("payloads") follow the numbers in a part of their own, one a layer, and are read from
 // where they lie when the snapshot is written; their owners must live and not change until then.
+//
+// A writer that is given the numbers of an earlier one adds to what that has written: its objects are not described
+// again.
 #ifndef SEINE_INDEX_SNAPSHOT_STATE_WRITER_H_
 #define SEINE_INDEX_SNAPSHOT_STATE_WRITER_H_
 
@@ -18,6 +21,16 @@
 
 namespace seine {
 
+// The numbers that objects have got, by address. They mean something while the objects live and do not change.
+struct WrittenObjects {
+  struct Object {
+    uint32_t number;
+    int64_t extent;
+  };
+  std::unordered_map<const void*, Object> by_address;
+  uint32_t count = 0;  // numbers given
+};
+
 class StateWriter {
  public:
   // `fill`, where data is nullptr, makes the bytes: into zeros.
@@ -27,6 +40,8 @@ class StateWriter {
     std::function<void(uint8_t*)> fill = {};
   };
   using Part = std::vector<Payload>;
+
+  explicit StateWriter(WrittenObjects known = {}) : objects_(std::move(known)) {}
 
   // Little-endian, as the machine has them.
   template <typename T>
@@ -49,13 +64,13 @@ class StateWriter {
   // The number of `object`. True: it is new, and its owner must describe it now. So it is where more of it is used
   // than was described: its first `extent` entries, of an array that sequences have cut at different lengths.
   bool PutRef(const void* object, int64_t extent = 0) {
-    const auto [at, is_new] = objects_.try_emplace(object, Object{count_, extent});
+    const auto [at, is_new] = objects_.by_address.try_emplace(object, WrittenObjects::Object{objects_.count, extent});
     const bool describe = is_new || extent > at->second.extent;
-    if (describe) at->second = {count_++, extent};
+    if (describe) at->second = {objects_.count++, extent};
     Put(at->second.number);
     return describe;
   }
-  bool Knows(const void* object) const { return objects_.contains(object); }
+  bool Knows(const void* object) const { return objects_.by_address.contains(object); }
 
   void PutPayload(const void* data, int64_t bytes) { AddPayload({bytes, static_cast<const uint8_t*>(data), {}}); }
   void PutPayload(int64_t bytes, std::function<void(uint8_t*)> fill) { AddPayload({bytes, nullptr, std::move(fill)}); }
@@ -65,6 +80,7 @@ class StateWriter {
   const std::string& state() const { return state_; }
   // The last one is open, and empty where EndPart came last.
   const std::vector<Part>& parts() const { return parts_; }
+  WrittenObjects TakeObjects() { return std::move(objects_); }
 
  private:
   void PutBytes(const void* data, size_t bytes) {
@@ -76,12 +92,7 @@ class StateWriter {
 
   std::string state_;
   std::vector<Part> parts_ = std::vector<Part>(1);
-  struct Object {
-    uint32_t number;
-    int64_t extent;
-  };
-  std::unordered_map<const void*, Object> objects_;
-  uint32_t count_ = 0;  // numbers given
+  WrittenObjects objects_;
 };
 
 }  // namespace seine

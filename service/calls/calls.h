@@ -67,6 +67,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
                               v1::TruncateSequenceResponse* response);
 absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::SnapshotResponse* response);
 absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreResponse* response);
+absl::Status ReleaseBase(Core& core, const v1::ReleaseBaseRequest& request, v1::ReleaseBaseResponse* response);
 
 // AdminService.
 absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest& request, v1::GetServerInfoResponse* response);

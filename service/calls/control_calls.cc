@@ -121,6 +121,7 @@ absl::Status DeleteIndex(Core& core, const v1::DeleteIndexRequest& request, v1::
   }
   core.families.ForgetIndex(CurrentTenant(), request.name());
   ForgetIndexFiles(core, CurrentTenant(), request.name());
+  core.bases.ForgetIndex(CurrentTenant(), request.name());
   core.log.Deleted(NameInLog(CurrentTenant(), request.name()));
   return absl::OkStatus();
 }

@@ -25,6 +25,101 @@ void SetSequences(const Sequences& sequences, const std::string& index, Response
   for (const SequenceInfo& sequence : sequences) ToProto(sequence, index, response->add_sequences());
 }
 
+constexpr int kMostSeconds = 3600;
+
+absl::Status CheckSeconds(int seconds, absl::string_view field) {
+  if (seconds >= 0 && seconds <= kMostSeconds) return absl::OkStatus();
+  return FieldError("OUT_OF_LIMITS", field, absl::StrCat(seconds, " is not in [0, ", kMostSeconds, "]"));
+}
+
+// The base of one call: that of an earlier one, a new one, or none. What was taken goes back as it was, unless the call
+// ends well.
+class BaseOfCall {
+ public:
+  BaseOfCall(Core& core, std::shared_ptr<Index> index, const std::string& index_name)
+      : bases_(core.bases), owner_{std::string(CurrentTenant()), index_name} {
+    base_.index = std::move(index);
+  }
+  ~BaseOfCall() {
+    if (!name_.empty()) bases_.GiveBack(name_, std::move(base_), {});
+  }
+  BaseOfCall(const BaseOfCall&) = delete;
+  BaseOfCall& operator=(const BaseOfCall&) = delete;
+
+  absl::Status Take(const std::string& name) {
+    if (name.empty()) return absl::OkStatus();
+    name_ = name;  // first, for it may find no memory
+    absl::Status status = bases_.Take(owner_, name, &base_);
+    if (!status.ok()) name_.clear();
+    return status;
+  }
+  KeptBase* operator->() { return &base_; }
+
+  // Keeps the base for so long; returns its name.
+  std::string Keep(int seconds) {
+    const std::chrono::seconds limit(seconds);
+    if (name_.empty()) return bases_.Add(owner_, std::move(base_), limit);
+    bases_.GiveBack(name_, std::move(base_), limit);
+    return std::exchange(name_, "");
+  }
+  void Drop() {
+    if (!name_.empty()) bases_.Drop(owner_, std::exchange(name_, ""));
+  }
+  // The base is used up; where there was one, the answer stays for whoever asks again.
+  void Answered(const v1::RestoreRequest& request, const v1::RestoreResponse& response) {
+    base_.read.reset();
+    base_.index.reset();
+    base_.file = request.file();
+    base_.answer = response.SerializeAsString();
+  }
+
+ private:
+  SnapshotBases& bases_;
+  const SnapshotBases::Owner owner_;
+  std::string name_;  // of what was taken
+  KeptBase base_;
+};
+
+absl::Status WrongBase(absl::string_view what) {
+  return FieldError("WRONG_STATE", "base", what, absl::StatusCode::kFailedPrecondition);
+}
+
+// Whether the base of an earlier snapshot can be written on; a new one where one is to be kept.
+absl::Status ReadyToWrite(const v1::SnapshotRequest& request, KeptBase* base) {
+  if (!request.base().empty() && base->written == nullptr) return WrongBase("is what Restore holds");
+  if (request.base().empty() && request.keep_seconds() > 0) base->written = std::make_unique<WrittenBase>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadyToRead(const v1::RestoreRequest& request, KeptBase* base) {
+  if (!request.base().empty() && base->read == nullptr) return WrongBase("is not what Restore holds");
+  if (request.base().empty() && request.hold_seconds() > 0) base->read = std::make_unique<ReadBase>();
+  return absl::OkStatus();
+}
+
+// Bounds what a restore makes: generations, and the tenant's sequences. `making` is locked until they are there.
+RestoreParams ParamsOf(Core& core, const v1::RestoreRequest& request, ReadBase* base,
+                       std::unique_lock<std::mutex>* making) {
+  RestoreParams params;
+  params.id = request.id();
+  params.base = base;
+  params.hold = request.hold_seconds() > 0;
+  params.accept = [&](const std::vector<SequenceInfo>& sequences) {
+    absl::Status status;
+    for (const SequenceInfo& one : sequences) {
+      status.Update(core.families.CheckArrival({CurrentTenant(), request.index(), FamilyOfId(one.handle.id)},
+                                               request.generation()));
+    }
+    return status;
+  };
+  params.admit = [&core, making, hold = params.hold](int64_t sequences) {
+    absl::Status status = CheckRoomForSequences(core, sequences, making);
+    if (hold) *making = {};
+    return status;
+  };
+  return params;
+}
+
 }  // namespace
 
 absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::SnapshotResponse* response) {
@@ -33,13 +128,22 @@ absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::Snapsh
   if (!index.ok()) return index.status();
   SnapshotScope scope = SnapshotScope::kFamily;
   if (auto s = FromWire(request.scope(), &v1::SnapshotScope_IsValid, "scope", &scope); !s.ok()) return s;
+  if (auto s = CheckSeconds(request.keep_seconds(), "keep_seconds"); !s.ok()) return s;
   const auto path = PathOf(core, request.file(), /*make=*/true);
   if (!path.ok()) return path.status();
-  const auto info = SnapshotToFile(**index, handle, scope, *path);
+  BaseOfCall base(core, *index, request.handle().index());
+  if (auto s = base.Take(request.base()); !s.ok()) return s;
+  if (auto s = ReadyToWrite(request, base.operator->()); !s.ok()) return s;
+  const auto info = SnapshotToFile(**index, handle, scope, *path, /*files=*/nullptr, base->written.get());
   core.snapshot_counts.Wrote(info.status(), info.ok() ? info->bytes : 0);
   if (!info.ok()) return Explain(info.status(), "");
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.handle().index(), response);
+  if (request.keep_seconds() > 0) {
+    response->set_base(base.Keep(request.keep_seconds()));
+  } else {
+    base.Drop();
+  }
   return absl::OkStatus();
 }
 
@@ -49,21 +153,19 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
   if (!request.id().empty()) {
     if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
   }
+  if (auto s = CheckSeconds(request.hold_seconds(), "hold_seconds"); !s.ok()) return s;
   if (core.draining) return Draining();
   const auto path = PathOf(core, request.file(), /*make=*/false);
   if (!path.ok()) return path.status();
-  std::unique_lock<std::mutex> making;  // until the sequences are there
-  RestoreParams params;
-  params.id = request.id();
-  const auto key = [&](const SequenceInfo& sequence) {
-    return FamilyKey{CurrentTenant(), request.index(), FamilyOfId(sequence.handle.id)};
-  };
-  params.accept = [&](const std::vector<SequenceInfo>& sequences) {
-    absl::Status status;
-    for (const SequenceInfo& one : sequences) status.Update(core.families.CheckArrival(key(one), request.generation()));
-    return status;
-  };
-  params.admit = [&](int64_t sequences) { return CheckRoomForSequences(core, sequences, &making); };
+  BaseOfCall base(core, *index, request.index());
+  if (auto s = base.Take(request.base()); !s.ok()) return s;
+  if (!base->answer.empty() && base->file == request.file()) {
+    response->ParseFromString(base->answer);
+    return absl::OkStatus();
+  }
+  if (auto s = ReadyToRead(request, base.operator->()); !s.ok()) return s;
+  std::unique_lock<std::mutex> making;
+  const RestoreParams params = ParamsOf(core, request, base->read.get(), &making);
   const auto source = OpenFile(*path);
   if (absl::IsNotFound(source.status())) {
     return FieldError("SNAPSHOT_NOT_FOUND", "file", absl::StrCat("no such snapshot: ", Quoted(request.file())),
@@ -73,9 +175,22 @@ absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreR
       source.ok() ? (*index)->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
   core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
   if (!info.ok()) return Explain(info.status(), "");
-  if (auto s = Arrive(core, index->get(), info->sequences, request.generation()); !s.ok()) return Explain(s, "");
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.index(), response);
+  if (params.hold) {
+    response->set_base(base.Keep(request.hold_seconds()));
+    return absl::OkStatus();
+  }
+  if (auto s = Arrive(core, index->get(), info->sequences, request.generation()); !s.ok()) return Explain(s, "");
+  base.Answered(request, *response);
+  return absl::OkStatus();
+}
+
+absl::Status ReleaseBase(Core& core, const v1::ReleaseBaseRequest& request, v1::ReleaseBaseResponse* response) {
+  auto index = FindIndex(core, request.index(), "index");
+  if (!index.ok()) return index.status();
+  if (request.base().empty()) return FieldError("EMPTY", "base", "not given");
+  response->set_released(core.bases.Drop({std::string(CurrentTenant()), request.index()}, request.base()));
   return absl::OkStatus();
 }
 

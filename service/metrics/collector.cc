@@ -291,6 +291,10 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({}, Number(families.moved));
   out.Counter("seine_stale_generations_refused_total", "Calls refused with the reason STALE_GENERATION.");
   out.Add({}, Number(families.stale));
+  const BaseCounts bases = core_.bases.Count();
+  out.Gauge("seine_snapshot_bases", "Snapshots that are kept for others that add to them.");
+  out.Add({{"side", "written"}}, Number(bases.written));
+  out.Add({{"side", "read"}}, Number(bases.read));
   return out.Take();
 }
 

@@ -101,6 +101,7 @@ const std::vector<RpcMethod>& RpcMethods() {
       SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, kWriter, true),
       SEINE_METHOD(SequenceService, Snapshot, kHeavy, kWriter, true),  // a file, where there may have been another
       SEINE_METHOD(SequenceService, Restore, kHeavy, kWriter, true),
+      SEINE_METHOD(SequenceService, ReleaseBase, kHeavy, kWriter, true),  // gives back what may be gigabytes
       SEINE_METHOD(RetrievalService, Append, kHeavy, kWriter, true),
       {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, Role::kWriter, true, /*pieces=*/true,
        &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>,

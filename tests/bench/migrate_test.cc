@@ -19,6 +19,8 @@ TEST(MigrateBenchTest, AFamilyMovesUnderLoad) {
     EXPECT_GT(row["stall_p50_ms"], 0);
     EXPECT_GT(row["append_p50_ms"], 0);
     EXPECT_GT(row["snapshot_bytes"], row["num_keys"].get<int>() * 2 * 64 * 2 * 2);
+    EXPECT_GT(row["last_bytes"], 0);
+    EXPECT_EQ(row["whole"], 0);
     EXPECT_GT(row["appends"], 0);
     EXPECT_EQ(row["failed"], 0);
   }

@@ -145,6 +145,8 @@ class MigrateBench {
       stalls.push_back(decoder.TakeLongest());
       pauses.push_back(absl::ToDoubleMilliseconds(moved->pause));
       point.snapshot_bytes += static_cast<double>(moved->bytes) / static_cast<double>(o_.moves);
+      point.last_bytes += static_cast<double>(moved->last_bytes) / static_cast<double>(o_.moves);
+      point.whole += moved->why_whole.empty() ? 0 : 1;
       progress->Step(absl::StrCat(num_keys, " keys"));
     }
     decoder.Stop();

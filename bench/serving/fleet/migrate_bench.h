@@ -26,7 +26,8 @@ struct MigratePoint {
   double pause_p50_ms = 0, pause_p99_ms = 0;  // frozen, as the mover saw it
   double stall_p50_ms = 0, stall_p99_ms = 0;  // the longest append of each move, as the decoder saw it
   double append_p50_ms = 0;                   // an append
-  double snapshot_bytes = 0;                  // a move
+  double snapshot_bytes = 0, last_bytes = 0;  // a move; last_bytes: written while the family was frozen
+  int64_t whole = 0;                          // moves that have written everything while it was
   int64_t appends = 0, failed = 0;            // of one token; failed: neither MOVING nor MOVED explains it
 };
 

@@ -24,7 +24,8 @@ constexpr char kDescription[] =
     "pause: how long the family was frozen, as the mover saw it. stall: the longest append of each move, as the "
     "decoder "
     "saw it: it tries again after 20 ms, then after twice as long, at most 100 ms. Both as median and 99th percentile "
-    "of all moves.\n"
+    "of all moves. A move copies the family while it serves, and writes what came since while it is frozen (MB "
+    "frozen). whole: moves that wrote all of it then.\n"
     "\n"
     "  seine-bench migrate --spawn build/cpu/bin/seined\n"
     "  seine-bench migrate --spawn build/cpu/bin/seined --num-keys 131072 --moves 50 --folder /var/tmp -o json";
@@ -65,6 +66,8 @@ Json ToJson(const MigrateOptions& b, const std::vector<MigratePoint>& points) {
                          {"stall_p99_ms", p.stall_p99_ms},
                          {"append_p50_ms", p.append_p50_ms},
                          {"snapshot_bytes", p.snapshot_bytes},
+                         {"last_bytes", p.last_bytes},
+                         {"whole", p.whole},
                          {"appends", p.appends},
                          {"failed", p.failed}});
   }
@@ -75,15 +78,16 @@ Json ToJson(const MigrateOptions& b, const std::vector<MigratePoint>& points) {
 }
 
 std::string ToText(const MigrateOptions& b, const std::vector<MigratePoint>& points) {
-  std::vector<std::vector<std::string>> rows = {
-      {"keys", "pause p50 ms", "p99", "stall p50 ms", "p99", "append p50 ms", "MB a move", "appends", "failed"}};
+  std::vector<std::vector<std::string>> rows = {{"keys", "pause p50 ms", "p99", "stall p50 ms", "p99", "append p50 ms",
+                                                 "MB a move", "MB frozen", "whole", "appends", "failed"}};
   for (const MigratePoint& p : points) {
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(absl::StrCat(p.num_keys));
-    for (const double value :
-         {p.pause_p50_ms, p.pause_p99_ms, p.stall_p50_ms, p.stall_p99_ms, p.append_p50_ms, p.snapshot_bytes / 1e6}) {
+    for (const double value : {p.pause_p50_ms, p.pause_p99_ms, p.stall_p50_ms, p.stall_p99_ms, p.append_p50_ms,
+                               p.snapshot_bytes / 1e6, p.last_bytes / 1e6}) {
       row.push_back(absl::StrFormat("%.2f", value));
     }
+    row.push_back(absl::StrCat(p.whole));
     row.push_back(absl::StrCat(p.appends));
     row.push_back(absl::StrCat(p.failed));
   }

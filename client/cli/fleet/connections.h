@@ -1,9 +1,11 @@
-// How commands that call several servers connect to them.
+// What commands that move families share: how they connect to further servers, and what they say of a move.
 #ifndef SEINE_CLIENT_CLI_FLEET_CONNECTIONS_H_
 #define SEINE_CLIENT_CLI_FLEET_CONNECTIONS_H_
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 
 namespace seine::cli {
@@ -15,6 +17,11 @@ inline client::Options OptionsOf(const Session& session) {
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   options.security = client::WithEnvironment(session.security);
   return options;
+}
+
+// Says that a move has frozen a family for all that it holds; `why` is empty where it has not.
+inline std::string WholeText(const std::string& why) {
+  return why.empty() ? "" : absl::StrCat(", for all of it: ", why);
 }
 
 }  // namespace seine::cli

@@ -52,6 +52,7 @@ Json ToJson(const client::DrainedFamily& one) {
   if (one.outcome == client::DrainOutcome::kMoved) {
     json.update({{"node", one.to.node}, {"address", one.to.address}, {"generation", one.generation}});
     json["pause_ms"] = absl::ToDoubleMilliseconds(one.pause);
+    json["whole"] = one.why_whole;
   } else {
     json["why"] = std::string(one.why.message());
   }
@@ -63,7 +64,8 @@ std::string LineOf(const client::DrainedFamily& one) {
   switch (one.outcome) {
     case client::DrainOutcome::kMoved:
       return absl::StrCat(name, "moved to ", one.to.node, ", ", FormatBytes(one.file_bytes), ", paused ",
-                          FormatDouble(absl::ToDoubleMilliseconds(one.pause), 1), " ms\n");
+                          FormatDouble(absl::ToDoubleMilliseconds(one.pause), 1), " ms", WholeText(one.why_whole),
+                          "\n");
     case client::DrainOutcome::kSnapshotted:
       return absl::StrCat(name, "snapshotted, ", FormatBytes(one.file_bytes), ": ", one.why.message(), "\n");
     case client::DrainOutcome::kStays:
@@ -98,12 +100,20 @@ void StopBySignals() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { stopped = true; });
 }
 
+int64_t CountWhole(const std::vector<client::DrainedFamily>& drained) {
+  return std::count_if(drained.begin(), drained.end(), [](const auto& one) { return !one.why_whole.empty(); });
+}
+
 // Counts the outcomes, and, where no line has told of them, lists the families.
 void PrintSummary(const Session& session, bool each, const std::vector<client::DrainedFamily>& drained) {
   const int64_t moved = Count(drained, client::DrainOutcome::kMoved);
   const int64_t snapshotted = Count(drained, client::DrainOutcome::kSnapshotted);
   const int64_t stay = Count(drained, client::DrainOutcome::kStays);
-  Json json = {{"draining", true}, {"moved", moved}, {"snapshotted", snapshotted}, {"stay", stay}};
+  Json json = {{"draining", true},
+               {"moved", moved},
+               {"moved_whole", CountWhole(drained)},
+               {"snapshotted", snapshotted},
+               {"stay", stay}};
   if (stopped) json["stopped"] = true;
   if (session.json && each) return PrintLine(OneLine(json));
   json["families"] = Json::array();

@@ -82,12 +82,14 @@ absl::Status Migrate(const Session& session, const MigrateArguments& arguments) 
                  {"sequences", ids},
                  {"files", moved->files},
                  {"bytes", moved->bytes},
+                 {"last_bytes", moved->last_bytes},
+                 {"whole", moved->why_whole},
                  {"generation", moved->generation},
                  {"pause_ms", pause_ms}},
                 [&] {
                   return absl::StrCat("moved ", arguments.index, "/", arguments.family, " to ", node, ": ", ids.size(),
                                       " sequences, ", FormatBytes(moved->bytes), ", paused ", FormatDouble(pause_ms, 1),
-                                      " ms\n");
+                                      " ms for ", FormatBytes(moved->last_bytes), WholeText(moved->why_whole), "\n");
                 });
   return absl::OkStatus();
 }
@@ -106,8 +108,10 @@ void AddFamilyCommands(CLI::App* app, Session* session) {
 
   CLI::App* migrate = family->add_subcommand("migrate", "Move a family to another server, by a snapshot");
   migrate->footer(
-      "Both servers need the same snapshots.dir, and the target the same index. Changes of the family wait until "
-      "it has moved. Where a step fails, it serves on at the source. Snapshots stay in the folder.\n\n"
+      "Both servers need the same snapshots.dir, and the target the same index and memory for the family. It is copied "
+      "while it serves; then its changes wait while what came since follows. With a server of the version before, they "
+      "wait for all of it, and the output says so. Where a step fails, the family serves on at the source. Snapshots "
+      "stay in the folder.\n\n"
       "Example:\n  seine family migrate llama chat-7 --to host-b:7077 --name n1");
   migrate->add_option("INDEX", arguments->index, "Name of the index")->required();
   migrate->add_option("FAMILY", arguments->family, "The family: what stands before the first '/' of its ids")

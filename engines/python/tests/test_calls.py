@@ -109,7 +109,7 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore", "SetFamilyState", "ListFamilyStates", "SetDraining"}
+    others |= {"Snapshot", "Restore", "ReleaseBase", "SetFamilyState", "ListFamilyStates", "SetDraining"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
 
 
@@ -154,6 +154,10 @@ def test_snapshots_are_the_same(both, tmp_path, monkeypatch):
         with pytest.raises(_native.NativeError, match="file: no such snapshot") as caught:
             connection.call("Restore", {"index": "x", "file": "tuesday"})
         assert caught.value.code == "NOT_FOUND"
+        held = connection.call("Restore", {"index": "x", "file": "monday", "hold_seconds": 60, "id": "copy"})
+        release = {"index": "x", "base": held["base"]}
+        assert connection.call("ReleaseBase", release) == {"released": True}
+        assert connection.call("ReleaseBase", release) == {"released": False}
     assert same(*results)
     assert (tmp_path / "monday").stat().st_size == results[0][0]["bytes"]
 

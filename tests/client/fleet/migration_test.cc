@@ -62,8 +62,11 @@ TEST_F(MigrationTest, AFamilyMovesWithAllThatItHolds) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["sequences"].size(), 3u);
-  EXPECT_EQ(json["files"].size(), 2u);
+  EXPECT_EQ(json["files"].size(), 4u);  // of each of two that share nothing: one while it served, one while frozen
   EXPECT_GT(json["bytes"], 200 * 64 * 4);
+  EXPECT_GT(json["last_bytes"], 0);
+  EXPECT_LT(json["last_bytes"], json["bytes"]);
+  EXPECT_EQ(json["whole"], "");
   EXPECT_GT(json["pause_ms"], 0.0);
   EXPECT_EQ(target_->GetSequence({"m", "chat", 0})->layer_tokens[0], 200);
   EXPECT_EQ(target_->GetSequence({"m", "chat/draft", 0})->layer_tokens[0], 120);

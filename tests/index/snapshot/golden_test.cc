@@ -1,10 +1,12 @@
-// A file that version 1 has written loads in every build that reads version 1, and holds what it did.
-// SEINE_WRITE_GOLDEN=FILE writes it anew, for the next version; the old one stays and must load as long as promised.
+// Files that a version has written load in every build that reads that version, and hold what they did. Version 2 has
+// two: one that another adds to, and that other. SEINE_WRITE_GOLDEN=FOLDER writes them anew, for the next version; the
+// old ones stay and must load as long as promised.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 
+#include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/snapshot_file.h"
 #include "tests/index/snapshot/states.h"
 
@@ -30,21 +32,50 @@ std::unique_ptr<Index> MakeGolden(Backend* backend) {
   return index;
 }
 
+std::string Golden(const std::string& name) { return SEINE_SNAPSHOT_GOLDENS + name + ".snapshot"; }
+
+void ExpectGolden(const Index& index, const Index& expected) {
+  for (const char* id : {"golden", "fork"}) {
+    EXPECT_TRUE(testing::StateOf(index, id) == testing::StateOf(expected, id)) << id;
+    EXPECT_TRUE(testing::AnswersOf(index, id) == testing::AnswersOf(expected, id)) << id;
+  }
+}
+
 TEST(SnapshotGoldenTest, VersionOneLoads) {
   const auto backend = MakeCpuBackend(1);
   const auto expected = MakeGolden(backend.get());
-  if (const char* path = std::getenv("SEINE_WRITE_GOLDEN"); path != nullptr) {
+  if (const char* folder = std::getenv("SEINE_WRITE_GOLDEN"); folder != nullptr) {
+    const std::string path = std::string(folder) + "/version-1.snapshot";
     ASSERT_TRUE(SnapshotToFile(*expected, {"golden", 0}, SnapshotScope::kFamily, path).ok());
   }
   auto index = MakeIndex(GoldenConfig(), backend.get());
-  const auto restored = RestoreFromFile(index.get(), {}, SEINE_SNAPSHOT_GOLDEN);
+  const auto restored = RestoreFromFile(index.get(), {}, Golden("version-1"));
   ASSERT_TRUE(restored.ok()) << restored.status();
   ASSERT_EQ(restored->sequences.size(), 2u);
-  for (const char* id : {"golden", "fork"}) {
-    EXPECT_TRUE(testing::StateOf(*index, id) == testing::StateOf(*expected, id)) << id;
-    EXPECT_TRUE(testing::AnswersOf(*index, id) == testing::AnswersOf(*expected, id)) << id;
+  ExpectGolden(*index, *expected);
+  EXPECT_LE(std::filesystem::file_size(Golden("version-1")), 20'000u);
+}
+
+TEST(SnapshotGoldenTest, OnesThatAddToOthersLoad) {
+  const auto backend = MakeCpuBackend(1);
+  const auto expected = MakeGolden(backend.get());
+  WrittenBase written;
+  const char* folder = std::getenv("SEINE_WRITE_GOLDEN");
+  for (const std::string name : {"version-2-base", "version-2-added"}) {
+    if (folder != nullptr) {
+      const std::string path = std::string(folder) + "/" + name + ".snapshot";
+      const SequenceHandle handle{"golden", 0};
+      ASSERT_TRUE(SnapshotToFile(*expected, handle, SnapshotScope::kFamily, path, nullptr, &written).ok());
+    }
+    testing::Extend(expected.get(), "golden", name == "version-2-base" ? 20 : 0);
+    EXPECT_LE(std::filesystem::file_size(Golden(name)), 25'000u);
   }
-  EXPECT_LE(std::filesystem::file_size(SEINE_SNAPSHOT_GOLDEN), 20'000u);
+  auto index = MakeIndex(GoldenConfig(), backend.get());
+  ReadBase base;
+  ASSERT_TRUE(RestoreFromFile(index.get(), {.base = &base, .hold = true}, Golden("version-2-base")).ok());
+  const auto restored = RestoreFromFile(index.get(), {.base = &base}, Golden("version-2-added"));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ExpectGolden(*index, *expected);
 }
 
 }  // namespace

@@ -189,11 +189,12 @@ void Contract::AddAll() {
     *write.mutable_handle() = Work("plain");
     write.set_file("work");
     write.set_scope(v1::SNAPSHOT_SCOPE_SEQUENCE);
-    Add<v1::SnapshotRequest, v1::SnapshotResponse>(
+    Rpc& written = Add<v1::SnapshotRequest, v1::SnapshotResponse>(
         "Snapshot", &Snapshot, write, [](const auto& asked, const auto& answer) {
           EXPECT_EQ(answer.sequences_size(), asked.scope() == v1::SNAPSHOT_SCOPE_SEQUENCE ? 1 : 2);
           EXPECT_GT(answer.bytes(), 2 * kHeld * kLayers * kKvHeads * kDim * 2);
         });
+    written.legal["keep_seconds"] = Within(0, 3600);
     v1::RestoreRequest read;
     read.set_index("plain");
     read.set_file("pristine");  // SetUp has written it
@@ -204,7 +205,13 @@ void Contract::AddAll() {
           EXPECT_EQ(answer.sequences(0).layer_tokens(0), kHeld);
         });
     restored.legal["generation"] = [](Integer) { return true; };
+    restored.legal["hold_seconds"] = Within(0, 3600);
     restored.changes = true;
+    v1::ReleaseBaseRequest release;
+    release.set_index("plain");
+    release.set_base("none");
+    Add<v1::ReleaseBaseRequest, v1::ReleaseBaseResponse>(
+        "ReleaseBase", &ReleaseBase, release, [](const auto&, const auto& answer) { EXPECT_FALSE(answer.released()); });
   }
   {
     v1::SetFamilyStateRequest freeze;

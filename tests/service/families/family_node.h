@@ -123,6 +123,11 @@ class Node {
     return Set(request, &response);
   }
 
+  template <typename Method, typename Request, typename Response>
+  grpc::Status CallSequences(Method method, const Request& request, Response* response) {
+    return Call(*stubs_->sequence, method, request, response);
+  }
+
   // Returns whether it drained before.
   bool SetDraining(bool draining) {
     v1::SetDrainingRequest request;
