@@ -16,7 +16,10 @@ namespace {
 constexpr int kChunkTokens = 2048;
 constexpr int kTransientChunkTokens = 256;
 constexpr int kMinChunkTokens = 64;
-constexpr int kChunkWindows = kChunkTokens / kWindowTokens;
+// Windows in a full chunk of means: many, for a read that jumps waits for memory anew. At 131,072 keys, chunks of 32
+// took the tail 1.7 times as long (docs/decisions/attention/0099-means-in-long-runs.md).
+constexpr int kChunkWindows = 512;
+constexpr int kEarlierChunkWindows = 32;
 
 int ChunkTokens(const IndexConfig& config) {
   if (config.subspace) return kMinChunkTokens;
@@ -38,8 +41,8 @@ RowFormat WindowFormat(int heads, const Geometry& geometry) {
   return RowFormat(heads, static_cast<int>(host::WindowMeansBytes(geometry.head_dim)));
 }
 
-PieceList::Shape WindowShape(const RowFormat* format) {
-  return {format, MemoryKind::kStore, kChunkWindows, 1, 1, nullptr};
+PieceList::Shape WindowShape(const RowFormat* format, int length) {
+  return {format, MemoryKind::kStore, length, 1, 1, nullptr};
 }
 
 }  // namespace
@@ -64,7 +67,8 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       row_shape(RowShape(&rows, config, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
-      window_shape(WindowShape(&windows)),
+      window_shape(WindowShape(&windows, kChunkWindows)),
+      earlier_window_shape(WindowShape(&windows, kEarlierChunkWindows)),
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
       head_rows(1, rows.row_bytes()),
       head_checksums(1, sizeof(uint32_t)),
@@ -74,7 +78,8 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
       head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
-      head_window_shape(WindowShape(&head_windows)),
+      head_window_shape(WindowShape(&head_windows, kChunkWindows)),
+      earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows)),
       head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {}
 
 int64_t Context::ZoneKeys(int64_t n) const {

@@ -69,12 +69,14 @@ class Context {
   const PieceList::Shape checksum_shape;
   const RowFormat windows;  // window_means.h, by window of the zone, where values are kept
   const PieceList::Shape window_shape;
+  const PieceList::Shape earlier_window_shape;  // of sequences that a snapshot of version 1 has brought
   const CodeShape codes;
 
   // Shapes of one head alone, once tokens were evicted.
   const RowFormat head_rows, head_checksums, head_positions, head_windows;
   mutable SlabPool head_row_pool;  // thread-safe
   const PieceList::Shape head_row_shape, head_checksum_shape, head_position_shape, head_window_shape;
+  const PieceList::Shape earlier_head_window_shape;
   const CodeShape head_codes;
 };
 

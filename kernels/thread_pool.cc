@@ -1,24 +1,38 @@
 #include "kernels/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace seine {
 
-ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Main(); });
-}
+ThreadPool::ThreadPool(int threads) : size_(std::max(1, threads)) { Start(&usual_); }
 
 ThreadPool::~ThreadPool() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
-  for (std::thread& t : workers_) t.join();
+  for (Helpers* const helpers : {&usual_, &low_}) {
+    helpers->wake.notify_all();
+    for (std::thread& t : helpers->threads) t.join();
+  }
+}
+
+void ThreadPool::Start(Helpers* helpers) {
+  while (static_cast<int>(helpers->threads.size()) < size_ - 1) {
+    helpers->threads.emplace_back([this, helpers] { Main(helpers); });
+  }
+}
+
+void ThreadPool::TryToStart(Helpers* helpers) {
+  try {
+    Start(helpers);
+  } catch (const std::system_error&) {  // there is no thread: the caller works with those that run, or alone
+  }
 }
 
 void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
-  if (workers_.empty() || count <= 1) {
+  if (size_ == 1 || count <= 1) {
     for (int i = 0; i < count && !StopRequested(); ++i) fn(i);
     return;
   }
@@ -27,14 +41,16 @@ void ThreadPool::Run(int count, const std::function<void(int)>& fn) {
   loop->count = count;
   loop->stop = current_stop_token;
   loop->yielder = current_stop_token != nullptr ? current_yielder : nullptr;
+  Helpers& helpers = HelpersOf(*loop);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    loops_.push_back(loop);
+    TryToStart(&helpers);
+    helpers.loops.push_back(loop);
   }
-  wake_.notify_all();
+  helpers.wake.notify_all();
   Work(loop.get());
   std::unique_lock<std::mutex> lock(mutex_);
-  loops_.erase(std::remove(loops_.begin(), loops_.end(), loop), loops_.end());
+  helpers.loops.erase(std::remove(helpers.loops.begin(), helpers.loops.end(), loop), helpers.loops.end());
   finished_.wait(lock, [&] { return loop->done.load() == count; });
 }
 
@@ -43,7 +59,7 @@ void ThreadPool::Work(Loop* loop) {
   for (;; ++ran) {
     if (loop->yielder != nullptr) {
       loop->yielder->Yield();
-      if (loop->left.exchange(false)) wake_.notify_all();  // they may help again
+      if (loop->left.exchange(false)) HelpersOf(*loop).wake.notify_all();  // they may help again
     }
     const int i = loop->next.fetch_add(1);
     if (i >= loop->count) break;
@@ -60,6 +76,7 @@ void ThreadPool::Help(Loop* loop) {
     if (i >= loop->count) break;
     if (!StopRequested()) (*loop->fn)(i);
     ++ran;
+    if (loop->yielder != nullptr) std::this_thread::yield();
   } while (!loop->held());
   Ran(loop, ran);
 }
@@ -70,19 +87,21 @@ void ThreadPool::Ran(Loop* loop, int tasks) {
   finished_.notify_all();
 }
 
-std::shared_ptr<ThreadPool::Loop> ThreadPool::FindLoop() {
-  while (!loops_.empty() && loops_.front()->taken()) loops_.pop_front();  // its caller is about to remove it
-  for (const std::shared_ptr<Loop>& loop : loops_) {
+std::shared_ptr<ThreadPool::Loop> ThreadPool::FindLoop(Helpers* helpers) {
+  auto& loops = helpers->loops;
+  while (!loops.empty() && loops.front()->taken()) loops.pop_front();  // its caller is about to remove it
+  for (const std::shared_ptr<Loop>& loop : loops) {
     if (!loop->taken() && !loop->held()) return loop;
   }
   return nullptr;
 }
 
-void ThreadPool::Main() {
+void ThreadPool::Main(Helpers* helpers) {
+  LowerPriority(helpers->priority);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     std::shared_ptr<Loop> loop;
-    wake_.wait(lock, [&] { return stop_ || (loop = FindLoop()) != nullptr; });
+    helpers->wake.wait(lock, [&] { return stop_ || (loop = FindLoop(helpers)) != nullptr; });
     if (stop_) return;
     lock.unlock();
     Help(loop.get());

@@ -1,5 +1,6 @@
 // A few threads that share loops. The caller works along, so a loop always makes progress, from any number of callers
-// at once.
+// at once. Loops of long work (yield.h) have helpers of their own, of low priority: they never hold a processor that a
+// loop of short work could have. These are started with the first such loop.
 #ifndef SEINE_KERNELS_THREAD_POOL_H_
 #define SEINE_KERNELS_THREAD_POOL_H_
 
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/priority.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -20,7 +22,7 @@ class ThreadPool {
  public:
   explicit ThreadPool(int threads);  // threads - 1 are started; 1: none
   ~ThreadPool();
-  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  int size() const { return size_; }
 
   // fn(i) for i in [0, count), each once, and returns when all have run. Thread-safe. fn must not throw or call Run.
   // The caller's StopToken is current wherever fn runs. Once it has stopped, what is not begun is left out, and
@@ -45,17 +47,28 @@ class ThreadPool {
       return true;
     }
   };
-  void Work(Loop* loop);             // on the caller's thread
-  void Help(Loop* loop);             // on one of ours
-  void Ran(Loop* loop, int tasks);   // tasks have ended on this thread
-  std::shared_ptr<Loop> FindLoop();  // that a helper may work at; nullptr: none. Needs mutex_
-  void Main();
+  // Threads of one priority, and the loops that they help with.
+  struct Helpers {
+    explicit Helpers(Priority p) : priority(p) {}
+    const Priority priority;
+    std::condition_variable wake;
+    std::deque<std::shared_ptr<Loop>> loops;  // guarded by mutex_
+    std::vector<std::thread> threads;         // guarded by mutex_
+  };
+  Helpers& HelpersOf(const Loop& loop) { return loop.yielder != nullptr ? low_ : usual_; }
+  void Start(Helpers* helpers);       // those that do not run yet. std::system_error: there is no thread
+  void TryToStart(Helpers* helpers);  // needs mutex_
+  void Work(Loop* loop);              // on the caller's thread
+  void Help(Loop* loop);              // on one of ours
+  void Ran(Loop* loop, int tasks);    // tasks have ended on this thread
+  static std::shared_ptr<Loop> FindLoop(Helpers* helpers);  // to work at; nullptr: none. Needs mutex_
+  void Main(Helpers* helpers);
 
+  const int size_;
   std::mutex mutex_;
-  std::condition_variable wake_, finished_;
-  std::deque<std::shared_ptr<Loop>> loops_;  // guarded by mutex_
-  bool stop_ = false;                        // guarded by mutex_
-  std::vector<std::thread> workers_;
+  std::condition_variable finished_;
+  bool stop_ = false;  // guarded by mutex_
+  Helpers usual_{Priority::kUsual}, low_{Priority::kLow};
 };
 
 }  // namespace seine

@@ -98,7 +98,7 @@ inline std::string RandomName() {
   return absl::StrCat(absl::Hex(chance(), absl::kZeroPad8), absl::Hex(chance(), absl::kZeroPad8));
 }
 
-// Thread-safe, as its parts are. Members are destroyed from the last to the first: the executor ends its calls first.
+// Thread-safe, as its parts are. Members are destroyed from the last to the first: the executors end their calls first.
 struct Core {
   Core(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       : options(o),
@@ -110,11 +110,17 @@ struct Core {
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes, budget),
         catalog(backend.get(), budget, counts,
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
-        executor(o.workers, o.queue_capacity, sharing, /*keep_for_short=*/1) {}
+        executor(o.workers, o.queue_capacity, sharing),
+        long_calls(o.workers, o.queue_capacity, sharing, Priority::kLow) {}
 
   ~Core() {
     if (idle != nullptr) idle->Stop();  // its thread uses the log and the families
   }
+
+  // Calls that wait for a thread, and those that were refused for want of a place.
+  int QueuedCalls() const { return executor.waiting() + long_calls.waiting(); }
+  int64_t RefusedCalls() const { return executor.refused() + long_calls.refused(); }
+  bool StuckFor(std::chrono::milliseconds time) const { return executor.StuckFor(time) || long_calls.StuckFor(time); }
 
   // Parts of messages that may come before the next look at what the process holds.
   int64_t UnnoticedBytes() const { return 4 * options.max_message_bytes; }
@@ -157,7 +163,8 @@ struct Core {
   std::atomic<int64_t> calls{0};   // answered, a Decode step counting as one
   std::atomic<int64_t> errors{0};  // of them, with a status that is not OK
   Sharing sharing;
-  Executor executor;
+  // Heavy calls; those that are likely to be long (sharing.h), such as a tenant's prefill, make way for all others.
+  Executor executor, long_calls;
 };
 
 }  // namespace seine

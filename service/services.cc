@@ -13,11 +13,12 @@ namespace seine {
 namespace {
 
 constexpr int kDecodeLanes = 8;   // streams that may work at once; a lane without one costs a sleeping thread
-constexpr int kFrontThreads = 2;  // one may be descheduled
+constexpr int kSmallMachine = 4;  // processors
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
-constexpr int kTrimRounds = 5;  // of them to one look that may trim: it takes milliseconds
+// Of them to one look that may trim. It holds the allocator for milliseconds, and steps wait for it.
+constexpr int kTrimRounds = 5, kTrimRoundsBesideOthers = 50;
 // A memory limit below it leaves no tenth that code and threads fit in. A sanitizer's own memory never does.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t kSmallServer = int64_t{1} << 50;
@@ -25,6 +26,9 @@ constexpr int64_t kSmallServer = int64_t{1} << 50;
 constexpr int64_t kSmallServer = 512 << 20;
 #endif
 constexpr int64_t kWorthTrimming = 16 << 20;  // of messages that have gone
+
+// Threads that read what connections bring. Each read of one of two wakes the other, and both need a processor.
+int FrontThreads() { return static_cast<int>(std::thread::hardware_concurrency()) > kSmallMachine ? 2 : 1; }
 
 }  // namespace
 
@@ -63,7 +67,7 @@ void Services::Start() {
   reflection_.Start(queue);
   unknown_.Start(queue);
   if (!polling_) {
-    for (int i = 0; i < kFrontThreads; ++i) threads_.emplace_back([this] { Work(); });
+    for (int i = 0; i < FrontThreads(); ++i) threads_.emplace_back([this] { Work(); });
   }
   monitor_ = std::thread([this] { Monitor(); });
 }
@@ -139,7 +143,7 @@ void Services::Monitor() {
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
     lock.unlock();
     if (core_.options.guard_memory) {
-      CountUncounted(/*may_trim=*/round % kTrimRounds == 0);
+      CountUncounted(/*may_trim=*/round % (core_.sharing.several() ? kTrimRoundsBesideOthers : kTrimRounds) == 0);
       GuardMemory();
     }
     if (round % kSlowRounds == 0) {
@@ -147,7 +151,7 @@ void Services::Monitor() {
       for (int cut = core_.connections.CutUnread(core_.options.unread_for); cut > 0; --cut) {
         core_.log.CutOff("connection", core_.address);
       }
-      health_.Set(!core_.executor.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
+      health_.Set(!core_.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
       if (peak - core_.in_flight.used_bytes() >= kWorthTrimming) {

@@ -18,10 +18,11 @@ constexpr char kSnapshotDescription[] =
     "Speed of snapshots, and what decode steps feel of them.\n"
     "\n"
     "A sequence of made-up keys and values is written to a file and restored from it, in turns with a plain write "
-    "(one buffer again and again, then fsync) and a plain read (into new memory) of as many bytes. Before each read "
-    "the file is dropped from the page cache, unless --cached is given. Then decode steps of one layer (append a "
-    "token, attend) are timed in turns: alone, while their sequence is written, and while another one is restored. "
-    "Last, the sequence is written with forks that share all it has. Speeds are medians.\n"
+    "(one buffer again and again, then fsync) and a plain read (into new memory) of as many bytes. Each read is of the "
+    "file of a snapshot that has just been written: dropped from the page cache, or brought into it with --cached. "
+    "Then decode steps of one layer (append a token, attend) are timed in turns: alone, while their sequence is "
+    "written, and while another one is restored. Last, the sequence is written with forks that share all it has. "
+    "Speeds are medians.\n"
     "\n"
     "  seine-bench snapshot --gib 4 --folder /var/tmp -o json";
 

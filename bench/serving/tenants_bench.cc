@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -117,11 +118,12 @@ class TenantsBench {
     r->beside_loud.Add(Beside([&](int i, auto end) { return loud_[i]->Run(o_.overload * share, end); }, &r->loud,
                               o_.loud_streams, &r->loud_seconds));
     progress->Step("phases");
-    r->beside_prefill.Add(Beside(
-        [&](int, auto end) {
-          return RunPrefills(server_->endpoint(), kPrefill, "prefill", o_.geometry, tokens_, o_.prefill_tokens, end);
-        },
-        &r->prefill, o_.prefill_streams, &r->prefill_seconds));
+    const auto prefill = [&](int, auto end) {
+      return RunPrefills(server_->endpoint(), kPrefill, "prefill", o_.geometry, tokens_, o_.prefill_tokens, end);
+    };
+    r->prefill_alone_seconds += Neighbours(prefill, o_.prefill_streams, &r->prefill_alone, [](auto) {});
+    progress->Step("phases");
+    r->beside_prefill.Add(Beside(prefill, &r->prefill, o_.prefill_streams, &r->prefill_seconds));
     progress->Step("phases");
     return absl::OkStatus();
   }
@@ -185,13 +187,13 @@ absl::StatusOr<TenantsResult> MeasureTenants(const TenantsOptions& o) {
   result.processors = static_cast<int64_t>(std::thread::hardware_concurrency());
   TenantsBench bench(o);
   if (auto s = bench.Start(&result); !s.ok()) return s;
-  Progress progress(4 * int64_t{o.rounds});
+  Progress progress(5 * int64_t{o.rounds});
   for (int round = 0; round < o.rounds; ++round) {
     if (auto s = bench.Round(&result, &progress); !s.ok()) return s;
   }
   result.resident_peak_bytes = bench.resident_peak();
-  for (const LoadResult* load :
-       {&result.alone, &result.beside_loud, &result.beside_prefill, &result.peak, &result.loud, &result.prefill}) {
+  for (const LoadResult* load : {&result.alone, &result.beside_loud, &result.beside_prefill, &result.peak, &result.loud,
+                                 &result.prefill_alone, &result.prefill}) {
     if (!load->first_error.empty()) return absl::AbortedError(load->first_error);
   }
   return result;

@@ -1,9 +1,9 @@
 // Tenants of one server, side by side: what a steady one notices of one that sends four times what it may, and of one
 // that prefills without a pause.
 //
-// Rounds repeat four phases, so that a neighbour's noise on the machine meets all of them: the steady tenant alone; the
-// loud tenant alone, at just what it may (its peak); the steady one beside the loud one at a multiple of that; the
-// steady one beside prefills.
+// Rounds repeat five phases, so that a neighbour's noise on the machine meets all of them: the steady tenant alone; the
+// loud tenant alone, at just what it may (its peak); the steady one beside the loud one at a multiple of that; prefills
+// alone; the steady one beside prefills.
 #ifndef SEINE_BENCH_SERVING_TENANTS_BENCH_H_
 #define SEINE_BENCH_SERVING_TENANTS_BENCH_H_
 
@@ -35,8 +35,8 @@ struct TenantsOptions {
 
 struct TenantsResult {
   LoadResult alone, beside_loud, beside_prefill;  // the steady tenant's
-  LoadResult peak, loud, prefill;                 // the neighbours'
-  double peak_seconds = 0, loud_seconds = 0, prefill_seconds = 0;
+  LoadResult peak, loud, prefill_alone, prefill;  // the neighbours'
+  double peak_seconds = 0, loud_seconds = 0, prefill_alone_seconds = 0, prefill_seconds = 0;
   int64_t resident_at_start_bytes = 0, resident_peak_bytes = 0;  // of the server
   int64_t processors = 0;
 };

@@ -156,6 +156,8 @@ class HeadGroupCache {
 
  private:
   PieceList::Extent RowExtent() const;
+  void SaveWindows(StateWriter* writer) const;
+  void LoadWindows(StateReader* reader);
   void SaveLow(StateWriter* writer) const;
   void LoadLow(StateReader* reader);
   class AppendedKeys;

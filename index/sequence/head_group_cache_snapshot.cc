@@ -28,7 +28,7 @@ void HeadGroupCache::Save(StateWriter* writer) const {
   if (keeps_values()) values_.Save(RowExtent(), writer);
   if (keeps_checksums()) checksums_.Save({.end = size_}, writer);
   if (!whole_) positions_.Save({.end = size_}, writer);
-  if (keeps_values()) windows_.Save({.end = WindowsAt(size_)}, writer);
+  if (keeps_values()) SaveWindows(writer);
   for (const KeySums& sums : sums_) sums.Save(writer);
   context_->transforms.Save(codes_.encoded() > 0 ? codes_.codecs() : nullptr, writer);
   codes_.Save(writer);
@@ -43,10 +43,24 @@ void HeadGroupCache::Load(int64_t length, StateReader* reader) {
   if (keeps_values() && reader->ok()) values_.Load(RowExtent(), dtype, reader);
   if (keeps_checksums()) checksums_.Load({.end = size_}, nullptr, reader);
   if (!whole_) positions_.Load({.end = size_}, nullptr, reader);
-  if (keeps_values()) windows_.Load({.end = WindowsAt(size_)}, nullptr, reader);
+  if (keeps_values()) LoadWindows(reader);
   for (KeySums& sums : sums_) sums.Load(size_, reader);
   codes_.Choose(context_->transforms.Load(reader));
   codes_.Load(context_->ZoneKeys(size_), std::max<int64_t>(0, size_ - context_->config.zones.sink), reader);
+}
+
+void HeadGroupCache::SaveWindows(StateWriter* writer) const {
+  writer->Put<int32_t>(windows_.chunk_tokens());
+  windows_.Save({.end = WindowsAt(size_)}, writer);
+}
+
+// Pieces stay as long as they were written, so that sequences go on to share them.
+void HeadGroupCache::LoadWindows(StateReader* reader) {
+  const PieceList::Shape& earlier = whole_ ? context_->earlier_window_shape : context_->earlier_head_window_shape;
+  const int32_t length = reader->version() == 1 ? earlier.length : reader->Get<int32_t>();
+  if (length == earlier.length) windows_ = RowStore(whole_ ? &context_->windows : &context_->head_windows, &earlier);
+  reader->Check(length == windows_.chunk_tokens(), "a piece holds another number of windows");
+  if (reader->ok()) windows_.Load({.end = WindowsAt(size_)}, nullptr, reader);
 }
 
 void HeadGroupCache::SaveLow(StateWriter* writer) const {

@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
-  StateReader reader(snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
+  StateReader reader(snapshot.version(), snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger);
   absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
   const auto read = [&] { return snapshot.ReadParts(reader.parts()); };

@@ -1,8 +1,6 @@
 #include "index/snapshot/pace.h"
 
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "kernels/priority.h"
 #include "kernels/stop.h"  // and yield.h
 
 namespace seine {
@@ -23,14 +22,13 @@ constexpr int64_t kMostPause = 5'000'000;  // ns; a piece that takes long must n
 
 std::atomic<int64_t> last_step{-kRecent};  // by the coarse clock, ns
 
-enum class Priority : uint8_t { kCallers, kOwn, kLowered };
-thread_local constinit Priority priority = Priority::kCallers;
+enum class Owner : uint8_t { kCaller, kWork, kLoweredWork };
+thread_local constinit Owner owner = Owner::kCaller;
 
-// Nothing depends on it: where the kernel refuses, the thread goes on as it is, and pauses.
 void LowerOwnThread() {
-  if (priority != Priority::kOwn) return;
-  priority = Priority::kLowered;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  if (owner != Owner::kWork) return;
+  owner = Owner::kLoweredWork;
+  LowerPriority(Priority::kLowest);
 }
 
 int64_t Now(clockid_t clock) {
@@ -48,8 +46,8 @@ void NoteStep() {
   if (last_step.load(std::memory_order_relaxed) != now) last_step.store(now, std::memory_order_relaxed);
 }
 
-OwnThread::OwnThread() { priority = Priority::kOwn; }
-OwnThread::~OwnThread() { priority = Priority::kCallers; }
+OwnThread::OwnThread() { owner = Owner::kWork; }
+OwnThread::~OwnThread() { owner = Owner::kCaller; }
 
 absl::Status RunOnOwnThread(const std::function<absl::Status()>& work) {
   absl::Status status;

@@ -133,10 +133,12 @@ absl::Status SnapshotReader::ReadHeader(std::vector<int64_t>* sections) {
   if (std::memcmp(header.data(), kSnapshotMagic, sizeof(kSnapshotMagic) - 1) != 0) {
     return absl::FailedPreconditionError("the file is no snapshot of Seine's");
   }
-  const auto version = At<uint32_t>(header, 8), count = At<uint32_t>(header, 12);
-  if (version != kSnapshotVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the snapshot is of version ", version, ", and this build reads ", kSnapshotVersion));
+  version_ = At<uint32_t>(header, 8);
+  const auto count = At<uint32_t>(header, 12);
+  if (version_ < kOldestSnapshotVersion || version_ > kSnapshotVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot is of version ", version_,
+                                                      ", and this build reads ", kOldestSnapshotVersion, " to ",
+                                                      kSnapshotVersion));
   }
   if (count < 2 || count > kMaxSections) return absl::DataLossError("the snapshot's table is damaged");
   header.resize(kFixedBytes + count * kEntryBytes);

@@ -30,7 +30,8 @@
 namespace seine {
 
 // Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
-inline constexpr uint32_t kSnapshotVersion = 1;
+// Version 1 does not say how many windows' means a piece holds.
+inline constexpr uint32_t kSnapshotVersion = 2, kOldestSnapshotVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
 inline constexpr uint32_t kMaxSections = 1 << 20;
 // Bytes that are hashed and handed on at once: they stay in a core's cache meanwhile, and take some ten
@@ -49,6 +50,7 @@ class SnapshotReader {
   explicit SnapshotReader(ByteSource* source) : source_(source) {}
 
   absl::Status Open();
+  uint32_t version() const { return version_; }
   const std::string& settings() const { return settings_; }
   std::string TakeState() { return std::move(state_); }
   const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
@@ -64,6 +66,7 @@ class SnapshotReader {
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;
+  uint32_t version_ = kSnapshotVersion;
   std::string settings_, state_;
   std::vector<int64_t> part_bytes_;
   std::vector<uint8_t> scratch_;

@@ -6,8 +6,8 @@
 
 namespace seine {
 
-StateReader::StateReader(std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger)
-    : state_(std::move(state)), part_bytes_(std::move(part_bytes)), reservation_(ledger) {
+StateReader::StateReader(uint32_t version, std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger)
+    : version_(version), state_(std::move(state)), part_bytes_(std::move(part_bytes)), reservation_(ledger) {
   Admit(MemoryKind::kStore, std::accumulate(part_bytes_.begin(), part_bytes_.end(), int64_t{0}));
 }
 

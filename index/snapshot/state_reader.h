@@ -33,11 +33,13 @@ class StateReader {
   };
   using Part = std::vector<Payload>;
 
-  // `part_bytes`: of the parts, as the snapshot's table says. Admits as many against the ledger's limits at once.
-  StateReader(std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger);
+  // `version`: the snapshot's (snapshot_format.h). `part_bytes`: of the parts, as its table says. Admits as many
+  // against the ledger's limits at once.
+  StateReader(uint32_t version, std::string state, std::vector<int64_t> part_bytes, MemoryLedger* ledger);
   StateReader(const StateReader&) = delete;
   StateReader& operator=(const StateReader&) = delete;
 
+  uint32_t version() const { return version_; }
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
   // DATA_LOSS, of a snapshot that contradicts itself.
@@ -117,6 +119,7 @@ class StateReader {
   void AddPayload(Payload payload);
   bool Admit(MemoryKind kind, int64_t bytes);
 
+  const uint32_t version_;
   const std::string state_;
   size_t at_ = 0;
   absl::Status status_;

@@ -41,8 +41,8 @@ absl::Status GetMetrics(Core& core, const v1::GetMetricsRequest&, v1::GetMetrics
   response->set_uptime_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - core.started).count());
   response->set_calls(core.calls.load(std::memory_order_relaxed));
   response->set_errors(core.errors.load(std::memory_order_relaxed));
-  response->set_executor_queue(core.executor.waiting());
-  response->set_executor_refused(core.executor.refused());
+  response->set_executor_queue(core.QueuedCalls());
+  response->set_executor_refused(core.RefusedCalls());
   const HistogramReading bounds;
   for (int b = 0; b < kBounds && core.counts != nullptr; ++b) response->add_bucket_seconds(bounds.bound_seconds(b));
   for (const auto& index : core.catalog.List(CurrentTenant())) {

@@ -261,9 +261,9 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Add({{"memory", "host"}}, Number(core_.options.memory_limit_bytes));
   out.Add({{"memory", "device"}}, Number(core_.options.device_memory_limit_bytes));
   out.Gauge("seine_executor_queue", "Heavy calls that wait for a worker.");
-  out.Add({}, Number(core_.executor.waiting()));
+  out.Add({}, Number(core_.QueuedCalls()));
   out.Counter("seine_executor_refused_total", "Heavy calls refused because the queue was full.");
-  out.Add({}, Number(core_.executor.refused()));
+  out.Add({}, Number(core_.RefusedCalls()));
   AddTenants(core_, &out);
   out.Gauge("seine_connections", "Connections of clients.");
   out.Add({}, Number(core_.connections.count()));

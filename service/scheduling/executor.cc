@@ -14,11 +14,11 @@ std::chrono::nanoseconds ProcessorTime() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-Executor::Executor(int num_threads, int capacity, Sharing& sharing, int keep_for_short)
+Executor::Executor(int num_threads, int capacity, Sharing& sharing, Priority priority)
     : capacity_(static_cast<size_t>(capacity)),
       sharing_(sharing),
-      most_long_(std::max(1, num_threads - keep_for_short)),
-      most_long_each_(std::max(1, num_threads / 2)),
+      most_long_(std::max(1, num_threads / 2)),
+      priority_(priority),
       began_(num_threads, SteadyTime::max()) {
   try {
     for (SteadyTime& began : began_) threads_.emplace_back([this, &began] { Work(&began); });
@@ -85,17 +85,18 @@ bool Executor::Submit(FairTask task) {
 bool Executor::MayRunLong(const TenantWork* tenant) const {
   if (stopping_ || !sharing_.several()) return true;
   const auto running = long_tasks_.find(tenant);
-  return all_long_ < most_long_ && (running == long_tasks_.end() || running->second < most_long_each_);
+  return running == long_tasks_.end() || running->second < most_long_;
 }
 
 void Executor::Work(SteadyTime* began) {
+  LowerPriority(priority_);
   const FairQueue::MayRun may_run_long = MayRun();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     std::optional<FairTask> task;
     ready_.wait(lock, [&] { return (task = queue_.Pop(may_run_long)).has_value() || stopping_; });
     if (!task.has_value()) return;
-    if (task->is_long) ++long_tasks_[task->tenant], ++all_long_;
+    if (task->is_long) ++long_tasks_[task->tenant];
     *began = std::chrono::steady_clock::now();
     (task->tenant != nullptr ? task->tenant : &own_)->Waited((*began - task->queued).count());
     lock.unlock();
@@ -105,7 +106,7 @@ void Executor::Work(SteadyTime* began) {
     lock.lock();
     *began = SteadyTime::max();
     queue_.Correct(task->tenant, took - task->cost);
-    if (task->is_long) --long_tasks_[task->tenant], --all_long_;
+    if (task->is_long) --long_tasks_[task->tenant];
   }
 }
 

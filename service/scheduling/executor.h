@@ -1,7 +1,7 @@
 // Threads for calls that take long, behind a queue of fixed capacity: what does not fit is refused at once, so that
 // load beyond the machine costs its senders an error and not everybody memory and time. Tenants wait in turns
-// (fair_queue.h). Where the queue is full, who has most in it gives way. While work of several tenants comes, long
-// tasks take only part of the threads (sharing.h).
+// (fair_queue.h). Where the queue is full, who has most in it gives way. While work of several tenants comes, the long
+// tasks of one take half of the threads at most (sharing.h).
 //
 // Thread safety: Submit from any thread. Tasks must not throw.
 #ifndef SEINE_SERVICE_SCHEDULING_EXECUTOR_H_
@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/priority.h"
 #include "service/scheduling/fair_queue.h"
 #include "service/scheduling/sharing.h"
 #include "service/scheduling/tenant_work.h"
@@ -27,9 +28,8 @@ std::chrono::nanoseconds ProcessorTime();
 
 class Executor {
  public:
-  // `sharing` outlives it. `keep_for_short`: threads that are kept for short tasks while there are several tenants.
-  // std::system_error: the system has no more threads.
-  Executor(int num_threads, int capacity, Sharing& sharing, int keep_for_short);
+  // `sharing` outlives it. `priority`: of its threads. std::system_error: the system has no more threads.
+  Executor(int num_threads, int capacity, Sharing& sharing, Priority priority = Priority::kUsual);
   ~Executor();  // runs what was accepted, then joins
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -60,13 +60,13 @@ class Executor {
 
   const size_t capacity_;
   Sharing& sharing_;
-  const int most_long_, most_long_each_;  // tasks at once, of all tenants and of one, while there are several
-  TenantWork own_;                        // of no tenant
+  const int most_long_;  // tasks of a tenant at once, while there are several
+  const Priority priority_;
+  TenantWork own_;  // of no tenant
   mutable std::mutex mutex_;
   std::condition_variable ready_;
   FairQueue queue_;                              // guarded by mutex_
   std::map<const TenantWork*, int> long_tasks_;  // under way; guarded by mutex_
-  int all_long_ = 0;                             // guarded by mutex_
   bool stopping_ = false;                        // guarded by mutex_
   int64_t refused_ = 0;                          // guarded by mutex_
   std::vector<SteadyTime> began_;                // each thread's task; max: none. Guarded by mutex_

@@ -67,7 +67,11 @@ void Sharing::Await(const TenantWork* tenant, Clock::time_point until) {
 }
 
 bool LongWork::Yield() {
-  if (!held()) return false;
+  if (!held()) {
+    // The kernel lets a thread compute to the end of its slice, some milliseconds, whoever wakes: here it looks again.
+    if (sharing_.several()) std::this_thread::yield();
+    return false;
+  }
   const auto now = Sharing::Clock::now();
   credit_ = std::min(kMostCredit, credit_ + (now - resumed_));
   resumed_ = now;

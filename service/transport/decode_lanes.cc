@@ -32,8 +32,8 @@ int64_t Nanoseconds(Clock::time_point time) {
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait)
     : core_(core),
       wait_(wait),
-      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost), core.sharing, /*keep_for_short=*/0),
-      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost), core.sharing, /*keep_for_short=*/0) {
+      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost), core.sharing),
+      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost), core.sharing) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }
 
@@ -42,7 +42,10 @@ DecodeLanes::~DecodeLanes() { Stop(); }
 void DecodeLanes::Register(grpc::ServerBuilder* builder, WireService* service) {
   service_ = service;
   method_ = service->Add("Decode");
-  for (auto& lane : lanes_) lane->queue = builder->AddCompletionQueue();
+  // A lane hears of the connections of its streams alone: of all others, as gRPC's queues usually do, each message
+  // would wake every lane. Where there is but one queue it listens.
+  const bool listens = wait_ == Wait::kSpin;
+  for (auto& lane : lanes_) lane->queue = builder->AddCompletionQueue(listens);
 }
 
 void DecodeLanes::Start() {

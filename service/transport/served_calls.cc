@@ -123,11 +123,12 @@ class ServedCall final : public OpenCall {
     lock.unlock();
     if (entry_.method->weight == Weight::kLight && bytes <= kLightBytes) {
       Work();
-    } else if (!core_.executor.Submit(Task(static_cast<int64_t>(bytes)))) {
+    } else if (!Submit(Task(static_cast<int64_t>(bytes)))) {
       Refuse();
     }
     return false;
   }
+  bool Submit(FairTask task) { return (task.is_long ? core_.long_calls : core_.executor).Submit(std::move(task)); }
   FairTask Task(int64_t bytes) {
     FairTask task;
     task.run = [this] { Work(); };

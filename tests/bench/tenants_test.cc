@@ -28,7 +28,9 @@ TEST(TenantsBenchTest, EveryPhaseIsMeasured) {
   EXPECT_GT(json["beside_prefill"]["p99_ratio"], 0);
   EXPECT_GT(json["loud"]["goodput_steps_per_s"], 0);
   EXPECT_GT(json["loud"]["peak_steps_per_s"], 0);
+  EXPECT_GT(json["prefill"]["alone_tokens_per_s"], 0);
   EXPECT_GT(json["prefill"]["tokens_per_s"], 0);
+  EXPECT_GT(json["prefill"]["tokens_vs_alone"], 0);
   EXPECT_GT(json["memory"]["resident_peak_bytes"], json["memory"]["resident_at_start_bytes"]);
 }
 

@@ -2,8 +2,14 @@
 #include "kernels/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <latch>
 #include <thread>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -33,6 +39,58 @@ TEST(ThreadPool, ManyCallersShareIt) {
   }
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(sum, 4 * 200 * 45);
+}
+
+int Nice() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); }
+
+class NeverHeld final : public Yielder {
+ public:
+  bool held() const override { return false; }
+  bool Yield() override { return false; }
+};
+
+// Runs a loop of two tasks, one of them on a helper, and returns the helper's nice value.
+int NiceOfHelper(ThreadPool* pool) {
+  const auto caller = std::this_thread::get_id();
+  std::atomic<int> nice{0};
+  std::latch both(2);
+  pool->Run(2, [&](int) {
+    if (std::this_thread::get_id() != caller) nice = Nice();
+    both.arrive_and_wait();
+  });
+  return nice;
+}
+
+TEST(ThreadPool, LongWorkHasHelpersOfLowPriority) {
+  ThreadPool pool(2);
+  const StopToken token;
+  const StopScope stop(&token);
+  {
+    NeverHeld yielder;
+    const YieldScope long_work(&yielder);
+    EXPECT_EQ(NiceOfHelper(&pool), std::min(19, Nice() + 10));
+  }
+  EXPECT_EQ(NiceOfHelper(&pool), Nice());
+}
+
+// A short loop finds a helper though a long one keeps its own busy.
+TEST(ThreadPool, ShortLoopsDoNotWaitForLongOnes) {
+  ThreadPool pool(2);
+  const StopToken token;
+  std::latch held(2), release(1);
+  std::thread long_caller([&] {
+    const StopScope stop(&token);
+    NeverHeld yielder;
+    const YieldScope long_work(&yielder);
+    pool.Run(2, [&](int) {
+      held.count_down();
+      release.wait();
+    });
+  });
+  held.wait();
+  EXPECT_EQ(NiceOfHelper(&pool), Nice());
+  release.count_down();
+  long_caller.join();
 }
 
 TEST(Buffer, MovesAndFrees) {

@@ -276,7 +276,7 @@ TEST_P(HostileTest, AtTheEndIdleStreamsAreToldWhy) {
   }
   const auto begin = Clock::now();
   server_->Shutdown(absl::Milliseconds(200));
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(decode->Finish().error_code(), StatusCode::UNAVAILABLE);
 }

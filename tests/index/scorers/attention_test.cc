@@ -206,7 +206,7 @@ TEST_F(AttentionScorers, ExpectedAttentionLooksAsFarAheadAsItIsTold) {
   for (const auto& head : ScoresOf(config, input)) {
     for (const float score : head) EXPECT_TRUE(std::isfinite(score));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST_F(AttentionScorers, ExpectedAttentionIsTheGaussianMeanOverPositionsToCome) {

@@ -110,7 +110,7 @@ TEST(FairMutexTest, AWriterGetsInAmongReaders) {
   const auto took = std::chrono::steady_clock::now() - begin;
   done = true;
   for (std::thread& reader : readers) reader.join();
-  EXPECT_LT(took, milliseconds(1000));
+  EXPECT_LT(took, std::chrono::seconds(20));
 }
 
 TEST(FairMutexTest, AReaderGetsInAmongWriters) {
@@ -133,7 +133,7 @@ TEST(FairMutexTest, AReaderGetsInAmongWriters) {
   const auto took = std::chrono::steady_clock::now() - begin;
   done = true;
   for (std::thread& writer : writers) writer.join();
-  EXPECT_LT(took, milliseconds(1000));
+  EXPECT_LT(took, std::chrono::seconds(20));
 }
 
 TEST(FairMutexTest, AStoppedCallGivesUpAndLetsOthersIn) {

@@ -2,9 +2,7 @@
 // harmed. Checksums that are made to fit a change let it through to what reads the numbers.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "index/snapshot/section_hash.h"
+#include "tests/index/snapshot/sections.h"
 #include "tests/index/snapshot/states.h"
 
 namespace seine {
@@ -14,11 +12,14 @@ using absl::StatusCode;
 using testing::AllStates;
 using testing::AnswersOf;
 using testing::Extend;
+using testing::FixChecksum;
 using testing::MakeIndex;
 using testing::MakeState;
 using testing::RestoreFrom;
+using testing::SectionsOf;
 using testing::SmallConfig;
 using testing::SnapshotOf;
+using testing::Span;
 using testing::StateCase;
 using testing::StateOf;
 using testing::TestBackend;
@@ -29,30 +30,6 @@ StateCase Named(const std::string& name) {
   }
   ADD_FAILURE() << "no state " << name;
   return AllStates()[0];
-}
-
-// Where each section begins and ends, the header first.
-struct Span {
-  size_t begin, end;
-};
-std::vector<Span> SectionsOf(const std::string& snapshot) {
-  uint32_t count;
-  std::memcpy(&count, snapshot.data() + 12, 4);
-  std::vector<Span> sections = {{0, 16 + size_t{count} * 16}};
-  for (uint32_t i = 0; i < count; ++i) {
-    uint64_t bytes;
-    std::memcpy(&bytes, snapshot.data() + 16 + i * 16 + 8, 8);
-    const size_t begin = sections.back().end + 16;
-    sections.push_back({begin, begin + bytes});
-  }
-  return sections;
-}
-
-void FixChecksum(const Span& section, uint64_t seed, std::string* snapshot) {
-  SectionHash hash(seed);
-  hash.Add(snapshot->data() + section.begin, static_cast<int64_t>(section.end - section.begin));
-  const Hash128 digest = hash.Digest();
-  std::memcpy(snapshot->data() + section.end, digest.data(), digest.size());
 }
 
 // Small enough that every byte can be tried.
@@ -143,10 +120,10 @@ TEST(SnapshotRefusalTest, NewerVersionsAndOtherFilesAreRefusedByName) {
   const std::string snapshot = SnapshotOf(*MakeState(Named("keys"), &backend));
   auto index = MakeIndex(SmallConfig(), &backend);
   std::string newer = snapshot, foreign = snapshot;
-  newer[8] = 2;
+  newer[8] = 3;
   foreign.replace(0, 8, "SAFETENS");
   EXPECT_EQ(RestoreFrom(newer, index.get()),
-            absl::FailedPreconditionError("the snapshot is of version 2, and this build reads 1"));
+            absl::FailedPreconditionError("the snapshot is of version 3, and this build reads 1 to 2"));
   EXPECT_EQ(RestoreFrom(foreign, index.get()), absl::FailedPreconditionError("the file is no snapshot of Seine's"));
   EXPECT_EQ(RestoreFrom("", index.get()).code(), StatusCode::kDataLoss);
 }

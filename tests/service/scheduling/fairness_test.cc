@@ -14,6 +14,8 @@ namespace {
 
 using grpc::StatusCode;
 
+constexpr int64_t kLongTokens = 12'000;  // 3 MiB of an append, which makes it long work
+
 class FairnessTest : public AccessTest {
  protected:
   void Change(ServerOptions* options) override {
@@ -120,6 +122,56 @@ TEST_F(FairnessTest, ACancelledCallIsNotWorkedOn) {
   release.set_value();
   while (server_->core().open_calls.Count().count("Append") > 0) std::this_thread::yield();
   EXPECT_TRUE(acme.Append(of_acme, 300, 10, 77).ok());  // other keys there would be ALREADY_EXISTS
+}
+
+// A long append waits for the threads of long calls; short calls, of the same tenant too, are answered meanwhile.
+TEST_F(FairnessTest, LongCallsHaveThreadsOfTheirOwn) {
+  const CallerStubs acme = As("acme");
+  const auto of_acme = Settle(acme);
+  Executor& long_calls = server_->core().long_calls;
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  for (int i = 0; i < server_->core().options.workers; ++i) {
+    ASSERT_TRUE(long_calls.Submit([released] { released.wait(); }));
+  }
+  while (long_calls.waiting() > 0) std::this_thread::yield();
+  auto append = std::async(std::launch::async, [&] { return acme.Append(of_acme, 300, kLongTokens, 3); });
+  while (long_calls.waiting() == 0) std::this_thread::yield();
+  EXPECT_TRUE(Retrieve(acme, of_acme).ok());
+  EXPECT_EQ(server_->core().QueuedCalls(), 1);
+  release.set_value();
+  EXPECT_TRUE(append.get().ok());
+}
+
+// Steps of one tenant without a pause, from more streams than there are processors: the other's prefills, whose threads
+// have a low priority, come to their end.
+TEST_F(FairnessTest, AFloodOfStepsLeavesPrefillsGoing) {
+  const CallerStubs acme = As("acme"), beta = As("beta");
+  const auto of_acme = Settle(acme), of_beta = Settle(beta);
+  std::atomic<bool> stop{false};
+  std::atomic<int> steps{0};
+  std::vector<std::thread> flood;
+  for (int t = 0; t < 4; ++t) {
+    flood.emplace_back([&] {
+      grpc::ClientContext context;
+      beta.Show(&context);
+      const auto stream = beta.retrieval->Decode(&context);
+      v1::DecodeRequest request;
+      v1::DecodeResponse answer;
+      *request.add_items() = Query(of_beta, 0);
+      request.mutable_selector()->set_top_k(4);
+      while (!stop && stream->Write(request) && stream->Read(&answer)) ++steps;
+      stream->WritesDone();
+      EXPECT_TRUE(stream->Finish().ok());
+    });
+  }
+  while (steps < 20) std::this_thread::yield();
+  for (int64_t position = 300; position < 300 + 3 * kLongTokens; position += kLongTokens) {
+    EXPECT_TRUE(acme.Append(of_acme, position, kLongTokens, 3).ok());
+  }
+  stop = true;
+  for (std::thread& thread : flood) thread.join();
+  EXPECT_GT(steps.load(), 20);
 }
 
 // One tenant sends prefills without a pause; the other's steps and calls are all answered meanwhile.

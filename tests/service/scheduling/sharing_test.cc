@@ -1,6 +1,9 @@
-// Long work makes way for others' short work, and gets its half; executors keep threads for short tasks.
+// Long work makes way for others' short work, and gets its half; executors have the priority of their tasks.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <optional>
@@ -141,39 +144,51 @@ TEST(Sharing, HelpersLeaveHeldLoops) {
   EXPECT_EQ(after.load(), 2);
 }
 
-// Two tenants: two of four threads for one's long tasks, three for all long tasks; short ones find a thread.
+// Two tenants: each has two of four threads for its long tasks.
 TEST(Executor, LongTasksLeaveThreadsForOthers) {
   Sharing sharing;
-  TenantWork acme, beta, gamma;
-  std::latch release(1), begun(3), answered(1);
+  TenantWork acme, beta;
+  std::latch release(1), begun(2), answered(1);
   std::atomic<int> started{0}, running{0};
   {
-    Executor executor(4, 100, sharing, /*keep_for_short=*/1);
+    Executor executor(4, 100, sharing);
     sharing.Saw(&acme), sharing.Saw(&beta);
     const auto hold = [&] {
       ++running;
-      if (++started <= 3) begun.count_down();
+      if (++started <= 2) begun.count_down();
       release.wait();
       --running;
     };
     for (int i = 0; i < 5; ++i) ASSERT_TRUE(executor.Submit(Task(&acme, true, hold)));
-    for (int i = 0; i < 5; ++i) ASSERT_TRUE(executor.Submit(Task(&gamma, true, hold)));
     begun.wait();
     ASSERT_TRUE(executor.Submit(Task(&beta, false, [&] { answered.count_down(); })));
     answered.wait();
-    EXPECT_EQ(running.load(), 3);
-    EXPECT_EQ(executor.waiting(), 7);
+    EXPECT_EQ(running.load(), 2);
+    EXPECT_EQ(executor.waiting(), 3);
     release.count_down();
   }
   EXPECT_EQ(beta.waits().count(), 1);
   EXPECT_EQ(acme.waits().count(), 5);
 }
 
+TEST(Executor, ItsThreadsHaveItsPriority) {
+  const auto nice = [] { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); };
+  Sharing sharing;
+  int usual = 0, low = 0;
+  {
+    Executor executor(1, 4, sharing), long_tasks(1, 4, sharing, Priority::kLow);
+    ASSERT_TRUE(executor.Submit([&] { usual = nice(); }));
+    ASSERT_TRUE(long_tasks.Submit([&] { low = nice(); }));
+  }
+  EXPECT_EQ(usual, nice());
+  EXPECT_EQ(low, std::min(19, nice() + 10));
+}
+
 TEST(Executor, OneTenantHasAllThreads) {
   Sharing sharing;
   TenantWork acme;
   std::latch all(4);
-  Executor executor(4, 100, sharing, /*keep_for_short=*/1);
+  Executor executor(4, 100, sharing);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(executor.Submit(Task(&acme, true, [&] { all.arrive_and_wait(); })));
 }
 
@@ -184,7 +199,7 @@ TEST(Executor, WhoFilledTheQueueGivesWay) {
   std::latch begun(1), release(1);
   std::atomic<int> ran{0}, dropped{0};
   {
-    Executor executor(1, 4, sharing, 0);
+    Executor executor(1, 4, sharing);
     ASSERT_TRUE(executor.Submit([&] {
       begun.count_down();
       release.wait();
