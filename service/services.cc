@@ -25,7 +25,7 @@ constexpr int64_t kSmallServer = int64_t{1} << 50;
 #else
 constexpr int64_t kSmallServer = 512 << 20;
 #endif
-constexpr int64_t kWorthTrimming = 64 << 20;
+constexpr int64_t kWorthTrimming = 16 << 20;  // of messages that have gone
 
 // Threads that read what connections bring. Each read of one of two wakes the other, and both need a processor.
 int FrontThreads() { return static_cast<int>(std::thread::hardware_concurrency()) > kSmallMachine ? 2 : 1; }
@@ -155,7 +155,7 @@ void Services::Monitor() {
       health_.Set(!core_.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
       peak = std::max(peak, core_.in_flight.TakePeak());
-      if (peak >= kWorthTrimming && core_.in_flight.used_bytes() < peak / 4) {
+      if (peak - core_.in_flight.used_bytes() >= kWorthTrimming) {
         malloc_trim(0);
         peak = 0;
       }

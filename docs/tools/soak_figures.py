@@ -29,10 +29,15 @@ def cell(run, figure, digits, unit):
     return None if value is None else {"v": round(value, digits) if digits else round(value), "unit": unit}
 
 
+def name(run):
+    transport = run.get("transport", "unix")
+    return run["attack"] if transport == "unix" else f"{run['attack']} over {transport}"
+
+
 def row(run):
     return [
-        run["attack"].replace("-", ""),
-        run["attack"],
+        name(run).replace("-", "").replace(" ", ""),
+        name(run),
         run["ops"],
         run["faults"],
         cell(run, "step_p99_ms", 1, "ms"),
@@ -46,7 +51,7 @@ def main(ledger, machine):
     with open(ledger, encoding="utf-8") as file:
         runs = [json.loads(line) for line in file]
     commit = runs[-1]["commit"]
-    last = {run["attack"]: run for run in runs if run["commit"] == commit}
+    last = {name(run): run for run in runs if run["commit"] == commit}
     table = {
         "id": "soak",
         "title": "Attacks, and what a bystander sees",

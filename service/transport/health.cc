@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "service/open_calls.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
@@ -30,6 +31,13 @@ bool ReadName(const grpc::ByteBuffer& request, std::string* name) {
                      static_cast<size_t>(static_cast<unsigned char>(text[1])) == text.size() - 2;
   if (named) *name = text.substr(2);
   return named;
+}
+
+absl::Status TooManyWatches() {
+  return Overloaded(
+      "WATCH_LIMIT",
+      absl::StrCat("this connection has ", Health::kMostWatches, " watches of health open; end one first"),
+      absl::ZeroDuration());
 }
 
 bool IsKnown(const std::string& name) {
@@ -71,9 +79,12 @@ class HealthCall final : public OpenCall {
     watch_ ? health_.OfferWatch() : health_.OfferCheck();
     peer_ = context_.peer();
     const bool listed = health_.core_.open_calls.Add(this);
+    const bool counted = watch_ && health_.Enter(peer_);
     std::unique_lock<std::mutex> lock(mutex_);
+    --pending_;
     listed_ = listed;
-    wire_.Read(&request_, read_.tag());  // in place of accepted_
+    counted_ = counted;
+    watch_ && !counted ? Finish(ToGrpc(TooManyWatches())) : Read();
     return Leave(&lock);
   }
   bool OnRead(bool ok, Taker) {
@@ -129,6 +140,10 @@ class HealthCall final : public OpenCall {
     return Leave(&lock);
   }
   // The methods below need mutex_.
+  void Read() {
+    ++pending_;
+    wire_.Read(&request_, read_.tag());
+  }
   bool Serving() const { return health_.serving(whole_server_); }
   void WriteStatus() {
     if (std::exchange(writing_, true)) return;  // its end looks again
@@ -151,6 +166,7 @@ class HealthCall final : public OpenCall {
       const std::lock_guard<std::mutex> watchers(health_.mutex_);
       health_.watchers_.erase(this);
     }
+    if (counted_) health_.Left(peer_);
     if (listed_) health_.core_.open_calls.Remove(this);
     delete this;
     return false;
@@ -159,7 +175,7 @@ class HealthCall final : public OpenCall {
   const AliveCount::One alive_;
   Health& health_;
   const bool watch_;
-  bool listed_ = false;
+  bool listed_ = false, counted_ = false;  // in open_calls; in the connection's watches
   grpc::ServerContext context_;
   Wire wire_{&context_};
   grpc::ByteBuffer request_;
@@ -193,6 +209,20 @@ void Health::OfferWatch() { new HealthCall(*this, /*watch=*/true); }
 
 void Health::TellWatchers() {
   for (HealthCall* call : watchers_) call->Tell();
+}
+
+bool Health::Enter(const std::string& peer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int& open = watches_[peer];
+  if (open >= kMostWatches) return false;
+  ++open;
+  return true;
+}
+
+void Health::Left(const std::string& peer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = watches_.find(peer);
+  if (--found->second == 0) watches_.erase(found);
 }
 
 void Health::Set(bool serving) {

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "service/core.h"
@@ -19,6 +21,10 @@ class HealthCall;
 // Thread-safe.
 class Health {
  public:
+  // Watches that a connection may have open: its clients may watch every service, also behind a proxy. One more is
+  // RESOURCE_EXHAUSTED at once.
+  static constexpr int kMostWatches = 64;
+
   Health(Core& core, AliveCount& alive);
   Health(const Health&) = delete;
   Health& operator=(const Health&) = delete;
@@ -37,6 +43,9 @@ class Health {
   void OfferCheck();
   void OfferWatch();
   void TellWatchers();  // needs mutex_
+  // Counts a watch of the connection that gRPC names `peer`. False: it has as many as it may.
+  bool Enter(const std::string& peer);
+  void Left(const std::string& peer);
 
   Core& core_;
   AliveCount& alive_;
@@ -45,8 +54,9 @@ class Health {
   grpc::ServerCompletionQueue* queue_ = nullptr;
   std::atomic<bool> serving_{true};
   std::mutex mutex_;
-  bool retired_ = false;                      // guarded by mutex_
-  std::unordered_set<HealthCall*> watchers_;  // guarded by mutex_
+  bool retired_ = false;                          // guarded by mutex_
+  std::unordered_set<HealthCall*> watchers_;      // guarded by mutex_
+  std::unordered_map<std::string, int> watches_;  // by connection; guarded by mutex_
 };
 
 }  // namespace seine

@@ -41,21 +41,25 @@ absl::Status Serialise(const Message& message, grpc::ByteBuffer* bytes) {
 }
 
 // Takes the bytes of a message that lives as long as they do: tensors stay where they are, and only what stands between
-// them is written anew.
+// them is written anew, piece behind piece in blocks that the pieces share.
 class SharedMessageWriter final : public google::protobuf::io::ZeroCopyOutputStream {
  public:
   explicit SharedMessageWriter(std::shared_ptr<const google::protobuf::Message> message)
       : message_(std::move(message)) {}
 
   bool Next(void** data, int* size) override {
-    slices_.emplace_back(size_t{kBlock});
+    if (free_.size() < kLeastPiece) free_ = grpc::Slice(size_t{kBlock});
+    slices_.push_back(std::exchange(free_, grpc::Slice()));
     *data = const_cast<uint8_t*>(slices_.back().begin());
-    *size = kBlock;
-    count_ += kBlock;
+    *size = static_cast<int>(slices_.back().size());
+    count_ += *size;
     return true;
   }
   void BackUp(int unused) override {
-    slices_.back() = slices_.back().sub(0, slices_.back().size() - static_cast<size_t>(unused));
+    const grpc::Slice piece = slices_.back();
+    const size_t used = piece.size() - static_cast<size_t>(unused);
+    free_ = piece.sub(used, piece.size());
+    slices_.back() = piece.sub(0, used);
     count_ -= unused;
   }
   int64_t ByteCount() const override { return count_; }
@@ -69,11 +73,13 @@ class SharedMessageWriter final : public google::protobuf::io::ZeroCopyOutputStr
 
  private:
   using Holder = std::shared_ptr<const google::protobuf::Message>;
-  static constexpr int kBlock = 1024;  // a longer tensor is not copied
+  static constexpr size_t kBlock = 1024;     // a longer tensor is not copied
+  static constexpr size_t kLeastPiece = 64;  // gRPC copies what is shorter than 24 bytes, and shares the rest
   static void LetGo(void* holder) { delete static_cast<Holder*>(holder); }
 
   const Holder message_;
   std::vector<grpc::Slice> slices_;
+  grpc::Slice free_;  // the end of the last block
   int64_t count_ = 0;
 };
 

@@ -40,10 +40,12 @@ inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Sta
   return ToGrpc(status);
 }
 
-// How a call ended. `reset`: its client ended it before a message came.
+// How a call ended. `reset`: its client ended it before a message came. A deadline travels as the time that is left: a
+// server that is late to hear of a call takes it for later than the client does.
 inline CallEnd EndOf(bool reset, std::chrono::system_clock::time_point deadline) {
+  constexpr auto kNear = std::chrono::seconds(1);
   if (!reset) return CallEnd::kServed;
-  return deadline <= std::chrono::system_clock::now() ? CallEnd::kLateReset : CallEnd::kReset;
+  return deadline <= std::chrono::system_clock::now() + kNear ? CallEnd::kLateReset : CallEnd::kReset;
 }
 
 // Tells a call's connection that the call is over. `peer`: as gRPC named it when the call came; later it may not know.

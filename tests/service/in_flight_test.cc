@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -115,6 +117,33 @@ TEST(InFlight, ALargeAnswerIsHeldOnce) {
   for (const grpc::Slice& slice : slices) shared += slice.begin() == rows ? 1 : 0;
   EXPECT_EQ(shared, 1);
   response.Clear();
+  EXPECT_EQ(Flat(bytes), expected);
+}
+
+// Blocks that hold `slices`, but for tensors of `tensor` bytes: pieces of one block lie end to end.
+size_t BlocksOf(const std::vector<grpc::Slice>& slices, size_t tensor) {
+  std::set<const uint8_t*> ends;
+  for (const grpc::Slice& slice : slices) ends.insert(slice.end());
+  return static_cast<size_t>(std::count_if(slices.begin(), slices.end(), [&](const grpc::Slice& slice) {
+    return slice.size() < tensor && !ends.contains(slice.begin());
+  }));
+}
+
+TEST(InFlight, WhatStandsBetweenTensorsSharesBlocks) {
+  constexpr size_t kTensor = 16'000;
+  v1::RetrieveResponse response;
+  for (int i = 0; i < 256; ++i) {
+    v1::RetrieveAnswer* const answer = response.add_answers();
+    answer->mutable_status()->set_message("thirty bytes, which are shared");
+    answer->mutable_positions()->set_raw(std::string(kTensor, 'p'));
+  }
+  const std::string expected = response.SerializeAsString();
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(SerialiseLast(&response, &bytes).ok());
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(bytes.Dump(&slices).ok());
+  ASSERT_GE(slices.size(), 512);
+  EXPECT_LT(BlocksOf(slices, kTensor), 40);  // 256 pieces of 50 bytes, in blocks of 1,024
   EXPECT_EQ(Flat(bytes), expected);
 }
 

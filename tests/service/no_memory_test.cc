@@ -6,6 +6,8 @@
 #include <new>
 
 #include "absl/strings/match.h"
+#include "seine/reflection/v1/reflection.pb.h"
+#include "service/transport/reflection/descriptor_answers.h"
 #include "tests/service/contract/contract.h"
 
 namespace {
@@ -77,6 +79,33 @@ TEST_F(NoMemory, EveryAllocationOfEveryCallFailsOnce) {
   }
   std::cout << failed << " allocations failed" << std::endl;
   EXPECT_GT(failed, 1000);
+}
+
+// Of reflection, all but gRPC's own part of the bytes: the stream says so, and a new one is answered.
+TEST(NoMemoryForReflection, EveryAllocationOfAnAnswerFailsOnce) {
+  const std::vector<const char*> services = {"seine.v1.AdminService"};
+  reflection::v1::ServerReflectionRequest asked;
+  asked.set_file_containing_symbol("seine.v1.AdminService");
+  const std::string question = asked.SerializeAsString();
+  DescriptorAnswers(services).Build();
+  int64_t failed = 0;
+  for (int64_t n = 0;; ++n) {
+    DescriptorAnswers answers(services);
+    const grpc::Slice slice(question);
+    grpc::ByteBuffer request(&slice, 1), answer;
+    allocations_left = n;
+    const absl::Status status = answers.Answer(&request, &answer);
+    const bool none_failed = allocations_left >= 0;
+    allocations_left = -1;
+    EXPECT_TRUE(!status.ok() || answer.Length() > 1000) << n;
+    if (none_failed) {
+      EXPECT_TRUE(status.ok()) << status;
+      break;
+    }
+    ++failed;
+    EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << n << ": " << status;
+  }
+  EXPECT_GT(failed, 100);
 }
 
 }  // namespace

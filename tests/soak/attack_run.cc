@@ -20,6 +20,7 @@ namespace seine::soak {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr char kStored[] = "seine_memory_bytes";
 
 double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -39,19 +40,21 @@ class AttackRun {
         options_(options),
         result_(*result),
         server_(attack == nullptr ? std::vector<std::string>() : attack->flags,
-                attack == nullptr ? 0 : attack->descriptors) {}
+                attack == nullptr ? 0 : attack->descriptors, /*grace=*/2, options.transport) {}
 
   void Run() {
     if (!server_.Serves()) return Failed("the server did not start: " + server_.process().Output());
-    Bystander bystander(server_.address());
+    Bystander bystander(server_.endpoint().ToString());
     if (!bystander.ok()) return Failed("the bystander's prompt failed");
     const auto before = static_cast<double>(server_.process().ResidentBytes());
+    const double stored = server_.SumOf(kStored);
     bystander.expects_refusals = attack_ != nullptr && attack_->refuses_connections;
     Begin();
     bystander.Start();
     Last();
     bystander.Stop();
     result_.figures["rss_grown_mib"] = (static_cast<double>(server_.process().PeakResidentBytes()) - before) / kMiB;
+    if (attack_ != nullptr && attack_->keeps) SetApart((server_.SumOf(kStored) - stored) / kMiB);
     if (attack_ != nullptr) ReadAttacker();
     bystander.Report(/*promised=*/attack_ == nullptr || !attack_->starves, &result_);
     if (attack_ != nullptr && attack_->leaves_nothing) ExpectNothingLeft();
@@ -67,8 +70,8 @@ class AttackRun {
   void Begin() {
     if (attack_ == nullptr) return;
     attacker_ = std::make_unique<ChildProcess>(
-        std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.address(), "--seed",
-                                 absl::StrCat(options_.seed), "--seconds", absl::StrCat(options_.seconds)},
+        std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.endpoint().ToString(),
+                                 "--seed", absl::StrCat(options_.seed), "--seconds", absl::StrCat(options_.seconds)},
         server_.folder(), "attack", 0, /*niceness=*/10);
     WaitForLine(*attacker_, "cases ", 20);
   }
@@ -108,11 +111,24 @@ class AttackRun {
     if (!server_.Settles(2, 20, &what)) result_.Break(what);
     result_.figures["rss_left_mib"] = static_cast<double>(server_.process().ResidentBytes()) / kMiB;
   }
+  // Sets apart what the attack has stored.
+  void SetApart(double stored) {
+    result_.figures["stored_mib"] = stored;
+    result_.figures["own_grown_mib"] = result_.figures["rss_grown_mib"].get<double>() - stored;
+  }
   void HoldMemory() {
-    const double grown = result_.figures["rss_grown_mib"].get<double>();
-    if (attack_ == nullptr || attack_->grows_mib == 0 || grown <= attack_->grows_mib) return;
-    result_.over_mib = std::max(result_.over_mib, grown - attack_->grows_mib);
-    result_.Note(absl::StrCat("memory: may grow by ", attack_->grows_mib, " MiB"));
+    const auto& figures = result_.figures;
+    const double grown = figures.value("own_grown_mib", figures["rss_grown_mib"].get<double>());
+    const double most = MayGrow();
+    if (most == 0 || grown <= most) return;
+    result_.over_mib = std::max(result_.over_mib, grown - most);
+    result_.Note(absl::StrCat("memory: may grow by ", most, " MiB"));
+  }
+  // MiB; 0: as far as the server promises.
+  double MayGrow() const {
+    if (attack_ == nullptr) return 0;
+    const bool tls = options_.transport == Transport::kTls && attack_->grows_tls_mib > 0;
+    return tls ? attack_->grows_tls_mib : attack_->grows_mib;
   }
 
   const Attack* const attack_;
@@ -129,8 +145,8 @@ void RunAttack(const Attack* attack, const RunOptions& options, Result* result) 
   AttackRun(attack, options, result).Run();
 }
 
-int MakeAttack(const std::string& name, const std::string& address, const RunOptions& options) {
-  if (name == kHoldChannel) return HoldChannel(address);
+int MakeAttack(const std::string& name, const std::string& endpoint, const RunOptions& options) {
+  if (name == kHoldChannel) return HoldChannel(endpoint);
   const auto& all = Attacks();
   const auto attack = std::find_if(all.begin(), all.end(), [&](const Attack& a) { return name == a.name; });
   if (attack == all.end()) return 2;
@@ -141,7 +157,7 @@ int MakeAttack(const std::string& name, const std::string& address, const RunOpt
       if (tally.cases() > 0) tally.Print();
     }
   }).detach();
-  attack->run({address, options.seed, options.seconds}, tally);
+  attack->run({endpoint, options.seed, options.seconds}, tally);
   for (;;) pause();
 }
 

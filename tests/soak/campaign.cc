@@ -25,6 +25,7 @@ class Campaign {
     for (const Member& member : Members()) {
       const auto& only = options.only;
       const bool compared = member.name == "none" && options.hours == 0;
+      if (!member.any_transport && options.run.transport != Transport::kUnix) continue;
       if (only.empty() || compared || std::find(only.begin(), only.end(), member.name) != only.end()) {
         names_.push_back(member.name);
       }
@@ -39,7 +40,7 @@ class Campaign {
         return 2;
       }
       ledger_ = *std::move(ledger);
-      runs_ = ledger_->Of(options_.commit);
+      runs_ = ledger_->Of(options_.commit, NameOf(options_.run.transport));
     }
     const bool runs = options_.hours > 0 ? RunHours() : RunEach();
     return runs ? End() : 2;
@@ -81,8 +82,8 @@ class Campaign {
     if (options_.hours > 0) std::cout << "\n" << Summary(runs_);
     for (const Result& run : runs_) {
       if (Passed(run, options_.brief)) continue;
-      std::cout << absl::StrFormat("failed (%s): ./dev soak --only %s --seed %d --seconds %g\n", run.Verdict(),
-                                   run.member, run.seed, options_.run.seconds);
+      std::cout << absl::StrFormat("failed (%s): ./dev soak --only %s --seed %d --seconds %g --transport %s\n",
+                                   run.Verdict(), run.member, run.seed, options_.run.seconds, run.transport);
     }
     std::cout << Totals(runs_).dump() << std::endl;
     const bool passed =

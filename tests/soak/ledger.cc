@@ -70,10 +70,10 @@ absl::Status Ledger::Add(const Result& result) {
   return absl::OkStatus();
 }
 
-std::vector<Result> Ledger::Of(const std::string& commit) const {
+std::vector<Result> Ledger::Of(const std::string& commit, const std::string& transport) const {
   std::vector<Result> runs;
   std::copy_if(runs_.begin(), runs_.end(), std::back_inserter(runs),
-               [&](const Result& run) { return run.commit == commit; });
+               [&](const Result& run) { return run.commit == commit && run.transport == transport; });
   return runs;
 }
 

@@ -24,8 +24,8 @@ class Ledger {
 
   // On the disk when it returns.
   absl::Status Add(const Result& result);
-  // Returns one commit's runs in their order: what another build did proves nothing about this one.
-  std::vector<Result> Of(const std::string& commit) const;
+  // Returns one commit's runs over one transport in their order: what another build did proves nothing about this one.
+  std::vector<Result> Of(const std::string& commit, const std::string& transport = "unix") const;
 
  private:
   Ledger(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}

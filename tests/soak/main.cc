@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <map>
 #include <string>
 
 #include "tests/soak/attack_run.h"
@@ -14,7 +15,7 @@ namespace seine::soak {
 namespace {
 
 constexpr char kAbout[] =
-    R"(Attacks a seined of its own, one way after another, on a Unix socket, while a bystander decodes beside them; then
+    R"(Attacks a seined of its own, one way after another, while a bystander decodes beside them; then
 ends the server, most often under attack. Each run prints its seed, which makes it again: --only NAME --seed N.)";
 constexpr char kFooter[] = R"(
 A run fails on a crash, a bystander's call above 2 s, an answer outside the contract, memory above what is promised, or
@@ -22,6 +23,9 @@ fewer operations or faults than stated. With --hours a killed soak that is start
 Try it:
   seine-soak --only cancels --seed 7
   seine-soak --hours 8 --ledger soak.jsonl --commit $(git rev-parse --short HEAD))";
+
+const std::map<std::string, Transport> kTransports = {
+    {"unix", Transport::kUnix}, {"tcp", Transport::kTcp}, {"tls", Transport::kTls}};
 
 struct Child {
   std::string attack, server;  // of this program as a child
@@ -45,6 +49,10 @@ int Main(int argc, char** argv) {
   auto* ledger = app.add_option("--ledger", options.ledger, "Keep a line of JSON for each run.")->option_text("FILE");
   hours->check(CLI::PositiveNumber)->needs(ledger);
   app.add_option("--commit", options.commit, "What is tested, for the ledger. [unknown]");
+  app.add_option("--transport", options.run.transport,
+                 "What attacks come over. Drills are left out but on unix. [unix]")
+      ->transform(CLI::Transformer(kTransports))
+      ->option_text("unix|tcp|tls");
   app.add_option("--attack", child.attack)->group("");
   app.add_option("--server", child.server)->group("");
   try {
@@ -64,8 +72,12 @@ int Main(int argc, char** argv) {
     return 0;
   }
   for (const std::string& name : options.only) {
-    if (FindMember(name) != nullptr) continue;
-    std::cerr << "seine-soak: --only " << name << ": no such attack; --list shows them" << std::endl;
+    const Member* const member = FindMember(name);
+    const bool reached = member != nullptr && (member->any_transport || options.run.transport == Transport::kUnix);
+    if (reached) continue;
+    std::cerr << "seine-soak: --only " << name
+              << (member == nullptr ? ": no such attack; --list shows them" : ": it runs with --transport unix alone")
+              << std::endl;
     return 2;
   }
   if (options.brief && seconds->count() == 0) options.run.seconds = 1;

@@ -8,19 +8,22 @@
 #include <vector>
 
 #include "tests/soak/result.h"
+#include "tests/soak/server/endpoint.h"
 
 namespace seine::soak {
 
 struct RunOptions {
-  std::string self;     // this program, for children
-  double seconds = 10;  // of the attack itself; what a drill repeats scales with it
-  uint32_t seed = 1;    // of what is random
+  std::string self;                        // this program, for children
+  double seconds = 10;                     // of the attack itself; what a drill repeats scales with it
+  uint32_t seed = 1;                       // of what is random
+  Transport transport = Transport::kUnix;  // of attacks
 };
 
 struct Member {
   std::string name, what;
   Stated stated;  // for 10 s
   std::function<void(const RunOptions&, Result*)> run;
+  bool any_transport = false;  // others listen where they have to
 };
 
 // The bystander alone comes first: what the others' latencies are compared with.

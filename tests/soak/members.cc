@@ -14,12 +14,15 @@ namespace seine::soak {
 const std::vector<Member>& Members() {
   static const auto* const members = [] {
     auto* const all = new std::vector<Member>;
-    all->push_back({"none", "the bystander alone", {100, 0}, [](const RunOptions& options, Result* result) {
-                      RunAttack(nullptr, options, result);
-                    }});
+    all->push_back({"none",
+                    "the bystander alone",
+                    {100, 0},
+                    [](const RunOptions& options, Result* result) { RunAttack(nullptr, options, result); },
+                    /*any_transport=*/true});
     for (const Attack& attack : Attacks()) {
       all->push_back({attack.name, attack.what, attack.stated,
-                      [&attack](const RunOptions& options, Result* result) { RunAttack(&attack, options, result); }});
+                      [&attack](const RunOptions& options, Result* result) { RunAttack(&attack, options, result); },
+                      /*any_transport=*/true});
     }
     all->push_back(
         {"ends", "20 servers that are told to end while clients of every kind are at work", {2000, 20}, &Ends});
@@ -50,6 +53,7 @@ Result RunMember(const Member& member, const RunOptions& options, const std::str
   Result result;
   result.member = member.name;
   result.seed = options.seed;
+  result.transport = NameOf(options.transport);
   result.commit = commit;
   result.stated = member.stated.For(options.seconds);
   const auto begin = std::chrono::steady_clock::now();

@@ -74,6 +74,7 @@ std::string Result::Verdict() const {
 
 Json ToJson(const Result& r) {
   return {{"attack", r.member},
+          {"transport", r.transport},
           {"seed", r.seed},
           {"commit", r.commit},
           {"time", r.time},
@@ -93,6 +94,7 @@ Json ToJson(const Result& r) {
 bool FromJson(const Json& json, Result* r) {
   try {
     json.at("attack").get_to(r->member);
+    r->transport = json.value("transport", "unix");  // ledgers of before have none
     json.at("seed").get_to(r->seed);
     json.at("commit").get_to(r->commit);
     json.at("time").get_to(r->time);

@@ -18,6 +18,7 @@ struct Stated {
 
 struct Result {
   std::string member;
+  std::string transport = "unix";  // what the attack came over
   uint32_t seed = 0;
   std::string commit;
   std::string time;             // of its end, UTC, as in 2026-01-31T10:00:00Z

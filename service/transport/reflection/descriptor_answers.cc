@@ -2,7 +2,12 @@
 
 #include <google/protobuf/descriptor.pb.h>
 
+#include <new>
+
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "service/calls/error.h"
+#include "service/transport/message_bytes.h"
 
 namespace seine {
 
@@ -47,6 +52,31 @@ void DescriptorAnswers::Answer(const ServerReflectionRequest& request, ServerRef
   if (file == nullptr) return Fail(absl::StatusCode::kNotFound, "this server has no such file or symbol", response);
   sent_.erase(file);  // it may be asked for again
   Add(*file, response->mutable_file_descriptor_response());
+}
+
+void DescriptorAnswers::Build() const {
+  DescriptorAnswers once(services_);
+  for (const char* name : services_) {
+    ServerReflectionRequest request;
+    ServerReflectionResponse response;
+    request.set_file_containing_symbol(name);
+    once.Answer(request, &response);
+  }
+}
+
+absl::Status DescriptorAnswers::Answer(grpc::ByteBuffer* request, grpc::ByteBuffer* answer) {
+  if (request->Length() > kMostRequestBytes) {
+    return FieldError("TOO_LARGE", "request", absl::StrCat("takes more than ", kMostRequestBytes, " bytes"));
+  }
+  try {
+    ServerReflectionRequest parsed;
+    if (auto s = Parse(request, &parsed); !s.ok()) return s;
+    ServerReflectionResponse response;
+    Answer(parsed, &response);
+    return Serialise(response, answer);
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
 }
 
 void DescriptorAnswers::ListServices(reflection::v1::ListServiceResponse* list) const {

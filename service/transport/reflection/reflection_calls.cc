@@ -2,15 +2,12 @@
 
 #include <chrono>
 #include <mutex>
-#include <new>
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "service/access/presented.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
-#include "service/transport/message_bytes.h"
 #include "service/transport/reflection/descriptor_answers.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
@@ -90,19 +87,7 @@ class ReflectionCall final : public OpenCall {
     return Leave(&lock);
   }
   absl::Status Answer() {
-    if (request_.Length() > ReflectionCalls::kMostRequestBytes) {
-      return FieldError("TOO_LARGE", "request",
-                        absl::StrCat("takes more than ", ReflectionCalls::kMostRequestBytes, " bytes"));
-    }
-    try {
-      reflection::v1::ServerReflectionRequest request;
-      if (auto s = Parse(&request_, &request); !s.ok()) return s;
-      reflection::v1::ServerReflectionResponse response;
-      answers_.Answer(request, &response);
-      if (auto s = Serialise(response, &answer_); !s.ok()) return s;
-    } catch (const std::bad_alloc&) {
-      return NoMemory();
-    }
+    if (auto s = answers_.Answer(&request_, &answer_); !s.ok()) return s;
     return answer_share_.TryHold(static_cast<int64_t>(answer_.Length())) ? absl::OkStatus() : TooMuchInFlight();
   }
   bool OnWritten(bool ok, Taker) {
@@ -187,6 +172,7 @@ class ReflectionCall final : public OpenCall {
 ReflectionCalls::ReflectionCalls(Core& core, AliveCount& alive)
     : core_(core), alive_(alive), services_(ServiceNames()) {
   services_.insert(services_.end(), {"grpc.health.v1.Health", v1_.service.full_name(), v1alpha_.service.full_name()});
+  DescriptorAnswers(services_).Build();
 }
 
 void ReflectionCalls::Register(grpc::ServerBuilder* builder) {

@@ -17,8 +17,6 @@ namespace seine {
 
 class ReflectionCalls {
  public:
-  static constexpr size_t kMostRequestBytes = 4096;
-
   ReflectionCalls(Core& core, AliveCount& alive);
   ReflectionCalls(const ReflectionCalls&) = delete;
   ReflectionCalls& operator=(const ReflectionCalls&) = delete;

@@ -12,7 +12,7 @@ namespace seine {
 enum class CallEnd : uint8_t {
   kServed,     // the server has read a message of it, or the client has waited for its status
   kReset,      // the client has ended it before the server has read a message
-  kLateReset,  // the same, past the call's deadline: a client does so where a server is slow
+  kLateReset,  // the same, past the call's deadline or near it: a client does so where a server is slow
 };
 
 class ResetWindow {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "seine/reflection/v1/reflection.pb.h"
-#include "service/transport/reflection/reflection_calls.h"
+#include "service/transport/reflection/descriptor_answers.h"
 #include "service/transport/rpc_methods.h"
 #include "tests/service/fixture.h"
 
@@ -57,6 +57,7 @@ class Stream {
     return Status();
   }
   grpc::Status Status() { return stream_->Finish(); }
+  void Cancel() { context_.TryCancel(); }
 
  private:
   grpc::ClientContext context_;
@@ -87,6 +88,12 @@ std::vector<std::string> Files(const ServerReflectionResponse& response) {
 
 class ReflectionTest : public ServerTest {
  protected:
+  ServerOptions Options() const override {
+    ServerOptions options = ServerTest::Options();
+    options.core.unread_for = std::chrono::milliseconds(500);
+    return options;
+  }
+  static void Wait() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
   grpc::Status Refused(const std::string& bytes) {
     Stream stream(*stubs_, kV1Alpha);
     ServerReflectionResponse none;
@@ -181,7 +188,7 @@ TEST_P(ReflectionTest, GarbageAndLongRequestsAreRefused) {
   EXPECT_EQ(garbage.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(garbage.error_message(), "request: the bytes are no message seine.reflection.v1.ServerReflectionRequest");
   const grpc::Status longer =
-      Refused(BySymbol(std::string(ReflectionCalls::kMostRequestBytes, 's')).SerializeAsString());
+      Refused(BySymbol(std::string(DescriptorAnswers::kMostRequestBytes, 's')).SerializeAsString());
   EXPECT_EQ(longer.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(longer.error_message(), "request: takes more than 4096 bytes");
   Stream stream(*stubs_, kV1);
@@ -197,6 +204,59 @@ TEST_P(ReflectionTest, OpenStreamsEndWhereTheServerDrains) {
   EXPECT_FALSE(stream.Receive(&none));
   EXPECT_EQ(stream.Status().error_code(), StatusCode::UNAVAILABLE);
   shutdown.join();
+}
+
+// A client that asks on and reads nothing: its stream is cut off, and gives back what its answers held.
+TEST_P(ReflectionTest, AClientThatDoesNotReadIsCutOff) {
+  Core& core = server_->core();
+  grpc::ChannelArguments small_windows;  // gRPC would make them larger as answers come
+  small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small_windows.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  Stubs silent(server_->address());
+  silent.channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), small_windows);
+  Stream stream(silent, kV1);
+  EXPECT_TRUE(stream.Send(BySymbol("seine.v1.RetrievalService").SerializeAsString()));
+  std::thread asks([&] {
+    const std::string bytes = BySymbol("seine.v1.RetrievalService").SerializeAsString();
+    for (int i = 0; i < 1000 && stream.Send(bytes); ++i) continue;
+  });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (core.open_calls.Count()["ServerReflectionInfo"] == 0 && std::chrono::steady_clock::now() < end) Wait();
+  EXPECT_FALSE(Files(Stream(*stubs_, kV1).Ask(BySymbol("seine.v1.IndexService"))).empty());
+  while (core.open_calls.Count()["ServerReflectionInfo"] > 0 && std::chrono::steady_clock::now() < end) Wait();
+  EXPECT_EQ(core.open_calls.Count()["ServerReflectionInfo"], 0);
+  EXPECT_EQ(core.in_flight.used_bytes(), 0);
+  stream.Cancel();  // what has come for it is not read, and what was asked may wait behind that
+  asks.join();
+  EXPECT_FALSE(stream.Status().ok());
+}
+
+TEST_P(ReflectionTest, AnswersThatFindNoRoomUnderWayAreRefusedAndTheNextOneIsNot) {
+  InFlight& in_flight = server_->core().in_flight;
+  in_flight.Take(in_flight.limit_bytes());
+  const grpc::Status refused = Refused(BySymbol("seine.v1.IndexService").SerializeAsString());
+  EXPECT_EQ(refused.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(refused).reason, "IN_FLIGHT_LIMIT");
+  in_flight.Release(in_flight.limit_bytes());
+  EXPECT_FALSE(Files(Stream(*stubs_, kV1).Ask(BySymbol("seine.v1.IndexService"))).empty());
+}
+
+TEST_P(ReflectionTest, StreamsThatAskNothingEndWhereMemoryIsShort) {
+  Stream stream(*stubs_, kV1);
+  stream.Ask(BySymbol("seine.v1.IndexService"));
+  std::thread shortage([&] {  // the stream waits again some time after its answer was sent
+    while (server_->core().open_calls.Count()["ServerReflectionInfo"] > 0) {
+      server_->core().open_calls.CutUnsent(std::chrono::steady_clock::now());
+      Wait();
+    }
+  });
+  ServerReflectionResponse none;
+  EXPECT_FALSE(stream.Receive(&none));
+  const grpc::Status status = stream.Status();
+  shortage.join();
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(status).reason, "MEMORY_SHORT");
+  EXPECT_TRUE(Stream(*stubs_, kV1).End().ok());
 }
 
 TEST_P(ReflectionTest, AFloodOfStreamsIsCutOff) {

@@ -3,11 +3,6 @@
 #include "tests/soak/attacks/made_attacks.h"
 
 namespace seine::soak {
-namespace {
-
-constexpr int kUnreadMib = 64 + 32;  // 20 of them are the sequence that the attacker stores
-
-}  // namespace
 
 // Stated numbers are about a tenth of what two cores make. Those of attacks that make all they make at once are what
 // they make.
@@ -72,7 +67,8 @@ const std::vector<Attack>& Attacks() {
        .run = &IdleConnections,
        .stated = {2000, 2000},
        .leaves_nothing = true,
-       .grows_mib = 64},
+       .grows_mib = 64,
+       .grows_tls_mib = 192},  // gRPC's buffers take 80 KB a connection
       {.name = "churn",
        .what = "connections that come, say nonsense and go",
        .run = &Churn,
@@ -84,13 +80,15 @@ const std::vector<Attack>& Attacks() {
        .run = &Unread,
        .stated = {24, 24},
        .stopped = true,
-       .grows_mib = kUnreadMib},
+       .grows_mib = 64,
+       .keeps = true},
       {.name = "unread-answers",
        .what = "40 answers of 51 MB that nobody reads",
        .run = &UnreadAnswers,
        .stated = {1, 40},
        .stopped = true,
-       .grows_mib = kUnreadMib},
+       .grows_mib = 72,  // 49 are the answer, and some 10 what the requests of 40 threads leave
+       .keeps = true},
       {.name = "slow-readers",
        .what = "200 Decode streams with answers of 128 KB, read by the kilobyte",
        .run = &SlowReaders,

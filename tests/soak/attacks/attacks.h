@@ -28,7 +28,7 @@ class Tally {
 };
 
 struct Target {
-  std::string address;
+  std::string endpoint;  // as Endpoint::ToString
   uint32_t seed;
   double seconds;  // how long the attack is to last, for those whose size scales with it
 };
@@ -45,6 +45,8 @@ struct Attack {
   bool starves = false;         // others, by what gRPC 1.51 does: that a bystander is served is no promise
   bool leaves_nothing = false;  // its client is killed before the server ends: all comes back
   double grows_mib = 0;         // that the server's memory may grow; 0: as far as it promises
+  double grows_tls_mib = 0;     // the same over TLS; 0: no more than over others
+  bool keeps = false;           // what it stores, to its end: by the server's account that is no growth of its own
 };
 
 const std::vector<Attack>& Attacks();

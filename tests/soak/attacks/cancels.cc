@@ -6,7 +6,7 @@ namespace seine::soak {
 
 void Cancels(const Target& target, Tally& tally) {
   InParallel(6, [&](int thread) {
-    Canceller canceller(target.address, thread, target.seed, tally);
+    Canceller canceller(target.endpoint, thread, target.seed, tally);
     for (;;) canceller.Round();
   });
 }

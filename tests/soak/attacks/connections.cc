@@ -24,7 +24,7 @@ constexpr const char* kFlooded[] = {"/seine.v1.RetrievalService/Decode", "/seine
 // to some 20,000 a second.
 void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tally& tally) {
   static thread_local size_t next = static_cast<size_t>(thread);
-  RawConnection connection(target.address);
+  RawConnection connection(target.endpoint);
   if (!connection.Open() || !connection.Handshake(5000)) return Pause(50);
   const char* path = kFlooded[std::exchange(next, next + 2) % std::size(kFlooded)];
   for (uint32_t stream = 1; stream < 60'000;) {
@@ -51,7 +51,7 @@ void Descriptors(const Target& target, Tally& tally) {
   for (;;) {
     std::deque<RawConnection> open;
     for (int i = 0; i < 900; ++i) {
-      open.emplace_back(target.address);
+      open.emplace_back(target.endpoint);
       if (!open.back().Open()) open.pop_back();
       tally.CaseAndFault();
     }
@@ -67,7 +67,7 @@ void IdleConnections(const Target& target, Tally& tally) {
   const int wanted = std::max(1, static_cast<int>(2000 * target.seconds / 10));
   std::deque<RawConnection> open;
   for (int i = 0; i < wanted; ++i) {
-    open.emplace_back(target.address);
+    open.emplace_back(target.endpoint);
     if (open.back().Open() && open.back().Handshake(20'000)) {
       tally.CaseAndFault();
     } else {
@@ -79,7 +79,7 @@ void IdleConnections(const Target& target, Tally& tally) {
 
 void Churn(const Target& target, Tally& tally) {
   InParallel(2, [&](int) {
-    RawConnection connection(target.address);
+    RawConnection connection(target.endpoint);
     connection.Open();
     connection.Send("GET / HTTP/1.1\r\n\r\n");
     tally.CaseAndFault();
@@ -92,7 +92,7 @@ void SlowSenders(const Target& target, Tally& tally) {
   std::deque<RawConnection> open;
   const std::string begun = std::string("\0", 1) + std::string("\x03\x80\0\0", 4) + std::string(16'000, '\x0a');
   for (int i = 0; i < 8; ++i) {
-    open.emplace_back(target.address);
+    open.emplace_back(target.endpoint);
     if (!open.back().Open() || !open.back().Handshake(5000)) continue;
     for (uint32_t stream = 1; stream < 100; stream += 2) {
       const std::string path =
@@ -109,7 +109,7 @@ void SlowSenders(const Target& target, Tally& tally) {
 }
 
 void IdleStreams(const Target& target, Tally& tally) {
-  Client client(target.address);
+  Client client(target.endpoint);
   Prompt(client, kAttacked, "idle", 64, 7);
   std::deque<grpc::ClientContext> contexts;
   std::deque<v1::AppendStreamResponse> totals;
@@ -126,7 +126,7 @@ void IdleStreams(const Target& target, Tally& tally) {
 void Reflection(const Target& target, Tally& tally) {
   std::deque<RawConnection> open;
   for (int i = 0; i < 4; ++i) {
-    open.emplace_back(target.address);
+    open.emplace_back(target.endpoint);
     if (!open.back().Open() || !open.back().Handshake(5000)) continue;
     for (uint32_t stream = 1; stream < 400; stream += 2) {
       open.back().Send(RawConnection::Headers(stream, kReflectionPath));

@@ -34,7 +34,7 @@ std::string Mutated(std::string bytes, Random& random) {
 void Mutation(const Target& target, Tally& tally) {
   InParallel(4, [&](int thread) {
     thread_local Random random(target.seed + static_cast<uint32_t>(thread));
-    Client client(target.address);
+    Client client(target.endpoint);
     const auto handle = Prompt(client, kAttacked, absl::StrCat("mutated-", thread, "-", random()), 600, 1);
     const auto requests = Requests(handle);
     for (int i = 0; i < 2000; ++i) {
@@ -48,7 +48,7 @@ void Mutation(const Target& target, Tally& tally) {
 
 // Whole table: every field of every request at its extremes is the unit tests'; here whole messages at theirs.
 void Extremes(const Target& target, Tally& tally) {
-  Client client(target.address);
+  Client client(target.endpoint);
   const auto handle = Prompt(client, kAttacked, "extremes", 600, 1);
   const auto requests = Requests(handle);
   const std::string nested = absl::StrCat("{\"rope\":", std::string(1'000'000, '['), std::string(1'000'000, ']'), "}");
@@ -75,7 +75,7 @@ void Extremes(const Target& target, Tally& tally) {
 
 void Bomb(const Target& target, Tally& tally) {
   InParallel(6, [&](int) {
-    Client client(target.address);
+    Client client(target.endpoint);
     grpc::ClientContext context;
     context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
     v1::GetIndexRequest request;
@@ -88,12 +88,12 @@ void Bomb(const Target& target, Tally& tally) {
 }
 
 void Queue(const Target& target, Tally& tally) {
-  Client first(target.address);
+  Client first(target.endpoint);
   const auto handle = Prompt(first, kAttacked, "queue", 64, 3);
   v1::AppendRequest request;
   *request.mutable_item() = Item(handle, 0, 1 << 20, 32'768, 3);  // 16 MiB, beyond a gap: never taken
   InParallel(60, [&](int) {
-    Client client(target.address);
+    Client client(target.endpoint);
     grpc::ClientContext context;
     v1::AppendResponse response;
     tally.Fault();

@@ -10,7 +10,7 @@ namespace seine::soak {
 
 // Steps with large answers, announced; the parent stops this process, so that nobody reads.
 void Unread(const Target& target, Tally& tally) {
-  Client client(target.address);
+  Client client(target.endpoint);
   const auto handle = Prompt(client, kAttacked, "unread", 16'384, 2);
   v1::DecodeRequest step;
   for (uint32_t i = 0; i < 128; ++i) *step.add_items() = Query(handle, 0, i);
@@ -31,7 +31,7 @@ void Unread(const Target& target, Tally& tally) {
 }
 
 void UnreadAnswers(const Target& target, Tally& tally) {
-  Client client(target.address);
+  Client client(target.endpoint);
   const auto handle = Prompt(client, kAttacked, "unread-answers", 16'384, 2);
   v1::GatherRequest gather;
   *gather.mutable_handle() = handle;
@@ -55,7 +55,7 @@ void UnreadAnswers(const Target& target, Tally& tally) {
 // Some 200 Decode streams of answers of 128 KB, whose clients take a kilobyte now and then.
 void SlowReaders(const Target& target, Tally& tally) {
   constexpr int kConnections = 20;
-  Client client(target.address);
+  Client client(target.endpoint);
   const auto handle = Prompt(client, kAttacked, "slow-readers", 4096, 8);
   v1::DecodeRequest step;
   *step.add_items() = Query(handle, 0, 1);
@@ -64,7 +64,7 @@ void SlowReaders(const Target& target, Tally& tally) {
   const std::string message = RawConnection::Message(step.SerializeAsString());
   std::deque<RawConnection> open;
   for (int i = 0; i < kConnections; ++i) {
-    open.emplace_back(target.address);
+    open.emplace_back(target.endpoint);
     if (!open.back().Open() || !open.back().Handshake(5000)) tally.Break("a connection was refused");
     for (uint32_t stream = 1; stream < 20; stream += 2) {
       open.back().Send(RawConnection::Headers(stream, "/seine.v1.RetrievalService/Decode") +

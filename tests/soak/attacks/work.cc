@@ -11,7 +11,7 @@
 namespace seine::soak {
 
 void Geometry(const Target& target, Tally& tally) {
-  Client client(target.address);
+  Client client(target.endpoint);
   v1::CreateIndexRequest create;
   *create.mutable_spec() = Spec("huge");
   create.mutable_spec()->mutable_geometry()->set_num_layers(4096);
@@ -37,7 +37,7 @@ void Geometry(const Target& target, Tally& tally) {
 
 // Twelve exact readers of one layer, and a writer of one token.
 void Readers(const Target& target, Tally& tally) {
-  Client setup(target.address);
+  Client setup(target.endpoint);
   const auto handle = Prompt(setup, kAttacked, "readers", 65'536, 5);
   v1::RetrieveRequest request;
   for (uint32_t i = 0; i < 16; ++i) *request.add_items() = Query(handle, 0, i);
@@ -45,7 +45,7 @@ void Readers(const Target& target, Tally& tally) {
   request.mutable_selector()->set_exact(true);
   std::atomic<int64_t> at{65'536};
   InParallel(13, [&](int thread) {
-    Client client(target.address);
+    Client client(target.endpoint);
     for (int i = 0; i < 100; ++i) {
       grpc::ClientContext context;
       const auto begin = std::chrono::steady_clock::now();
@@ -66,14 +66,14 @@ void Readers(const Target& target, Tally& tally) {
 
 // What takes long, for nobody.
 void LongWork(const Target& target, Tally& tally) {
-  Client setup(target.address);
+  Client setup(target.endpoint);
   const auto handle = Prompt(setup, kAttacked, "long", 65'536, 6);
   v1::DecodeRequest step;
   for (uint32_t i = 0; i < 256; ++i) *step.add_items() = Query(handle, 1, i);
   step.mutable_selector()->set_top_k(8);
   step.mutable_selector()->set_exact(true);
   InParallel(14, [&](int thread) {
-    Client client(target.address);
+    Client client(target.endpoint);
     grpc::ClientContext context;
     const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(100);
     const auto late = With(Answers(), {grpc::DEADLINE_EXCEEDED, grpc::CANCELLED});

@@ -1,6 +1,4 @@
-#include <netinet/in.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include "tests/soak/drills/fronts.h"
 #include "tests/soak/server/raw_connection.h"
 #include "tests/soak/server/soaked_server.h"
-#include "tests/soak/server/tls_connection.h"
 
 namespace seine::soak {
 namespace {
@@ -26,40 +23,18 @@ constexpr char kToken[] = "s3cret";
 constexpr char kTokens[] =
     "- {sha256: 1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0, tenant: acme, role: admin}\n";
 
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-// server.pem and server.key, which signs itself. False: there is no openssl.
-bool MakeCertificate(const std::string& folder) {
-  const std::string command =
-      absl::StrCat("cd ", folder,
-                   " && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
-                   "-keyout server.key -out server.pem -days 2 -subj /CN=seine "
-                   "-addext subjectAltName=IP:127.0.0.1 >openssl.log 2>&1");
-  return std::system(command.c_str()) == 0;
-}
-
 // What a flood did.
 struct Flood {
   std::atomic<int64_t> resets{0}, connections{0}, cut{0};
   std::atomic<bool> stop{false};
 
   // Connection after connection, each with as many calls as the front lets through.
-  void Work(int port) {
+  void Work(const Endpoint& front) {
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
                 10);  // as any attack: it shares the cores with who it attacks
     while (!stop) {
-      TlsConnection connection(port);
-      if (!connection.open()) {
+      RawConnection connection(front.ToString());
+      if (!connection.Open() || !connection.Handshake(5000)) {
         Sleep(.01);
         continue;
       }
@@ -67,10 +42,12 @@ struct Flood {
       for (uint32_t stream = 1; stream < 60'000 && !stop;) {
         std::string calls;
         for (int i = 0; i < 32; ++i, stream += 2) calls += RawConnection::OpenedAndReset(stream);
-        if (!connection.Send(calls)) break;
+        if (!connection.Drain() || !connection.Send(calls)) {
+          ++cut;
+          break;
+        }
         resets += 32;
       }
-      if (!connection.open()) ++cut;
     }
   }
 };
@@ -83,11 +60,10 @@ class FrontDrill {
   void Run() {
     std::ofstream(folder_.path + "/tokens.yaml") << kTokens;
     if (!MakeCertificate(folder_.path)) return result_.Break("openssl made no certificate");
-    const int port = FreePort(), backend_port = FreePort();
-    SoakedServer server({"--auth-tokens-file", folder_.path + "/tokens.yaml"}, 0, 2,
-                        absl::StrCat("127.0.0.1:", backend_port));
-    Front front(program_, folder_.path, port, backend_port);
-    FrontSteps steps(absl::StrCat("127.0.0.1:", port), {.tls_ca = folder_.path + "/server.pem", .token = kToken});
+    const Endpoint entry{absl::StrCat("127.0.0.1:", FreePort()), folder_.path};
+    SoakedServer server({"--auth-tokens-file", folder_.path + "/tokens.yaml"}, 0, 2, Transport::kTcp);
+    Front front(program_, folder_.path, entry.port(), server.endpoint().port());
+    FrontSteps steps(entry.address, {.tls_ca = folder_.path + "/server.pem", .token = kToken});
     if (!steps.status().ok()) {
       ++result_.crashes;
       result_.Note(absl::StrCat(steps.status().ToString(), "\n", front.process().Output(), server.process().Output()));
@@ -95,7 +71,7 @@ class FrontDrill {
     }
     const auto before = static_cast<double>(server.process().ResidentBytes());
     steps.Start();
-    MakeFlood(port, steps);
+    MakeFlood(entry, steps);
     steps.Stop();
     Report(steps);
     Judge(server, front, before);
@@ -103,9 +79,9 @@ class FrontDrill {
   }
 
  private:
-  void MakeFlood(int port, const FrontSteps& steps) {
+  void MakeFlood(const Endpoint& front, const FrontSteps& steps) {
     Flood flood;
-    std::thread first([&] { flood.Work(port); }), second([&] { flood.Work(port); });
+    std::thread first([&] { flood.Work(front); }), second([&] { flood.Work(front); });
     const double most = 6 * options_.seconds + 60;
     const auto made = [&] {
       return flood.resets >= result_.stated.faults && steps.answered() >= result_.stated.ops && flood.cut > 0;

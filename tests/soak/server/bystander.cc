@@ -42,8 +42,8 @@ double Latencies::Quantile(double q) const {
 
 double Latencies::Max() const { return all.empty() ? 0 : *std::max_element(all.begin(), all.end()); }
 
-Bystander::Bystander(const std::string& address)
-    : address_(address), decoding_(std::make_unique<Client>(address)), probing_(std::make_unique<Client>(address)) {
+Bystander::Bystander(const std::string& endpoint)
+    : endpoint_(endpoint), decoding_(std::make_unique<Client>(endpoint)), probing_(std::make_unique<Client>(endpoint)) {
   probing_->channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   Client& client = *decoding_;
   const v1::SequenceHandle handle = Prompt(client, kCalmIndex, kCalmId, kCalmPrompt, kCalmMark);
@@ -142,7 +142,7 @@ void Bystander::Probe() {
       if (!status.ok()) Failed("GetServerInfo: " + status.error_message());
     }
     const auto begin = Clock::now();
-    RawConnection connection(address_);
+    RawConnection connection(endpoint_, RawConnection::kOther);
     if (connection.Open() && connection.Handshake(10000)) {
       connections_.all.push_back(Since(begin));
     } else if (!expects_refusals) {

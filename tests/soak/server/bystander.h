@@ -28,7 +28,7 @@ struct Latencies {
 class Bystander {
  public:
   // Appends its prompt; `ok` says whether that went well.
-  explicit Bystander(const std::string& address);
+  explicit Bystander(const std::string& endpoint);  // as Endpoint::ToString
   ~Bystander();
   bool ok() const { return ok_; }
 
@@ -52,7 +52,7 @@ class Bystander {
   void Probe();
   void Failed(const std::string& what);
 
-  const std::string address_;
+  const std::string endpoint_;
   std::unique_ptr<Client> decoding_, probing_;  // connected before the attack
   bool ok_ = false;
   std::string expected_;  // the answer, serialised, without times

@@ -1,14 +1,31 @@
 #include "tests/soak/server/made_requests.h"
 
 #include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "tests/soak/server/endpoint.h"
 
 namespace seine::soak {
 
-Client::Client(const std::string& address) {
+namespace {
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const Endpoint& endpoint) {
+  if (endpoint.folder.empty()) return grpc::InsecureChannelCredentials();
+  std::ifstream file(endpoint.folder + "/server.pem");
+  std::stringstream certificate;
+  certificate << file.rdbuf();
+  return grpc::SslCredentials({certificate.str(), "", ""});
+}
+
+}  // namespace
+
+Client::Client(const std::string& text) {
+  const Endpoint endpoint = Endpoint::Parse(text);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  channel = grpc::CreateCustomChannel(endpoint.address, CredentialsOf(endpoint), arguments);
   index = v1::IndexService::NewStub(channel);
   sequence = v1::SequenceService::NewStub(channel);
   retrieval = v1::RetrievalService::NewStub(channel);

@@ -22,7 +22,7 @@ inline constexpr int kTokenBytes = kKvHeads * kDim * 2;  // of keys, and as many
 
 // A connection of its own and its stubs.
 struct Client {
-  explicit Client(const std::string& address);
+  explicit Client(const std::string& text);  // as Endpoint::ToString
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::IndexService::Stub> index;
   std::unique_ptr<v1::SequenceService::Stub> sequence;

@@ -1,25 +1,35 @@
-// HTTP/2 by hand on a Unix socket: for connections without calls, streams that are reset, and bytes that are no frames.
+// HTTP/2 by hand, on a Unix socket, over TCP or over TLS: for connections without calls, streams that are reset, and
+// bytes that are no frames.
 #ifndef SEINE_TESTS_SOAK_RAW_CONNECTION_H_
 #define SEINE_TESTS_SOAK_RAW_CONNECTION_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "tests/soak/server/endpoint.h"
+#include "tests/soak/server/tls_stream.h"
 
 namespace seine::soak {
 
 class RawConnection {
  public:
-  explicit RawConnection(const std::string& address);  // unix:/path
+  static constexpr char kAttacker[] = "127.0.0.2", kOther[] = "127.0.0.1";
+  // `endpoint`: as Endpoint::ToString. `host`: whose the connection is over TCP, for a server refuses hosts.
+  explicit RawConnection(const std::string& endpoint, const char* host = kAttacker);
   ~RawConnection();
   RawConnection(RawConnection&& other) noexcept;
   RawConnection(const RawConnection&) = delete;
 
-  bool Open();
+  bool Open();  // over TLS, shakes hands too
   // Sends the preface and SETTINGS, and waits for the server's first frame. False: none, or a GOAWAY, within the time.
   bool Handshake(int milliseconds);
   bool Send(const std::string& bytes) const;  // false: the server has closed, or does not read for a second
-  void Drain() const;                         // reads and drops what is there
-  void Take(size_t bytes) const;              // the same, of at most so many bytes
+  // Reads and drops what is there. False: the server has ended the connection, or a read began with a GOAWAY.
+  bool Drain() const;
+  void Take(size_t bytes) const;  // the same, of at most so many bytes
 
   static constexpr uint8_t kData = 0, kResetStream = 3;  // types of frames
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
@@ -29,8 +39,15 @@ class RawConnection {
   static std::string Message(const std::string& bytes);  // one of gRPC's, of at most 16 KB
 
  private:
-  std::string path_;
+  bool Connect();
+  bool ConnectToPath(const std::string& path);
+  bool ConnectToPort(int port);
+  ssize_t Receive(void* bytes, size_t most) const;  // as recv with MSG_DONTWAIT
+  ssize_t SendSome(const std::string& bytes, size_t from) const;
+  Endpoint endpoint_;
+  const char* host_;
   int fd_ = -1;
+  std::unique_ptr<TlsStream> tls_;  // null: none
 };
 
 }  // namespace seine::soak

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -17,11 +18,10 @@ namespace {
 constexpr double kMemoryLimit = 256.0 * kMiB;
 constexpr char kServes[] = "metrics: http://";  // the last line that a start logs
 
-std::vector<std::string> Command(const std::string& address, int grace, const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {SEINED_PATH,         "--listen",         address,
-                                      "--memory-limit",    "256MiB",           "--grace",
+std::vector<std::string> Command(const Endpoint& endpoint, int grace, const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {SEINED_PATH,         "--memory-limit",   "256MiB",     "--grace",
                                       absl::StrCat(grace), "--metrics-listen", "127.0.0.1:0"};
-  command.insert(command.end(), flags.begin(), flags.end());
+  for (const auto& more : {endpoint.Flags(), flags}) command.insert(command.end(), more.begin(), more.end());
   return command;
 }
 
@@ -45,11 +45,10 @@ bool WaitForLine(ChildProcess& child, const std::string& text, double seconds) {
   return child.Output().find(text) != std::string::npos;
 }
 
-SoakedServer::SoakedServer(const std::vector<std::string>& flags, int descriptors, int grace,
-                           const std::string& address)
+SoakedServer::SoakedServer(const std::vector<std::string>& flags, int descriptors, int grace, Transport transport)
     : grace_(grace),
-      address_(address.empty() ? absl::StrCat("unix:", folder_.path, "/seine.sock") : address),
-      process_(Command(address_, grace, flags), folder_.path, "seined", descriptors, 0) {
+      endpoint_(Endpoint::Make(transport, folder_.path)),
+      process_(Command(endpoint_, grace, flags), folder_.path, "seined", descriptors, 0) {
   if (!WaitForLine(process_, kServes, 30)) return;
   const std::string log = process_.Output();
   const size_t at = log.find(kServes) + sizeof(kServes) - 1;
@@ -65,6 +64,15 @@ std::optional<double> SoakedServer::Metric(const std::string& name) const {
   const std::string rest = text.substr(at + line.size());
   if (!absl::SimpleAtod(rest.substr(0, rest.find('\n')), &value)) return std::nullopt;
   return value;
+}
+
+double SoakedServer::SumOf(const std::string& name) const {
+  std::istringstream lines(test::Http(metrics_, "GET", "/metrics").body);
+  double sum = 0, value = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(name + "{", 0) == 0 && absl::SimpleAtod(line.substr(line.rfind(' ')), &value)) sum += value;
+  }
+  return sum;
 }
 
 bool SoakedServer::Settles(int connections, double seconds, std::string* what) const {

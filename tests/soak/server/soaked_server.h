@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/soak/result.h"
+#include "tests/soak/server/endpoint.h"
 #include "tests/soak/server/server_process.h"
 
 namespace seine::soak {
@@ -16,18 +17,20 @@ inline constexpr int64_t kMiB = 1 << 20;
 
 class SoakedServer {
  public:
-  // With a memory limit of 256 MiB. `descriptors`: its RLIMIT_NOFILE, 0: as ours. `address`: where it listens; empty: a
-  // Unix socket of its own.
+  // With a memory limit of 256 MiB, on a socket or port of its own. `descriptors`: its RLIMIT_NOFILE, 0: as ours.
   explicit SoakedServer(const std::vector<std::string>& flags, int descriptors = 0, int grace = 2,
-                        const std::string& address = "");
+                        Transport transport = Transport::kUnix);
 
   bool Serves() const { return serves_; }
-  const std::string& address() const { return address_; }
+  const Endpoint& endpoint() const { return endpoint_; }
+  const std::string& address() const { return endpoint_.address; }
   const std::string& folder() const { return folder_.path; }
   ChildProcess& process() { return process_; }
 
   // A metric without labels, as /metrics has it; absent where it does not answer.
   std::optional<double> Metric(const std::string& name) const;
+  // The sum of a metric over its labels, or 0.
+  double SumOf(const std::string& name) const;
   int Descriptors() const { return process_.Descriptors(); }
   // Waits until no byte is under way and at most `connections` are there. False: not within `seconds`; says what is.
   bool Settles(int connections, double seconds, std::string* what) const;
@@ -40,7 +43,7 @@ class SoakedServer {
   double PromisedBytes() const;
   const int grace_;
   TemporaryFolder folder_;
-  const std::string address_;
+  const Endpoint endpoint_;
   ChildProcess process_;
   std::string metrics_;  // 127.0.0.1:PORT
   bool serves_ = false;
