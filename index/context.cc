@@ -20,6 +20,7 @@ constexpr int kMinChunkTokens = 64;
 // took the tail 1.7 times as long (docs/decisions/attention/0099-means-in-long-runs.md).
 constexpr int kChunkWindows = 512;
 constexpr int kEarlierChunkWindows = 32;
+constexpr int kWindowGrowth = 4;  // a layer of 2,000 tokens has 32 windows
 
 int ChunkTokens(const IndexConfig& config) {
   if (config.subspace) return kMinChunkTokens;
@@ -42,7 +43,7 @@ RowFormat WindowFormat(int heads, const Geometry& geometry) {
 }
 
 PieceList::Shape WindowShape(const RowFormat* format, int length) {
-  return {format, MemoryKind::kStore, length, 1, 1, nullptr};
+  return {format, MemoryKind::kStore, length, 1, 1, nullptr, kWindowGrowth};
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace seine {
 namespace {
 
 constexpr int kDecodeLanes = 8;   // streams that may work at once; a lane without one costs a sleeping thread
-constexpr int kSmallMachine = 4;  // processors
+constexpr int kFrontThreads = 2;  // one may be descheduled
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
@@ -26,9 +26,6 @@ constexpr int64_t kSmallServer = int64_t{1} << 50;
 constexpr int64_t kSmallServer = 512 << 20;
 #endif
 constexpr int64_t kWorthTrimming = 16 << 20;  // of messages that have gone
-
-// Threads that read what connections bring. Each read of one of two wakes the other, and both need a processor.
-int FrontThreads() { return static_cast<int>(std::thread::hardware_concurrency()) > kSmallMachine ? 2 : 1; }
 
 }  // namespace
 
@@ -67,7 +64,7 @@ void Services::Start() {
   reflection_.Start(queue);
   unknown_.Start(queue);
   if (!polling_) {
-    for (int i = 0; i < FrontThreads(); ++i) threads_.emplace_back([this] { Work(); });
+    for (int i = 0; i < kFrontThreads; ++i) threads_.emplace_back([this] { Work(); });
   }
   monitor_ = std::thread([this] { Monitor(); });
 }

@@ -116,7 +116,7 @@ std::pair<size_t, size_t> PieceList::TakeChanged() {
 // A small piece doubles; a larger one grows by eighths of the full length, so that what is held beyond the entries
 // stays small, and each entry is copied a few times at most.
 int PieceList::CapacityFor(int64_t entries) const {
-  const int64_t step = std::max<int64_t>(shape_->length / 8, shape_->min_capacity);
+  const int64_t step = std::max(shape_->growth > 0 ? shape_->growth : shape_->length / 8, shape_->min_capacity);
   int64_t capacity = shape_->min_capacity;
   while (capacity < entries && capacity < step) capacity *= 2;
   if (capacity < entries) capacity = (entries + step - 1) / step * step;

@@ -79,6 +79,7 @@ class PieceList {
     int min_capacity;  // of the last piece
     int granularity;   // capacities are multiples of it; divides length
     SlabPool* pool;    // of full pieces; nullptr: each has a buffer of its own
+    int growth = 0;    // entries that capacities grow by; 0: an eighth of length
   };
   explicit PieceList(const Shape* shape) : shape_(shape) {}
 

@@ -42,10 +42,7 @@ DecodeLanes::~DecodeLanes() { Stop(); }
 void DecodeLanes::Register(grpc::ServerBuilder* builder, WireService* service) {
   service_ = service;
   method_ = service->Add("Decode");
-  // A lane hears of the connections of its streams alone: of all others, as gRPC's queues usually do, each message
-  // would wake every lane. Where there is but one queue it listens.
-  const bool listens = wait_ == Wait::kSpin;
-  for (auto& lane : lanes_) lane->queue = builder->AddCompletionQueue(listens);
+  for (auto& lane : lanes_) lane->queue = builder->AddCompletionQueue();
 }
 
 void DecodeLanes::Start() {

@@ -2,10 +2,10 @@
 // the thread that the kernel wakes for a step is the one that answers it: no hand-over (20-35 us each), and the step's
 // data stay in one core's caches. A new stream goes to a lane with the fewest; streams beyond the lanes share them.
 //
-// A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else
-// their connections bring. So one more thread, the sitter, looks after such lanes' queues until they are back, and
-// hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread at once.
-// Nothing waits for a client: what is written is taken by an event, however late.
+// A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else its
+// sockets bring, connections included. So one more thread, the sitter, looks after such lanes' queues until they are
+// back, and hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread
+// at once. Nothing waits for a client: what is written is taken by an event, however late.
 #ifndef SEINE_SERVICE_TRANSPORT_DECODE_LANES_H_
 #define SEINE_SERVICE_TRANSPORT_DECODE_LANES_H_
 

@@ -49,7 +49,7 @@ const std::vector<Page>& Pages() {
       {"docs/fleet.md",
        {},
        {{"pip install './client/python[ray]'", Needs::kOutside, "it fetches Ray from PyPI"},
-        {"fleet = Fleet.start(nodes=3, memory_per_node=\"8GiB\")    # in the cluster that this process has joined",
+        {"fleet = Fleet.start(nodes=3, memory_per_node=\"8GiB\",    # in the cluster that this process has joined",
          Needs::kOutside, "it needs Ray; python.ray makes the same calls"}}},
       {"docs/profile.md",
        {},

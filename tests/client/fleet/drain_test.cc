@@ -97,7 +97,7 @@ TEST_F(DrainTest, ALineOfJsonTellsOfEachFamilyAndTheLastOfAll) {
     EXPECT_EQ(lines[i]["outcome"], "moved");
     EXPECT_EQ(lines[i]["generation"], 1);
   }
-  EXPECT_EQ(lines[3], (Json{{"draining", true}, {"moved", 3}, {"snapshotted", 0}, {"stay", 0}}));
+  EXPECT_EQ(lines[3], (Json{{"draining", true}, {"moved", 3}, {"moved_whole", 0}, {"snapshotted", 0}, {"stay", 0}}));
 }
 
 TEST_F(DrainTest, StopsBetweenFamilies) {

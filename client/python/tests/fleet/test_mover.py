@@ -35,7 +35,7 @@ def test_a_server_is_emptied_family_by_family(client, own, rows):
     assert {one.family for one in moved} == before and held(client, "n0") == set()
     for one in moved:
         assert (one.index, one.outcome, one.moves) == ("m", "moved", 1) and one.family in held(client, one.node)
-        assert one.bytes > 0 and one.file_bytes > 0 and one.pause_ms > 0 and len(one.files) == 1 and not one.why
+        assert one.bytes > 0 and one.file_bytes > 0 and one.pause_ms > 0 and len(one.files) == 2 and not one.why
 
 
 def test_whoever_stops_reading_stops_it_between_two_families(client, own, rows):
