@@ -139,7 +139,7 @@ class Trouble:
             print("trouble: a node is added", file=sys.stderr)
 
 
-def until(condition, seconds=120.0):
+def until(condition, seconds=120.0, missing=lambda: "what was killed"):
     """TimeoutError where a condition does not hold in time. What Ray cannot say yet is asked again."""
     import ray
 
@@ -151,13 +151,18 @@ def until(condition, seconds=120.0):
         except ray.exceptions.RayError:
             pass
         if time.monotonic() > end:
-            raise TimeoutError(f"what was killed has not come back within {seconds} s")
+            raise TimeoutError(f"not back within {seconds} s: {missing()}")
         time.sleep(0.1)
 
 
 def all_up(fleet, client):
     """Waits until every server answers: one that was killed a moment ago is not known to be lost yet."""
-    until(lambda: all(node["state"] != "lost" and _answers(client, node["name"]) for node in fleet.describe()["nodes"]))
+
+    def missing():
+        nodes = fleet.describe()["nodes"]
+        return [node for node in nodes if node["state"] == "lost" or not _answers(client, node["name"])]
+
+    until(lambda: not missing(), missing=missing)
 
 
 def _answers(client, name):
