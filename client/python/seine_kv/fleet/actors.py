@@ -146,8 +146,10 @@ class Directory:
     async def locate(self, family: str, index: str) -> Optional[Route]:
         return self._table.locate(family, index)
 
-    async def move(self, family: str, index: str, moves: int, left: Process, reached: Process) -> None:
-        self._table.move(family, index, moves, left, reached)
+    async def move(
+        self, family: str, index: str, moves: int, left: Process, reached: Process, making: bool = False
+    ) -> None:
+        self._table.move(family, index, moves, left, reached, making)
 
     async def held(self, name: str) -> list[Route]:
         return self._table.held(name)

@@ -169,7 +169,7 @@ class FleetClient(Calls):
     def _again(self, route: Route, index: str, id: str, error: SeineError, clock: Patience) -> bool:
         """Whether a sequence that could not be created may be asked for again, elsewhere or here."""
         if error.reason == "MOVED":
-            self.router.moved(route)
+            self.router.moved(route, making=True)
         if error.reason == "DRAINING":  # another node takes it
             self.router.directory.remove_sequence(route.family, index, id)
             self.router.forget(route)

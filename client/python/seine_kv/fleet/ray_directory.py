@@ -64,9 +64,10 @@ class RayDirectory:
             return (route.node, route.node_generation) not in there
         return now.lost or (now.generation, now.moves) != (route.generation, route.moves)
 
-    def moved(self, route: Route) -> None:
+    def moved(self, route: Route, making: bool = False) -> None:
         """Tells the directory, as whoever moved the family may have done already. A server that was started again knows
-        nothing of a family that came to it: that is lost."""
+        nothing of a family that came to it: that is lost, or, `making`, made anew there. For the server that it left
+        takes it no more."""
         if self.restarted(route):
             return  # it knows
         nodes, node, moves = self.describe(), None, 0
@@ -75,9 +76,9 @@ class RayDirectory:
             node, moves = _node_of(nodes, state), state.moves
             state = self._state(node.address, route)
         if node is not None:
-            held = state.moves >= moves or holds(self._nodes.quick(node.address), route.index, route.family)
+            held = making or state.moves >= moves or holds(self._nodes.quick(node.address), route.index, route.family)
             left, reached = (route.node, route.node_generation), (node.name, node.generation if held else 0)
-            self._ask(self._actor.move, route.family, route.index, moves, left, reached)
+            self._ask(self._actor.move, route.family, route.index, moves, left, reached, making)
 
     def elsewhere(self, routes: Collection[Route]) -> set[Key]:
         return self._ask(self._actor.elsewhere, list(routes))

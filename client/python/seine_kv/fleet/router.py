@@ -41,8 +41,9 @@ class Directory(Protocol):
     def restarted(self, route: Route) -> bool:
         """Of a node that does not know a sequence: whether it has been started again since."""
 
-    def moved(self, route: Route) -> None:
-        """A node says that a family has moved. SeineError MOVED: to no node of the fleet."""
+    def moved(self, route: Route, making: bool = False) -> None:
+        """A node says that a family has moved. making: it was to be made there, so where it went takes it, even if it is
+        lost there. SeineError MOVED: to no node of the fleet."""
 
     def elsewhere(self, routes: Collection[Route]) -> set[Key]:
         """Of families whose node is gone: those that had moved before and are served."""
@@ -177,9 +178,10 @@ class Router:
                 raise
             return repeat or error.code == "NOT_FOUND"  # which has changed nothing
 
-    def moved(self, route: Route) -> None:
-        """A node says that a family has moved: it is looked for again. SeineError of the directory."""
-        self.directory.moved(route)
+    def moved(self, route: Route, making: bool = False) -> None:
+        """A node says that a family has moved: it is looked for again. making: it was to be made there. SeineError of the
+        directory."""
+        self.directory.moved(route, making)
         with self._lock:
             self._moved.add(route.key)
         self.forget(route)

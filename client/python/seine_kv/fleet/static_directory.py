@@ -57,7 +57,7 @@ class StaticDirectory:
     def restarted(self, route: Route) -> bool:
         return self._instance_of(route.address) not in (0, route.node_generation)
 
-    def moved(self, route: Route) -> None: ...  # the nodes are asked where it is
+    def moved(self, route: Route, making: bool = False) -> None: ...  # the nodes are asked where it is
 
     def elsewhere(self, routes: Collection[Route]) -> set[Key]:
         """Those that have come to another node by a move. What was made anew has not."""

@@ -144,16 +144,18 @@ class Table:
         self._save(key)
         return self._route(key, placed)
 
-    def move(self, family: str, index: str, moves: int, left: Process, reached: Process) -> None:
-        """A family has moved, for the so manieth time. reached: generation 0 where that node has lost it since. What is
-        known already, a family that is not, and one that was made again since, change nothing. ValueError: there is no
-        such node."""
+    def move(
+        self, family: str, index: str, moves: int, left: Process, reached: Process, making: bool = False
+    ) -> None:
+        """A family has moved, for the so manieth time. reached: generation 0 where that node has lost it since. making:
+        it was to be made anew at a node that it had left in an earlier life. What is known already, a family that is
+        not, and one that was made again since, change nothing. ValueError: there is no such node."""
         entry = self._families.get((index, family))
         self._node(reached[0])
-        if entry is None or entry.moves >= moves or (entry.node, entry.node_generation) != left:
+        if entry is None or (entry.moves >= moves and not making) or (entry.node, entry.node_generation) != left:
             return
         self._count(entry, -1)
-        entry.node, entry.node_generation, entry.moves = *reached, moves
+        entry.node, entry.node_generation, entry.moves = *reached, max(entry.moves, moves)
         self._count(entry, 1)
         self._save((index, family))
 

@@ -123,7 +123,7 @@ def test_a_lookup_that_fails_is_its_familys_error(client, rows, shared, monkeypa
     client.append(there, 0, 0, *rows_of(rows, 1))
     move(client, shared)
 
-    def silent(route):
+    def silent(route, making):
         raise SeineError("UNAVAILABLE", "the fleet's directory does not answer", "", "NO_DIRECTORY")
 
     monkeypatch.setattr(client.router.directory, "moved", silent)

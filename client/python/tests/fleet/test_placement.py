@@ -197,6 +197,17 @@ def test_a_family_that_moves_keeps_its_generation():
         placed.move("x", "m", 4, (third, 0), ("n9", 1))
 
 
+def test_a_family_that_is_made_anew_goes_where_its_old_node_sends_it():
+    placed = table()
+    held = placed.place("x", "m", "x", "")
+    other = next(name for name in ("n0", "n1", "n2") if name != held.node)
+    placed.move("x", "m", 2, (held.node, 1), (other, 0))  # lost there
+    again = placed.place("x", "m", "x", held.node)  # whose server still says that it has moved, and takes it no more
+    placed.move("x", "m", 1, (held.node, 1), (other, 1), making=True)
+    now = placed.locate("x", "m")
+    assert (now.node, now.lost, now.moves >= again.moves) == (other, False, True)
+
+
 def test_a_family_leaves_a_node_that_ends_meanwhile():
     placed = table()
     held = placed.place("x", "m", "x", "")
