@@ -105,6 +105,7 @@ TEST_F(GenerationTest, ASourceThatIsStartedAgainLeavesTheFamilyToTheTarget) {
   AwaitCopy(At(1));
   servers_[0]->Kill();
   const Server again(flags_, servers_[0]->endpoint());
+  EXPECT_NE(again.Connect(), nullptr) << "it takes signals once it serves";
   mover.join();
   ASSERT_TRUE(moved.ok()) << moved;
   EXPECT_EQ(At(1)->GetSequence({"m", "chat", 0})->layer_tokens[0], 50);
