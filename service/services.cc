@@ -17,7 +17,7 @@ constexpr int kFrontThreads = 2;  // one may be descheduled
 constexpr auto kMonitorPeriod = std::chrono::milliseconds(20);  // messages come at some 2 GB/s
 constexpr int kSlowRounds = 25;                                 // of them to one look at what changes slowly
 constexpr auto kMessageTime = std::chrono::milliseconds(200);   // to come whole, where memory is short
-// Of them to one look that may trim. It holds the allocator for milliseconds, and steps wait for it.
+// Periods from one look that may trim to the next. It holds the allocator for milliseconds, and steps wait for it.
 constexpr int kTrimRounds = 5, kTrimRoundsBesideOthers = 50;
 // A memory limit below it leaves no tenth that code and threads fit in. A sanitizer's own memory never does.
 #ifdef __SANITIZE_ADDRESS__

@@ -25,7 +25,7 @@ struct SnapshotChain {
   SnapshotName name{}, base{};
 };
 
-// Of the index that it was written from, which outlives it. Not thread-safe.
+// What later snapshots of the same index may leave out. The index outlives it. Not thread-safe.
 class WrittenBase {
  public:
   SnapshotName name{};  // of the newest snapshot
@@ -33,7 +33,8 @@ class WrittenBase {
   std::vector<std::shared_ptr<const Sequence>> copies;  // hold the objects
 };
 
-// Of the index that it was read into, which outlives it: its memory counts there. Not thread-safe.
+// What files that add to earlier ones find read already. The index that it was read into outlives it, and counts its
+// memory. Not thread-safe.
 class ReadBase {
  public:
   SnapshotName name{};

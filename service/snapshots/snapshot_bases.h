@@ -24,7 +24,7 @@ struct KeptBase {
   std::shared_ptr<Index> index;
   std::unique_ptr<WrittenBase> written;
   std::unique_ptr<ReadBase> read;
-  // Of a base that was used up: the file whose restore did it, and its answer, a serialized RestoreResponse.
+  // The file whose restore used the base up, and its answer, a serialized RestoreResponse; empty before.
   std::string file, answer;
 };
 

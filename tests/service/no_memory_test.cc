@@ -81,7 +81,7 @@ TEST_F(NoMemory, EveryAllocationOfEveryCallFailsOnce) {
   EXPECT_GT(failed, 1000);
 }
 
-// Of reflection, all but gRPC's own part of the bytes: the stream says so, and a new one is answered.
+// Covers all of reflection but gRPC's own part of the bytes: the stream says so, and a new one is answered.
 TEST(NoMemoryForReflection, EveryAllocationOfAnAnswerFailsOnce) {
   const std::vector<const char*> services = {"seine.v1.AdminService"};
   reflection::v1::ServerReflectionRequest asked;
