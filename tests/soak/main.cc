@@ -10,6 +10,7 @@
 #include "tests/soak/attack_run.h"
 #include "tests/soak/campaign.h"
 #include "tests/soak/drills/fronts.h"
+#include "tests/soak/drills/mover.h"
 
 namespace seine::soak {
 namespace {
@@ -28,7 +29,7 @@ const std::map<std::string, Transport> kTransports = {
     {"unix", Transport::kUnix}, {"tcp", Transport::kTcp}, {"tls", Transport::kTls}};
 
 struct Child {
-  std::string attack, server;  // of this program as a child
+  std::string attack, server, mover;  // of this program as a child
 };
 
 int Main(int argc, char** argv) {
@@ -55,6 +56,7 @@ int Main(int argc, char** argv) {
       ->option_text("unix|tcp|tls");
   app.add_option("--attack", child.attack)->group("");
   app.add_option("--server", child.server)->group("");
+  app.add_option("--mover", child.mover)->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // --help too, with code 0
@@ -62,6 +64,7 @@ int Main(int argc, char** argv) {
   }
   signal(SIGPIPE, SIG_IGN);
   if (!child.attack.empty()) return MakeAttack(child.attack, child.server, options.run);
+  if (!child.mover.empty()) return RunMover(MoverOrder::Parse(child.mover));
   if (list) {
     for (const Member& member : Members()) std::cout << member.name << ": " << member.what << "\n";
     for (const FrontProgram& front : FrontPrograms()) {

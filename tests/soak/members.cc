@@ -31,6 +31,16 @@ const std::vector<Member>& Members() {
                     "40 servers killed while they snapshot, restore, start or end; the next has what was completed",
                     {80, 40},
                     &KillSnapshots});
+    all->push_back(
+        {"move-kills",
+         "40 servers and movers killed in the calls of a move; at most one node has the family, and all of it",
+         {120, 40},
+         &KillMoves});
+    all->push_back(
+        {"idle-kills",
+         "40 servers killed while idle families go to files and come back; the next has what was snapshotted",
+         {240, 40},
+         &KillIdle});
     for (const FrontProgram& program : FrontPrograms()) {
       if (PathOfProgram(program.program).empty()) continue;
       all->push_back({absl::StrCat("front-", program.name),

@@ -16,6 +16,13 @@ void Kills(const RunOptions& options, Result* result);
 // A server is killed while it snapshots, restores, restores on start, or writes its snapshots at the end. The next one
 // has every snapshot that was completed, bit for bit, and no half of one.
 void KillSnapshots(const RunOptions& options, Result* result);
+// A family moves while tokens come, and the source, the target or the mover is killed in one of the move's calls. A
+// node that is killed is started again. At most one node takes the family's changes, nothing that was acknowledged and
+// is in a snapshot is lost, and no node answers for what it has given up.
+void KillMoves(const RunOptions& options, Result* result);
+// A server is killed while its idle tier writes families out and brings them back. Every answer before is right. The
+// next server has the families that an orderly end has written, and nothing of what the tier had.
+void KillIdle(const RunOptions& options, Result* result);
 // A flood of resets on a front, through which another client decodes meanwhile: the front cuts the flood's connections
 // off, the server behind it grows by at most 64 MiB, and every step is answered.
 void RunFront(const FrontProgram& program, const RunOptions& options, Result* result);

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/soak/drills/drills.h"
+#include "tests/soak/drills/killed_sequence.h"
 #include "tests/soak/server/made_requests.h"
 #include "tests/soak/server/soaked_server.h"
 
@@ -23,21 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kKillTokens = 20'000;
 constexpr int kKillAttempts = 50;  // a kill, before the drill gives up: most come while the work is under way
-constexpr char kKillIndex[] = "m", kKillId[] = "chat", kKillFile[] = "named";
-constexpr char kKillConfig[] = R"(indexes:
-  - name: m
-    geometry: {num_layers: 2, num_q_heads: 8, num_kv_heads: 2, head_dim: 64, dtype: float16}
-    kv_store: keys_values
-)";
+constexpr char kKillId[] = "chat", kKillFile[] = "named";
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-v1::SequenceHandle HandleOf(const std::string& id) {
-  v1::SequenceHandle handle;
-  handle.set_index(kKillIndex);
-  handle.set_id(id);
-  return handle;
-}
 
 // Each call says whether it was answered with OK.
 bool Snapshot(Client& client) {
@@ -57,29 +46,6 @@ bool Restore(Client& client, const std::string& id) {
   request.set_file(kKillFile);
   request.set_id(id);
   return client.sequence->Restore(&context, request, &response).ok();
-}
-
-bool Delete(Client& client, const std::string& id) {
-  grpc::ClientContext context;
-  v1::DeleteSequenceRequest request;
-  v1::DeleteSequenceResponse response;
-  *request.mutable_handle() = HandleOf(id);
-  return client.sequence->DeleteSequence(&context, request, &response).ok();
-}
-
-// Returns what a sequence answers, in every layer; empty where a call failed.
-std::string AnswersOf(Client& client, const std::string& id) {
-  v1::RetrieveRequest request;
-  v1::RetrieveResponse response;
-  for (int layer = 0; layer < kLayers; ++layer) *request.add_items() = Query(HandleOf(id), layer, layer + 1);
-  request.mutable_selector()->set_top_k(64);
-  grpc::ClientContext context;
-  if (!client.retrieval->Retrieve(&context, request, &response).ok()) return "";
-  for (const v1::RetrieveAnswer& answer : response.answers()) {
-    if (answer.status().code() != 0) return "";
-  }
-  response.clear_server_us();
-  return response.SerializeAsString();
 }
 
 class SnapshotKills {
