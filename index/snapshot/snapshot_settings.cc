@@ -1,9 +1,11 @@
 #include "index/snapshot/snapshot_settings.h"
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <type_traits>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -167,12 +169,16 @@ std::string SettingsText(const Context& context) {
 }
 
 absl::Status CheckSettings(absl::string_view snapshot, absl::string_view own) {
+  constexpr size_t kLongest = 200;  // line that is shown
   if (snapshot == own) return absl::OkStatus();
   const std::vector<std::string> theirs = absl::StrSplit(snapshot, '\n'), ours = absl::StrSplit(own, '\n');
   size_t i = 0;
   while (i < theirs.size() && i < ours.size() && theirs[i] == ours[i]) ++i;
   const auto at = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() && !lines[i].empty() ? lines[i] : std::string("nothing");
+    if (i >= lines.size() || lines[i].empty()) return std::string("nothing");
+    const bool shown =
+        lines[i].size() <= kLongest && std::all_of(lines[i].begin(), lines[i].end(), absl::ascii_isprint);
+    return shown ? lines[i] : std::string("what is no setting");
   };
   return absl::FailedPreconditionError(absl::StrCat("the index was made with other settings than the snapshot's: ",
                                                     at(ours), " where the snapshot has ", at(theirs)));

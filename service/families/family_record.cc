@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "index/snapshot/section_hash.h"
+#include "index/types.h"
 
 namespace seine {
 namespace {
@@ -15,6 +16,14 @@ namespace {
 constexpr char kRecordTitle[] = "seine family ", kRecordVersion[] = "1", kRecordChecksum[] = "xxh3=";
 
 absl::Status DamagedRecord() { return absl::DataLossError("the record of a family is damaged"); }
+
+// Whether a server can have written it: names are those that calls take.
+bool CanBe(const FamilyRecord& record) {
+  const FamilyHome& home = record.home;
+  if (!IsSequenceId(record.family) || FamilyOfId(record.family) != record.family) return false;
+  if (!record.moved()) return home.address.empty();
+  return IsSequenceId(home.node) && IsSequenceId(home.address) && home.generation > 0;
+}
 
 // Takes the checksum off, and checks it.
 bool TakeBody(absl::string_view* text) {
@@ -60,6 +69,7 @@ absl::StatusOr<FamilyRecord> ParseFamilyRecord(absl::string_view text) {
   record.home.node = std::string(values["node"]);
   record.home.address = std::string(values["address"]);
   record.until = absl::FromUnixSeconds(until);
+  if (!CanBe(record)) return DamagedRecord();
   return record;
 }
 

@@ -42,8 +42,9 @@ absl::StatusOr<Generations> ParseLines(absl::string_view lines) {
   Generations generations;
   for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> each = absl::StrSplit(line, ' ');
-    if (!absl::SimpleAtoi(each.second, &generations[each.first])) {
-      return absl::DataLossError("the generations behind the snapshot are no numbers");
+    const bool is_family = IsSequenceId(each.first) && FamilyOfId(each.first) == each.first;
+    if (!is_family || !absl::SimpleAtoi(each.second, &generations[each.first])) {
+      return absl::DataLossError("what stands behind the snapshot are no families with their generations");
     }
   }
   return generations;
@@ -56,10 +57,10 @@ absl::StatusOr<Generations> ReadNotes(const std::string& path, int64_t* bytes) {
   absl::string_view end = fixed;
   *bytes = 0;
   if (!absl::ConsumeSuffix(&end, kNotesMagic)) return Generations();
-  int64_t count = 0;
+  uint32_t count = 0;  // of lines' bytes; of this type, for a sign would be taken for others
   const absl::Status damaged = absl::DataLossError("the generations behind the snapshot are damaged");
   if (!absl::SimpleHexAtoi(end.substr(kChecksumBytes), &count)) return damaged;
-  *bytes = count + static_cast<int64_t>(kNotesFixedBytes);
+  *bytes = static_cast<int64_t>(count + kNotesFixedBytes);
   if (in.tellg() < *bytes) return damaged;
   const std::string all = ReadEnd(&in, *bytes);
   const absl::string_view lines = absl::string_view(all).substr(0, count);

@@ -22,6 +22,8 @@ const std::vector<TargetEntry>& Targets() {
     AddJsonTarget(out);
     AddTensorTargets(out);
     AddSettingsTargets(out);
+    AddSnapshotTarget(out);
+    AddStartTarget(out);
     AddTextsTarget(out);
     return out;
   }();

@@ -14,6 +14,8 @@ void AddAnswersTarget(std::vector<TargetEntry>* out);    // answers.cc
 void AddJsonTarget(std::vector<TargetEntry>* out);       // json_call.cc
 void AddTensorTargets(std::vector<TargetEntry>* out);    // tensor_files.cc
 void AddSettingsTargets(std::vector<TargetEntry>* out);  // settings.cc
+void AddSnapshotTarget(std::vector<TargetEntry>* out);   // snapshots.cc
+void AddStartTarget(std::vector<TargetEntry>* out);      // start_files.cc
 void AddTextsTarget(std::vector<TargetEntry>* out);      // texts.cc
 
 }  // namespace seine::fuzz

@@ -155,6 +155,17 @@ TEST(SnapshotRefusalTest, OtherSettingsAreNamed) {
   EXPECT_EQ(refusal(config), "");
 }
 
+TEST(SnapshotRefusalTest, SettingsThatAreNoneAreNotShown) {
+  TestBackend backend;
+  std::string snapshot = SnapshotOf(*MakeState(Named("keys"), &backend));
+  const Span settings = SectionsOf(snapshot)[1];
+  snapshot[settings.begin] = '\xff';
+  FixChecksum(settings, 0, &snapshot);
+  const absl::Status status = RestoreFrom(snapshot, MakeIndex(SmallConfig(), &backend).get());
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("where the snapshot has what is no setting"), std::string::npos) << status;
+}
+
 TEST(SnapshotRefusalTest, IdsInUseAndWrongIdsChangeNothing) {
   TestBackend backend;
   auto index = MakeState(Named("family"), &backend);

@@ -199,6 +199,19 @@ TEST_F(KeptFamiliesTest, ARecordOfANewerBuildIsRefused) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(KeptFamiliesTest, ARecordWithNamesThatCallsDoNotTakeIsDamaged) {
+  const FamilyRecord right{"chat", {"n1", "host:7700", 3}, absl::UnixEpoch()};
+  EXPECT_EQ(ParseFamilyRecord(ToText(right))->home.node, "n1");
+  for (const auto spoil :
+       {+[](FamilyRecord* r) { r->family = "chat/draft"; }, +[](FamilyRecord* r) { r->family = ""; },
+        +[](FamilyRecord* r) { r->home.node = std::string("n\0", 2); }, +[](FamilyRecord* r) { r->home.node = ""; },
+        +[](FamilyRecord* r) { r->home.address = ""; }, +[](FamilyRecord* r) { r->home.generation = 0; }}) {
+    FamilyRecord wrong = right;
+    spoil(&wrong);
+    EXPECT_EQ(ParseFamilyRecord(ToText(wrong)).status().code(), absl::StatusCode::kDataLoss) << ToText(wrong);
+  }
+}
+
 TEST_F(KeptFamiliesTest, AnyByteOfWhatStandsBehindAFileIsChecked) {
   Generations generations;
   const auto any = [](absl::string_view, uint64_t) { return absl::OkStatus(); };
@@ -221,6 +234,10 @@ TEST_F(KeptFamiliesTest, AnyByteOfWhatStandsBehindAFileIsChecked) {
     EXPECT_EQ(RestoreExitFile(&index, path, any, &generations).status().code(), absl::StatusCode::kDataLoss)
         << at - without;
   }
+  std::string negative = right;
+  negative.replace(right.size() - 16, 8, "-00000ff");  // of bytes
+  SetBytes(path, negative);
+  EXPECT_EQ(RestoreExitFile(&index, path, any, &generations).status().code(), absl::StatusCode::kDataLoss);
   SetBytes(path, right);
   ASSERT_TRUE(RestoreExitFile(&index, path, any, &generations).ok());
   EXPECT_EQ(generations, (Generations{{"chat", 9}}));
