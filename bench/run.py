@@ -96,7 +96,7 @@ NODES = [
 IDLE = [
     ("bytes", "bytes of all sequences", "bytes", 0),
     ("limit", "bytes of memory", "memory_limit_bytes", 0),
-    ("steps", "steps", "steps", 0),
+    ("checked", "answers checked", "checked", 0),
     ("wrong", "wrong", "wrong", 0),
     ("refused", "refused", "refused", 0),
     ("restores", "restores", "restores", 0),

@@ -22,7 +22,8 @@ struct IdleBenchOptions {
 struct IdleBenchResult {
   int64_t bytes = 0, limit_bytes = 0;  // of all sequences together; of memory
   int64_t disk_bytes = 0;              // in files, at the end
-  int64_t steps = 0, wrong = 0, refused = 0;
+  int64_t steps = 0, refused = 0;
+  int64_t checked = 0, wrong = 0;                // answers of a layer each
   int64_t restores = 0, spills = 0, failed = 0;  // during the steps; `failed`: of both
   // Milliseconds of steps on a sequence that was on disk (first_step), and on one in memory (step).
   struct Times {

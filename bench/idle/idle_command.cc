@@ -44,6 +44,7 @@ OrderedJson ToJson(const IdleBenchOptions& o, const IdleBenchResult& r) {
           {"memory_limit_bytes", r.limit_bytes},
           {"disk_bytes", r.disk_bytes},
           {"steps", r.steps},
+          {"checked", r.checked},
           {"wrong", r.wrong},
           {"refused", r.refused},
           {"restores", r.restores},
@@ -63,13 +64,15 @@ std::string Render(const IdleBenchOptions& o, const IdleBenchResult& r) {
     return std::vector<std::string>{name, absl::StrCat(t.count), absl::StrFormat("%.2f", t.p50_ms),
                                     absl::StrFormat("%.2f", t.p99_ms), absl::StrFormat("%.2f", t.most_ms)};
   };
-  return absl::StrCat(absl::StrFormat("%d sequences of %d tokens and %d layers: %.1f MB; memory holds %.1f MB\n\n",
-                                      o.sequences, o.tokens, o.layers, r.bytes / 1e6, r.limit_bytes / 1e6),
-                      RenderTable({{"steps", "count", "p50 ms", "p99 ms", "max ms"},
-                                   row("on disk before", r.first_step),
-                                   row("in memory", r.step)}),
-                      absl::StrFormat("\n%d wrong, %d refused; %d restores, %d spills, %d failed; %.1f MB on disk\n",
-                                      r.wrong, r.refused, r.restores, r.spills, r.failed, r.disk_bytes / 1e6));
+  return absl::StrCat(
+      absl::StrFormat("%d sequences of %d tokens and %d layers: %.1f MB; memory holds %.1f MB\n\n", o.sequences,
+                      o.tokens, o.layers, r.bytes / 1e6, r.limit_bytes / 1e6),
+      RenderTable({{"steps", "count", "p50 ms", "p99 ms", "max ms"},
+                   row("on disk before", r.first_step),
+                   row("in memory", r.step)}),
+      absl::StrFormat(
+          "\n%d answers checked, %d wrong, %d refused; %d restores, %d spills, %d failed; %.1f MB on disk\n", r.checked,
+          r.wrong, r.refused, r.restores, r.spills, r.failed, r.disk_bytes / 1e6));
 }
 
 absl::Status RunIdle(const IdleFlags& f) {

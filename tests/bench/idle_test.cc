@@ -15,6 +15,7 @@ TEST(IdleBenchTest, EveryAnswerIsRightThoughMemoryHoldsASixth) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
   EXPECT_EQ(json["steps"], 200);
+  EXPECT_EQ(json["checked"], 400);
   EXPECT_EQ(json["wrong"], 0);
   EXPECT_EQ(json["refused"], 0);
   EXPECT_EQ(json["failed"], 0);
