@@ -5,19 +5,13 @@
 #include <random>
 
 #include "absl/hash/hash.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "service/calls/error.h"
+#include "service/families/family_names.h"
 
 namespace seine {
 namespace {
-
-// Names hold no zero byte.
-std::string IndexPrefix(absl::string_view tenant, absl::string_view index) {
-  return absl::StrCat(tenant, absl::string_view("\0", 1), index, absl::string_view("\0", 1));
-}
-std::string NameOf(const FamilyKey& key) { return absl::StrCat(IndexPrefix(key.tenant, key.index), key.family); }
 
 absl::Status WrongState(absl::string_view field, absl::string_view what) {
   return FieldError("WRONG_STATE", field, what, absl::StatusCode::kFailedPrecondition);
@@ -65,7 +59,7 @@ SequenceFamilies::Shard& SequenceFamilies::ShardOf(const FamilyKey& key) const {
 
 const SequenceFamilies::Entry* SequenceFamilies::Find(const Shard& shard, const FamilyKey& key) const {
   if (shard.entries.empty()) return nullptr;
-  const auto found = shard.entries.find(NameOf(key));
+  const auto found = shard.entries.find(FullName(key));
   return found != shard.entries.end() && now_() < found->second.until ? &found->second : nullptr;
 }
 
@@ -123,19 +117,6 @@ absl::Status SequenceFamilies::MakeRoom(Shard* shard) const {
   return absl::OkStatus();
 }
 
-absl::Status SequenceFamilies::StaleGeneration(absl::string_view family, uint64_t given, uint64_t known) const {
-  stale_.fetch_add(1, std::memory_order_relaxed);
-  return FieldError(
-      "STALE_GENERATION", "generation",
-      absl::StrCat(given, " is too old: the server knows generation ", known, " of the family ", Quoted(family)),
-      absl::StatusCode::kFailedPrecondition);
-}
-
-uint64_t SequenceFamilies::GenerationHere(const Shard& shard, const std::string& name) {
-  const auto found = shard.generations.find(name);
-  return found == shard.generations.end() ? 0 : found->second;
-}
-
 absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limit, uint64_t generation,
                                       std::string* freeze) {
   Shard& shard = ShardOf(key);
@@ -145,7 +126,7 @@ absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limi
     return entry->frozen ? WrongState("family", "is frozen already")
                          : Moved(key.family, entry->home.node, entry->home.address, entry->home.generation);
   }
-  const uint64_t here = GenerationHere(shard, NameOf(key));
+  const uint64_t here = GenerationHere(shard, FullName(key));
   if (generation != 0 && generation < here) return StaleGeneration(key.family, generation, here);
   if (absl::Status s = MakeRoom(&shard); !s.ok()) return s;
   std::string name = NewFreeze();
@@ -153,7 +134,7 @@ absl::Status SequenceFamilies::Freeze(const FamilyKey& key, Clock::duration limi
   entry.frozen = true;
   entry.freeze = name;
   entry.until = now_() + limit;
-  shard.entries.insert_or_assign(NameOf(key), std::move(entry));
+  shard.entries.insert_or_assign(FullName(key), std::move(entry));
   shard.waiting = true;
   NoteStates(&shard);
   const int round = shard.round.load();
@@ -177,7 +158,7 @@ absl::Status SequenceFamilies::Thaw(const FamilyKey& key, absl::string_view free
   Shard& shard = ShardOf(key);
   const std::lock_guard<std::mutex> lock(shard.mutex);
   if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
-  shard.entries.erase(NameOf(key));
+  shard.entries.erase(FullName(key));
   NoteStates(&shard);
   return absl::OkStatus();
 }
@@ -187,7 +168,7 @@ absl::Status SequenceFamilies::GiveUp(const FamilyKey& key, absl::string_view fr
   Shard& shard = ShardOf(key);
   std::unique_lock<std::mutex> lock(shard.mutex);
   if (absl::Status s = CheckFreeze(shard, key, freeze); !s.ok()) return s;
-  const std::string name = NameOf(key);
+  const std::string name = FullName(key);
   const uint64_t here = GenerationHere(shard, name);
   if (home.generation == 0) home.generation = here + 1;
   if (home.generation <= here) return StaleGeneration(key.family, home.generation, here);
@@ -209,112 +190,6 @@ absl::Status SequenceFamilies::GiveUp(const FamilyKey& key, absl::string_view fr
   shard.generations.erase(name);
   entry->second = Entry{.freeze = "", .home = std::move(home), .until = now_() + limit};
   return absl::OkStatus();
-}
-
-absl::Status SequenceFamilies::CheckArrival(const FamilyKey& key, uint64_t generation) const {
-  if (generation == 0) return absl::OkStatus();
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const Entry* const entry = Find(shard, key);
-  if (entry != nullptr && !entry->frozen && generation <= entry->home.generation) {
-    return StaleGeneration(key.family, generation, entry->home.generation);
-  }
-  const uint64_t here = GenerationHere(shard, NameOf(key));
-  return generation < here ? StaleGeneration(key.family, generation, here) : absl::OkStatus();
-}
-
-uint64_t SequenceFamilies::GenerationOnArrival(const FamilyKey& key, uint64_t generation) const {
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  if (generation != 0) return generation;
-  const Entry* const entry = Find(shard, key);
-  const bool moved = entry != nullptr && !entry->frozen;
-  return moved ? entry->home.generation + 1 : GenerationHere(shard, NameOf(key));
-}
-
-void SequenceFamilies::Arrive(const FamilyKey& key, uint64_t generation) {
-  generation = GenerationOnArrival(key, generation);
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const std::string name = NameOf(key);
-  const Entry* const entry = Find(shard, key);
-  if (generation != 0) shard.generations[name] = generation;
-  if (entry != nullptr && !entry->frozen) shard.entries.erase(name);
-  NoteStates(&shard);
-}
-
-void SequenceFamilies::Recall(const FamilyKey& key, const FamilyHome& home, Clock::duration left) {
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  if (left <= Clock::duration::zero()) {
-    shard.generations[NameOf(key)] = home.generation;
-    return;
-  }
-  if (!MakeRoom(&shard).ok()) return;  // nothing is frozen yet
-  shard.entries.insert_or_assign(NameOf(key), Entry{.freeze = "", .home = home, .until = now_() + left});
-  NoteStates(&shard);
-}
-
-uint64_t SequenceFamilies::Generation(const FamilyKey& key) const {
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const Entry* const entry = Find(shard, key);
-  if (entry != nullptr && !entry->frozen) return entry->home.generation;
-  return GenerationHere(shard, NameOf(key));
-}
-
-void SequenceFamilies::Forget(const FamilyKey& key) {
-  Shard& shard = ShardOf(key);
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  shard.generations.erase(NameOf(key));
-}
-
-std::vector<KnownFamily> SequenceFamilies::List(absl::string_view tenant, absl::string_view index) const {
-  const std::string prefix = IndexPrefix(tenant, index);
-  std::map<std::string, KnownFamily> known;
-  for (Shard& shard : shards_) {
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    for (const auto& [name, generation] : shard.generations) {
-      if (absl::StartsWith(name, prefix)) known[name].home.generation = generation;
-    }
-    for (const auto& [name, entry] : shard.entries) {
-      const std::chrono::duration<double> left = entry.until - now_();
-      if (!absl::StartsWith(name, prefix) || left.count() <= 0) continue;
-      KnownFamily& family = known[name];
-      (entry.frozen ? family.frozen : family.moved) = true;
-      if (family.moved) family.home = entry.home;
-      family.seconds_left = left.count();
-    }
-  }
-  std::vector<KnownFamily> list;
-  for (auto& [name, family] : known) {
-    family.family = name.substr(prefix.size());
-    list.push_back(std::move(family));
-  }
-  return list;
-}
-
-FamilyCounts SequenceFamilies::Count() const {
-  FamilyCounts counts;
-  counts.stale = stale_.load(std::memory_order_relaxed);
-  for (Shard& shard : shards_) {
-    if (!shard.states.load(std::memory_order_relaxed)) continue;
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    for (const auto& [name, entry] : shard.entries) {
-      if (now_() < entry.until) ++(entry.frozen ? counts.frozen : counts.moved);
-    }
-  }
-  return counts;
-}
-
-void SequenceFamilies::ForgetIndex(absl::string_view tenant, absl::string_view index) {
-  const std::string prefix = IndexPrefix(tenant, index);
-  for (Shard& shard : shards_) {
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    std::erase_if(shard.entries, [&](const auto& entry) { return absl::StartsWith(entry.first, prefix); });
-    std::erase_if(shard.generations, [&](const auto& one) { return absl::StartsWith(one.first, prefix); });
-    NoteStates(&shard);
-  }
 }
 
 }  // namespace seine
