@@ -4,6 +4,7 @@
 #ifndef SEINE_KERNELS_HOST_H_
 #define SEINE_KERNELS_HOST_H_
 
+#include "kernels/cpu/prefetch.h"
 #include "kernels/ops/attend/attention.h"
 #include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/learn/oja_cpu.h"
@@ -24,6 +25,10 @@ using cpu::FirstNonFinite;
 using cpu::MeanRow;
 using cpu::SumExp;
 using cpu::ToFloat;
+
+// Memory that is read soon (cpu/prefetch.h).
+using cpu::PrefetchFar;
+using cpu::PrefetchRange;
 
 // Attention over chosen rows (ops/attend/attention.h), and the means that stand for windows (window_means.h).
 using cpu::Attend;

@@ -161,7 +161,19 @@ void Attention::Wrote(Layer* layer, int64_t begin, int64_t end, bool keys) {
     stream.keys_written = stream.values_written = {0, 0};
     if (last - first < kPromptCells || !stream.cells->Reserve(last).ok()) continue;
     Encode(&stream, last);
+    UseHugePages(layer->facts, stream.rows, last);
   }
+}
+
+void Attention::UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells) {
+  if (!settings().huge_pages || cells < settings().min_kv) return;
+  const auto [of, is_new] = huge_pages_.try_emplace(facts.buffer, ggml_backend_buffer_get_base(facts.buffer),
+                                                    ggml_backend_buffer_get_size(facts.buffer));
+  HugePages& pages = of->second;
+  if (pages.refused()) return;
+  Report::Get().HugePages(pages.Cover(rows.keys, cells * rows.key_cell) +
+                          pages.Cover(rows.values, cells * rows.value_cell));
+  if (pages.refused()) SayOnce("the kernel makes no huge pages of the cache; it stays in small ones");
 }
 
 bool Attention::Encode(Stream* stream, int64_t end) {
@@ -312,6 +324,7 @@ std::string Attention::Answer(const AttentionNode& node) {
       }
       Stream* stream = &layer->streams[first_stream + s];
       if (i > 0) stream->suspect = true;
+      UseHugePages(layer->facts, stream->rows, cells);  // of what came otherwise than by a prompt
       if (!Prepare(stream, end_window, cells)) return "a key or value that is not finite, or no memory for codes";
     }
     if (AttendItems(node, /*exactly=*/false)) return {};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engines/llama.cpp/huge_pages.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/node_computer.h"
 #include "ggml-backend.h"
@@ -53,7 +54,9 @@ class Attention final : public NodeComputer {
   Layer* LayerOf(const void* keys);
   std::string MakeStreams(Layer* layer);
   std::string MakeContext(const CacheFacts& facts);
-  absl::Status ReadProfileOf(const CacheFacts& facts);              // where the environment names one; once
+  absl::Status ReadProfileOf(const CacheFacts& facts);  // where the environment names one; once
+  // Puts the first cells of a stream into huge pages.
+  void UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells);
   void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
   // Encodes the stale windows in cells [0, end). False: a row is not finite.
   bool Encode(Stream* stream, int64_t end);
@@ -77,6 +80,7 @@ class Attention final : public NodeComputer {
   std::string profile_path_;                // empty: there is none
   std::shared_ptr<const Profile> profile_;  // nullptr: there is none
   std::map<const void*, Layer> layers_;
+  std::map<ggml_backend_buffer_t, HugePages> huge_pages_;
   std::vector<SeenCells> seen_;  // [streams][tokens] of the node that is answered
   std::vector<Item> items_;
   std::vector<CellLayer::Run> runs_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "index/cells/seen_cells.h"
 #include "index/config.h"
@@ -53,7 +54,7 @@ struct CacheFacts {
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
   std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};
   const void* rope_factors = nullptr;
-  const void* buffer = nullptr;  // that the caches of one context lie in
+  ggml_backend_buffer_t buffer = nullptr;  // that the caches of one context lie in
   const uint8_t *keys = nullptr, *values = nullptr;
   size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
 };

@@ -84,6 +84,11 @@ void Report::Bytes(int64_t codes, int64_t cache) {
   cache_bytes_ += cache;
 }
 
+void Report::HugePages(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  huge_page_bytes_ += bytes;
+}
+
 void Report::Uses(const std::string& codec, const std::string& profile) {
   const std::lock_guard<std::mutex> lock(mutex_);
   codec_ = codec;
@@ -96,10 +101,10 @@ std::string Report::Json() {
       "{\"top_k\": ", top_k(), ", \"codec\": ", Quoted(codec_), ", \"profile\": ", Quoted(profile_),
       ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
       ", \"ms_encoding\": ", encode_ns_ / 1e6, ", \"code_bytes\": ", code_bytes_, ", \"cache_bytes\": ", cache_bytes_,
-      ", \"changed_windows\": ", changed_windows_, ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_,
-      ", \"remote_steps\": ", remote_steps_, ", \"remote_grpc_steps\": ", remote_grpc_steps_,
-      ", \"remote_bytes\": ", remote_bytes_, ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6,
-      ", \"worst_error\": ", worst_error_,
+      ", \"huge_page_bytes\": ", huge_page_bytes_, ", \"changed_windows\": ", changed_windows_,
+      ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_, ", \"remote_steps\": ", remote_steps_,
+      ", \"remote_grpc_steps\": ", remote_grpc_steps_, ", \"remote_bytes\": ", remote_bytes_,
+      ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {

@@ -24,6 +24,7 @@ class Report {
   // Messages to a server, their bytes of keys, values and queries, and the time that its answers were waited for.
   void Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns);
   void Bytes(int64_t codes, int64_t cache);
+  void HugePages(int64_t bytes);  // of caches, that were put into such pages
   // The code that contexts from now on are answered by, and its profile's file; none: empty.
   void Uses(const std::string& codec, const std::string& profile);
 
@@ -37,6 +38,7 @@ class Report {
   std::mutex mutex_;
   int64_t answered_ = 0, answered_ns_ = 0, encoded_keys_ = 0, encode_ns_ = 0;
   int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
+  int64_t huge_page_bytes_ = 0;
   int64_t remote_steps_ = 0, remote_grpc_steps_ = 0, remote_bytes_ = 0, remote_waiting_ns_ = 0;
   double worst_error_ = 0, sum_error_ = 0;
   std::map<std::string, int64_t> declined_;

@@ -71,6 +71,7 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_PROFILES", &s.profiles);
   Read("SEINE_CALIBRATE", &s.calibrate);
   Read("SEINE_CALIBRATE_TOKENS", 512, 1 << 30, &calibrate_tokens);
+  Read("SEINE_HUGE_PAGES", &s.huge_pages);
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);
   Read("SEINE_ENDPOINT", &s.endpoint);

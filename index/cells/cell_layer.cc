@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kSegmentKeys = 2048;
 constexpr int64_t kWindowsOfSegment = kSegmentKeys / kWindowTokens;
+// Each answer compares a piece of a window with its hashes, a quarter of it.
+constexpr int64_t kPieces = 4, kPieceCells = kWindowTokens / kPieces;
 
 IndexConfig ToIndexConfig(const CellConfig& config) {
   IndexConfig index;
@@ -154,11 +156,18 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
   return true;
 }
 
-bool CellLayer::Unchanged(int head, int64_t window, const CellRows& rows) const {
-  const uint32_t* hashes = heads_[head].hashes.data() + window * kWindowTokens;
-  const int64_t cell = context_->config_.sink + window * kWindowTokens;
-  for (int i = 0; i < kWindowTokens; ++i) {
-    if (hashes[i] != HashAt(head, cell + i, rows)) return false;
+void CellLayer::FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const {
+  const Geometry& g = context_->config_.geometry;
+  host::PrefetchRange(heads_[head].hashes.data() + first, count * sizeof(uint32_t));
+  for (int64_t i = first; i < first + count; ++i) {
+    host::PrefetchRange(Keys(head, context_->config_.sink + i, rows).data, g.head_dim * SizeOf(g.dtype));
+  }
+}
+
+bool CellLayer::Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const {
+  const uint32_t* hashes = heads_[head].hashes.data();
+  for (int64_t i = first; i < first + count; ++i) {
+    if (hashes[i] != HashAt(head, context_->config_.sink + i, rows)) return false;
   }
   return true;
 }
@@ -167,7 +176,7 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
   const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - context_->config_.sink) / kWindowTokens);
   int64_t changed = 0;
   for (int64_t w = 0; w < windows; ++w) {
-    if (heads_[head].fresh[w] == 0 || Unchanged(head, w, rows)) continue;
+    if (heads_[head].fresh[w] == 0 || Unchanged(head, w * kWindowTokens, kWindowTokens, rows)) continue;
     heads_[head].fresh[w] = 0;
     ++changed;
   }
@@ -178,10 +187,15 @@ bool CellLayer::Suspect(int head, int64_t end, const CellRows& rows) {
   Head& of = heads_[head];
   const int64_t sink = context_->config_.sink;
   const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - sink) / kWindowTokens);
-  const int64_t other = of.next_look++ % kWindowTokens;
-  for (int64_t w = 0; w < windows; ++w) {
-    if (of.fresh[w] == 0) continue;
-    for (const int64_t i : {int64_t{kWindowTokens} - 1, other}) {
+  const int64_t looked_at[] = {int64_t{kWindowTokens} - 1, of.next_look++ % kWindowTokens};
+  constexpr int64_t kAhead = 8;  // windows in flight
+  for (int64_t w = -kAhead; w < windows; ++w) {
+    for (const int64_t i : looked_at) {
+      if (w + kAhead >= windows) break;
+      FetchCells(head, (w + kAhead) * kWindowTokens + i, 1, rows);
+    }
+    if (w < 0 || of.fresh[w] == 0) continue;
+    for (const int64_t i : looked_at) {
       const int64_t of_zone = w * kWindowTokens + i;
       if (of.hashes[of_zone] != HashAt(head, sink + of_zone, rows)) return true;
     }
@@ -218,6 +232,9 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
   const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
   const uint8_t* means = of.means.data();
+  const int64_t piece = of.next_check.fetch_add(1, std::memory_order_relaxed) % (windows * kPieces);
+  const int64_t check = seen.windows[piece / kPieces] * kWindowTokens + piece % kPieces * kPieceCells;
+  FetchCells(head, check, kPieceCells, rows);
   constexpr int kOneChunk = std::numeric_limits<int>::max();
   SearchTask task;
   task.codec = codecs_->heads[head].codec.get();
@@ -279,18 +296,20 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   attention.logits = &found.scores;
   attention.zone_begin = task.zone_begin;
   AddOutliers(outliers, windows, attention, &found);
+  const auto cell_of = [&](int32_t place) { return one_run ? place : places.Cell(place); };
   for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t place : set) {
-      const int64_t cell = one_run ? place : places.Cell(place);
-      if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
-    }
+    for (const int32_t place : set) host::PrefetchFar(&of.hashes[cell_of(place) - config.sink]);
   }
-  const int64_t check = of.next_check.fetch_add(1, std::memory_order_relaxed) % windows;
-  if (!Unchanged(head, seen.windows[check], rows)) return false;
   if (config.tail) attention.num_windows = windows;
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
-  return true;
+  for (const std::vector<int32_t>& set : found.positions) {
+    for (const int32_t place : set) {
+      const int64_t cell = cell_of(place);
+      if (of.hashes[cell - config.sink] != HashAt(head, cell, rows)) return false;
+    }
+  }
+  return Unchanged(head, check, kPieceCells, rows);
 }
 
 void CellLayer::AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,

@@ -117,7 +117,7 @@ class CellLayer {
     std::vector<uint32_t> hashes;        // [windows][64]
     std::vector<uint8_t> fresh;          // [windows]
     std::vector<uint64_t> outliers;      // [windows], outliers.h
-    std::atomic<int64_t> next_check{0};  // of the zone's windows: whose keys are compared next
+    std::atomic<int64_t> next_check{0};  // whose keys an answer compares besides those that it chose
     int64_t next_look = 0;               // key of each window that Suspect compares next
   };
 
@@ -125,7 +125,9 @@ class CellLayer {
   ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
   ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
   uint32_t HashAt(int head, int64_t cell, const CellRows& rows) const;
-  bool Unchanged(int head, int64_t window, const CellRows& rows) const;
+  // Cells [first, first + count) of the zone: whether their keys are those that were encoded, and what that reads.
+  bool Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const;
+  void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
 
   CellContext* const context_;
   std::shared_ptr<const LayerCodecs> codecs_;

@@ -25,6 +25,7 @@ uint64_t FindOutliers(const float* keys, int dim) {
 void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::AttentionTask& task, SearchOutput* found) {
   static thread_local std::vector<int32_t> cells, joined;
   static thread_local std::vector<float> dots, joined_logits;
+  host::PrefetchRange(outliers, num_windows * sizeof(uint64_t));
   cells.clear();
   for (int64_t w = 0; w < num_windows; ++w) {
     for (uint64_t left = outliers[w]; left != 0; left &= left - 1) {
@@ -40,6 +41,9 @@ void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::Atte
     std::vector<float>& logits = found->scores[g];
     float least = std::numeric_limits<float>::infinity();
     for (const float logit : logits) least = std::min(least, logit);
+    const float* own = dots.data() + g * count;
+    const auto enters = [&](float dot) { return dot * task.scale > least; };
+    if (std::none_of(own, own + count, enters)) continue;  // as for most queries
     joined.clear();
     joined_logits.clear();
     const auto add = [](int32_t cell, float logit) {
@@ -50,7 +54,7 @@ void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::Atte
     for (size_t i = 0; i < count; ++i) {
       for (; s < set.size() && set[s] < cells[i]; ++s) add(set[s], logits[s]);
       if (s < set.size() && set[s] == cells[i]) continue;
-      if (const float logit = dots[g * count + i] * task.scale; logit > least) add(cells[i], logit);
+      if (enters(own[i])) add(cells[i], own[i] * task.scale);
     }
     for (; s < set.size(); ++s) add(set[s], logits[s]);
     std::swap(joined, set);

@@ -5,6 +5,9 @@
 #ifndef SEINE_KERNELS_CPU_PREFETCH_H_
 #define SEINE_KERNELS_CPU_PREFETCH_H_
 
+#include <cstddef>
+#include <cstdint>
+
 namespace seine::cpu {
 
 // Into the first cache: for what is read next, a few lines at a time.
@@ -17,6 +20,12 @@ inline void Prefetch(const void* p) {
 inline void PrefetchFar(const void* p) {
   __builtin_prefetch(p, 0, 2);
   asm volatile("");
+}
+
+// The same of every line that `bytes` from p lie in.
+inline void PrefetchRange(const void* p, size_t bytes) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(p) / 64 * 64, end = reinterpret_cast<uintptr_t>(p) + bytes;
+  for (uintptr_t line = begin; line < end; line += 64) PrefetchFar(reinterpret_cast<const void*>(line));
 }
 
 // For a line that will be written.

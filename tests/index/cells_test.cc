@@ -288,10 +288,10 @@ TEST(CellLayer, WhatIsWrittenUnseenIsFoundOut) {
   Attend(layer.get(), cache, 0, 2000, queries, &unchanged);
   EXPECT_TRUE(unchanged);
 
-  // One row that no query chooses is found in the turn of its window.
+  // One row that no query chooses is found in the turn of its piece: an answer compares a quarter of a window.
   cache.Write(1000);
   int64_t answers = 0;
-  for (unchanged = true; unchanged && answers <= windows; ++answers) {
+  for (unchanged = true; unchanged && answers <= 4 * windows; ++answers) {
     Attend(layer.get(), cache, 0, 2000, queries, &unchanged);
   }
   EXPECT_FALSE(unchanged);

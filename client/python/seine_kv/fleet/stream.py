@@ -245,8 +245,8 @@ def _no_attention(error: SeineError) -> Attended:
 
 
 def _renumbered(error: Optional[SeineError], at_node: str, in_step: str) -> Optional[SeineError]:
-    """An item's error, with its number in the whole step."""
-    if error is None or at_node == in_step:
+    """An item's error, with its number in the whole step. An error that names no item stays what it is: SequenceLost."""
+    if error is None or at_node == in_step or not error.field.startswith(at_node):
         return error
     text, path = str(error).replace(at_node, in_step, 1), error.field.replace(at_node, in_step, 1)
     return SeineError(error.code, text, path, error.reason)

@@ -158,6 +158,26 @@ def test_what_had_moved_is_not_lost_with_its_old_node(own, rows, streamed):
         assert client.node_of(chat) == target and client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
 
 
+def test_what_is_lost_while_it_is_waited_for_is_said_as_lost(own, rows):
+    """The item is asked again alone, so that what its node says of it names another place than the step's."""
+    with connect(own.fleet, timeout=20) as client:
+        chat = filled(client, rows)
+        node = client.node_of(chat)
+        other = next(f"other-{i}" for i in range(99) if ranked(f"other-{i}", NAMES)[0] != node)
+        there = client.create_sequence("m", other)
+        client.append(there, 0, 0, *rows_of(rows, 1))
+        freeze(client)
+        restart = threading.Timer(0.2, lambda: own.restart(node))
+        restart.start()
+        queries = np.ones((HEADS, DIM), np.float32)
+        appends = [Append(each, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) for each in (there, chat)]
+        step = client.step(appends, [Item(each, 0, queries) for each in (there, chat)], on_error="return")
+        restart.join()
+        assert step.append_errors[0] is None and step.answers[0].error is None
+        for error in (step.append_errors[1], step.answers[1].error):
+            assert isinstance(error, SequenceLost) and error.families == ("chat",)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_frozen_family_is_waited_for(client, rows, streamed):
     chat = filled(client, rows)
