@@ -154,8 +154,9 @@ int64_t BaseBytes() {
   return (ResidentBytes() + kRoom) / kMiB * kMiB;
 }
 
-// Makes the heap keep what a few parts of prefills take, of 4 MiB each, and give the rest back to the system. The kernel
-// would otherwise zero, map and unmap a thousand pages for each part. By default glibc has eight arenas a processor.
+// Makes the heap keep what a few parts of prefills take, of 4 MiB each, and give the rest back to the system. The
+// kernel would otherwise zero, map and unmap a thousand pages for each part. By default glibc has eight arenas a
+// processor.
 void BoundHeap() {
   constexpr int kMapped = 8 << 20, kKept = 32 << 20;
   mallopt(M_MMAP_THRESHOLD, kMapped);
