@@ -47,6 +47,8 @@ std::string EndpointFromEnvironment();
 std::string FieldOf(const absl::Status& status);
 // The machine-readable reason, such as "SHAPE_MISMATCH"; empty if there is none.
 std::string ReasonOf(const absl::Status& status);
+// How long the server asks to wait before the call is made again (google.rpc.RetryInfo); zero: it does not say.
+absl::Duration RetryDelayOf(const absl::Status& status);
 
 struct Options {
   absl::Duration connect_timeout = absl::Seconds(5);

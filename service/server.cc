@@ -67,6 +67,7 @@ class ServerImpl final : public Server {
     listener_ = *std::move(listener);
     if (auto s = Build(); !s.ok()) return s;
     core_.address = listener_->address().ToString();
+    core_.draining = options.draining;
     channels_.Start(listener_->address());
     services_.Start();
     descriptors_.emplace();

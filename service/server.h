@@ -17,6 +17,7 @@ struct ServerOptions {
   std::string listen;          // an address (address.h)
   std::string metrics_listen;  // as ParseHttpAddress returns it (http_listener.h); empty: no HTTP
   bool polling = false;        // services.h
+  bool draining = false;       // it takes no new families, as after SetDraining
   CoreOptions core;
   TlsOptions tls;  // of TCP; beyond loopback there must be some, and a credential
   AccessOptions access;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "client/convert/eviction.h"
@@ -17,6 +18,7 @@ namespace seine::client {
 namespace {
 
 constexpr char kReasonPayload[] = "seine/reason";
+constexpr char kRetryPayload[] = "seine/retry";  // nanoseconds
 
 static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT &&
                   static_cast<int>(Scope::kPerQHead) == v1::SCOPE_PER_Q_HEAD &&
@@ -89,18 +91,32 @@ absl::Status CheckCounts(const Answer& answer) {
 
 std::string FieldOf(const absl::Status& status) { return seine::FieldOf(status); }
 std::string ReasonOf(const absl::Status& status) { return PayloadOf(status, kReasonPayload); }
+absl::Duration RetryDelayOf(const absl::Status& status) {
+  int64_t nanoseconds = 0;
+  return absl::SimpleAtoi(PayloadOf(status, kRetryPayload), &nanoseconds) ? absl::Nanoseconds(nanoseconds)
+                                                                          : absl::ZeroDuration();
+}
+
+absl::Status WithReason(absl::Status error, absl::string_view reason) {
+  error.SetPayload(kReasonPayload, absl::Cord(reason));
+  return error;
+}
 
 absl::Status MakeError(int code, absl::string_view message, const v1::Status& details) {
   std::string field, reason;
+  absl::Duration retry;
   for (const google::protobuf::Any& any : details.details()) {
     // Compared by the type's last part: the server packs our wire-identical messages under google.rpc's names.
     v1::BadRequest bad_request;
     v1::ErrorInfo error_info;
+    v1::RetryInfo retry_info;
     if (absl::EndsWith(any.type_url(), "google.rpc.BadRequest") && bad_request.ParseFromString(any.value()) &&
         bad_request.field_violations_size() > 0) {
       field = bad_request.field_violations(0).field();
     } else if (absl::EndsWith(any.type_url(), "google.rpc.ErrorInfo") && error_info.ParseFromString(any.value())) {
       reason = error_info.reason();
+    } else if (absl::EndsWith(any.type_url(), "google.rpc.RetryInfo") && retry_info.ParseFromString(any.value())) {
+      retry = absl::Seconds(retry_info.retry_delay().seconds()) + absl::Nanoseconds(retry_info.retry_delay().nanos());
     }
   }
   std::string text(message);
@@ -108,6 +124,9 @@ absl::Status MakeError(int code, absl::string_view message, const v1::Status& de
   absl::Status status(code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, text);
   if (!field.empty()) status.SetPayload(kFieldPayload, absl::Cord(field));
   if (!reason.empty()) status.SetPayload(kReasonPayload, absl::Cord(reason));
+  if (retry > absl::ZeroDuration()) {
+    status.SetPayload(kRetryPayload, absl::Cord(absl::StrCat(absl::ToInt64Nanoseconds(retry))));
+  }
   return status;
 }
 

@@ -23,9 +23,12 @@ struct Profile;
 
 namespace seine::client {
 
-// An error of the server: `message`, opened with the field at fault, and the details that FieldOf and ReasonOf read.
+// An error of the server: `message`, opened with the field at fault, and the details that FieldOf, ReasonOf and
+// RetryDelayOf read.
 absl::Status MakeError(int code, absl::string_view message, const v1::Status& details);
 absl::Status FromProto(const v1::Status& status);
+// The error with what ReasonOf returns.
+absl::Status WithReason(absl::Status error, absl::string_view reason);
 
 // Bytes of `tensor`; INVALID_ARGUMENT "<name>: ..." for a negative dimension, a product that overflows, or no data.
 absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size_t* bytes);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/fleet/ask.h"
+#include "client/fleet/mover_status.h"
 #include "client/fleet/placement.h"
 
 namespace seine::client {
@@ -15,12 +16,6 @@ namespace {
 
 absl::Status About(const DrainTarget& target, const absl::Status& error) {
   return absl::Status(error.code(), absl::StrCat(error.message(), "; asked of the target ", target.to.node));
-}
-
-// The source has the family no more: it was deleted, or somebody else has moved it.
-bool HasGone(const absl::Status& error) {
-  const std::string reason = ReasonOf(error);
-  return reason == "FAMILY_NOT_FOUND" || reason == "MOVED";
 }
 
 constexpr absl::Duration kStopAsked = absl::Milliseconds(50);
@@ -47,30 +42,39 @@ class Drainer {
   Drainer(Client* source, const DrainOptions& options)
       : source_(source), options_(options), rate_(options.bytes_per_second) {}
   // Finds targets that cannot be any, before anything has changed.
-  absl::Status CheckTargets() const;
+  absl::Status CheckTargets();
   absl::StatusOr<std::vector<DrainedFamily>> Run();
 
  private:
-  // Lists the families that were not drained yet, the largest first.
+  // Lists the families that were not drained yet, the largest first. Sets a server to drain that was started again.
   absl::StatusOr<std::vector<Family>> Next();
+  // Asks the source who it is, for a while where it does not answer.
+  absl::StatusOr<ServerInfo> AwaitSource();
+  // Whether the source has the family no more, as far as it answers. *restarted: it is another process than at first.
+  bool HasGone(const Family& family, bool* restarted);
   void DrainOne(Family family);
   // Moves the family, or notes why not. False: the next target may be tried.
   bool MoveTo(const DrainTarget& target, DrainedFamily* drained) const;
   void Move(DrainedFamily* drained) const;
+  // Finds out what has become of a family that did not move. False: there is nothing to tell of it.
+  bool Keep(DrainedFamily* drained);
   absl::Status Write(const std::vector<SequenceInfo>& sequences, DrainedFamily* drained);
   void Snapshot(DrainedFamily* drained);
 
   Client* const source_;
   const DrainOptions& options_;
   RateBound rate_;
+  std::string instance_;                                   // of the source's process when the drain began
+  bool away_ = false;                                      // the source was waited for in vain
   std::set<std::pair<std::string, std::string>> seen_;     // families, by index and name
   std::set<std::pair<std::string, std::string>> written_;  // sequences in snapshots, by index and id
   std::vector<DrainedFamily> drained_;
 };
 
-absl::Status Drainer::CheckTargets() const {
+absl::Status Drainer::CheckTargets() {
   const absl::StatusOr<ServerInfo> here = source_->GetServerInfo();
   if (!here.ok()) return here.status();
+  instance_ = here->instance;
   for (const DrainTarget& target : options_.targets) {
     const absl::StatusOr<ServerInfo> there = target.client->GetServerInfo();
     if (!there.ok()) return About(target, there.status());
@@ -82,7 +86,31 @@ absl::Status Drainer::CheckTargets() const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ServerInfo> Drainer::AwaitSource() {
+  const absl::Time end = absl::Now() + (away_ ? absl::ZeroDuration() : options_.patience);
+  for (absl::Duration wait = kFirstWait;; wait = std::min(2 * wait, kLongestWait)) {
+    absl::StatusOr<ServerInfo> info = source_->GetServerInfo();
+    away_ = !info.ok() && absl::Now() + wait >= end;
+    if (info.ok() || away_ || !MayHaveEnded(info.status()) || options_.stop()) return info;
+    absl::SleepFor(wait);
+  }
+}
+
+bool Drainer::HasGone(const Family& family, bool* restarted) {
+  const absl::StatusOr<ServerInfo> info = AwaitSource();
+  if (!info.ok()) return false;
+  *restarted = info->instance != instance_;
+  const absl::StatusOr<std::vector<Family>> there = ListFamilies(source_, family.index);
+  if (!there.ok()) return ReasonOf(there.status()) == "INDEX_NOT_FOUND";
+  return std::none_of(there->begin(), there->end(), [&](const Family& one) { return one.name == family.name; });
+}
+
 absl::StatusOr<std::vector<Family>> Drainer::Next() {
+  const absl::StatusOr<ServerInfo> info = AwaitSource();
+  if (!info.ok()) return info.status();
+  if (!info->draining) {
+    if (absl::Status status = SetDraining(source_, true).status(); !status.ok()) return status;
+  }
   absl::StatusOr<std::vector<Family>> families = ListFamilies(source_);
   if (!families.ok()) return families.status();
   std::erase_if(*families, [&](const Family& one) { return !seen_.emplace(one.index, one.name).second; });
@@ -94,6 +122,7 @@ absl::StatusOr<std::vector<Family>> Drainer::Next() {
 
 absl::StatusOr<std::vector<DrainedFamily>> Drainer::Run() {
   for (;;) {
+    if (options_.stop()) return std::move(drained_);
     absl::StatusOr<std::vector<Family>> families = Next();
     if (!families.ok()) return families.status();
     if (families->empty()) return std::move(drained_);
@@ -108,11 +137,22 @@ void Drainer::DrainOne(Family family) {
   DrainedFamily drained;
   drained.family = std::move(family);
   Move(&drained);
-  if (HasGone(drained.why)) return;
-  if (drained.outcome != DrainOutcome::kMoved && !absl::IsUnknown(drained.why)) Snapshot(&drained);
+  if (drained.outcome != DrainOutcome::kMoved && !Keep(&drained)) return;
   options_.progress(drained);
   rate_.WaitAfter(drained.file_bytes, options_.stop);
   drained_.push_back(std::move(drained));
+}
+
+bool Drainer::Keep(DrainedFamily* drained) {
+  bool restarted = false;
+  if (HasGone(drained->family, &restarted)) {
+    if (!restarted) return false;  // it was deleted, or somebody else has moved it
+    drained->outcome = DrainOutcome::kLost;
+    drained->why = absl::UnavailableError("the server was started again meanwhile, and has it no more");
+  } else if (!absl::IsUnknown(drained->why)) {
+    Snapshot(drained);
+  }
+  return true;
 }
 
 bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
@@ -128,7 +168,7 @@ bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
   }
   absl::StatusOr<Migration> moved = MigrateFamily(source_, target.client, family.index, family.name, target.to);
   drained->why = moved.status();
-  if (!moved.ok()) return absl::IsUnknown(moved.status()) || HasGone(moved.status());
+  if (!moved.ok()) return absl::IsUnknown(moved.status());
   drained->outcome = DrainOutcome::kMoved;
   drained->to = target.to;
   drained->generation = moved->generation;
@@ -188,6 +228,8 @@ const char* ToString(DrainOutcome outcome) {
       return "snapshotted";
     case DrainOutcome::kStays:
       return "stays";
+    case DrainOutcome::kLost:
+      return "lost";
   }
   return "";
 }

@@ -19,8 +19,9 @@ enum class DrainOutcome {
   kMoved,        // another node serves it
   kSnapshotted,  // it serves on here, and a file holds it as it was
   kStays,        // it serves on here, and no file holds it
+  kLost,         // the server was started again meanwhile, and has it no more
 };
-const char* ToString(DrainOutcome outcome);  // "moved", "snapshotted", "stays"
+const char* ToString(DrainOutcome outcome);  // "moved", "snapshotted", "stays", "lost"
 
 // What a drain has done with one family.
 struct DrainedFamily {
@@ -41,8 +42,9 @@ struct DrainTarget {
 };
 
 struct DrainOptions {
-  std::vector<DrainTarget> targets;  // none: every family is snapshotted
-  double bytes_per_second = 0;       // of files written, on average; 0: no bound
+  std::vector<DrainTarget> targets;             // none: every family is snapshotted
+  double bytes_per_second = 0;                  // of files written, on average; 0: no bound
+  absl::Duration patience = absl::Seconds(10);  // a server that does not answer is waited for
   std::function<void(const DrainedFamily&)> progress = [](const DrainedFamily&) {};  // after each family
   std::function<bool()> stop = [] { return false; };  // asked between families: true ends the drain there
 };
@@ -51,11 +53,13 @@ struct DrainOptions {
 // hashing (placement.h) that has memory for it and takes it. One that no target takes is written to a snapshot, where
 // the server has a folder: its file is named after the family, and a later drain replaces it. Families that come
 // meanwhile, by forks, are drained as well. The server still drains when this returns: SetDraining(false) undoes it.
-// A second drain goes on where the first has ended.
+// A second drain goes on where the first has ended. Where the server is started again meanwhile, the drain waits for
+// it, sets it to drain again, and goes on with what it has.
 //
 // Takes the role admin, and means families of the caller's tenant, which must be the server's own: PERMISSION_DENIED.
 // INVALID_ARGUMENT: a target is the server itself. FAILED_PRECONDITION: a target drains. Others: errors of the calls
-// before the first family moves, and of listing families. Errors of one family are in its `why`. Blocks.
+// before the first family moves, and UNAVAILABLE where the server stays away. Errors of one family are in its `why`.
+// Blocks.
 absl::StatusOr<std::vector<DrainedFamily>> Drain(Client* source, const DrainOptions& options);
 
 // Whether the server takes new families from now on. Returns whether it drained before. Thread-safe.

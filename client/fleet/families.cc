@@ -60,6 +60,7 @@ absl::StatusOr<std::vector<Family>> ListFamilies(Client* client) {
   std::vector<Family> all;
   for (const IndexInfo& index : *indexes) {
     absl::StatusOr<std::vector<Family>> families = ListFamilies(client, index.spec.name);
+    if (ReasonOf(families.status()) == "INDEX_NOT_FOUND") continue;  // it is deleted, or the server started again
     if (!families.ok()) return families.status();
     std::move(families->begin(), families->end(), std::back_inserter(all));
   }

@@ -30,7 +30,8 @@ void AddNativeError(nb::module_& module) {
   static constexpr char kDoc[] =
       "What a call of Seine ended with. code: a gRPC code's name, such as \"NOT_FOUND\"; field: the request's field "
       "that "
-      "is wrong, or \"\"; reason: a word for programs, such as \"SHAPE_MISMATCH\", or \"\".";
+      "is wrong, or \"\"; reason: a word for programs, such as \"SHAPE_MISMATCH\", or \"\"; retry_delay: seconds that "
+      "the server asks to wait before the call is made again, or 0.";
   native_error = new nb::object(
       nb::steal(PyErr_NewExceptionWithDoc("seine_kv._native.NativeError", kDoc, PyExc_Exception, nullptr)));
   module.attr("NativeError") = *native_error;
@@ -39,7 +40,8 @@ void AddNativeError(nb::module_& module) {
 nb::object ErrorTuple(const absl::Status& status) {
   if (status.ok()) return nb::none();
   return nb::make_tuple(absl::StatusCodeToString(status.code()).c_str(), InWords(status.message()).c_str(),
-                        client::FieldOf(status).c_str(), client::ReasonOf(status).c_str());
+                        client::FieldOf(status).c_str(), client::ReasonOf(status).c_str(),
+                        absl::ToDoubleSeconds(client::RetryDelayOf(status)));
 }
 
 void RaiseIfWrong(const absl::Status& status) {
@@ -48,6 +50,7 @@ void RaiseIfWrong(const absl::Status& status) {
   error.attr("code") = absl::StatusCodeToString(status.code()).c_str();
   error.attr("field") = client::FieldOf(status).c_str();
   error.attr("reason") = client::ReasonOf(status).c_str();
+  error.attr("retry_delay") = absl::ToDoubleSeconds(client::RetryDelayOf(status));
   PyErr_SetObject(native_error->ptr(), error.ptr());
   nb::raise_python_error();
 }

@@ -16,7 +16,7 @@ namespace nb = nanobind;
 // Puts NativeError into the module.
 void AddNativeError(nb::module_& module);
 
-// (code, message, field, reason), or None where `status` is OK. The status is the client's (client.h).
+// (code, message, field, reason, retry_delay), or None where `status` is OK. The status is the client's (client.h).
 nb::object ErrorTuple(const absl::Status& status);
 
 // NativeError where `status` is not OK.

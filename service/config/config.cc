@@ -94,17 +94,13 @@ Setting ListenSetting() {
           set, [](const ServerConfig& config) { return config.server.listen; }};
 }
 
-Setting PollingSetting() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    if (!absl::SimpleAtob(text, &config->server.polling))
-      return Wrong(absl::StrCat("'", text, "' is neither true nor false"));
-    return absl::OkStatus();
+Setting Flag(std::string key, std::string help, bool ServerOptions::*field) {
+  auto set = [=](const std::string& text, ServerConfig* config) {
+    if (absl::SimpleAtob(text, &(config->server.*field))) return absl::OkStatus();
+    return Wrong(absl::StrCat("'", text, "' is neither true nor false"));
   };
-  return {"server.polling", "",
-          "Serve Decode from a thread that spins instead of sleeping: less latency, and a busy core while a Decode "
-          "stream is "
-          "open. Worth it where the client polls too.",
-          set, [](const ServerConfig& config) { return config.server.polling ? "true" : "false"; }};
+  return {std::move(key), "", std::move(help), std::move(set),
+          [=](const ServerConfig& config) { return config.server.*field ? "true" : "false"; }};
 }
 
 Setting ProfilesSetting() {
@@ -139,7 +135,10 @@ std::vector<Setting> MakeSettings() {
   constexpr int64_t kAnyBytes = int64_t{1} << 50;
   std::vector<Setting> settings = {
       ListenSetting(),
-      PollingSetting(),
+      Flag("server.polling",
+           "Serve Decode from a thread that spins instead of sleeping: less latency, and a busy core while a Decode "
+           "stream is open. Worth it where the client polls too.",
+           &ServerOptions::polling),
       Word(
           "server.backend",
           "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
@@ -185,6 +184,10 @@ std::vector<Setting> MakeSettings() {
           "Seconds after SIGTERM in which calls are still taken while health says NOT_SERVING, for a balancer to see "
           "it.",
           0, 3600, [](auto& c) -> auto& { return c.drain_delay_seconds; }),
+      Flag("server.draining",
+           "Take no new families from the start, as after `seine drain`, until `seine drain --undo`. Families that "
+           "are restored are served.",
+           &ServerOptions::draining),
       Number(
           "server.watchdog",
           "Seconds without an answer to its own calls after which it ends itself, exit code 4, to be started anew; 0: "

@@ -75,7 +75,7 @@ Server::Server(const std::vector<std::string>& flags, const std::string& endpoin
 }
 
 Server::~Server() {
-  if (pid_ < 0) return;
+  if (pid_ <= 0) return;
   kill(pid_, SIGTERM);
   int status = 0;
   waitpid(pid_, &status, 0);
@@ -92,13 +92,17 @@ std::unique_ptr<client::Client> Server::Connect(const client::Options& options) 
 }
 
 void Server::Pause() {
+  if (pid_ <= 0) return;  // kill would take -1 for every process of the machine; so below
   kill(pid_, SIGSTOP);
   waitpid(pid_, nullptr, WUNTRACED);  // until all its threads stand
 }
 
-void Server::Resume() { kill(pid_, SIGCONT); }
+void Server::Resume() {
+  if (pid_ > 0) kill(pid_, SIGCONT);
+}
 
 void Server::Kill() {
+  if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;

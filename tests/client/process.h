@@ -30,7 +30,7 @@ class Server {
   Server& operator=(const Server&) = delete;
   const std::string& endpoint() const { return endpoint_; }
   std::unique_ptr<client::Client> Connect(const client::Options& options = {}) const;
-  void Kill();   // SIGKILL: as a crash would
+  void Kill();   // SIGKILL: as a crash would; nothing, where it has been killed
   void Pause();  // SIGSTOP: as a machine that hangs would
   void Resume();
 

@@ -69,7 +69,8 @@ std::string LineOf(const client::DrainedFamily& one) {
     case client::DrainOutcome::kSnapshotted:
       return absl::StrCat(name, "snapshotted, ", FormatBytes(one.file_bytes), ": ", one.why.message(), "\n");
     case client::DrainOutcome::kStays:
-      return absl::StrCat(name, "stays: ", one.why.message(), "\n");
+    case client::DrainOutcome::kLost:
+      return absl::StrCat(name, ToString(one.outcome), ": ", one.why.message(), "\n");
   }
   return name;
 }
@@ -109,16 +110,16 @@ void PrintSummary(const Session& session, bool each, const std::vector<client::D
   const int64_t moved = Count(drained, client::DrainOutcome::kMoved);
   const int64_t snapshotted = Count(drained, client::DrainOutcome::kSnapshotted);
   const int64_t stay = Count(drained, client::DrainOutcome::kStays);
-  Json json = {{"draining", true},
-               {"moved", moved},
-               {"moved_whole", CountWhole(drained)},
-               {"snapshotted", snapshotted},
-               {"stay", stay}};
+  const int64_t lost = Count(drained, client::DrainOutcome::kLost);
+  Json json = {{"draining", true},           {"moved", moved}, {"moved_whole", CountWhole(drained)},
+               {"snapshotted", snapshotted}, {"stay", stay},   {"lost", lost}};
   if (stopped) json["stopped"] = true;
   if (session.json && each) return PrintLine(OneLine(json));
   json["families"] = Json::array();
   for (const client::DrainedFamily& one : drained) json["families"].push_back(ToJson(one));
-  session.Print(json, [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay\n"); });
+  const std::string more = lost > 0 ? absl::StrCat(", ", lost, " lost") : "";
+  session.Print(
+      json, [&] { return absl::StrCat(moved, " moved, ", snapshotted, " snapshotted, ", stay, " stay", more, "\n"); });
 }
 
 absl::Status Drain(const Session& session, const DrainArguments& arguments) {
@@ -135,8 +136,13 @@ absl::Status Drain(const Session& session, const DrainArguments& arguments) {
   PrintSummary(session, arguments.each, *drained);
   const int64_t snapshotted = Count(*drained, client::DrainOutcome::kSnapshotted);
   const int64_t stay = Count(*drained, client::DrainOutcome::kStays);
+  const int64_t lost = Count(*drained, client::DrainOutcome::kLost);
   if (stopped) {
     return absl::CancelledError("stopped by a signal; the server drains on, and a second run moves the rest");
+  }
+  if (lost > 0) {
+    return absl::AbortedError(absl::StrCat("families that the server has lost, as it was started again: ", lost,
+                                           "; those that stay and are in no snapshot: ", stay));
   }
   if (stay > 0) return absl::AbortedError(absl::StrCat("families that stay and are in no snapshot: ", stay));
   if (snapshotted == 0) return absl::OkStatus();
@@ -161,7 +167,7 @@ void AddDrainCommand(CLI::App* app, Session* session) {
       "it. One that no target takes serves on here, and is written to a snapshot where the server has snapshots.dir. "
       "A second run goes on. SIGINT and SIGTERM stop it after the family that it is at. Exit code 0: no family is "
       "left. 8: those that are left are in snapshots. 1: one is in "
-      "none.\n\n"
+      "none, or was lost because the server was started again.\n\n"
       "Example:\n  seine drain --to n1=host-b:7077 --to n2=host-c:7077 --bytes-per-second 200MB");
   CLI::Option* to = drain->add_option("--to", arguments->to,
                                       "NAME=ADDRESS or ADDRESS of a server that takes families; may be repeated. "

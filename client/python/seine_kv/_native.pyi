@@ -24,8 +24,8 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-# (code, message, field, reason): of something inside an answer.
-ErrorParts = tuple[str, str, str, str]
+# (code, message, field, reason, retry_delay): of something inside an answer.
+ErrorParts = tuple[str, str, str, str, float]
 
 class NativeError(Exception):
     """What a call ended with; str(error) is Seine's text."""
@@ -33,6 +33,7 @@ class NativeError(Exception):
     code: str  # a gRPC code's name: "NOT_FOUND"
     field: str  # of the request, "item.keys.shape"; "" where none is named
     reason: str  # for programs, "SHAPE_MISMATCH"; "" where none is given
+    retry_delay: float  # seconds that the server asks to wait before the call is made again; 0.0 where it does not say
 
 class Connection:
     """Made by in_process or connect. Streams outlive it; what is in process ends with the last that uses it."""
@@ -137,7 +138,7 @@ class Stream:
         or mass_p (p, floor, cap), scope, gqa_reduce, beta, recall_target, refine, with_scores, exact; attention:
         messages.Attention. Returns (append_errors, answers, attended, server_us, error, retained):
 
-        append_errors: None or (code, message, field, reason), one an append. answers: one dict an item, none in a step
+        append_errors: None or (code, message, field, reason, retry_delay), one an append. answers: one dict an item, none in a step
         with attention, with the fields of messages.Answer: path ("index", "dense", "exact"), num_tokens, zone_begin,
         zone_end, all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or
         None, dense_positions (a list of int32 arrays), error, codes_outgrown, masses float32 [sets] or None, capped.

@@ -15,24 +15,27 @@ import numpy as np
 
 class SeineError(Exception):
     """What the index, the server or gRPC said. `code` is a gRPC code's name such as "NOT_FOUND"; `field` and `reason`
-    may be ""."""
+    may be "". retry_delay: seconds that the server asks to wait before the call is made again; 0.0: it does not say."""
 
-    def __init__(self, code: str, message: str, field: str = "", reason: str = "") -> None:
+    def __init__(self, code: str, message: str, field: str = "", reason: str = "", retry_delay: float = 0.0) -> None:
         super().__init__(message)
-        self.code, self.field, self.reason = code, field, reason
+        self.code, self.field, self.reason, self.retry_delay = code, field, reason, retry_delay
 
 
-def error_of(code: str, message: str, field: str = "", reason: str = "") -> SeineError:
+def error_of(code: str, message: str, field: str = "", reason: str = "", retry_delay: float = 0.0) -> SeineError:
     """A SeineError in the words that callers use: dtypes are not those of the wire's enum."""
-    return SeineError(code, re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message), field, reason)
+    text = re.sub(r"\bD_TYPE_([A-Z0-9]+)\b", lambda dtype: dtype[1].lower(), message)
+    return SeineError(code, text, field, reason, retry_delay)
 
 
 class StepError(SeineError):
     """Something of a decode step failed: code, field and reason are the first failure's. `step` is the whole Step: what
     did not fail has been applied and answered."""
 
-    def __init__(self, code: str, message: str, field: str, reason: str, step: Step) -> None:
-        super().__init__(code, message, field, reason)
+    def __init__(
+        self, code: str, message: str, field: str, reason: str, step: Step, retry_delay: float = 0.0
+    ) -> None:
+        super().__init__(code, message, field, reason, retry_delay)
         self.step = step
 
 
@@ -281,4 +284,4 @@ class Step:
         if failed:
             what, error = failed[0]
             more = f" (and {len(failed) - 1} more failed; see .step)" if len(failed) > 1 else ""
-            raise StepError(error.code, f"{what}: {error}{more}", error.field, error.reason, self)
+            raise StepError(error.code, f"{what}: {error}{more}", error.field, error.reason, self, error.retry_delay)

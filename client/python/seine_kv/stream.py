@@ -77,10 +77,10 @@ def raised(error: Any, address: str = "") -> SeineError:
     text, stated = str(error), error.field or error.reason
     if error.code == "UNAVAILABLE" and not stated and address:
         text = unavailable(address, text)
-    return error_of(error.code, text, error.field, error.reason)
+    return error_of(error.code, text, error.field, error.reason, error.retry_delay)
 
 
-def _error(parts: Optional[tuple[str, str, str, str]]) -> Optional[SeineError]:
+def _error(parts: Optional[tuple[str, str, str, str, float]]) -> Optional[SeineError]:
     return None if parts is None else error_of(*parts)
 
 

@@ -123,7 +123,7 @@ def test_frozen_families_are_the_same(both):
         assert (state["family"], state["state"]) == (chat.id, "frozen")
         with pytest.raises(_native.NativeError, match="takes no changes while it moves") as caught:
             connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
-        assert caught.value.code == "UNAVAILABLE"
+        assert (caught.value.code, caught.value.retry_delay) == ("UNAVAILABLE", 0.02)
         thaw = {"index": "x", "family": chat.id, "state": "serving", "freeze": freeze["freeze"]}
         assert connection.call("SetFamilyState", thaw)["sequences"] == 1
 
@@ -134,7 +134,7 @@ def test_draining_is_the_same(both):
         assert connection.call("SetDraining", {"draining": True}) == {"was_draining": False}
         with pytest.raises(_native.NativeError, match="takes no new families") as caught:
             connection.call("CreateSequence", {"index": "x"})
-        assert caught.value.code == "UNAVAILABLE"
+        assert (caught.value.code, caught.value.retry_delay) == ("UNAVAILABLE", 1.0)
         connection.call("DeleteSequence", {"handle": {"index": "x", "id": chat.id, "generation": 0}})
         assert connection.call("SetDraining", {"draining": False}) == {"was_draining": True}
 

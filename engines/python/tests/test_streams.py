@@ -110,7 +110,7 @@ def test_errors_inside_a_step(connection, chat):
     assert (
         narrow[0] == "INVALID_ARGUMENT"
         and "got float16" in narrow[1]
-        and narrow[2:] == ("appends[0].keys.dtype", "DTYPE_MISMATCH")
+        and narrow[2:] == ("appends[0].keys.dtype", "DTYPE_MISMATCH", 0.0)
     )
     appends, answers, attended, _, error, _ = stream.step([good], [Item(chat, 0, QUERIES)], {"top_k": -1}, None)
     assert (appends, answers, attended) == ([], [], []) and error[0] == "INVALID_ARGUMENT" and "top_k" in error[2]

@@ -1,7 +1,9 @@
 // seine drain: a server is emptied into others that share its folder of snapshots, and what stays is told.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
@@ -97,7 +99,8 @@ TEST_F(DrainTest, ALineOfJsonTellsOfEachFamilyAndTheLastOfAll) {
     EXPECT_EQ(lines[i]["outcome"], "moved");
     EXPECT_EQ(lines[i]["generation"], 1);
   }
-  EXPECT_EQ(lines[3], (Json{{"draining", true}, {"moved", 3}, {"moved_whole", 0}, {"snapshotted", 0}, {"stay", 0}}));
+  EXPECT_EQ(lines[3],
+            (Json{{"draining", true}, {"moved", 3}, {"moved_whole", 0}, {"snapshotted", 0}, {"stay", 0}, {"lost", 0}}));
 }
 
 TEST_F(DrainTest, StopsBetweenFamilies) {
@@ -153,6 +156,51 @@ TEST_F(DrainTest, FamiliesThatShareTokensStayInOneSnapshot) {
   EXPECT_EQ(files.size(), 1u);
   EXPECT_EQ(Holder("stranger"), 0);
   EXPECT_EQ(Holder("large"), 1);
+}
+
+TEST_F(DrainTest, WhatIsLostIsToldAndTheDrainGoesOn) {
+  std::unique_ptr<Server> again;
+  DrainOptions options;
+  options.targets = {{clients_[1].get(), {"n1", servers_[1].endpoint()}}};
+  options.progress = [&](const DrainedFamily&) {
+    if (again != nullptr) return;
+    servers_[0].Kill();
+    again = std::make_unique<Server>(flags_, servers_[0].endpoint());
+    EXPECT_TRUE(again->Connect()->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+    EXPECT_TRUE(again->Connect()->CreateSequence("m", "late").ok());
+  };
+  const auto drained = client::Drain(source(), options);
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  std::map<std::string, DrainOutcome> outcomes;
+  for (const DrainedFamily& one : *drained) outcomes[one.family.name] = one.outcome;
+  EXPECT_EQ(outcomes, (std::map<std::string, DrainOutcome>{{"large", DrainOutcome::kMoved},
+                                                           {"middle", DrainOutcome::kLost},
+                                                           {"small", DrainOutcome::kLost},
+                                                           {"late", DrainOutcome::kMoved}}));
+  EXPECT_TRUE(again->Connect()->GetServerInfo()->draining);
+  EXPECT_EQ(Holder("large"), 1);
+  EXPECT_EQ(Holder("late"), 1);
+}
+
+TEST_F(DrainTest, AServerMayDrainFromItsStart) {
+  const Server drained({"--draining"});
+  const auto client = drained.Connect();
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+  EXPECT_FALSE(*client->IsServing(""));
+  EXPECT_TRUE(*client->IsServing("seine.v1.RetrievalService"));
+  EXPECT_EQ(ReasonOf(client->CreateSequence("m", "new").status()), "DRAINING");
+  EXPECT_TRUE(*SetDraining(client.get(), false)) << "it drained";
+  EXPECT_TRUE(client->CreateSequence("m", "new").ok());
+}
+
+TEST_F(DrainTest, AServerThatStaysAwayEndsTheDrain) {
+  DrainOptions options;
+  options.patience = absl::Milliseconds(100);
+  bool killed = false;
+  options.progress = [&](const DrainedFamily&) {
+    if (!std::exchange(killed, true)) servers_[0].Kill();
+  };
+  EXPECT_TRUE(absl::IsUnavailable(client::Drain(source(), options).status()));
 }
 
 TEST_F(DrainTest, WithoutAFolderFamiliesStay) {

@@ -51,7 +51,9 @@ class Process {
     if (pid_ > 0) kill(pid_, SIGKILL), Wait();
   }
 
-  void Signal(int signal) const { kill(pid_, signal); }
+  void Signal(int signal) const {  // pid -1 would be every process
+    if (pid_ > 0) kill(pid_, signal);
+  }
   // Exit code, or minus the signal that ended it.
   int Wait() {
     int status = 0;

@@ -54,7 +54,9 @@ bool ChildProcess::Alive() {
   return !reaped_;
 }
 
-void ChildProcess::Signal(int signal) const { kill(pid_, signal); }
+void ChildProcess::Signal(int signal) const {
+  if (pid_ > 0) kill(pid_, signal);  // pid -1 would be every process
+}
 
 int ChildProcess::Wait(double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

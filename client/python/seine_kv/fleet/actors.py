@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from typing import Any, Optional
 
 import ray
@@ -96,9 +96,13 @@ class Directory:
         self._wake()
         return generation
 
-    async def join(self, name: str, generation: int) -> None:
-        self._table.join(name, generation)
+    async def drains(self, name: str) -> bool:
+        return self._table.drains(name)
+
+    async def join(self, name: str, generation: int, drains: bool) -> bool:
+        joined = self._table.join(name, generation, drains)
         self._wake()
+        return joined
 
     async def leave(self, name: str, generation: int) -> None:
         self._table.leave(name, generation)
@@ -140,8 +144,8 @@ class Directory:
                 pass
         return self._table.epoch, self._table.describe()
 
-    async def place(self, family: str, index: str, id: str, on: str) -> Route:
-        return self._table.place(family, index, id, on)
+    async def place(self, family: str, index: str, id: str, on: str, without: Collection[str]) -> Route:
+        return self._table.place(family, index, id, on, without)
 
     async def locate(self, family: str, index: str) -> Optional[Route]:
         return self._table.locate(family, index)
@@ -202,9 +206,8 @@ class Supervisor:
         self._node, self._directory = node, actor(directory_name(fleet))
         address, self._stopping = self._address(listen), False
         self._generation: int = ray.get(self._directory.begin.remote(node, address), timeout=START_SECONDS)
-        self._server = Server(address, flags, seined, security)
-        self._server.wait_until_serving(START_SECONDS)
-        ray.get(self._directory.join.remote(node, self._generation), timeout=START_SECONDS)
+        while not self._joined(address, flags, seined, security):
+            self._server.stop(0.0)
         self._server.watch(self._ended)
 
     def serves(self, generation: int) -> bool:
@@ -219,6 +222,14 @@ class Supervisor:
         """Ends the server; returns its exit code. The actor is to be killed afterwards."""
         self._stopping = True
         return self._server.stop(seconds)
+
+    def _joined(self, address: str, flags: list[str], seined: str, security: Security) -> bool:
+        """Starts a server that drains where the directory says so: who has not joined Ray asks it alone. False: the
+        directory says otherwise by now."""
+        drains: bool = ray.get(self._directory.drains.remote(self._node), timeout=START_SECONDS)
+        self._server = Server(address, [*flags, *(["--draining"] if drains else [])], seined, security)
+        self._server.wait_until_serving(START_SECONDS)
+        return ray.get(self._directory.join.remote(self._node, self._generation, drains), timeout=START_SECONDS)
 
     def _address(self, listen: str) -> str:
         """The last one, so that clients outside Ray find the node again; on another machine, a new one."""

@@ -12,13 +12,13 @@ from seine_kv import settings
 from seine_kv.address import Security
 from seine_kv.calls import Calls, Settings
 from seine_kv.fleet import description
+from seine_kv.fleet.creation import Creation
 from seine_kv.fleet.merge import WHOLE
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import family_of
-from seine_kv.fleet.router import FOLLOWED, GONE, Directory, Patience, Router, fleet_generation
+from seine_kv.fleet.router import GONE, Directory, Router, fleet_generation
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.stream import FleetStream
-from seine_kv.fleet.route import Route
 from seine_kv.messages import Append, Attention, Item, Retained, SeineError, Sequence, Step
 
 if TYPE_CHECKING:
@@ -155,54 +155,8 @@ class FleetClient(Calls):
         return self._outward(self.router.run(sequence, send, repeat))
 
     def _create(self, request: Settings) -> dict[str, Any]:
-        index, id = request["index"], request.get("id") or uuid.uuid4().hex
-        family, clock = family_of(id), Patience(self.router.patience)
-        while True:
-            route = self.router.place(family, index, id)
-            try:
-                made = self._nodes.at(route.address)._invoke("CreateSequence", {"index": index, "id": id})
-                return self._outward(made)
-            except SeineError as error:
-                if not self._again(route, index, id, error, clock):
-                    raise
-
-    def _again(self, route: Route, index: str, id: str, error: SeineError, clock: Patience) -> bool:
-        """Whether a sequence that could not be created may be asked for again, elsewhere or here."""
-        if error.reason == "MOVED":
-            self.router.moved(route, making=True)
-        if error.reason == "DRAINING":  # another node takes it
-            self.router.directory.remove_sequence(route.family, index, id)
-            self.router.forget(route)
-        if error.reason in (*FOLLOWED, "DRAINING"):
-            return clock.wait()
-        try:
-            self.router.judge(route, error)
-        except SeineError:
-            return clock.wait()  # the node is gone, and with it what it may have made
-        if error.reason == "INDEX_NOT_FOUND":
-            failure = self._copy_index(index, route, error)
-            if failure is None:
-                clock.wait()  # time is no reason to give up: the node has the index now
-                return True
-            self.router.directory.remove_sequence(route.family, index, id)
-            raise failure
-        if error.code not in (*GONE, "ALREADY_EXISTS"):
-            self.router.directory.remove_sequence(route.family, index, id)
-        return False
-
-    def _copy_index(self, index: str, to: Route, error: SeineError) -> Optional[SeineError]:
-        """Makes an index on a node that lacks it, as one that was started again does, from a node that has it. Returns
-        what prevents it: `error` where no node has it, or the error of a node that does not answer and may have it."""
-        for answer in self._asked("GetIndex", {"name": index}).values():
-            if not isinstance(answer, SeineError):
-                try:
-                    self._nodes.at(to.address)._invoke("CreateIndex", {"spec": answer["index"]["spec"]})
-                except SeineError as refused:
-                    return None if refused.code == "ALREADY_EXISTS" else refused
-                return None
-            if answer.code in GONE:
-                error = answer
-        return error
+        id = request.get("id") or uuid.uuid4().hex
+        return self._outward(Creation(self.router, self._asked, request["index"], id).run())
 
     def _fork(self, request: Settings) -> dict[str, Any]:
         source = request["source"]

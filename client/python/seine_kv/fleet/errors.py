@@ -24,3 +24,12 @@ class SequenceLost(SeineError):
 
     def __reduce__(self) -> tuple[type, tuple[tuple[str, ...], str]]:
         return SequenceLost, (self.families, self.node)
+
+
+def settled(error: SeineError, family: str) -> SeineError:
+    """What a caller gets where no time is left to follow a family: UNAVAILABLE in place of MOVED, which asks the client to
+    go on. Other errors stay."""
+    if error.reason != "MOVED":
+        return error
+    text = f"handle: the family {family} moves from node to node; try again"
+    return SeineError("UNAVAILABLE", text, "handle", "MOVING")

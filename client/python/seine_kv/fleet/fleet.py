@@ -146,7 +146,8 @@ class Fleet:
         for node in leaving:  # none of them is a target of another
             self._ask(self._directory.drain, node)
         for node in leaving:
-            stay = [one for one in self.drain(node, bytes_per_second, progress) if one.outcome != "moved"]
+            done = self.drain(node, bytes_per_second, progress)
+            stay = [one for one in done if one.outcome in ("snapshotted", "stays")]
             if stay:
                 raise RuntimeError(f"nodes: {len(stay)} families stay on {node}, the first because: {stay[0].why}")
             self.remove(node)
@@ -156,14 +157,15 @@ class Fleet:
     ) -> list[MovedFamily]:
         """Empties a node: it takes no new families, and those that it holds move to the others, the largest first, as
         `seine drain` moves them. Clients follow. A family that no node has room for serves on here, and is written to a
-        snapshot. Returns what became of each. A second drain goes on where the first has ended.
+        snapshot. Where a server is started again meanwhile, the drain goes on with what is there, and says which families
+        are lost. Returns what became of each. A second drain goes on where the first has ended.
 
         bytes_per_second: of snapshots written, on average; 0: no bound. progress: is called with each family, in this
         thread. The servers need the same --snapshots-dir, and this process has to reach all of them, with the role
         admin.
 
         ValueError: there is no such node. FileNotFoundError: there is no program `seine` here. SeineError: UNAVAILABLE
-        where the node or the directory's answer is missing; others of the calls before the first family moves. The node
+        where the node stays away, or the directory's answer is missing; others of the calls before the first family moves. The node
         drains all the same, also after a restart, until undrain().
         """
         self._ask(self._directory.drain, node)
@@ -174,7 +176,7 @@ class Fleet:
         SeineError: its server does not answer, and may drain on."""
         self._ask(self._directory.undrain, node)
         there = self._description().node(node)
-        if there.state != "lost":  # a server that is started again drains by the directory's word alone
+        if there.state != "lost":  # a server that is started again asks the directory whether it drains
             with self.client() as client:
                 client.node(node).call("SetDraining", {"draining": False})
 
@@ -182,8 +184,8 @@ class Fleet:
         self, most_bytes: Optional[int] = None, bytes_per_second: float = 0.0, progress: Optional[Progress] = None
     ) -> list[MovedFamily]:
         """Moves families from the fullest nodes to the emptiest, until none that takes families holds more than 1.25 times
-        the mean of their bytes in memory, or no family is small enough for that. Returns what became of each: "moved", or
-        "stays" with what prevented it. most_bytes: in memory, of all that move; None: no bound. The rest, and errors, as
+        the mean of their bytes in memory, or no family is small enough for that. Returns what became of each: "moved",
+        "stays" with what prevented it, or "lost" with its node. most_bytes: in memory, of all that move; None: no bound. The rest, and errors, as
         of drain()."""
         return self._relocate(lambda relocation: relocation.rebalance(most_bytes, bytes_per_second), progress)
 

@@ -20,7 +20,8 @@ from seine_kv.messages import SeineError
 @dataclass(frozen=True)
 class MovedFamily:
     """What became of one family. outcome: "moved", to `node`; "snapshotted": it serves on where it was, and `files` hold it
-    as it was; "stays": no file holds it either. `why` says what kept it there."""
+    as it was; "stays": no file holds it either; "lost": its server was started again meanwhile and has it no more. `why`
+    says what kept it from moving."""
 
     index: str
     family: str

@@ -12,10 +12,11 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.families import FamilyState, family_states, holds
 from seine_kv.fleet.nodes import NodeClients
-from seine_kv.fleet.router import Patience
+from seine_kv.fleet.router import GONE, Patience
 from seine_kv.fleet.start import why
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.route import Key, Route
+from seine_kv.fleet.trail import followed
 from seine_kv.messages import SeineError
 
 _ASK_SECONDS = 10.0
@@ -32,19 +33,21 @@ class RayDirectory:
     def describe(self) -> Description:
         return self._ask(self._actor.describe)
 
-    def place(self, family: str, index: str, id: str, known: Optional[Route]) -> Route:
+    def place(self, family: str, index: str, id: str, known: Optional[Route], without: Collection[str] = ()) -> Route:
         on = ""
         if self._ask(self._actor.locate, family, index) is None:  # a process outside Ray may have made it
             holder = StaticDirectory(self.describe(), self._nodes).holder(family, index, id)
             on = holder.name if holder else ""
-        return self._ask(self._actor.place, family, index, id, on)
+        return self._ask(self._actor.place, family, index, id, on, list(without))
 
     def locate(self, family: str, index: str, id: str) -> Optional[Route]:
         route = self._ask(self._actor.locate, family, index)
         if route is not None:
             return route
         found = StaticDirectory(self.describe(), self._nodes).locate(family, index, id)
-        return None if found is None else self._ask(self._actor.place, family, index, id, found.node)
+        if found is None or found.lost:
+            return found
+        return self._ask(self._actor.place, family, index, id, found.node, [])
 
     def suspect(self, route: Route) -> str:
         """A step waits for the answer, so a directory that does not give it soon is not asked again."""
@@ -67,18 +70,18 @@ class RayDirectory:
     def moved(self, route: Route, making: bool = False) -> None:
         """Tells the directory, as whoever moved the family may have done already. A server that was started again knows
         nothing of a family that came to it: that is lost, or, `making`, made anew there. For the server that it left
-        takes it no more."""
+        takes it no more. Where the other does not serve, it is lost either way, and any node but the first may take it."""
         if self.restarted(route):
             return  # it knows
-        nodes, node, moves = self.describe(), None, 0
-        state = self._state(route.address, route)
-        while state.state == "moved" and state.moves > moves:
-            node, moves = _node_of(nodes, state), state.moves
-            state = self._state(node.address, route)
-        if node is not None:
-            held = making or state.moves >= moves or holds(self._nodes.quick(node.address), route.index, route.family)
-            left, reached = (route.node, route.node_generation), (node.name, node.generation if held else 0)
-            self._ask(self._actor.move, route.family, route.index, moves, left, reached, making)
+        left = self._state(self._nodes.quick(route.address), route)
+        if left.state != "moved":
+            return  # it has come back
+        trail = followed(self.describe(), left, lambda node: self._there(node, route), making)
+        found = trail.came or (trail.open and holds(self._nodes.quick(trail.node.address), *route.key))
+        anew = making and not found and trail.open
+        reached = trail.node.name, trail.node.generation if found or anew else 0
+        process = route.node, route.node_generation
+        self._ask(self._actor.move, route.family, route.index, trail.moves, process, reached, anew)
 
     def elsewhere(self, routes: Collection[Route]) -> set[Key]:
         return self._ask(self._actor.elsewhere, list(routes))
@@ -92,9 +95,19 @@ class RayDirectory:
     def remove_index(self, index: str) -> None:
         self._ask(self._actor.remove_index, index)
 
-    def _state(self, address: str, route: Route) -> FamilyState:
-        known = family_states(self._nodes.quick(address), route.index, route.family)
-        return known.get(route.family, FamilyState())
+    def _there(self, node: Node, route: Route) -> Optional[FamilyState]:
+        """What a node knows of a family; None where it is lost. SeineError of one that does not answer."""
+        if node.state == "lost":
+            return None
+        try:
+            return self._state(self._nodes.quick(node.address), route)
+        except SeineError as error:
+            if error.code not in GONE or not self.down(node):
+                raise
+            return None
+
+    def _state(self, client: Any, route: Route) -> FamilyState:
+        return family_states(client, route.index, route.family).get(route.family, FamilyState())
 
     def watch(self, note: Callable[[Description], None]) -> None:
         """Calls `note` from another thread whenever the nodes have changed, until close()."""
@@ -133,15 +146,6 @@ class RayDirectory:
                     raise _silent(error) from None
             except RayError as error:
                 raise _silent(error) from None
-
-
-def _node_of(nodes: Description, gone: FamilyState) -> Node:
-    """The node that a family has gone to, by the name or the address that whoever moved it gave."""
-    for node in nodes.nodes:
-        if gone.node == node.name or gone.address == node.address:
-            return node
-    text = f"handle: the family has moved to {gone.node} at {gone.address}, which is no node of this fleet"
-    raise SeineError("FAILED_PRECONDITION", text, "handle", "MOVED")
 
 
 def _silent(error: RayError) -> SeineError:

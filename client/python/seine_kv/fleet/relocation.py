@@ -13,7 +13,7 @@ from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import family_of
 from seine_kv.fleet.ray_directory import RayDirectory
 from seine_kv.fleet.route import Key
-from seine_kv.messages import SeineError
+from seine_kv.messages import SeineError, SequenceInfo
 
 Progress = Callable[[MovedFamily], None]
 
@@ -32,7 +32,7 @@ class Relocation:
         targets = [node for node in self._taking() if node.name != name]
         self._share_indexes(source, targets)
         done = self._told((name, one) for one in self._mover.drain(source, targets, bytes_per_second))
-        self._forget_what_is_not_there(name, {(one.index, one.family) for one in done if one.outcome != "moved"})
+        self._forget_what_is_not_there(name, {(o.index, o.family) for o in done if o.outcome in ("snapshotted", "stays")})
         return done
 
     def rebalance(self, most_bytes: Optional[int], bytes_per_second: float) -> list[MovedFamily]:
@@ -64,16 +64,22 @@ class Relocation:
         if now is None or now.lost or now.node == one.node or now.moves >= one.moves:
             return
         client = self._nodes.at(self._ask(self._directory.describe).node(one.node).address)
-        for info in client.list_sequences(one.index):
-            if family_of(info.handle.id) == one.family:
-                client.delete_sequence(info.handle)
+        try:
+            for info in client.list_sequences(one.index):
+                if family_of(info.handle.id) == one.family:
+                    client.delete_sequence(info.handle)
+        except SeineError as error:
+            if error.code != "NOT_FOUND":  # that server was started again, and has no copy
+                raise
 
     def _moved(self, nodes: dict[str, Node], move: balance.Move) -> MovedFamily:
         index, family = move.key
         try:
             return self._mover.migrate(nodes[move.source], nodes[move.target], index, family, move.bytes)
         except SeineError as error:
-            return MovedFamily(index, family, "stays", move.bytes, why=str(error))
+            now = self._ask(self._directory.locate, family, index)
+            lost = now is not None and now.lost and now.node == move.source
+            return MovedFamily(index, family, "lost" if lost else "stays", move.bytes, why=str(error))
 
     def _paced(
         self, families: Iterable[tuple[str, MovedFamily]], bytes_per_second: float
@@ -104,7 +110,7 @@ class Relocation:
         """Bytes of each family that a node holds."""
         client, held = self._nodes.at(node.address), dict[Key, int]()
         for index in client._invoke("ListIndexes", {})["indexes"]:
-            for info in client.list_sequences(index["spec"]["name"]):
+            for info in _sequences(client, index["spec"]["name"]):
                 key = info.handle.index, family_of(info.handle.id)
                 held[key] = held.get(key, 0) + info.code_bytes + info.store_bytes
         return held
@@ -113,7 +119,20 @@ class Relocation:
         """Families of the directory's that the emptied node has not: somebody else moved them, or they were never made."""
         lookup = RayDirectory(self._directory, self._nodes)
         for route in self._ask(self._directory.held, name):
-            if route.key not in left:
-                lookup.moved(route)
+            try:
+                if route.key not in left:
+                    lookup.moved(route)
+            except SeineError:  # where it has gone is not known yet: the next client that is told MOVED will ask
+                left = left | {route.key}
         gone = [route for route in self._ask(self._directory.held, name) if route.key not in left]
         self._ask(self._directory.forget, gone)
+
+
+def _sequences(client: Any, index: str) -> list[SequenceInfo]:
+    """Of an index; none where the server has been started again, and lacks it."""
+    try:
+        return client.list_sequences(index)
+    except SeineError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        return []

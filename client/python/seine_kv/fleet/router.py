@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Protocol, TypeVar
 
 from seine_kv.fleet.description import Description, Node
-from seine_kv.fleet.errors import SequenceLost
+from seine_kv.fleet.errors import SequenceLost, settled
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import family_of
 from seine_kv.fleet.route import Key, Route
@@ -17,6 +17,7 @@ from seine_kv.messages import SeineError, Sequence
 
 SERVER_BITS = 32  # of a handle's generation: the server's own; above them is the family's
 GONE = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")  # codes after which a node is looked at
+FIRST_SECONDS = 0.02  # between the first two attempts
 FOLLOWED = ("MOVED", "MOVING")  # reasons after which the family is called again: nothing was changed
 _Result = TypeVar("_Result")
 
@@ -26,9 +27,9 @@ class Directory(Protocol):
 
     def describe(self) -> Description: ...
 
-    def place(self, family: str, index: str, id: str, known: Optional[Route]) -> Route:
-        """The node for a sequence to be. known: where the client has the family. SeineError UNAVAILABLE where no node
-        takes new families."""
+    def place(self, family: str, index: str, id: str, known: Optional[Route], without: Collection[str] = ()) -> Route:
+        """The node for a sequence to be. known: where the client has the family. without: nodes that have refused it as a
+        new one. SeineError UNAVAILABLE, reason NO_NODE: no other node takes new families."""
 
     def locate(self, family: str, index: str, id: str) -> Optional[Route]: ...
 
@@ -43,7 +44,7 @@ class Directory(Protocol):
 
     def moved(self, route: Route, making: bool = False) -> None:
         """A node says that a family has moved. making: it was to be made there, so where it went takes it, even if it is
-        lost there. SeineError MOVED: to no node of the fleet."""
+        lost there. SeineError NOT_IN_FLEET: to no node of the fleet."""
 
     def elsewhere(self, routes: Collection[Route]) -> set[Key]:
         """Of families whose node is gone: those that had moved before and are served."""
@@ -86,9 +87,9 @@ class Router:
             raise self._loss_of(key)
         return route
 
-    def place(self, family: str, index: str, id: str) -> Route:
+    def place(self, family: str, index: str, id: str, without: Collection[str] = ()) -> Route:
         """The node for a sequence that is to be created."""
-        route = self.directory.place(family, index, id, self._routes.get((index, family)))
+        route = self.directory.place(family, index, id, self._routes.get((index, family)), without)
         self._learn(route)
         return route
 
@@ -161,22 +162,28 @@ class Router:
             try:
                 return call(self.nodes.at(route.address), self.own_handle(sequence))
             except SeineError as error:
+                last = self._after(route, error, repeat)
                 first, followed = error.reason == "MOVED" and not followed, followed or error.reason == "MOVED"
-                if not self._again_after(route, error, repeat) or not (first or clock.wait()):
-                    raise
+                if not first and not clock.wait(error.retry_delay):
+                    raise last from None
 
-    def _again_after(self, route: Route, error: SeineError, repeat: bool) -> bool:
-        """Whether a call that failed may be sent again: to the same node, or where the family has gone."""
+    def _after(self, route: Route, error: SeineError, repeat: bool) -> SeineError:
+        """What a call that failed raises where no time is left to send it again: to the same node, or where the family has
+        gone. Raises at once where it may not be sent again."""
         if error.reason == "MOVED":
             self.moved(route)
         if error.reason in FOLLOWED:
-            return True
+            return settled(error, route.family)
         try:
-            return self.judge(route, error) and repeat
+            again = self.judge(route, error) and repeat
         except SeineError as gone:
             if gone.reason != "MOVED":
                 raise
-            return repeat or error.code == "NOT_FOUND"  # which has changed nothing
+            again = repeat or error.code == "NOT_FOUND"  # which has changed nothing
+            error = settled(gone, route.family) if error.code == "NOT_FOUND" else error
+        if not again:
+            raise error
+        return error
 
     def moved(self, route: Route, making: bool = False) -> None:
         """A node says that a family has moved: it is looked for again. making: it was to be made there. SeineError of the
@@ -213,17 +220,25 @@ class Router:
 
 
 class Patience:
-    """Waits between attempts, longer each time, until `seconds` are over."""
+    """Waits between attempts until `seconds` are over: as long as a server asks for, or longer each time."""
 
     def __init__(self, seconds: float) -> None:
-        self._end, self._delay = time.monotonic() + seconds, 0.02
+        self._end, self._delay = time.monotonic() + seconds, FIRST_SECONDS
 
-    def wait(self) -> bool:
-        """False: there is no time for another attempt."""
-        if time.monotonic() + self._delay >= self._end:
+    def anew(self) -> Patience:
+        """One of the same end, for attempts at something else: its waits are short again."""
+        other = Patience(0.0)
+        other._end = self._end
+        return other
+
+    def wait(self, asked: float = 0.0) -> bool:
+        """False: there is no time for another attempt. asked: an error's retry_delay."""
+        delay = asked or self._delay
+        if time.monotonic() + delay >= self._end:
             return False
-        time.sleep(self._delay)
-        self._delay = min(2 * self._delay, 1.0)
+        time.sleep(delay)
+        if not asked:
+            self._delay = min(2 * self._delay, 1.0)
         return True
 
 

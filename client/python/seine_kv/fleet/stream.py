@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from seine_kv.calls import Steps
+from seine_kv.fleet.errors import settled
 from seine_kv.fleet.router import FOLLOWED, Patience, Router, key_of
 from seine_kv.fleet.route import Key, Route
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, SeineError, Step
@@ -60,20 +61,23 @@ class FleetStream(Steps):
     def _answered(
         self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
     ) -> Step:
-        step = self._once(appends, items, attention, selector)
         clock, followed = Patience(self._router.patience), False
-        while reasons := _moving(step, appends, items):
-            moved = [key for key, reason in reasons.items() if reason == "MOVED"]
-            if (followed or not moved) and not clock.wait():
+        step = self._once(appends, items, attention, selector, clock)
+        while errors := _moving(step, appends, items):
+            moved = [key for key, error in errors.items() if error.reason == "MOVED"]
+            asked = max(error.retry_delay for error in errors.values())
+            if (followed or not moved) and not clock.wait(asked):
+                for key in moved:
+                    _fail(step, settled(errors[key], key[1]), _places(appends, items, {key}))
                 break
             followed = followed or bool(moved)
             for key, error in self._not_found(moved).items():
-                del reasons[key]
+                del errors[key]
                 _fail(step, error, _places(appends, items, {key}))
             # All that the family was asked: items that were answered beside a refused append lack its tokens.
-            places = _places(appends, items, reasons)
-            again = self._once([appends[i] for i in places[0]], [items[i] for i in places[1]], attention, selector)
-            _put(step, again, places)
+            places = _places(appends, items, errors)
+            parts = [appends[i] for i in places[0]], [items[i] for i in places[1]]
+            _put(step, self._once(*parts, attention, selector, clock), places)
         return step
 
     def _not_found(self, moved: list[Key]) -> dict[Key, SeineError]:
@@ -89,7 +93,12 @@ class FleetStream(Steps):
         return errors
 
     def _once(
-        self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
+        self,
+        appends: list[Append],
+        items: list[Item],
+        attention: Optional[Attention],
+        selector: dict[str, Any],
+        clock: Patience,
     ) -> Step:
         whole = _Whole(len(appends), len(items), attention is not None)
         parts: dict[str, _Part] = {}
@@ -105,7 +114,7 @@ class FleetStream(Steps):
                 getattr(part, kind).append((i, replace(one, sequence=self._router.own_handle(one.sequence))))
 
         def send(part: _Part) -> Callable[[], Step]:
-            return lambda: self._sent(part, attention, selector)
+            return lambda: self._sent(part, attention, selector, clock.anew())
 
         steps = self._router.nodes.all({name: send(part) for name, part in parts.items()})
         refused = [step.error for step in steps.values() if not isinstance(step, SeineError)]
@@ -120,9 +129,11 @@ class FleetStream(Steps):
         self._judge(whole, parts)
         return whole.step
 
-    def _sent(self, part: _Part, attention: Optional[Attention], selector: dict[str, Any]) -> Step:
+    def _sent(
+        self, part: _Part, attention: Optional[Attention], selector: dict[str, Any], clock: Patience
+    ) -> Step:
         """One node's Step, over its stream or a new one. SeineError where it does not answer."""
-        address, clock = part.address, Patience(self._router.patience)
+        address = part.address
         appends, items = [one for _, one in part.appends], [one for _, one in part.items]
         while True:
             try:
@@ -135,7 +146,7 @@ class FleetStream(Steps):
                 broken = self._streams.pop(address, None)
                 if broken is not None:
                     _closed(broken, True)
-                if not (self._router.judge(next(iter(part.routes.values())), error) and clock.wait()):
+                if not (self._router.judge(next(iter(part.routes.values())), error) and clock.wait(error.retry_delay)):
                     raise
 
     def _gone(self, whole: _Whole, part: _Part) -> None:
@@ -196,14 +207,14 @@ class _Whole:
             self._answers[i] = answer
 
 
-def _moving(step: Step, appends: list[Append], items: list[Item]) -> dict[Key, str]:
-    """The families of a step that a node refused because they move or have moved, each with the reason."""
+def _moving(step: Step, appends: list[Append], items: list[Item]) -> dict[Key, SeineError]:
+    """The families of a step that a node refused because they move or have moved, each with the error."""
     if step.error is not None:
         return {}
     answers = step.attended or step.answers
     errors = [*step.append_errors, *(answer.error for answer in answers)]
     asked = [*appends, *items]
-    return {key_of(one.sequence): error.reason for one, error in zip(asked, errors) if error and error.reason in FOLLOWED}
+    return {key_of(one.sequence): error for one, error in zip(asked, errors) if error and error.reason in FOLLOWED}
 
 
 def _put(step: Step, again: Step, places: list[list[int]]) -> None:
@@ -249,7 +260,7 @@ def _renumbered(error: Optional[SeineError], at_node: str, in_step: str) -> Opti
     if error is None or at_node == in_step or not error.field.startswith(at_node):
         return error
     text, path = str(error).replace(at_node, in_step, 1), error.field.replace(at_node, in_step, 1)
-    return SeineError(error.code, text, path, error.reason)
+    return SeineError(error.code, text, path, error.reason, error.retry_delay)
 
 
 def _closed(stream: Any, cancel: bool) -> Optional[SeineError]:

@@ -10,7 +10,7 @@ Families of two indexes are two, though their names be the same: each moves by i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from typing import Optional
 
@@ -73,9 +73,17 @@ class Table:
         self._set_node(Node(name, address, known.generation + 1 if known else 1, "lost"))
         return self._nodes[name].generation
 
-    def join(self, name: str, generation: int) -> None:
-        """It serves."""
-        self._change(name, generation, "draining" if f"draining/{name}" in self._store else "up")
+    def drains(self, name: str) -> bool:
+        """Whether a node is to drain once it serves."""
+        return f"draining/{name}" in self._store
+
+    def join(self, name: str, generation: int, drains: bool) -> bool:
+        """It serves, and drains or not. Returns whether that is still right: else nothing changes, and it is to be
+        started anew."""
+        if drains != self.drains(name):
+            return False
+        self._change(name, generation, "draining" if drains else "up")
+        return True
 
     def leave(self, name: str, generation: int) -> None:
         """That server serves no more. One of another generation is not meant."""
@@ -125,15 +133,16 @@ class Table:
         entry = self._families.get((index, family))
         return None if entry is None else self._route((index, family), entry)
 
-    def place(self, family: str, index: str, id: str, on: str = "") -> Route:
+    def place(self, family: str, index: str, id: str, on: str = "", without: Collection[str] = ()) -> Route:
         """The node for a sequence to be: its family's, or a new one's. on: the node of a family that is new to the
-        table. ValueError where no node takes new families."""
+        table. without: nodes that have refused it as a new one. ValueError where no node takes new families."""
         key = index, family
         entry = self._families.get(key)
         if entry is not None and self._alive(entry):
             self.add(family, index, id)
             return self._route(key, entry)
-        name = on or choose(family, {node.name: self._held(node) for node in self._nodes.values() if node.state == "up"})
+        taking = [node for node in self._nodes.values() if node.state == "up" and node.name not in without]
+        name = on or choose(family, {node.name: self._held(node) for node in taking})
         if entry is not None:
             self._drop(key)
         self._last += 1
@@ -148,14 +157,17 @@ class Table:
         self, family: str, index: str, moves: int, left: Process, reached: Process, making: bool = False
     ) -> None:
         """A family has moved, for the so manieth time. reached: generation 0 where that node has lost it since. making:
-        it was to be made anew at a node that it had left in an earlier life. What is known already, a family that is
-        not, and one that was made again since, change nothing. ValueError: there is no such node."""
+        it is to be made anew where it had gone in an earlier life, and that server does not count those moves. What is
+        known already, a family that is not, and one that was made again since, change nothing. ValueError: there is no
+        such node."""
         entry = self._families.get((index, family))
-        self._node(reached[0])
+        if reached[1]:
+            self._node(reached[0])
         if entry is None or (entry.moves >= moves and not making) or (entry.node, entry.node_generation) != left:
             return
         self._count(entry, -1)
-        entry.node, entry.node_generation, entry.moves = *reached, max(entry.moves, moves)
+        entry.node, entry.node_generation = reached
+        entry.moves = entry.moves if making else moves
         self._count(entry, 1)
         self._save((index, family))
 

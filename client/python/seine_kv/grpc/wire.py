@@ -167,14 +167,17 @@ def error_of_call(error: Any, address: str) -> SeineError:
 
 def _seine_error(code: str, message: str, details: Any) -> SeineError:
     # google.rpc's details, read with our wire-identical messages (proto/seine/v1/status.proto).
-    field = reason = ""
+    field, reason, retry_delay = "", "", 0.0
     for any_detail in details.details:
         if any_detail.type_url.endswith("google.rpc.BadRequest"):
             violations = status_pb2.BadRequest.FromString(any_detail.value).field_violations
             field = violations[0].field if violations else ""
         elif any_detail.type_url.endswith("google.rpc.ErrorInfo"):
             reason = status_pb2.ErrorInfo.FromString(any_detail.value).reason
-    return seine_error(code, message, field, reason)
+        elif any_detail.type_url.endswith("google.rpc.RetryInfo"):
+            delay = status_pb2.RetryInfo.FromString(any_detail.value).retry_delay
+            retry_delay = delay.seconds + delay.nanos / 1e9
+    return seine_error(code, message, field, reason, retry_delay)
 
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}

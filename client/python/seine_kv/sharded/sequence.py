@@ -135,7 +135,7 @@ class ShardedSequence:
             self._everywhere(send)
         except SeineError as error:
             text = f"{error}; append again from position {position}"
-            raise SeineError(error.code, text, error.field, error.reason) from None
+            raise SeineError(error.code, text, error.field, error.reason, error.retry_delay) from None
         self._tokens[layer] = max(self._tokens[layer], end)
         return self._tokens[layer]
 
@@ -308,4 +308,4 @@ class ShardedSequence:
                 self.shards[shard].delete_sequence(handle)
             except SeineError:
                 text += f"; {handle.id} stays on shard {shard}"
-        return SeineError(error.code, text, error.field, error.reason)
+        return SeineError(error.code, text, error.field, error.reason, error.retry_delay)

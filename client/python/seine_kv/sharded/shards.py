@@ -25,7 +25,8 @@ def of_shard(shard: int, call: Callable[..., Any], *given: Any, **named: Any) ->
     try:
         return call(*given, **named)
     except SeineError as error:
-        raise SeineError(error.code, f"shard {shard}: {error}", error.field, error.reason) from None
+        text = f"shard {shard}: {error}"
+        raise SeineError(error.code, text, error.field, error.reason, error.retry_delay) from None
 
 
 def check(shards: list[Calls], run: int, zones: Zones, spec: dict[str, Any]) -> None:

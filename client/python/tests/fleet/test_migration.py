@@ -200,6 +200,11 @@ def test_waiting_has_an_end(client, rows):
     with pytest.raises(SeineError) as caught:
         client.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
     assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "MOVING")
+    assert caught.value.retry_delay == 0.02
+    append = Append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS))
+    (error,) = client.step([append], on_error="return").append_errors
+    assert (error.reason, error.retry_delay) == ("MOVING", 0.02)
+    assert client.get_sequence(chat).layer_tokens[0] == TOKENS  # reads are answered
 
 
 def test_a_node_that_drains_keeps_what_it_has_and_gets_no_new_family(client, rows, shared):

@@ -70,6 +70,25 @@ def test_what_stays_says_why(client, own, rows):
     assert one.outcome == "snapshotted" and "taken" in one.why and one.files and not one.node
 
 
+def test_what_is_lost_says_so_and_the_others_go_on(client, own, rows):
+    """The server is started again after the first family: its others are lost, and no call's error is raised."""
+    made = make(client, rows, 4)
+    for sequence in made:
+        client.delete_sequence(sequence)
+        client.node("n0").create_sequence("m", sequence.id)
+    source, target = own.fleet.node("n0"), own.fleet.node("n1")
+    alike = Mover(None).migrate(source, target, "m", made[0].id, 0)
+    lines = Mover(None).drain(source, [target], bytes_per_second=alike.file_bytes)  # a second between two that move
+    first = next(lines)
+    own.restart("n0")
+    done = [first, *lines]
+    assert sorted(one.family for one in done) == [sequence.id for sequence in made[1:]]
+    outcomes = [one.outcome for one in done]
+    assert outcomes[0] == "moved" and outcomes[-1] == "lost" and set(outcomes) <= {"moved", "lost"}
+    assert all("started again" in one.why for one in done if one.outcome == "lost")
+    assert client.node("n0").call("GetServerInfo")["draining"]
+
+
 def test_errors_are_those_of_the_calls(own):
     node = own.fleet.node("n0")
     with pytest.raises(SeineError) as caught:

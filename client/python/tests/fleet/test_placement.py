@@ -17,7 +17,7 @@ GOLDEN = json.loads((Path(__file__).parent / "placement.json").read_text())
 def table(nodes=3, store=None):
     made = Table("f", {} if store is None else store)
     for i in range(nodes):
-        made.join(f"n{i}", made.begin(f"n{i}", f"unix:///tmp/n{i}.sock"))
+        made.join(f"n{i}", made.begin(f"n{i}", f"unix:///tmp/n{i}.sock"), False)
     return made
 
 
@@ -72,9 +72,9 @@ def test_a_generation_fences_a_node_that_comes_back():
     assert placed.locate("x", "m").lost and placed.loads()[held.node] == 0
     generation = placed.begin(held.node, held.address)
     assert generation == held.node_generation + 1 and placed.node(held.node).state == "lost"
-    placed.join(held.node, held.node_generation)  # a late word of the old one
+    placed.join(held.node, held.node_generation, False)  # a late word of the old one
     assert placed.node(held.node).state == "lost"
-    placed.join(held.node, generation)
+    placed.join(held.node, generation, False)
     assert placed.node(held.node).state == "up" and placed.locate("x", "m").lost  # it came back empty
     again = placed.place("x", "m", "x", "")
     assert not again.lost and again.generation > held.generation
@@ -116,8 +116,10 @@ def test_drained_and_removed():
     other = next(name for name in ("n0", "n1", "n2") if name != held.node)
     placed.drain(other)
     placed.leave(other, 1)
-    placed.join(other, placed.begin(other, "unix:///tmp/other.sock"))
-    assert placed.node(other).state == "draining"  # it stays so over a restart
+    generation = placed.begin(other, "unix:///tmp/other.sock")
+    assert placed.drains(other)  # it stays so over a restart
+    assert not placed.join(other, generation, False) and placed.node(other).state == "lost"  # its server does not know
+    assert placed.join(other, generation, True) and placed.node(other).state == "draining"
     placed.undrain(other)
     assert placed.node(other).state == "up"
     assert held.node not in {placed.place(f"c{i}", "m", f"c{i}", "").node for i in range(50)}
@@ -198,14 +200,30 @@ def test_a_family_that_moves_keeps_its_generation():
 
 
 def test_a_family_that_is_made_anew_goes_where_its_old_node_sends_it():
+    """Its new server counts no moves of an earlier life, and neither does the directory: the next move is known."""
     placed = table()
     held = placed.place("x", "m", "x", "")
-    other = next(name for name in ("n0", "n1", "n2") if name != held.node)
+    other, third = (name for name in ("n0", "n1", "n2") if name != held.node)
     placed.move("x", "m", 2, (held.node, 1), (other, 0))  # lost there
-    again = placed.place("x", "m", "x", held.node)  # whose server still says that it has moved, and takes it no more
-    placed.move("x", "m", 1, (held.node, 1), (other, 1), making=True)
+    placed.place("x", "m", "x", held.node)  # whose server still says that it has moved, and takes it no more
+    placed.move("x", "m", 2, (held.node, 1), (other, 1), making=True)
     now = placed.locate("x", "m")
-    assert (now.node, now.lost, now.moves >= again.moves) == (other, False, True)
+    assert (now.node, now.lost, now.moves) == (other, False, 0)
+    placed.move("x", "m", 1, (other, 1), (third, 1))
+    now = placed.locate("x", "m")
+    assert (now.node, now.lost, now.moves) == (third, False, 1)
+
+
+def test_nodes_that_have_refused_a_family_are_passed_over():
+    placed = table()
+    first = placed.place("x", "m", "x")
+    assert placed.place("x", "m", "x/2", "", [first.node]).node == first.node  # it is there
+    placed.move("x", "m", 1, (first.node, 1), ("gone", 0))  # to a node that was taken out of the fleet
+    assert placed.locate("x", "m").lost
+    second = placed.place("x", "m", "x", "", [first.node])
+    assert second.node != first.node
+    with pytest.raises(ValueError):
+        placed.place("y", "m", "y", "", ["n0", "n1", "n2"])
 
 
 def test_a_family_leaves_a_node_that_ends_meanwhile():

@@ -251,7 +251,10 @@ def test_what_had_moved_is_not_lost_with_its_old_node(fleet, client, rows):
         os.kill(fleet.supervisor(node)["seined"], signal.SIGKILL)
         assert right(follower, made, rows, queries)
     until(lambda: fleet.describe()["nodes"][int(node[1:])]["state"] == "draining")  # it stays so over a restart
-    fleet.undrain(node)
+    with connect(fleet.describe(), timeout=30) as outside:  # which asks the server itself
+        assert outside.node(node).call("GetServerInfo")["draining"]
+        fleet.undrain(node)
+        assert not outside.node(node).call("GetServerInfo")["draining"]
 
 
 def test_a_node_that_families_came_to_is_lost(fleet, client, rows):
@@ -267,6 +270,22 @@ def test_a_node_that_families_came_to_is_lost(fleet, client, rows):
         with pytest.raises(SequenceLost):
             follower.get_sequence(made[0])
     fleet.undrain(source)
+
+
+def test_a_third_node_takes_a_family_while_the_one_that_it_went_to_starts(fleet, client, rows):
+    """The node that it left takes it no more. Whoever makes it anew is not sent to and fro until the other serves."""
+    made = make(client, rows, 1)
+    source = client.node_of(made[0])
+    (one,) = fleet.drain(source)
+    fleet.undrain(source)
+    before = fleet.supervisor(one.node)
+    ray.get(fleet._directory.leave.remote(one.node, before["generation"]))
+    again = client.create_sequence("m", made[0].id)
+    assert client.node_of(again) not in (source, one.node)
+    with pytest.raises(SequenceLost):
+        client.get_sequence(made[0])
+    os.kill(before["seined"], signal.SIGKILL)
+    until(lambda: fleet.describe()["nodes"][int(one.node[1:])]["state"] == "up")
 
 
 def test_what_no_node_takes_is_snapshotted_and_stays(fleet, client, rows):

@@ -1,0 +1,60 @@
+"""Where a family has gone, as the servers that it left say one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+from seine_kv.fleet.description import Description, Node
+from seine_kv.fleet.families import FamilyState
+from seine_kv.messages import SeineError
+
+
+@dataclass(frozen=True)
+class Trail:
+    """node: the last one that a family has reached. moves: how often it had moved then. there: what that node knows of it
+    now; None where the node does not serve."""
+
+    node: Node
+    moves: int
+    there: Optional[FamilyState]
+
+    @property
+    def came(self) -> bool:
+        """Whether the node has a family that came so, or later."""
+        return self.open and self.there.moves >= self.moves  # type: ignore[union-attr]
+
+    @property
+    def open(self) -> bool:
+        """Whether the node serves and does not send callers on: it has the family, or may take one that is made anew."""
+        return self.there is not None and self.there.state != "moved"
+
+
+def followed(
+    fleet: Description, left: FamilyState, ask: Callable[[Node], Optional[FamilyState]], making: bool = False
+) -> Trail:
+    """Follows a family from a node that has given it up. left: what that node says. ask: what another knows, None where it
+    does not serve. SeineError NOT_IN_FLEET: it has gone to no node of the fleet. `making` it anew, one that does not serve is
+    none that matters: nodes that were taken out of a fleet are remembered so."""
+    while True:
+        node = _node_of(fleet, left)
+        if node is None:
+            stranger = Node(left.node, left.address)
+            if not making or ask(stranger) is not None:
+                raise _elsewhere(left)
+            return Trail(stranger, left.moves, None)
+        there = ask(node)
+        if there is None or there.state != "moved" or there.moves <= left.moves:
+            return Trail(node, left.moves, there)
+        left = there
+
+
+def _node_of(fleet: Description, left: FamilyState) -> Optional[Node]:
+    """The node that a family has gone to, by the name or the address that whoever moved it gave."""
+    return next((node for node in fleet.nodes if left.node == node.name or left.address == node.address), None)
+
+
+def _elsewhere(left: FamilyState) -> SeineError:
+    text = f"handle: the family has moved to {left.node} at {left.address}, which is no node of this fleet"
+    return SeineError("FAILED_PRECONDITION", text, "handle", "NOT_IN_FLEET")
