@@ -154,13 +154,12 @@ int64_t BaseBytes() {
   return (ResidentBytes() + kRoom) / kMiB * kMiB;
 }
 
-// Makes the heap keep what a few parts of prefills take, of 4 MiB each, and give the rest back to the system. The
-// kernel would otherwise zero, map and unmap a thousand pages for each part. By default glibc has eight arenas a
-// processor.
+// Makes the heap give freed memory back to the system, so that the process holds what it uses. By default glibc keeps
+// freed blocks of up to 32 MiB, in eight arenas a processor.
 void BoundHeap() {
-  constexpr int kMapped = 8 << 20, kKept = 32 << 20;
-  mallopt(M_MMAP_THRESHOLD, kMapped);
-  mallopt(M_TRIM_THRESHOLD, kKept);
+  constexpr int kLargeBlock = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  mallopt(M_TRIM_THRESHOLD, kLargeBlock);
   mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency()) / 2));
 }
 
