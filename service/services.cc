@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "service/process/fallen_peak.h"
 #include "service/process/resident.h"
 #include "service/transport/rpc_methods.h"
 
@@ -135,7 +136,7 @@ void Services::GuardMemory() {
 }
 
 void Services::Monitor() {
-  int64_t peak = 0;  // of bytes under way since memory was given back
+  FallenPeak under_way(kWorthTrimming);
   std::unique_lock<std::mutex> lock(mutex_);
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {
     lock.unlock();
@@ -151,11 +152,7 @@ void Services::Monitor() {
       }
       health_.Set(!core_.StuckFor(core_.options.stuck_for) && !lanes_.StuckFor(core_.options.stuck_for));
       // The allocator keeps what large messages took, for more of them.
-      peak = std::max(peak, core_.in_flight.TakePeak());
-      if (peak - core_.in_flight.used_bytes() >= kWorthTrimming) {
-        malloc_trim(0);
-        peak = 0;
-      }
+      if (under_way.Fell(core_.in_flight.TakePeak())) malloc_trim(0);
     }
     lock.lock();
   }

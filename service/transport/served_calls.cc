@@ -8,6 +8,7 @@
 #include "service/access/presented.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
+#include "service/scheduling/long_work.h"
 #include "service/transport/rpc.h"
 
 namespace seine {
@@ -135,8 +136,9 @@ class ServedCall final : public OpenCall {
     task.drop = [this] { Refuse(); };
     task.tenant = caller_.work();
     if (task.tenant == nullptr) return task;
-    task.cost = task.tenant->costs.Estimate(number_, CostKindOf(*entry_.method), bytes);
-    task.is_long = task.cost > kLongWork;
+    const CostKind kind = CostKindOf(*entry_.method);
+    task.cost = task.tenant->costs.Estimate(number_, kind, bytes);
+    task.is_long = IsLongWork(kind, bytes, task.cost);
     return task;
   }
   // Its place in the queue is lost.

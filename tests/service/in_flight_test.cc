@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "seine/v1/retrieval_service.pb.h"
+#include "service/process/fallen_peak.h"
 #include "service/transport/message_bytes.h"
 
 namespace seine::test {
@@ -145,6 +146,14 @@ TEST(InFlight, WhatStandsBetweenTensorsSharesBlocks) {
   ASSERT_GE(slices.size(), 512);
   EXPECT_LT(BlocksOf(slices, kTensor), 40);  // 256 pieces of 50 bytes, in blocks of 1,024
   EXPECT_EQ(Flat(bytes), expected);
+}
+
+TEST(FallenPeak, ALoadThatGoesOnGivesNothingBack) {
+  FallenPeak under_way(16 * kMiB);
+  for (const int64_t most : {24, 20, 9, 24, 12, 24}) EXPECT_FALSE(under_way.Fell(most * kMiB)) << most;
+  EXPECT_TRUE(under_way.Fell(8 * kMiB));
+  for (const int64_t most : {0, 15, 0, 16}) EXPECT_FALSE(under_way.Fell(most * kMiB)) << most;
+  EXPECT_TRUE(under_way.Fell(0));
 }
 
 TEST(InFlight, AnswersOfEverySizeAreTheirBytes) {

@@ -33,6 +33,12 @@ class FlagsTest(unittest.TestCase):
             code, out, error = run(DEV, *command)
             self.assertEqual((code != 0, out, error), (True, "", says))
 
+    def test_the_soak_names_the_transports_that_there_are(self):
+        code, out, error = run(SOAK, "--transport", "pigeon", "--list")
+        self.assertEqual(code, 2)
+        self.assertEqual(out, "")
+        self.assertEqual(error, "seine-soak: --transport: there is no transport pigeon; there are unix, tcp and tls\n")
+
     def test_help_is_told_without_a_build(self):
         for command, says in {("soak",): "soak fuzz", ("soak", "fuzz"): "--inputs", ("fleet",): "wrong"}.items():
             code, out, error = run(DEV, *command, "--help")

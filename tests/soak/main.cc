@@ -32,6 +32,14 @@ struct Child {
   std::string attack, server, mover;  // of this program as a child
 };
 
+// Turns the name of a transport into its number, as CLI11 wants it.
+std::string ReadTransport(std::string& name) {
+  const auto found = kTransports.find(name);
+  if (found == kTransports.end()) return "there is no transport " + name + "; there are unix, tcp and tls";
+  name = std::to_string(static_cast<int>(found->second));
+  return "";
+}
+
 int Main(int argc, char** argv) {
   CampaignOptions options;
   Child child;
@@ -52,15 +60,18 @@ int Main(int argc, char** argv) {
   app.add_option("--commit", options.commit, "What is tested, for the ledger. [unknown]");
   app.add_option("--transport", options.run.transport,
                  "What attacks come over. Drills are left out but on unix. [unix]")
-      ->transform(CLI::Transformer(kTransports))
+      ->transform(CLI::Validator(&ReadTransport, ""))
       ->option_text("unix|tcp|tls");
   app.add_option("--attack", child.attack)->group("");
   app.add_option("--server", child.server)->group("");
   app.add_option("--mover", child.mover)->group("");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // --help too, with code 0
-    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const CLI::Success& done) {  // --help
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "seine-soak: " << error.what() << std::endl;
+    return 2;
   }
   signal(SIGPIPE, SIG_IGN);
   if (!child.attack.empty()) return MakeAttack(child.attack, child.server, options.run);

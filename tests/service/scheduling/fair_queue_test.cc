@@ -8,6 +8,7 @@
 
 #include "service/scheduling/call_costs.h"
 #include "service/scheduling/fair_queue.h"
+#include "service/scheduling/long_work.h"
 
 namespace seine {
 namespace {
@@ -156,6 +157,15 @@ TEST(CallCosts, AreLearntFromTheCallsBefore) {
   EXPECT_NEAR(twice, 8e6, 4e5);
   costs.Took(1000, CostKind::kSearch, 0, milliseconds(1));  // a method beyond the table
   EXPECT_GT(costs.Estimate(1001, CostKind::kSearch, 0), std::chrono::nanoseconds(0));
+}
+
+TEST(CallCosts, PartsOfPrefillsAreLongWorkHoweverFast) {
+  EXPECT_TRUE(IsLongWork(CostKind::kAppend, kPrefillBytes + 1, microseconds(1)));
+  EXPECT_FALSE(IsLongWork(CostKind::kAppend, kPrefillBytes, kLongWork));
+  EXPECT_FALSE(IsLongWork(CostKind::kSearch, kPrefillBytes + 1, kLongWork));
+  for (const CostKind kind : {CostKind::kAppend, CostKind::kSearch, CostKind::kWhole}) {
+    EXPECT_TRUE(IsLongWork(kind, 0, kLongWork + std::chrono::nanoseconds(1)));
+  }
 }
 
 }  // namespace
