@@ -239,7 +239,7 @@ TEST_P(ChannelAttackTest, KilledClientsLeaveNothing) {
   // The bystander's own message may count at one moment and not at another; a channel would be two mebibytes.
   EXPECT_LT(std::abs(core.in_flight.used_bytes() - held), 64 << 10);
   EXPECT_LE(OpenDescriptors(), descriptors);
-  EXPECT_LE(Threads(), threads + 1);  // gRPC may have made one meanwhile
+  EXPECT_LE(Threads(), threads + 4);  // gRPC makes some as it needs them; a leak would be one a kill
   std::cout << kills << " clients killed, " << served.load() << " steps of another meanwhile\n";
 }
 
