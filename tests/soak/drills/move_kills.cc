@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMoveTokens = 3000;  // of a family before it moves
 constexpr int kMoveAttempts = 20;      // a kill, before the drill gives up: the call may end before
+constexpr double kExitSeconds = 30;    // of a process that was killed on a loaded machine
 constexpr double kMoverSeconds = 100;  // a freeze of a minute, and what comes after
 
 // Appends a token after another to a family, to every layer, until a call fails or it is told to stop.
@@ -138,6 +139,9 @@ class MoveKills {
     }
     if (mover->Alive()) result_.Break("a mover does not end");
     Sleep(.02);  // the kill may come with the mover's last call
+    for (const auto& node : nodes_) {
+      if (node->process().Alive() && !node->Answers()) node->process().Wait(kExitSeconds);  // it is on its way out
+    }
     return StartWhatIsGone() || restarted;
   }
   bool StartWhatIsGone() {

@@ -38,6 +38,14 @@ bool MoveNode::End(Result* result) {
   return false;
 }
 
+bool MoveNode::Answers() {
+  grpc::ClientContext context;
+  v1::ListFamilyStatesRequest request;
+  v1::ListFamilyStatesResponse response;
+  request.set_index(kKillIndex);
+  return client_->admin->ListFamilyStates(&context, request, &response).error_code() != grpc::UNAVAILABLE;
+}
+
 FamilyAt MoveNode::Look(const std::string& family) {
   FamilyAt found;
   v1::ListFamilyStatesRequest states;

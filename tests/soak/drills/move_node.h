@@ -42,6 +42,8 @@ class MoveNode {
   Client& client() { return *client_; }
 
   FamilyAt Look(const std::string& family);
+  // False: nobody serves at its address.
+  bool Answers();
   // Deletes a family. False: it is frozen.
   bool Drop(const std::string& family);
   // Restores files in which each adds to the one before.
