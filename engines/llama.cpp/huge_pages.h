@@ -9,7 +9,7 @@
 
 namespace seine::llama {
 
-// Of one piece of memory, whose contents stay what they are. Not thread-safe.
+// Puts one piece of memory into huge pages; its contents stay what they are. Not thread-safe.
 class HugePages {
  public:
   // `begin`: of `bytes` bytes that are mapped for as long as this lives. It asks for nothing where the system's setting

@@ -74,6 +74,15 @@ def client(request, shared, monkeypatch):
             client.delete_index(index["spec"]["name"])
 
 
+@pytest.fixture
+def own(tmp_path):
+    """Servers that the test may kill."""
+    servers = Servers(tmp_path, "--snapshots-dir", str(tmp_path))
+    yield servers
+    for name in NAMES:
+        servers.kill(name)
+
+
 @pytest.fixture(scope="module")
 def rows():
     return np.random.default_rng(7).standard_normal((TOKENS + 1, KV_HEADS, DIM), np.float32)

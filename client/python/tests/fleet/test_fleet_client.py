@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, expected, make, rows_of
-from servers import client, rows  # noqa: F401 - fixtures
+from servers import client, own, rows  # noqa: F401 - fixtures
 
 from seine_kv.fleet import SequenceLost, connect
 from seine_kv.fleet.placement import family_of, ranked
@@ -19,15 +19,6 @@ def shared(tmp_path_factory):
     for name in NAMES:
         servers.processes[name].terminate()
         assert servers.processes[name].wait(timeout=20) == 0
-
-
-@pytest.fixture
-def own(tmp_path):
-    """Servers that the test may kill."""
-    servers = Servers(tmp_path)
-    yield servers
-    for name in NAMES:
-        servers.kill(name)
 
 
 def raised(call, *arguments, **more):

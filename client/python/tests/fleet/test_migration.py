@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import client_class
 from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
-from servers import client, rows  # noqa: F401 - fixtures
+from servers import client, own, rows  # noqa: F401 - fixtures
 
 from seine_kv.fleet import SequenceLost, connect
 from seine_kv.fleet.placement import ranked
@@ -18,15 +18,6 @@ from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("moves")
     servers = Servers(folder, "--snapshots-dir", str(folder / "snapshots"))
-    yield servers
-    for name in NAMES:
-        servers.kill(name)
-
-
-@pytest.fixture
-def own(tmp_path):
-    """Servers that the test may kill."""
-    servers = Servers(tmp_path, "--snapshots-dir", str(tmp_path))
     yield servers
     for name in NAMES:
         servers.kill(name)

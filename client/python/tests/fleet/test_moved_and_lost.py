@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from servers import DIM, HEADS, NAMES, TOKENS, Servers, make, rows_of
-from servers import rows  # noqa: F401 - a fixture
+from servers import DIM, HEADS, NAMES, TOKENS, make, rows_of
+from servers import own, rows  # noqa: F401 - fixtures
 
 from seine_kv.fleet import SequenceLost, connect
 from seine_kv.fleet.client import FleetClient
@@ -12,14 +12,6 @@ from seine_kv.fleet.mover import Mover
 from seine_kv.fleet.placement import ranked
 from seine_kv.fleet.route import Route
 from seine_kv.messages import Answer, Item, SeineError, Sequence, Step
-
-
-@pytest.fixture
-def own(tmp_path):
-    servers = Servers(tmp_path, "--snapshots-dir", str(tmp_path))
-    yield servers
-    for name in NAMES:
-        servers.kill(name)
 
 
 @pytest.fixture

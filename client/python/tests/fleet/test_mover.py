@@ -1,21 +1,13 @@
 """The mover between plain servers: what it yields, what it raises, and what whoever stops it leaves."""
 
 import pytest
-from servers import NAMES, SHAPE, Servers, make
-from servers import rows  # noqa: F401 - a fixture
+from servers import NAMES, SHAPE, make
+from servers import own, rows  # noqa: F401 - fixtures
 
 from seine_kv.address import Security
 from seine_kv.fleet import connect, mover
 from seine_kv.fleet.mover import Mover
 from seine_kv.messages import SeineError
-
-
-@pytest.fixture
-def own(tmp_path):
-    servers = Servers(tmp_path, "--snapshots-dir", str(tmp_path))
-    yield servers
-    for name in NAMES:
-        servers.kill(name)
 
 
 @pytest.fixture
