@@ -1,8 +1,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <fstream>
-#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -10,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/soak/drills/drills.h"
 #include "tests/soak/drills/killed_sequence.h"
-#include "tests/soak/server/soaked_server.h"
+#include "tests/soak/drills/killed_server.h"
 
 namespace seine::soak {
 namespace {
@@ -62,9 +60,7 @@ class IdleAskers {
 
 class IdleKills {
  public:
-  IdleKills(const RunOptions& options, Result* result) : result_(*result), random_(options.seed) {
-    std::ofstream(folder_.path + "/seined.yaml") << kKillConfig;
-  }
+  IdleKills(const RunOptions& options, Result* result) : result_(*result), random_(options.seed) {}
 
   void Run() {
     if (!Prepare()) return;
@@ -73,62 +69,40 @@ class IdleKills {
       Kill();
       Check();
     }
-    if (server_ != nullptr) server_->End(&result_);
+    killed_.End(&result_);
   }
 
  private:
-  std::vector<std::string> Flags() const {
-    return {"--threads",
-            "1",
-            "--config",
-            folder_.path + "/seined.yaml",
-            "--snapshots-dir",
-            folder_.path + "/snapshots",
-            "--snapshots-at-exit",
-            "--snapshots-restore-on-start",
-            "--idle-dir",
-            folder_.path + "/snapshots",
-            "--idle-spill-after",
-            kSpillAfter};
-  }
-  bool Start() {
-    server_ = nullptr;
-    server_ = std::make_unique<SoakedServer>(Flags());
-    client_ = std::make_unique<Client>(server_->address());
-    if (server_->Serves()) return true;
-    ++result_.crashes;
-    result_.Note("the server did not start: " + server_->process().Output());
-    return false;
-  }
   // Makes the families, which an orderly end writes to files.
   bool Prepare() {
-    if (!Start()) return false;
+    if (!killed_.Start(&result_)) return false;
     for (int i = 0; i < kIdleFamilies; ++i) {
-      Prompt(*client_, kKillIndex, IdleFamily(i), kIdleTokens, static_cast<uint8_t>(i));
-      expected_.push_back(AnswersOf(*client_, IdleFamily(i)));
+      Prompt(killed_.client(), kKillIndex, IdleFamily(i), kIdleTokens, static_cast<uint8_t>(i));
+      expected_.push_back(AnswersOf(killed_.client(), IdleFamily(i)));
       if (expected_.back().empty()) result_.Break("a family was not made");
     }
-    if (server_->End(&result_) != 0) result_.Break("the server did not end in order");
-    return result_.breaks == 0 && Start();
+    if (killed_.End(&result_) != 0) result_.Break("the server did not end in order");
+    return result_.breaks == 0 && killed_.Start(&result_);
   }
 
   // Kills the server while families go to files and come back. It is a fault where both have happened.
   void Kill() {
     late_ = absl::StrCat("late", result_.ops);
-    if (Prompt(*client_, kKillIndex, late_, kIdleTokens, 9).id().empty()) result_.Break("a family was not made");
-    IdleAskers askers(server_->address(), expected_, random_());
+    if (Prompt(killed_.client(), kKillIndex, late_, kIdleTokens, 9).id().empty())
+      result_.Break("a family was not made");
+    IdleAskers askers(killed_.server().address(), expected_, random_());
     const double traffic = std::uniform_real_distribution<double>(0, kLongestTraffic)(random_);
     const auto both = [this] {
-      return server_->Metric("seine_spill_restore_seconds_count").value_or(0) > 0 &&
-             server_->SumOf("seine_spills_total") > 0;
+      return killed_.server().Metric("seine_spill_restore_seconds_count").value_or(0) > 0 &&
+             killed_.server().SumOf("seine_spills_total") > 0;
     };
     bool seen = both();
-    for (double waited = 0; !seen && waited < 20 && server_->process().Alive(); waited += .02) {
+    for (double waited = 0; !seen && waited < 20 && killed_.server().process().Alive(); waited += .02) {
       Sleep(.02);
       seen = both();
     }
     Sleep(traffic);
-    server_->process().Signal(SIGKILL);
+    killed_.server().process().Signal(SIGKILL);
     askers.Join();
     result_.ops += askers.asked();
     result_.faults += seen ? 1 : 0;
@@ -136,20 +110,19 @@ class IdleKills {
   }
   // The next server has what the last orderly end has written, and nothing of the idle tier's.
   void Check() {
-    if (!Start()) return;
+    if (!killed_.Start(&result_)) return;
     for (int i = 0; i < kIdleFamilies; ++i, ++result_.ops) {
-      if (AnswersOf(*client_, IdleFamily(i)) != expected_[static_cast<size_t>(i)]) {
+      if (AnswersOf(killed_.client(), IdleFamily(i)) != expected_[static_cast<size_t>(i)]) {
         result_.Break("a restart lost a family or changed its answers");
       }
     }
-    if (!AnswersOf(*client_, late_).empty()) result_.Break("a family that no snapshot has is there after a restart");
+    if (!AnswersOf(killed_.client(), late_).empty())
+      result_.Break("a family that no snapshot has is there after a restart");
   }
 
   Result& result_;
   std::mt19937 random_;
-  TemporaryFolder folder_;
-  std::unique_ptr<SoakedServer> server_;
-  std::unique_ptr<Client> client_;
+  KilledServer killed_{{"--idle-dir", "FOLDER", "--idle-spill-after", kSpillAfter}};
   std::vector<std::string> expected_;
   std::string late_;
 };

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
-#include <memory>
 #include <random>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/soak/drills/drills.h"
 #include "tests/soak/drills/killed_sequence.h"
+#include "tests/soak/drills/killed_server.h"
 #include "tests/soak/server/made_requests.h"
-#include "tests/soak/server/soaked_server.h"
 
 namespace seine::soak {
 namespace {
@@ -50,9 +48,7 @@ bool Restore(Client& client, const std::string& id) {
 
 class SnapshotKills {
  public:
-  SnapshotKills(const RunOptions& options, Result* result) : result_(*result), random_(options.seed) {
-    std::ofstream(folder_.path + "/seined.yaml") << kKillConfig;
-  }
+  SnapshotKills(const RunOptions& options, Result* result) : result_(*result), random_(options.seed) {}
 
   void Run() {
     if (!Prepare()) return;
@@ -62,43 +58,29 @@ class SnapshotKills {
       Check();
     }
     result_.figures["back_worst_s"] = worst_;
-    if (server_ != nullptr) server_->End(&result_);
+    killed_.End(&result_);
   }
 
  private:
   enum Work : uint8_t { kSnapshot, kRestore, kStart, kEnd, kWorks };
 
-  std::vector<std::string> Flags() const {
-    return {"--threads",
-            "1",
-            "--config",
-            folder_.path + "/seined.yaml",
-            "--snapshots-dir",
-            folder_.path + "/snapshots",
-            "--snapshots-at-exit",
-            "--snapshots-restore-on-start"};
-  }
   // Starts a server. False: it does not serve.
   bool Start() {
-    server_ = nullptr;
     const Clock::time_point begin = Clock::now();
-    server_ = std::make_unique<SoakedServer>(Flags());
+    const bool serves = killed_.Start(&result_);
     usual_[kStart] = SecondsSince(begin);
     worst_ = std::max(worst_, usual_[kStart]);
-    client_ = std::make_unique<Client>(server_->address());
-    if (server_->Serves()) return true;
-    ++result_.crashes;
-    result_.Note("the server did not start: " + server_->process().Output());
-    return false;
+    return serves;
   }
   // Makes the sequence, both of its snapshots, and measures how long each work usually takes.
   bool Prepare() {
     if (!Start()) return false;
-    const bool made = !Prompt(*client_, kKillIndex, kKillId, kKillTokens, 7).id().empty();
-    expected_ = AnswersOf(*client_, kKillId);
-    usual_[kSnapshot] = Timed([this] { return Snapshot(*client_); });
-    usual_[kRestore] = Timed([this] { return Delete(*client_, kKillId) && Restore(*client_, kKillId); });
-    usual_[kEnd] = Timed([this] { return server_->End(&result_) == 0; });
+    const bool made = !Prompt(killed_.client(), kKillIndex, kKillId, kKillTokens, 7).id().empty();
+    expected_ = AnswersOf(killed_.client(), kKillId);
+    usual_[kSnapshot] = Timed([this] { return Snapshot(killed_.client()); });
+    usual_[kRestore] =
+        Timed([this] { return Delete(killed_.client(), kKillId) && Restore(killed_.client(), kKillId); });
+    usual_[kEnd] = Timed([this] { return killed_.End(&result_) == 0; });
     if (!made || expected_.empty()) result_.Break("the sequence was not made");
     return result_.breaks == 0 && Start();
   }
@@ -115,16 +97,16 @@ class SnapshotKills {
     if (work == kStart) {
       done = KilledStart(after);
     } else if (work == kEnd) {
-      server_->process().Signal(SIGTERM);
+      killed_.server().process().Signal(SIGTERM);
       Sleep(after);
-      server_->process().Signal(SIGKILL);
-      done = server_->process().Wait(30) != -SIGKILL;
+      killed_.server().process().Signal(SIGKILL);
+      done = killed_.server().process().Wait(30) != -SIGKILL;
     } else {
       auto call = std::async(std::launch::async, [this, work] {
-        return work == kSnapshot ? Snapshot(*client_) : Restore(*client_, "killed");
+        return work == kSnapshot ? Snapshot(killed_.client()) : Restore(killed_.client(), "killed");
       });
       Sleep(after);
-      server_->process().Signal(SIGKILL);
+      killed_.server().process().Signal(SIGKILL);
       done = call.get();
     }
     ++result_.ops;
@@ -135,11 +117,12 @@ class SnapshotKills {
   }
   // Ends the server that is there as a crash would, and kills another while it starts. True: it served before.
   bool KilledStart(double after) {
-    server_->process().Signal(SIGKILL);
-    server_->process().Wait(30);
-    std::vector<std::string> command = {SEINED_PATH, "--listen", absl::StrCat("unix:", folder_.path, "/start.sock")};
-    for (const std::string& flag : Flags()) command.push_back(flag);
-    ChildProcess starting(command, folder_.path, "starting", 0, 0);
+    killed_.server().process().Signal(SIGKILL);
+    killed_.server().process().Wait(30);
+    std::vector<std::string> command = {SEINED_PATH, "--listen",
+                                        absl::StrCat("unix:", killed_.folder(), "/start.sock")};
+    for (const std::string& flag : killed_.flags()) command.push_back(flag);
+    ChildProcess starting(command, killed_.folder(), "starting", 0, 0);
     Sleep(after);
     const bool serves = absl::StrContains(starting.Output(), "listens on");
     starting.Signal(SIGKILL);
@@ -150,22 +133,22 @@ class SnapshotKills {
   void Check() {
     if (!Start()) return;
     ++result_.ops;
-    if (AnswersOf(*client_, kKillId) != expected_) result_.Break("a restart lost the sequence or changed its answers");
-    if (!AnswersOf(*client_, "killed").empty()) result_.Break("a restore that was killed is there after a restart");
-    if (!Restore(*client_, "copy") || AnswersOf(*client_, "copy") != expected_) {
+    if (AnswersOf(killed_.client(), kKillId) != expected_)
+      result_.Break("a restart lost the sequence or changed its answers");
+    if (!AnswersOf(killed_.client(), "killed").empty())
+      result_.Break("a restore that was killed is there after a restart");
+    if (!Restore(killed_.client(), "copy") || AnswersOf(killed_.client(), "copy") != expected_) {
       result_.Break("a snapshot that was completed is not restored as it was");
     }
-    if (!Delete(*client_, "copy")) result_.Break("a restored sequence cannot be deleted");
-    for (const auto& entry : fs::recursive_directory_iterator(folder_.path + "/snapshots")) {
+    if (!Delete(killed_.client(), "copy")) result_.Break("a restored sequence cannot be deleted");
+    for (const auto& entry : fs::recursive_directory_iterator(killed_.snapshots())) {
       if (absl::EndsWith(entry.path().string(), ".partial")) result_.Break("half a file is left after a start");
     }
   }
 
   Result& result_;
   std::mt19937 random_;
-  TemporaryFolder folder_;
-  std::unique_ptr<SoakedServer> server_;
-  std::unique_ptr<Client> client_;
+  KilledServer killed_;
   std::string expected_;
   double usual_[kWorks] = {}, worst_ = 0;
 };
