@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -89,12 +90,13 @@ std::optional<int> Parse(int argc, char** argv, CommandLine* line) {
   app.add_flag("--check-config", line->check_config, "Print the resulting configuration as YAML and exit.");
   ServerConfig defaults;
   defaults.server.listen = DefaultAddress();
+  std::vector<std::pair<CLI::Option*, std::function<void(const std::string&)>>> switches;
   for (const Setting& setting : Settings()) {
     auto keep = [line, key = setting.key](const std::string& value) { line->settings.emplace_back(key, value); };
     const std::string help = absl::StrCat(setting.help, " [", setting.get(defaults), "]");
     if (setting.hint.empty()) {
-      app.add_flag_function(
-          FlagOf(setting.key), [keep](int64_t count) { keep(count > 0 ? "true" : "false"); }, help);
+      // The setting reads the word: CLI11 would throw what is no ParseError for one that is neither true nor false.
+      switches.emplace_back(app.add_flag(FlagOf(setting.key), help), keep);
     } else {
       app.add_option_function<std::string>(FlagOf(setting.key), keep, help)->option_text(setting.hint);
     }
@@ -111,6 +113,9 @@ std::optional<int> Parse(int argc, char** argv, CommandLine* line) {
     const std::vector<std::string> unknown = app.remaining();
     const std::string meant = unknown.empty() ? "" : NearestWord(unknown.front(), flags);
     return Fail(kBadConfiguration, absl::StrCat(error.what(), meant.empty() ? "" : "; did you mean " + meant + "?"));
+  }
+  for (const auto& [option, keep] : switches) {
+    if (!option->empty()) keep(option->results().back());
   }
   return std::nullopt;
 }

@@ -54,6 +54,7 @@ TEST_F(SeinedTest, BadConfigurationIsOneClearLine) {
       {{"--config", "/no/such/file"}, {}, "", "/no/such/file: No such file or directory"},
       {{}, {"SEINE__SERVER__TREADS=2"}, "", "SEINE__SERVER__TREADS: unknown key; did you mean SEINE__SERVER__THREADS?"},
       {{"--treads", "2"}, {}, "", "did you mean --threads?"},
+      {{"--draining=maybe"}, {}, "", "--draining: 'maybe' is neither true nor false"},
       {{}, {"SEINE__SERVER__THREADS=two"}, "", "SEINE__SERVER__THREADS: 'two'"},
       {{}, {"SEINE__NOWHERE=1"}, "", "SEINE__NOWHERE: unknown key"},
       {{}, {}, "server: {treads: 2}", "server.treads: unknown key; did you mean server.threads?"},
