@@ -54,7 +54,7 @@ TEST_P(Replay, SeedsCorpusAndMutants) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, ::testing::ValuesIn(Targets()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& parameter) { return parameter.param.name; });
 
 // An input that broke something lies where a target reads it.
 TEST(Corpus, EveryFolderIsATargets) {

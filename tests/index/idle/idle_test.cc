@@ -236,7 +236,7 @@ TEST_P(IdleStateTest, ComesBackBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, IdleStateTest, ::testing::ValuesIn(testing::AllStates()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& parameter) { return parameter.param.name; });
 
 }  // namespace
 }  // namespace seine

@@ -83,7 +83,7 @@ TEST_P(SnapshotBaseStateTest, RoundsGiveWhatOneCopyGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SnapshotBaseStateTest, ::testing::ValuesIn(AllStates()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
 
 TEST(SnapshotBaseTest, WhatCameSinceIsSmall) {
   Sides sides(Plain(9000));

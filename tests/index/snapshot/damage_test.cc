@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(States, FittingChecksums,
                          ::testing::Values("keys", "codes_alone_cut", "collision", "evicted", "evicts_by_windows",
                                            "evicts_by_queries", "evicts_by_sums", "low_rank_evicted",
                                            "low_rank_bases_set", "balanced_evicted"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST(SnapshotRefusalTest, NewerVersionsAndOtherFilesAreRefusedByName) {
   TestBackend backend;

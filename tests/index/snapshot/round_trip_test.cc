@@ -85,7 +85,7 @@ TEST_P(SnapshotStateTest, IsTheSameNowAndLater) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SnapshotStateTest, ::testing::ValuesIn(AllStates()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
 }  // namespace seine

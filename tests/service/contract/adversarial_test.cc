@@ -132,7 +132,7 @@ std::vector<std::string> AllMethods() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, AdversarialTable, ::testing::ValuesIn(AllMethods()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace seine::test

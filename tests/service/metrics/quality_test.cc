@@ -117,7 +117,7 @@ TEST_P(QualityTest, CompareExactTellsEachHead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Serving, QualityTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "polling" : "callbacks"; });
+                         [](const auto& parameter) { return parameter.param ? "polling" : "callbacks"; });
 
 }  // namespace
 }  // namespace seine::test
