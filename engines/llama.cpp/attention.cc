@@ -171,8 +171,9 @@ void Attention::UseHugePages(const CacheFacts& facts, const CellRows& rows, int6
                                                     ggml_backend_buffer_get_size(facts.buffer));
   HugePages& pages = of->second;
   if (pages.refused()) return;
-  Report::Get().HugePages(pages.Cover(rows.keys, cells * rows.key_cell) +
-                          pages.Cover(rows.values, cells * rows.value_cell));
+  const int64_t covered =
+      pages.Cover(rows.keys, cells * rows.key_cell) + pages.Cover(rows.values, cells * rows.value_cell);
+  if (covered > 0) Report::Get().HugePages(covered);
   if (pages.refused()) SayOnce("the kernel makes no huge pages of the cache; it stays in small ones");
 }
 
