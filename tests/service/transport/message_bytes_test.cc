@@ -25,7 +25,7 @@ v1::AppendRequest RequestOf(size_t bytes) {
   v1::AppendRequest request;
   std::string data(bytes, '\0');
   for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + i / 251);
-  request.mutable_item()->mutable_keys()->set_data(data);
+  request.mutable_item()->mutable_keys()->set_raw(data);
   return request;
 }
 
@@ -48,7 +48,7 @@ TEST(MessageBytes, ParsingMakesWayAfterEachPiece) {
       const YieldScope scope(&yielder);
       ASSERT_TRUE(Parse(&bytes, &got).ok());
     }
-    EXPECT_EQ(got.item().keys().data(), sent.item().keys().data());
+    EXPECT_EQ(got.item().keys().raw(), sent.item().keys().raw());
     EXPECT_GE(yielder.yields, kPieces - 2) << slice;
     EXPECT_LE(yielder.yields, kPieces + 1) << slice;
     EXPECT_FALSE(bytes.Valid()) << "the bytes are let go of";
@@ -69,7 +69,7 @@ TEST(MessageBytes, WorkThatMakesWayForNothingIsParsed) {
   grpc::ByteBuffer bytes = Sliced(sent, 5000);
   v1::AppendRequest got;
   ASSERT_TRUE(Parse(&bytes, &got).ok());
-  EXPECT_EQ(got.item().keys().data(), sent.item().keys().data());
+  EXPECT_EQ(got.item().keys().raw(), sent.item().keys().raw());
 }
 
 TEST(MessageBytes, WhatIsNoMessageIsRefused) {
