@@ -40,10 +40,10 @@ _Claim = Callable[[Node, FamilyState], None]
 
 def followed(fleet: Description, left: FamilyState, ask: _Ask, claim: _Claim, making: bool = False) -> Trail:
     """Follows a family from a node that has given it up. left: what that node says. ask: what another knows, None where it
-    does not serve. claim: brings the family up where it went to, as families.claim does. For where its mover has died or is
-    not yet so far, that node holds it and has it not. SeineError NOT_IN_FLEET: it has gone to no node of the fleet. UNAVAILABLE,
-    reason MOVING: it is held, and the caller may not claim it. `making` it anew, one that does not serve is none that
-    matters: nodes that were taken out of a fleet are remembered so."""
+    does not serve. claim: brings the family up where it went to, as families.claim does; for that node holds it and has it
+    not, where its mover has died or is not yet so far. SeineError NOT_IN_FLEET: it has gone to no node of the fleet.
+    UNAVAILABLE, reason MOVING: it is held, and the caller may not claim it. `making` it anew, one that does not serve is
+    none that matters: nodes that were taken out of a fleet are remembered so."""
     while True:
         node = _node_of(fleet, left)
         if node is None:
