@@ -176,13 +176,19 @@ class MoveKills {
       Count("brought_up");
       there = target().Look(family_);
     }
-    if (!here.holds && !there.holds) return Recover(victim, here, tokens);
+    if (!here.holds && !there.holds) {
+      return !here.moved && GivenUpNow() ? Judge(victim, told, tokens) : Recover(victim, here, tokens);
+    }
     const bool is_there = there.takes || !here.holds;
     Count(is_there ? "moved" : here.takes ? "stayed" : "frozen");
     // What was acknowledged since the snapshot goes with a source that is killed.
     const int64_t least = victim == kSource ? kMoveTokens : tokens;
-    CheckWhole(is_there ? target() : source(), is_there ? there : here, least);
+    if (CheckWhole(is_there ? target() : source(), is_there ? there : here, least)) return;
+    if (!is_there && !here.takes && GivenUpNow()) return Judge(victim, told, tokens);
+    result_.Break("a family's answers have changed");
   }
+  // What a mover asks with its last breath may be under way for a while.
+  bool GivenUpNow() { return source().Look(family_).moved; }
   // Whether a client that looks for the family gets it, out of what the target holds.
   bool BroughtUp() {
     const auto fleet = client::FleetClient::Create(
@@ -203,19 +209,23 @@ class MoveKills {
                                              target().Restore(files, here.generation));
     if (!restored) return result_.Break("the files of a move are not restored");
     Count("recovered");
-    CheckWhole(target(), target().Look(family_), tokens);
+    if (!CheckWhole(target(), target().Look(family_), tokens)) result_.Break("a family's answers have changed");
   }
-  void CheckWhole(MoveNode& node, const FamilyAt& found, int64_t least) {
-    if (!found.holds) return result_.Break("a family that was restored is not there");
+  // False: the family answers otherwise than one that was made as it was. Other faults are breaks.
+  bool CheckWhole(MoveNode& node, const FamilyAt& found, int64_t least) {
+    if (!found.holds) return Break("a family that was restored is not there");
     const int64_t shortest = *std::min_element(found.tokens.begin(), found.tokens.end());
-    if (shortest < least) {
-      return result_.Break(absl::StrCat(least, " tokens were acknowledged, and ", shortest, " are there"));
-    }
+    if (shortest < least) return Break(absl::StrCat(least, " tokens were acknowledged, and ", shortest, " are there"));
     const std::string twin = "twin-" + family_;
-    if (!MakeTwin(node.client(), twin, found.tokens)) return result_.Break("a second family cannot be made");
+    if (!MakeTwin(node.client(), twin, found.tokens)) return Break("a second family cannot be made");
     const std::string answers = AnswersOf(node.client(), family_);
-    if (answers.empty() || answers != AnswersOf(node.client(), twin)) result_.Break("a family's answers have changed");
+    const bool same = !answers.empty() && answers == AnswersOf(node.client(), twin);
     Delete(node.client(), twin);
+    return same;
+  }
+  bool Break(const std::string& what) {
+    result_.Break(what);
+    return true;
   }
   // A family that was made as the other, token by token.
   static bool MakeTwin(Client& client, const std::string& twin, const std::vector<int64_t>& tokens) {

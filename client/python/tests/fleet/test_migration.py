@@ -249,7 +249,7 @@ def test_a_family_whose_mover_was_killed_is_brought_up_by_who_is_sent_on(client,
     chat = filled(client, rows)
     target = stopped(client, shared)
     with connect(shared.fleet, timeout=20) as stranger:
-        other = client if knows else stranger
+        other, chat = (client, chat) if knows else (stranger, Sequence("m", "chat"))
         assert other.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
         assert other.node_of(chat) == target
         assert other.get_sequence(chat).layer_tokens[0] == TOKENS + 1
@@ -258,7 +258,7 @@ def test_a_family_whose_mover_was_killed_is_brought_up_by_who_is_sent_on(client,
 def test_steps_bring_up_a_family_whose_mover_was_killed(client, rows, shared):
     chat = filled(client, rows)
     target = stopped(client, shared)
-    step = client.step((), [Item(chat, 0, np.ones((HEADS, DIM), np.float32))], Attention())
+    step = client.step((), [Item(chat, 0, np.ones((HEADS, DIM), np.float32))])
     assert step.answers[0].num_tokens == TOKENS and client.node_of(chat) == target
 
 
