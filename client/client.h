@@ -152,7 +152,7 @@ class Client {
   absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file, SnapshotScope scope) {
     return Snapshot(sequence, file, SnapshotParams{.scope = scope});
   }
-  // Makes the sequences that such a file holds.
+  // Makes the sequences that such a file holds. An empty name with a base: those that the base holds.
   virtual absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
                                                  const RestoreParams& params) = 0;
   absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id) {

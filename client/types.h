@@ -151,8 +151,8 @@ struct SnapshotParams {
 
 // How a snapshot is read. `id`, which may be empty: in place of the one of its only sequence. `generation`: how often
 // the family has moved, which the server compares with what it knows; 0: it compares nothing. `base`: of an earlier
-// answer, what the snapshot adds to. `hold_seconds`: so long the sequences are held and are not there; 0: they are
-// there.
+// answer, what the snapshot adds to; without a file, what is to be there. `hold_seconds`: so long the sequences are
+// held and are not there; 0: they are there.
 struct RestoreParams {
   std::string id = {};
   uint64_t generation = 0;

@@ -181,6 +181,10 @@ class Index {
   // settings or does not add to restore.base, ALREADY_EXISTS, INVALID_ARGUMENT (restore.id), those of restore.admit and
   // accept. An error leaves the base as it was.
   virtual absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) = 0;
+  // Makes the sequences be there that restore.base holds, as the snapshot read last into it has them; without `id` and
+  // `hold`. FAILED_PRECONDITION: it holds none. Other errors as of Restore; an error leaves the base as it was. It
+  // keeps the sequences, and is not to be used again once they are there.
+  virtual absl::StatusOr<RestoreInfo> RestoreHeld(const RestoreParams& restore) = 0;
 
   // ---- Reports (index/reports.h) ----
 

@@ -91,6 +91,7 @@ class IndexImpl : public Index, private SpillingIndex {
                                         WrittenBase* base) const override;
   std::vector<SequenceHandle> Families() const override;
   absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) override;
+  absl::StatusOr<RestoreInfo> RestoreHeld(const RestoreParams& restore) override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:
@@ -118,7 +119,7 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::StatusOr<std::vector<SequenceRef>> ReadFamily(ByteSource* source, const RestoreParams& restore,
                                                       RestoreInfo* info, ReadBase* held = nullptr) const;
   absl::Status CheckNewIds(const std::vector<SequenceRef>& family) const;
-  absl::Status InsertFamily(const std::vector<SequenceRef>& family);
+  absl::Status InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info);
   absl::Status CheckSnapshots() const;
 
   // For the idle tier (idle/spill.cc).

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/fleet/ask.h"
+#include "client/fleet/claim.h"
 #include "client/fleet/mover_status.h"
 #include "client/fleet/placement.h"
 
@@ -17,6 +18,8 @@ namespace {
 absl::Status About(const DrainTarget& target, const absl::Status& error) {
   return absl::Status(error.code(), absl::StrCat(error.message(), "; asked of the target ", target.to.node));
 }
+
+bool IsGivenUp(const absl::Status& error) { return ReasonOf(error) == kGivenUp; }
 
 constexpr absl::Duration kStopAsked = absl::Milliseconds(50);
 
@@ -43,9 +46,13 @@ class Drainer {
       : source_(source), options_(options), rate_(options.bytes_per_second) {}
   // Finds targets that cannot be any, before anything has changed.
   absl::Status CheckTargets();
+  // Ends moves of an earlier drain that has stopped: the server tells callers of such a family, and is to be ended.
+  absl::Status EndStopped();
   absl::StatusOr<std::vector<DrainedFamily>> Run();
 
  private:
+  void EndMove(const std::string& index, const FamilyState& left);
+  void Tell(DrainedFamily drained);
   // Lists the families that were not drained yet, the largest first. Sets a server to drain that was started again.
   absl::StatusOr<std::vector<Family>> Next();
   // Asks the source who it is, for a while where it does not answer.
@@ -138,14 +145,53 @@ void Drainer::DrainOne(Family family) {
   drained.family = std::move(family);
   Move(&drained);
   if (drained.outcome != DrainOutcome::kMoved && !Keep(&drained)) return;
+  Tell(std::move(drained));
+}
+
+void Drainer::Tell(DrainedFamily drained) {
   options_.progress(drained);
   rate_.WaitAfter(drained.file_bytes, options_.stop);
   drained_.push_back(std::move(drained));
 }
 
+absl::Status Drainer::EndStopped() {
+  const absl::StatusOr<std::vector<IndexInfo>> indexes = source_->ListIndexes();
+  if (!indexes.ok()) return indexes.status();
+  for (const IndexInfo& index : *indexes) {
+    const absl::StatusOr<std::vector<FamilyState>> families = ListFamilyStates(source_, index.spec.name);
+    if (!families.ok()) return families.status();
+    for (const FamilyState& left : *families) {
+      if (left.moved && !left.held.empty()) EndMove(index.spec.name, left);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Where the target does not answer, or is none of this drain, callers bring the family up.
+void Drainer::EndMove(const std::string& index, const FamilyState& left) {
+  for (const DrainTarget& target : options_.targets) {
+    if (target.to.node != left.node && target.to.address != left.address) continue;
+    const absl::StatusOr<std::vector<FamilyState>> there = ListFamilyStates(target.client, index, left.family);
+    if (!there.ok()) return;
+    const FamilyState known = there->empty() ? FamilyState() : there->front();
+    if (!MayBeHeld(left, known)) return;
+    const absl::Status claimed = ClaimFamily(target.client, index, left, absl::Now() + kLongestWait).status();
+    if (!claimed.ok() || known.generation == left.generation) return;
+    DrainedFamily drained;
+    drained.family.index = index;
+    drained.family.name = left.family;
+    drained.outcome = DrainOutcome::kMoved;
+    drained.to = target.to;
+    drained.generation = left.generation;
+    return Tell(std::move(drained));
+  }
+}
+
 bool Drainer::Keep(DrainedFamily* drained) {
   bool restarted = false;
-  if (HasGone(drained->family, &restarted)) {
+  if (IsGivenUp(drained->why)) {  // the server tells callers of it, and is not to be ended before the target has it
+    if (absl::IsNotFound(drained->why)) drained->outcome = DrainOutcome::kLost;
+  } else if (HasGone(drained->family, &restarted)) {
     if (!restarted) return false;  // it was deleted, or somebody else has moved it
     drained->outcome = DrainOutcome::kLost;
     drained->why = absl::UnavailableError("the server was started again meanwhile, and has it no more");
@@ -168,7 +214,7 @@ bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
   }
   absl::StatusOr<Migration> moved = MigrateFamily(source_, target.client, family.index, family.name, target.to);
   drained->why = moved.status();
-  if (!moved.ok()) return absl::IsUnknown(moved.status());
+  if (!moved.ok()) return IsGivenUp(moved.status()) || absl::IsUnknown(moved.status());
   drained->outcome = DrainOutcome::kMoved;
   drained->to = target.to;
   drained->generation = moved->generation;
@@ -244,6 +290,7 @@ absl::StatusOr<std::vector<DrainedFamily>> Drain(Client* source, const DrainOpti
   Drainer drainer(source, options);
   if (absl::Status status = drainer.CheckTargets(); !status.ok()) return status;
   if (absl::Status status = SetDraining(source, true).status(); !status.ok()) return status;
+  if (absl::Status status = drainer.EndStopped(); !status.ok()) return status;
   return drainer.Run();
 }
 

@@ -18,8 +18,8 @@ namespace seine::client {
 enum class DrainOutcome {
   kMoved,        // another node serves it
   kSnapshotted,  // it serves on here, and a file holds it as it was
-  kStays,        // it serves on here, and no file holds it
-  kLost,         // the server was started again meanwhile, and has it no more
+  kStays,        // it serves on here, and no file holds it; or it was given up to a target that has yet to bring it up
+  kLost,         // the server was started again meanwhile, and has it no more; or a target that it was given up to was
 };
 const char* ToString(DrainOutcome outcome);  // "moved", "snapshotted", "stays", "lost"
 
@@ -53,7 +53,8 @@ struct DrainOptions {
 // hashing (placement.h) that has memory for it and takes it. One that no target takes is written to a snapshot, where
 // the server has a folder: its file is named after the family, and a later drain replaces it. Families that come
 // meanwhile, by forks, are drained as well. The server still drains when this returns: SetDraining(false) undoes it.
-// A second drain goes on where the first has ended. Where the server is started again meanwhile, the drain waits for
+// A second drain goes on where the first has ended: also with a family that the server had given up and its target has
+// not brought up. Where the server is started again meanwhile, the drain waits for
 // it, sets it to drain again, and goes on with what it has.
 //
 // Takes the role admin, and means families of the caller's tenant, which must be the server's own: PERMISSION_DENIED.

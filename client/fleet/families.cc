@@ -26,6 +26,7 @@ FamilyState StateOf(const nlohmann::json& json) {
   if (!absl::SimpleAtoi(json.value("generation", "0"), &state.generation)) state.generation = 0;
   state.node = json.value("node", "");
   state.address = json.value("address", "");
+  state.held = json.value("held", std::vector<std::string>());
   return state;
 }
 

@@ -20,10 +20,11 @@ struct Family {
 
 // What a server knows of a family that is frozen, has moved, or has come by a move.
 struct FamilyState {
-  std::string family;
+  std::string family = {};
   bool frozen = false, moved = false;
-  uint64_t generation = 0;    // how often it has moved: here, or, if it has moved, at its node
-  std::string node, address;  // that have it, if it has moved
+  uint64_t generation = 0;              // how often it has moved: here, or, if it has moved, at its node
+  std::string node = {}, address = {};  // that have it, if it has moved
+  std::vector<std::string> held = {};   // what that node held it in when it moved (claim.h)
 };
 // Returns what the server knows of an index's families, or of the one that `family` names; by name. Others serve, in
 // generation 0. Errors of the call. Thread-safe.

@@ -17,6 +17,7 @@ namespace {
 constexpr int kMostRounds = 3;                        // before the family is frozen
 constexpr int64_t kLittle = int64_t{8} << 20;         // bytes that are written and read in some ten milliseconds
 constexpr int kKeepSeconds = 600, kHoldSeconds = 60;  // a mover that is killed leaves these behind for so long
+constexpr int kLastHoldSeconds = 3600;                // the source tells callers of a family's new home for so long
 
 std::string RandomName() {
   std::random_device chance;
@@ -27,7 +28,8 @@ std::string RandomName() {
 bool NeedsWhole(const absl::Status& error) {
   const std::string reason = ReasonOf(error);
   if (absl::IsUnimplemented(error)) return true;
-  return reason == "BASE_NOT_FOUND" || (absl::IsFailedPrecondition(error) && reason == "FAILED_PRECONDITION");
+  return reason == "BASE_NOT_FOUND" || reason == "TOO_MANY_BASES" ||
+         (absl::IsFailedPrecondition(error) && reason == "FAILED_PRECONDITION");
 }
 
 absl::Status Compare(const SnapshotResult& written, const SnapshotResult& restored) {
@@ -146,29 +148,38 @@ absl::Status FamilyCopy::CopyAhead() {
   return absl::OkStatus();
 }
 
-absl::Status FamilyCopy::FinishPart(const Sequence& sequence, absl::Time deadline, Part* part) {
+absl::Status FamilyCopy::FinishPart(const Sequence& sequence, int hold_seconds, absl::Time deadline, Part* part) {
   absl::StatusOr<SnapshotResult> written = Write(sequence, /*keep_seconds=*/0, part);
   if (NeedsWhole(written.status()) && !part->written.empty()) {
     StartAnew(written.status(), part);
     written = Write(sequence, /*keep_seconds=*/0, part);
   }
   if (!written.ok()) return After(written.status(), "no snapshot was written");
-  const absl::StatusOr<SnapshotResult> restored = Read(/*hold_seconds=*/0, deadline, *part);
+  const absl::StatusOr<SnapshotResult> restored = Read(hold_seconds, deadline, *part);
   if (NeedsWhole(restored.status()) && !part->held.empty()) {
     StartAnew(restored.status(), part);
-    return FinishPart(sequence, deadline, part);
+    return FinishPart(sequence, hold_seconds, deadline, part);
   }
   if (!restored.ok()) return restored.status();
-  part->held.clear();  // it is used up
+  part->held = restored->base;  // empty: it is used up
+  if (hold_seconds > 0) held_.push_back(part->held);
   totals.sequences.insert(totals.sequences.end(), restored->sequences.begin(), restored->sequences.end());
   return Compare(*written, *restored);
 }
 
-absl::Status FamilyCopy::Finish(absl::Time deadline, const std::function<absl::Status()>& arrived) {
+absl::Status FamilyCopy::Finish(absl::Time deadline) {
+  const int64_t before = totals.bytes;
+  const absl::Status status = CopyParts(
+      [&](const Sequence& sequence, Part* part) { return FinishPart(sequence, kLastHoldSeconds, deadline, part); });
+  totals.last_bytes = totals.bytes - before;
+  return status;
+}
+
+absl::Status FamilyCopy::FinishThere(absl::Time deadline, const std::function<absl::Status()>& arrived) {
   const int64_t before = totals.bytes;
   bool first = true;
   const absl::Status status = CopyParts([&](const Sequence& sequence, Part* part) {
-    absl::Status finished = FinishPart(sequence, deadline, part);
+    absl::Status finished = FinishPart(sequence, /*hold_seconds=*/0, deadline, part);
     if (!totals.sequences.empty() && std::exchange(first, false)) finished.Update(arrived());
     return finished;
   });

@@ -16,7 +16,7 @@
 namespace seine::client {
 
 struct CopyTotals {
-  std::vector<SequenceInfo> sequences;  // that are there at the target
+  std::vector<SequenceInfo> sequences;  // that Finish has copied, as they are at the target
   std::vector<std::string> files;       // snapshots that were written
   int64_t bytes = 0;                    // of the files
   int64_t last_bytes = 0;               // of those that Finish has written
@@ -32,10 +32,14 @@ class FamilyCopy {
   // memory. A server of the version before cannot do that, and then nothing is copied yet. Errors: of the calls, and
   // FAILED_PRECONDITION where the family shares tokens with another.
   absl::Status CopyAhead();
-  // Copies what came since, or everything where nothing was copied ahead: the sequences are there. Nobody may change
-  // the family meanwhile. Calls `arrived` once the first of them are. Asks again until `deadline` where there is no
-  // answer. Errors as above, and those of `arrived`.
-  absl::Status Finish(absl::Time deadline, const std::function<absl::Status()>& arrived);
+  // Copies what came since, or everything where nothing was copied ahead. Nobody may change the family meanwhile. The
+  // target holds all of it for an hour: held(). Asks again until `deadline` where there is no answer. Errors as above.
+  absl::Status Finish(absl::Time deadline);
+  // As Finish, for a target that cannot bring up what it holds: the sequences are there. Calls `arrived` once the first
+  // of them are. Errors as above, and those of `arrived`.
+  absl::Status FinishThere(absl::Time deadline, const std::function<absl::Status()>& arrived);
+  // Names what the target holds of the family since Finish (claim.h).
+  const std::vector<std::string>& held() const { return held_; }
   // Drops what both servers keep for later rounds; what is there stays there.
   void Release();
 
@@ -53,7 +57,7 @@ class FamilyCopy {
   // Calls `copy` for each part, those that are known first, for others may have joined them.
   absl::Status CopyParts(const CopyPart& copy);
   absl::Status CopyPartAhead(const Sequence& sequence, Part* part);
-  absl::Status FinishPart(const Sequence& sequence, absl::Time deadline, Part* part);
+  absl::Status FinishPart(const Sequence& sequence, int hold_seconds, absl::Time deadline, Part* part);
   absl::StatusOr<SnapshotResult> Write(const Sequence& sequence, int keep_seconds, Part* part);
   absl::StatusOr<SnapshotResult> Read(int hold_seconds, absl::Time deadline, const Part& part);
   // Nothing is left out of what is written next.
@@ -65,6 +69,7 @@ class FamilyCopy {
   const std::string index_, family_, name_;  // name_: of the files
   const uint64_t generation_;
   std::vector<Part> parts_;
+  std::vector<std::string> held_;
 };
 
 }  // namespace seine::client

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/convert/convert.h"
+#include "client/fleet/claim.h"
 #include "client/fleet/families.h"
 #include "client/fleet/placement.h"
 
@@ -17,10 +18,12 @@ constexpr absl::Duration kFirstFollowWait = absl::Milliseconds(20);
 constexpr absl::Duration kLongestFollowWait =
     absl::Milliseconds(100);  // a decoder stands still no longer than its family
 
-// Whether NodeOf has found that a node has given the family up, and no node that has it.
+// Whether NodeOf has found that a node has given the family up, and no node that has it. It may be held by one that
+// does not bring it up.
 bool HasLeft(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
-  return reason == "SEQUENCE_LOST" || reason == "NO_NODE" || reason == "NOT_IN_FLEET";
+  if (reason == "SEQUENCE_LOST" || reason == "NO_NODE" || reason == "NOT_IN_FLEET" || reason == "MOVING") return true;
+  return !absl::IsNotFound(status) && !absl::IsUnavailable(status);
 }
 
 }  // namespace
@@ -88,12 +91,16 @@ absl::StatusOr<std::optional<FamilyTrail>> FleetClient::Trail(const std::string&
     if (!newest || newest->generation < known->generation) newest = *known;
   }
   if (!newest) return std::nullopt;
-  absl::StatusOr<FamilyTrail> trail = FollowFamily(fleet_, *std::move(newest), ask, making);
+  const auto claim = [&](const FleetNode& node, const FamilyState& left) {
+    const absl::StatusOr<Client*> client = At(node.name);
+    return client.ok() ? ClaimFamily(*client, index, left, absl::Now()).status() : client.status();
+  };
+  absl::StatusOr<FamilyTrail> trail = FollowFamily(fleet_, *std::move(newest), ask, claim, making);
   if (!trail.ok()) return trail.status();
   return *std::move(trail);
 }
 
-// It may have come only after that node was asked.
+// It may have come only after that node was asked, or by Trail.
 absl::StatusOr<std::string> FleetClient::Reached(const std::string& index, const std::string& id) {
   const std::string family(FamilyOf(id));
   const absl::StatusOr<std::optional<FamilyTrail>> trail = Trail(index, family, /*making=*/false);

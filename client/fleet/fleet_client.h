@@ -7,7 +7,8 @@
 //
 // Families are found by asking all nodes. Where several hold one, the newest generation counts. A new one goes to the
 // first by rendezvous hashing that serves and takes new families; loads are not known here. One that is made anew goes
-// where it had moved, if that node serves: the node that it left takes it no more. Run follows a family that moves.
+// where it had moved, if that node serves: the node that it left takes it no more. Run follows a family that moves. One
+// whose mover has died before the new node had it is brought up there by the first client that is sent on (claim.h).
 // Thread-safe.
 #ifndef SEINE_CLIENT_FLEET_FLEET_CLIENT_H_
 #define SEINE_CLIENT_FLEET_FLEET_CLIENT_H_

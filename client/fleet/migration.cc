@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/convert/convert.h"
 #include "client/fleet/ask.h"
+#include "client/fleet/claim.h"
 #include "client/fleet/families.h"
 #include "client/fleet/family_copy.h"
 #include "client/fleet/mover_status.h"
@@ -20,12 +23,20 @@ constexpr absl::Duration kFreeze = absl::Seconds(60);
 constexpr absl::Duration kAfterFreeze = absl::Seconds(5);  // a freeze begins after it was asked for
 constexpr absl::Duration kLastWord = absl::Seconds(30);    // of the freeze, to give the family up
 constexpr absl::Duration kCopyFreeze = absl::Seconds(90);  // the copy waits until it is known whose the family is
+constexpr absl::Duration kTargetWait = absl::Seconds(30);  // for a target that does not answer
 
-// Returns the generation of the family that the server knows; 0 where it knows of none.
-absl::StatusOr<uint64_t> GenerationAt(Client* client, const std::string& index, const std::string& family) {
+// Returns what a server knows of the family; generation 0 where it knows nothing.
+absl::StatusOr<FamilyState> StateAt(Client* client, const std::string& index, const std::string& family) {
   const absl::StatusOr<std::vector<FamilyState>> states = ListFamilyStates(client, index, family);
   if (!states.ok()) return states.status();
-  return states->empty() ? 0 : states->front().generation;
+  return states->empty() ? FamilyState{.family = family} : states->front();
+}
+
+// Whether the target brings up what it holds. One of the version before looks for a file.
+bool BringsUpHeld(Client* target, const std::string& index) {
+  RestoreParams params;
+  params.base = "none";
+  return ReasonOf(target->Restore(index, "", params).status()) == "BASE_NOT_FOUND";
 }
 
 // Calls SetFamilyState. Returns the name of the freeze, which is empty for other states.
@@ -42,14 +53,18 @@ bool HasNoFamily(const absl::Status& error) {
   return reason == "MOVED" || reason == "FAMILY_NOT_FOUND" || reason == "INDEX_NOT_FOUND";
 }
 
-// Returns a generation of the family that is newer than what either server knows.
-absl::StatusOr<uint64_t> NextGeneration(Client* source, Client* target, const std::string& index,
-                                        const std::string& family) {
-  const absl::StatusOr<uint64_t> here = GenerationAt(source, index, family);
-  if (!here.ok()) return here.status();
-  const absl::StatusOr<uint64_t> there = GenerationAt(target, index, family);
-  if (!there.ok()) return After(there.status(), "asked of the target");
-  return std::max(*here, *there) + 1;
+// Says what became of a family that the source has given up and the target has not brought up.
+absl::Status NotThere(const absl::Status& error, const std::vector<std::string>& files) {
+  std::string end = "the source has given the family up; ";
+  if (!absl::IsNotFound(error)) {
+    absl::StrAppend(&end,
+                    "the target holds it for an hour: callers whom the source sends on bring it up, and so does "
+                    "another run");
+  } else {
+    absl::StrAppend(&end, "the target has lost what it held");
+    if (!files.empty()) absl::StrAppend(&end, "; these snapshots have it: ", absl::StrJoin(files, ", "));
+  }
+  return After(error, end);
 }
 
 // One family on its way. Each step keeps what the next ones, or Undo, need.
@@ -68,14 +83,17 @@ class Mover {
   absl::Status Freeze();
   absl::Status CopyRest();
   absl::Status GiveUp(const MigrationTarget& to);
-  // The copy takes changes. It would by itself once its freeze ends, so an error here means a longer pause.
-  void ThawCopy();
+  // The target has the family. An error leaves it to callers, or to another run.
+  absl::Status BringUp();
   // Returns the error with what became of the copies and of the freeze.
   absl::Status Undo(const absl::Status& error);
   Migration Moved(absl::Duration pause);
 
  private:
   absl::Status FreezeCopy();
+  // The copy takes changes. It would by itself once its freeze ends, so an error here means a longer pause.
+  void ThawCopy();
+  int DeleteCopy();  // returns how many of its sequences stay
   Json State(const char* state) const {
     return {{"index", index_}, {"family", family_}, {"state", state}, {"freeze", freeze_}};
   }
@@ -85,19 +103,22 @@ class Mover {
   const std::string index_, family_;
   const uint64_t generation_;
   FamilyCopy copy_;
+  bool holds_ = false;  // the target holds the copy, and nobody can call it; else it is there, and frozen
   std::string freeze_, copy_freeze_;
   absl::Time freeze_end_;
 };
 
 absl::Status Mover::CopyAhead() {
   const absl::Status status = copy_.CopyAhead();
+  holds_ = copy_.totals.why_whole.empty() && BringsUpHeld(target_, index_);
   if (status.ok()) return status;
   copy_.Release();
   return After(status, "the family serves on at the source");
 }
 
 absl::Status Mover::CopyRest() {
-  return copy_.Finish(freeze_end_ - kLastWord, [this] { return FreezeCopy(); });
+  const absl::Time deadline = freeze_end_ - kLastWord;
+  return holds_ ? copy_.Finish(deadline) : copy_.FinishThere(deadline, [this] { return FreezeCopy(); });
 }
 
 Migration Mover::Moved(absl::Duration pause) {
@@ -143,11 +164,22 @@ void Mover::ThawCopy() {
       .IgnoreError();
 }
 
+int Mover::DeleteCopy() {
+  ThawCopy();  // deleting is a change
+  int left = 0;
+  for (const SequenceInfo& one : copy_.totals.sequences) {
+    const absl::Status deleted = target_->DeleteSequence(one.handle);
+    if (!deleted.ok() && !absl::IsNotFound(deleted)) ++left;
+  }
+  return left;
+}
+
 absl::Status Mover::GiveUp(const MigrationTarget& to) {
   Json request = State("FAMILY_STATE_MOVED");
   request["node"] = to.node;
   request["address"] = to.address;
   request["generation"] = absl::StrCat(generation_);
+  request["held"] = copy_.held();
   // The source is asked until its freeze must have ended: from then on it has given the family up, or never will.
   absl::Status status;
   for (absl::Duration wait = kFirstWait; absl::Now() < freeze_end_; wait = std::min(2 * wait, kLongestWait)) {
@@ -156,23 +188,52 @@ absl::Status Mover::GiveUp(const MigrationTarget& to) {
     if (!MayHaveEnded(status)) return status;
     absl::SleepFor(wait);
   }
-  return absl::UnknownError(absl::StrCat("the source does not say whether it has given the family up (",
-                                         status.message(), "); the copy at the target stays: delete one of the two"));
+  return absl::UnknownError(absl::StrCat(
+      "the source does not say whether it has given the family up (", status.message(), "); ",
+      holds_ ? "if it has, callers whom it sends on bring up what the target holds for an hour, and so does another run"
+             : "the copy at the target stays: delete one of the two"));
+}
+
+absl::Status Mover::BringUp() {
+  if (!holds_) {
+    ThawCopy();
+    return absl::OkStatus();
+  }
+  const FamilyState left = {.family = family_, .moved = true, .generation = generation_, .held = copy_.held()};
+  absl::StatusOr<std::vector<SequenceInfo>> there = ClaimFamily(target_, index_, left, absl::Now() + kTargetWait);
+  if (there.ok()) {
+    copy_.totals.sequences = *std::move(there);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<FamilyState> now = StateAt(target_, index_, family_);
+  if (now.ok() && !MayBeHeld(left, *now)) return absl::OkStatus();  // a caller was first
+  return WithReason(NotThere(there.status(), copy_.totals.files), kGivenUp);
 }
 
 absl::Status Mover::Undo(const absl::Status& error) {
-  ThawCopy();  // deleting is a change
   copy_.Release();
-  int left = 0;
-  for (const SequenceInfo& one : copy_.totals.sequences) {
-    const absl::Status deleted = target_->DeleteSequence(one.handle);
-    if (!deleted.ok() && !absl::IsNotFound(deleted)) ++left;
-  }
+  const int left = holds_ ? 0 : DeleteCopy();
   const absl::Status thawed = SetState(source_, State("FAMILY_STATE_SERVING")).status();
   std::string end = thawed.ok() ? "the family serves on at the source"
                                 : absl::StrCat("the family thaws at the source by itself (", thawed.message(), ")");
   if (left > 0) absl::StrAppend(&end, "; ", left, " copies stay at the target and are to be deleted");
   return After(error, end);
+}
+
+// Whether the source has given the family up to this target, and what that holds of it was not brought up.
+bool HasStopped(const FamilyState& here, const FamilyState& there, const MigrationTarget& to) {
+  return here.moved && (here.node == to.node || here.address == to.address) && MayBeHeld(here, there);
+}
+
+// Ends a move whose mover stopped after the source had given the family up.
+absl::StatusOr<Migration> EndMove(Client* target, const std::string& index, const FamilyState& here) {
+  absl::StatusOr<std::vector<SequenceInfo>> there = ClaimFamily(target, index, here, absl::Now() + kTargetWait);
+  if (!there.ok()) return WithReason(NotThere(there.status(), {}), kGivenUp);
+  Migration migration;
+  migration.sequences = *std::move(there);
+  migration.generation = here.generation;
+  migration.ended_earlier = true;
+  return migration;
 }
 
 }  // namespace
@@ -183,13 +244,15 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
   if (absl::Status status = target->GetIndex(index).status(); !status.ok()) return After(status, "asked of the target");
   const absl::StatusOr<ServerInfo> from = source->GetServerInfo();
   if (!from.ok()) return from.status();
-  const absl::StatusOr<ServerInfo> there = target->GetServerInfo();
+  const absl::StatusOr<ServerInfo> at = target->GetServerInfo();
+  if (!at.ok()) return After(at.status(), "asked of the target");
+  if (from->instance == at->instance) return absl::InvalidArgumentError("to: this is the server that has the family");
+  const absl::StatusOr<FamilyState> here = StateAt(source, index, family);
+  if (!here.ok()) return here.status();
+  const absl::StatusOr<FamilyState> there = StateAt(target, index, family);
   if (!there.ok()) return After(there.status(), "asked of the target");
-  if (from->instance == there->instance)
-    return absl::InvalidArgumentError("to: this is the server that has the family");
-  const absl::StatusOr<uint64_t> generation = NextGeneration(source, target, index, family);
-  if (!generation.ok()) return generation.status();
-  Mover mover(source, target, index, family, *generation);
+  if (HasStopped(*here, *there, to)) return EndMove(target, index, *here);
+  Mover mover(source, target, index, family, std::max(here->generation, there->generation) + 1);
   if (absl::Status status = mover.CopyAhead(); !status.ok()) return status;
   const absl::Time begin = absl::Now();
   if (absl::Status status = mover.Freeze(); !status.ok()) return status;
@@ -197,7 +260,7 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
   if (status.ok()) status = mover.GiveUp(to);
   if (absl::IsUnknown(status)) return status;
   if (!status.ok()) return mover.Undo(status);
-  mover.ThawCopy();
+  if (absl::Status there_now = mover.BringUp(); !there_now.ok()) return there_now;
   return mover.Moved(absl::Now() - begin);
 }
 

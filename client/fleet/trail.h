@@ -20,11 +20,17 @@ struct FamilyTrail {
 // Asks a node what it knows of the family.
 using AskFamilyState = std::function<absl::StatusOr<FamilyState>(const FleetNode&)>;
 
-// Follows a family from a node that has given it up. `left`: what that node says. FAILED_PRECONDITION, reason
-// NOT_IN_FLEET: it has gone to no node of the fleet. `making` it anew, one that does not answer is none that matters:
-// nodes that were taken out of a fleet are remembered so.
+// Brings the family up at the node that it was given up to, as ClaimFamily does (claim.h). `left`: what the old one
+// says.
+using ClaimFamilyAt = std::function<absl::Status(const FleetNode&, const FamilyState& left)>;
+
+// Follows a family from a node that has given it up. `left`: what that node says. Where the next one holds the family
+// and has it not, as its mover has died or is not yet so far, the family is claimed there. FAILED_PRECONDITION, reason
+// NOT_IN_FLEET: it has gone to no node of the fleet. UNAVAILABLE, reason MOVING: it is held, and the caller may not
+// claim it. Other errors of `claim`. `making` it anew, one that does not answer is none that matters: nodes that were
+// taken out of a fleet are remembered so.
 absl::StatusOr<FamilyTrail> FollowFamily(const FleetDescription& fleet, FamilyState left, const AskFamilyState& ask,
-                                         bool making);
+                                         const ClaimFamilyAt& claim, bool making);
 
 }  // namespace seine::client
 

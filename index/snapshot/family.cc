@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 #include <random>
+#include <set>
 #include <shared_mutex>
 #include <utility>
 
@@ -176,11 +177,26 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   if (restore.hold) {
     if (absl::Status s = CheckNewIds(*family); !s.ok()) return s;
     for (SequenceInfo& one : info.sequences) one.handle.generation = 0;
+    held.sequences = *family;
     *restore.base = std::move(held);
     return info;
   }
-  if (absl::Status s = InsertFamily(*family); !s.ok()) return s;
-  for (size_t i = 0; i < family->size(); ++i) info.sequences[i].handle.generation = (*family)[i]->generation;
+  if (absl::Status s = InsertFamily(*family, &info); !s.ok()) return s;
+  return info;
+}
+
+absl::StatusOr<RestoreInfo> IndexImpl::RestoreHeld(const RestoreParams& restore) {
+  const std::vector<SequenceRef>& family = restore.base->sequences;
+  if (family.empty()) return absl::FailedPreconditionError("no sequences are held");
+  RestoreInfo info;
+  for (const SequenceRef& sequence : family) info.sequences.push_back(Describe(*sequence));
+  if (restore.admit) {
+    if (absl::Status s = restore.admit(static_cast<int64_t>(family.size())); !s.ok()) return s;
+  }
+  if (restore.accept) {
+    if (absl::Status s = restore.accept(info.sequences); !s.ok()) return s;
+  }
+  if (absl::Status s = InsertFamily(family, &info); !s.ok()) return s;
   return info;
 }
 
@@ -241,21 +257,23 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateR
 
 // Those of a family that is held would be in use once it is there.
 absl::Status IndexImpl::CheckNewIds(const std::vector<SequenceRef>& family) const {
+  std::set<absl::string_view> ids;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const SequenceRef& sequence : family) {
-    if (sequences_.contains(sequence->id)) return IdInUse(sequence->id);
+    if (sequences_.contains(sequence->id) || !ids.insert(sequence->id).second) return IdInUse(sequence->id);
   }
   return absl::OkStatus();
 }
 
-absl::Status IndexImpl::InsertFamily(const std::vector<SequenceRef>& family) {
+// *info gets the sequences' generations.
+absl::Status IndexImpl::InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const SequenceRef& sequence : family) last_generation_ = std::max(last_generation_, sequence->generation);
   const uint64_t first = last_generation_ + 1;
   size_t done = 0;
   try {
     for (; done < family.size(); ++done) {
-      family[done]->generation = ++last_generation_;
+      info->sequences[done].handle.generation = family[done]->generation = ++last_generation_;
       family[done]->family = first;
       if (!sequences_.emplace(family[done]->id, family[done]).second) break;
     }

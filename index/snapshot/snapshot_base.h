@@ -33,12 +33,13 @@ class WrittenBase {
   std::vector<std::shared_ptr<const Sequence>> copies;  // hold the objects
 };
 
-// What files that add to earlier ones find read already. The index that it was read into outlives it, and counts its
-// memory. Not thread-safe.
+// What files that add to earlier ones find read already, and what RestoreHeld makes be there. The index that it was
+// read into outlives it, and counts its memory. Not thread-safe.
 class ReadBase {
  public:
   SnapshotName name{};
   ReadObjects objects;
+  std::vector<std::shared_ptr<Sequence>> sequences;  // of the newest snapshot, which nobody else knows
 };
 
 }  // namespace seine

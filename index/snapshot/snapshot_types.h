@@ -33,7 +33,7 @@ struct RestoreParams {
   // nullptr: the snapshot stands alone.
   ReadBase* base = nullptr;
   // The sequences are read into `base`, and are not there: nobody can call them, and their generations are 0. Their
-  // memory stays with the base, for a snapshot that adds to this one.
+  // memory stays with the base, for a snapshot that adds to this one, or for RestoreHeld.
   bool hold = false;
 };
 

@@ -55,22 +55,35 @@ class BaseOfCall {
   }
   KeptBase* operator->() { return &base_; }
 
-  // Keeps the base for so long; returns its name.
-  std::string Keep(int seconds) {
+  // Keeps the base for so long; *name is its name. RESOURCE_EXHAUSTED: too many are held.
+  absl::Status Keep(int seconds, std::string* name) {
     const std::chrono::seconds limit(seconds);
-    if (name_.empty()) return bases_.Add(owner_, std::move(base_), limit);
-    bases_.GiveBack(name_, std::move(base_), limit);
-    return std::exchange(name_, "");
+    if (!name_.empty()) {
+      bases_.GiveBack(name_, std::move(base_), limit);
+      *name = std::exchange(name_, "");
+      return absl::OkStatus();
+    }
+    absl::StatusOr<std::string> added = bases_.Add(owner_, std::move(base_), limit);
+    if (added.ok()) *name = *std::move(added);
+    return added.status();
   }
   void Drop() {
     if (!name_.empty()) bases_.Drop(owner_, std::exchange(name_, ""));
   }
-  // The base is used up; where there was one, the answer stays for whoever asks again.
+  // Whether this call on the base was the last one, and is asked again; its answer then.
+  bool Answer(const v1::RestoreRequest& request, v1::RestoreResponse* response) const {
+    if (base_.answer.empty() || base_.file != request.file() || base_.held != (request.hold_seconds() > 0))
+      return false;
+    return response->ParseFromString(base_.answer);
+  }
+  // Where there was a base, the answer stays for whoever asks again. One that is not held on is used up.
   void Answered(const v1::RestoreRequest& request, const v1::RestoreResponse& response) {
-    base_.read.reset();
-    base_.index.reset();
+    base_.held = request.hold_seconds() > 0;
     base_.file = request.file();
     base_.answer = response.SerializeAsString();
+    if (base_.held) return;
+    base_.read.reset();
+    base_.index.reset();
   }
 
  private:
@@ -97,6 +110,21 @@ absl::Status ReadyToRead(const v1::RestoreRequest& request, KeptBase* base) {
   return absl::OkStatus();
 }
 
+// Whether what a base holds is to be there, without a file.
+bool IsOfHeld(const v1::RestoreRequest& request) { return request.file().empty() && !request.base().empty(); }
+
+absl::Status CheckFields(const v1::RestoreRequest& request) {
+  if (auto s = CheckSeconds(request.hold_seconds(), "hold_seconds"); !s.ok()) return s;
+  const auto not_with = [&](bool given, absl::string_view field) {
+    return given && IsOfHeld(request) ? FieldError("CONFLICT", field, "means nothing without a file")
+                                      : absl::OkStatus();
+  };
+  if (auto s = not_with(request.hold_seconds() > 0, "hold_seconds"); !s.ok()) return s;
+  if (request.id().empty()) return absl::OkStatus();
+  if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
+  return not_with(true, "id");
+}
+
 // Bounds what a restore makes: generations, and the tenant's sequences. `making` is locked until they are there.
 RestoreParams ParamsOf(Core& core, const v1::RestoreRequest& request, ReadBase* base,
                        std::unique_lock<std::mutex>* making) {
@@ -120,6 +148,18 @@ RestoreParams ParamsOf(Core& core, const v1::RestoreRequest& request, ReadBase* 
   return params;
 }
 
+absl::StatusOr<RestoreInfo> ReadFile(Core& core, const v1::RestoreRequest& request, Index* index,
+                                     const std::string& path, const RestoreParams& params) {
+  const auto source = OpenFile(path);
+  if (absl::IsNotFound(source.status())) {
+    return FieldError("SNAPSHOT_NOT_FOUND", "file", absl::StrCat("no such snapshot: ", Quoted(request.file())),
+                      absl::StatusCode::kNotFound);
+  }
+  auto info = source.ok() ? index->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
+  core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
+  return info;
+}
+
 }  // namespace
 
 absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::SnapshotResponse* response) {
@@ -139,48 +179,39 @@ absl::Status Snapshot(Core& core, const v1::SnapshotRequest& request, v1::Snapsh
   if (!info.ok()) return Explain(info.status(), "");
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.handle().index(), response);
-  if (request.keep_seconds() > 0) {
-    response->set_base(base.Keep(request.keep_seconds()));
-  } else {
-    base.Drop();
-  }
+  if (request.keep_seconds() > 0) return base.Keep(request.keep_seconds(), response->mutable_base());
+  base.Drop();
   return absl::OkStatus();
 }
 
 absl::Status Restore(Core& core, const v1::RestoreRequest& request, v1::RestoreResponse* response) {
   auto index = FindIndex(core, request.index(), "index");
   if (!index.ok()) return index.status();
-  if (!request.id().empty()) {
-    if (auto s = CheckId(request.id(), "id"); !s.ok()) return s;
+  if (auto s = CheckFields(request); !s.ok()) return s;
+  const bool from_file = !IsOfHeld(request);
+  if (core.draining && from_file) return Draining();
+  std::string path;
+  if (from_file) {
+    auto found = PathOf(core, request.file(), /*make=*/false);
+    if (!found.ok()) return found.status();
+    path = *std::move(found);
   }
-  if (auto s = CheckSeconds(request.hold_seconds(), "hold_seconds"); !s.ok()) return s;
-  if (core.draining) return Draining();
-  const auto path = PathOf(core, request.file(), /*make=*/false);
-  if (!path.ok()) return path.status();
   BaseOfCall base(core, *index, request.index());
   if (auto s = base.Take(request.base()); !s.ok()) return s;
-  if (!base->answer.empty() && base->file == request.file()) {
-    response->ParseFromString(base->answer);
-    return absl::OkStatus();
-  }
+  if (base.Answer(request, response)) return absl::OkStatus();
   if (auto s = ReadyToRead(request, base.operator->()); !s.ok()) return s;
   std::unique_lock<std::mutex> making;
   const RestoreParams params = ParamsOf(core, request, base->read.get(), &making);
-  const auto source = OpenFile(*path);
-  if (absl::IsNotFound(source.status())) {
-    return FieldError("SNAPSHOT_NOT_FOUND", "file", absl::StrCat("no such snapshot: ", Quoted(request.file())),
-                      absl::StatusCode::kNotFound);
-  }
-  const auto info =
-      source.ok() ? (*index)->Restore(source->get(), params) : absl::StatusOr<RestoreInfo>(source.status());
-  core.snapshot_counts.Restored(info.status(), info.ok() ? info->bytes : 0);
+  const auto info = from_file ? ReadFile(core, request, index->get(), path, params) : (*index)->RestoreHeld(params);
   if (!info.ok()) return Explain(info.status(), "");
   response->set_bytes(info->bytes);
   SetSequences(info->sequences, request.index(), response);
   if (params.hold) {
-    response->set_base(base.Keep(request.hold_seconds()));
-    return absl::OkStatus();
+    response->set_base(request.base());
+    if (!request.base().empty()) base.Answered(request, *response);
+    return base.Keep(request.hold_seconds(), response->mutable_base());
   }
+  // Where this fails a base still holds the sequences.
   if (auto s = Arrive(core, index->get(), info->sequences, request.generation()); !s.ok()) return Explain(s, "");
   base.Answered(request, *response);
   return absl::OkStatus();

@@ -29,9 +29,17 @@ absl::Status CheckFields(const v1::SetFamilyStateRequest& request) {
   if (auto s = NotWith(request.generation() != 0 && !frozen && !moved, "generation", state); !s.ok()) return s;
   if (!moved) {
     if (auto s = NotWith(!request.node().empty(), "node", state); !s.ok()) return s;
+    if (auto s = NotWith(request.held_size() > 0, "held", state); !s.ok()) return s;
     return NotWith(!request.address().empty(), "address", state);
   }
   if (auto s = CheckId(request.node(), "node"); !s.ok()) return s;
+  if (request.held_size() > static_cast<int>(FamilyHome::kMostHeld)) {
+    return FieldError("OUT_OF_LIMITS", "held",
+                      absl::StrCat(request.held_size(), " names are more than ", FamilyHome::kMostHeld));
+  }
+  for (int i = 0; i < request.held_size(); ++i) {
+    if (auto s = CheckId(request.held(i), absl::StrCat("held[", i, "]")); !s.ok()) return s;
+  }
   return CheckId(request.address(), "address");
 }
 
@@ -64,9 +72,9 @@ absl::Status SetState(Core& core, const FamilyKey& key, const v1::SetFamilyState
   if (request.state() == v1::FAMILY_STATE_MOVED) {
     const std::chrono::seconds limit = SecondsOr(request.seconds(), kMovedSeconds);
     const auto keep = [&](const FamilyHome& home) { return KeepMoved(core, key, home, absl::FromChrono(limit)); };
-    return Explain(core.families.GiveUp(key, request.freeze(),
-                                        {request.node(), request.address(), request.generation()}, limit, keep),
-                   "");
+    FamilyHome home{
+        request.node(), request.address(), request.generation(), {request.held().begin(), request.held().end()}};
+    return Explain(core.families.GiveUp(key, request.freeze(), std::move(home), limit, keep), "");
   }
   return core.families.Freeze(key, SecondsOr(request.seconds(), kFrozenSeconds), request.generation(),
                               response->mutable_freeze());
@@ -81,6 +89,7 @@ void ToProto(const KnownFamily& known, v1::FamilyStateInfo* out) {
   out->set_node(known.home.node);
   out->set_address(known.home.address);
   out->set_seconds_left(known.seconds_left);
+  for (const std::string& name : known.home.held) out->add_held(name);
 }
 
 }  // namespace

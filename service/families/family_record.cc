@@ -1,10 +1,12 @@
 #include "service/families/family_record.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "index/snapshot/section_hash.h"
@@ -21,8 +23,16 @@ absl::Status DamagedRecord() { return absl::DataLossError("the record of a famil
 bool CanBe(const FamilyRecord& record) {
   const FamilyHome& home = record.home;
   if (!IsSequenceId(record.family) || FamilyOfId(record.family) != record.family) return false;
-  if (!record.moved()) return home.address.empty();
+  if (!record.moved()) return home.address.empty() && home.held.empty();
+  const bool right =
+      std::all_of(home.held.begin(), home.held.end(), [](const auto& name) { return IsSequenceId(name); });
+  if (!right || home.held.size() > FamilyHome::kMostHeld) return false;
   return IsSequenceId(home.node) && IsSequenceId(home.address) && home.generation > 0;
+}
+
+// Builds of before write no such line, and pass over it.
+std::string HeldLine(const FamilyHome& home) {
+  return home.held.empty() ? "" : absl::StrCat("held=", absl::StrJoin(home.held, " "), "\n");
 }
 
 // Takes the checksum off, and checks it.
@@ -50,7 +60,7 @@ std::string ToText(const FamilyRecord& record) {
   const std::string body =
       absl::StrCat(kRecordTitle, kRecordVersion, "\nfamily=", record.family, "\ngeneration=", record.home.generation,
                    "\nnode=", record.home.node, "\naddress=", record.home.address,
-                   "\nuntil=", absl::ToUnixSeconds(record.until), "\n");
+                   "\nuntil=", absl::ToUnixSeconds(record.until), "\n", HeldLine(record.home));
   return absl::StrCat(body, kRecordChecksum, ChecksumOf(body), "\n");
 }
 
@@ -68,6 +78,7 @@ absl::StatusOr<FamilyRecord> ParseFamilyRecord(absl::string_view text) {
   record.family = std::string(values["family"]);
   record.home.node = std::string(values["node"]);
   record.home.address = std::string(values["address"]);
+  record.home.held = absl::StrSplit(values["held"], ' ', absl::SkipEmpty());
   record.until = absl::FromUnixSeconds(until);
   if (!CanBe(record)) return DamagedRecord();
   return record;

@@ -13,7 +13,7 @@ namespace seine {
 
 struct FamilyRecord {
   std::string family;
-  FamilyHome home;     // node and address are empty where the family is here
+  FamilyHome home;     // node, address and held are empty where the family is here
   absl::Time until{};  // callers are told of the home; of a family that has moved
   bool moved() const { return !home.node.empty(); }
 };

@@ -30,8 +30,11 @@ struct FamilyKey {
 
 // The node that serves a family now.
 struct FamilyHome {
+  static constexpr size_t kMostHeld = 1024;
   std::string node, address;
   uint64_t generation = 0;
+  // Names what that node held the family in when it was given up (snapshot_bases.h); empty: it was there.
+  std::vector<std::string> held = {};
 };
 
 // A family that is frozen, has moved, or serves in a generation above 0.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "service/calls/error.h"
@@ -16,13 +17,17 @@ std::string NewName() {
 
 }  // namespace
 
-std::string SnapshotBases::Add(Owner owner, KeptBase base, Clock::duration limit) {
+absl::StatusOr<std::string> SnapshotBases::Add(Owner owner, KeptBase base, Clock::duration limit) {
   std::string name = NewName();
   Entry forgotten;  // destroyed without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   if (entries_.size() >= most_) {
+    const auto rank = [](const Entry& entry) {
+      return std::tuple(!MakesRoom(entry), entry.base.written != nullptr, entry.until);
+    };
     const auto first = std::min_element(entries_.begin(), entries_.end(),
-                                        [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
+                                        [&](const auto& a, const auto& b) { return rank(a.second) < rank(b.second); });
+    if (!MakesRoom(first->second)) return Overloaded("TOO_MANY_BASES", "too many snapshots are held", absl::Seconds(1));
     forgotten = std::move(first->second);
     entries_.erase(first);
   }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/index.h"
 #include "index/snapshot/snapshot_base.h"
@@ -24,8 +25,10 @@ struct KeptBase {
   std::shared_ptr<Index> index;
   std::unique_ptr<WrittenBase> written;
   std::unique_ptr<ReadBase> read;
-  // The file whose restore used the base up, and its answer, a serialized RestoreResponse; empty before.
+  // The call that has read into the base last, or has used it up, and its answer, a serialized RestoreResponse; empty
+  // before.
   std::string file, answer;
+  bool held = false;
 };
 
 struct BaseCounts {
@@ -36,7 +39,9 @@ struct BaseCounts {
 class SnapshotBases {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr size_t kMost = 1024;  // beyond it the one that would end first makes room
+  // Beyond it one makes room: first those that are used up, then those that were written, each by when it would end.
+  // What is held makes none, for it may be all that there is of a family.
+  static constexpr size_t kMost = 1024;
 
   struct Owner {
     std::string tenant, index;
@@ -46,8 +51,9 @@ class SnapshotBases {
   explicit SnapshotBases(std::function<Clock::time_point()> now = &Clock::now, size_t most = kMost)
       : now_(std::move(now)), most_(most) {}
 
-  // Keeps a base for `limit`. Returns its name, which nobody can guess.
-  std::string Add(Owner owner, KeptBase base, Clock::duration limit);
+  // Keeps a base for `limit`. Returns its name, which nobody can guess. RESOURCE_EXHAUSTED, reason TOO_MANY_BASES: as
+  // many are held.
+  absl::StatusOr<std::string> Add(Owner owner, KeptBase base, Clock::duration limit);
   // Takes a base out for one call, which gives it back. NOT_FOUND, reason BASE_NOT_FOUND: there is none, or no longer.
   // UNAVAILABLE, reason BASE_IN_USE: another call has it.
   absl::Status Take(const Owner& owner, const std::string& name, KeptBase* base);
@@ -69,6 +75,7 @@ class SnapshotBases {
     bool taken = false;
   };
   using Entries = std::map<std::string, Entry>;
+  static bool MakesRoom(const Entry& entry) { return !entry.taken && entry.base.read == nullptr; }
   // Takes those out that `ends` names, for they are destroyed without the lock.
   Entries TakeOut(const std::function<bool(const Entry&)>& ends);
   Entries::iterator Find(const Owner& owner, const std::string& name);  // mutex_ is held

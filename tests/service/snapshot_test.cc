@@ -207,15 +207,40 @@ class TenantSnapshotTest : public AccessTest {
     const CallerStubs caller = As(who);
     return caller.Call(*caller.sequence, &Sequences::Snapshot, request, &response);
   }
+  grpc::Status Restore(const std::string& who, v1::RestoreRequest request, v1::RestoreResponse* response) {
+    request.set_index("i");
+    const CallerStubs caller = As(who);
+    return caller.Call(*caller.sequence, &Sequences::Restore, request, response);
+  }
   grpc::Status Restore(const std::string& who) {
     v1::RestoreRequest request;
     v1::RestoreResponse response;
-    request.set_index("i");
     request.set_file("x");
-    const CallerStubs caller = As(who);
-    return caller.Call(*caller.sequence, &Sequences::Restore, request, &response);
+    return Restore(who, request, &response);
   }
 };
+
+TEST_F(TenantSnapshotTest, WhatIsHeldIsItsTenantsAndCountsOnceItIsThere) {
+  v1::SequenceHandle handle, other;
+  for (const char* who : {"acme", "beta"}) ASSERT_TRUE(As(who).CreateIndex("i").ok());
+  ASSERT_TRUE(As("acme").CreateSequence("i", "chat", &handle).ok());
+  ASSERT_TRUE(Snapshot("acme-writer", "chat").ok());
+  const std::shared_ptr<Index> index = server_->core().catalog.Find("acme", "i");
+  ASSERT_TRUE(index->DeleteSequence({"chat", 0}).ok());
+  v1::RestoreRequest hold, bring_up;
+  v1::RestoreResponse held, there;
+  hold.set_file("x");
+  hold.set_hold_seconds(60);
+  ASSERT_TRUE(Restore("acme-writer", hold, &held).ok());
+  bring_up.set_base(held.base());
+  EXPECT_EQ(Restore("acme-reader", bring_up, &there).error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Restore("beta", bring_up, &there).error_code(), StatusCode::NOT_FOUND) << "another's";
+  for (const char* id : {"p", "q"}) ASSERT_TRUE(As("acme").CreateSequence("i", id, &other).ok());
+  EXPECT_EQ(Restore("acme-writer", bring_up, &there).error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  ASSERT_TRUE(index->DeleteSequence({"p", 0}).ok());
+  EXPECT_TRUE(Restore("acme-writer", bring_up, &there).ok());
+  EXPECT_TRUE(index->GetSequence({"chat", 0}).ok());
+}
 
 TEST_F(TenantSnapshotTest, EachHasAFolderARoleAndAQuota) {
   v1::SequenceHandle handle, other;

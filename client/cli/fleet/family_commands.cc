@@ -42,7 +42,7 @@ Json ToJson(const std::string& name, const Row& row) {
                {"sequences", row.held.sequences},
                {"tokens", row.held.tokens},
                {"bytes", row.held.bytes}};
-  if (state.moved) json.update({{"node", state.node}, {"address", state.address}});
+  if (state.moved) json.update({{"node", state.node}, {"address", state.address}, {"held", state.held}});
   return json;
 }
 
@@ -75,6 +75,7 @@ absl::Status Migrate(const Session& session, const MigrateArguments& arguments) 
   const double pause_ms = absl::ToDoubleMilliseconds(moved->pause);
   Json ids = Json::array();
   for (const client::SequenceInfo& one : moved->sequences) ids.push_back(one.handle.id);
+  const std::string name = absl::StrCat(arguments.index, "/", arguments.family);
   session.Print({{"index", arguments.index},
                  {"family", arguments.family},
                  {"node", node},
@@ -85,11 +86,16 @@ absl::Status Migrate(const Session& session, const MigrateArguments& arguments) 
                  {"last_bytes", moved->last_bytes},
                  {"whole", moved->why_whole},
                  {"generation", moved->generation},
+                 {"ended_earlier", moved->ended_earlier},
                  {"pause_ms", pause_ms}},
                 [&] {
-                  return absl::StrCat("moved ", arguments.index, "/", arguments.family, " to ", node, ": ", ids.size(),
-                                      " sequences, ", FormatBytes(moved->bytes), ", paused ", FormatDouble(pause_ms, 1),
-                                      " ms for ", FormatBytes(moved->last_bytes), WholeText(moved->why_whole), "\n");
+                  if (moved->ended_earlier) {
+                    return absl::StrCat("ended a move of ", name, " to ", node, " that had stopped: ", ids.size(),
+                                        " sequences are there\n");
+                  }
+                  return absl::StrCat("moved ", name, " to ", node, ": ", ids.size(), " sequences, ",
+                                      FormatBytes(moved->bytes), ", paused ", FormatDouble(pause_ms, 1), " ms for ",
+                                      FormatBytes(moved->last_bytes), WholeText(moved->why_whole), "\n");
                 });
   return absl::OkStatus();
 }
@@ -110,8 +116,10 @@ void AddFamilyCommands(CLI::App* app, Session* session) {
   migrate->footer(
       "Both servers need the same snapshots.dir, and the target the same index and memory for the family. It is copied "
       "while it serves; then its changes wait while what came since follows. With a server of the version before, they "
-      "wait for all of it, and the output says so. Where a step fails, the family serves on at the source. Snapshots "
-      "stay in the folder.\n\n"
+      "wait for all of it, and the output says so. Where a step fails, the family serves on at the source; once that "
+      "has "
+      "given it up, the error says where it waits. Run again after a mover that was killed, the command ends what that "
+      "had begun. Snapshots stay in the folder.\n\n"
       "Example:\n  seine family migrate llama chat-7 --to host-b:7077 --name n1");
   migrate->add_option("INDEX", arguments->index, "Name of the index")->required();
   migrate->add_option("FAMILY", arguments->family, "The family: what stands before the first '/' of its ids")

@@ -158,6 +158,10 @@ def test_snapshots_are_the_same(both, tmp_path, monkeypatch):
         release = {"index": "x", "base": held["base"]}
         assert connection.call("ReleaseBase", release) == {"released": True}
         assert connection.call("ReleaseBase", release) == {"released": False}
+        connection.call("DeleteSequence", {"handle": handle})
+        held = connection.call("Restore", {"index": "x", "file": "monday", "hold_seconds": 60})
+        there = connection.call("Restore", {"index": "x", "base": held["base"], "generation": 1})
+        results[-1] += [there, without_times(connection.call("Retrieve", {"items": [item]}))]
     assert same(*results)
     assert (tmp_path / "monday").stat().st_size == results[0][0]["bytes"]
 

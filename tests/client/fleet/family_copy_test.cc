@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
+#include "client/fleet/claim.h"
 #include "client/fleet/family_copy.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
@@ -30,7 +31,7 @@ class FamilyCopyTest : public testing::Test {
         .status();
   }
   absl::Status Finish() {
-    return copy_.Finish(absl::Now() + absl::Seconds(30), [&] {
+    return copy_.FinishThere(absl::Now() + absl::Seconds(30), [&] {
       ++arrived_;
       return absl::OkStatus();
     });
@@ -72,6 +73,42 @@ TEST_F(FamilyCopyTest, WhateverChangesBetweenRoundsIsThere) {
   ExpectThere(target_.get(), "chat/late", 40);
   ExpectThere(target_.get(), "chat/apart", 200);
   ExpectThere(target_.get(), "chat/new", 200);
+}
+
+TEST_F(FamilyCopyTest, WhatCameSinceIsHeldUntilItIsClaimed) {
+  ASSERT_TRUE(copy_.CopyAhead().ok());
+  ASSERT_TRUE(Append(source_.get(), "chat", 200, 250).ok());
+  ASSERT_TRUE(source_->DeleteSequence({"m", "chat/gone", 0}).ok());
+  ASSERT_TRUE(source_->DeleteSequence({"m", "chat/draft", 0}).ok());
+  const absl::Status status = copy_.Finish(absl::Now() + absl::Seconds(30));
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(copy_.totals.why_whole, "");
+  EXPECT_EQ(copy_.totals.sequences.size(), 2u);
+  EXPECT_TRUE(target_->ListSequences("m")->empty());
+  FamilyState left;
+  left.generation = 1;
+  left.held = copy_.held();
+  const auto there = ClaimFamily(target_.get(), "m", left, absl::Now());
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ(there->size(), 2u);
+  EXPECT_EQ(target_->ListSequences("m")->size(), 2u) << "what was deleted meanwhile does not come back";
+  ExpectThere(target_.get(), "chat", 250);
+  ExpectThere(target_.get(), "chat/apart", 200);
+}
+
+TEST_F(FamilyCopyTest, ATargetThatHasForgottenHoldsEverything) {
+  ASSERT_TRUE(copy_.CopyAhead().ok());
+  ASSERT_TRUE(target_->DeleteIndex("m").ok());
+  MakeIndex(target_.get());
+  ASSERT_TRUE(copy_.Finish(absl::Now() + absl::Seconds(30)).ok());
+  EXPECT_NE(copy_.totals.why_whole, "");
+  EXPECT_TRUE(target_->ListSequences("m")->empty());
+  FamilyState left;
+  left.generation = 1;
+  left.held = copy_.held();
+  ASSERT_TRUE(ClaimFamily(target_.get(), "m", left, absl::Now()).ok());
+  ExpectThere(target_.get(), "chat", 200);
+  ExpectThere(target_.get(), "chat/draft", 120);
 }
 
 TEST_F(FamilyCopyTest, ATargetThatHasForgottenGetsEverything) {

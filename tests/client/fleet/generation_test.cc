@@ -98,7 +98,7 @@ TEST_F(GenerationTest, ANodeThatIsDelayedGivesUpAndTakesNoAppend) {
   EXPECT_EQ(At(2)->GetSequence({"m", "chat", 0})->layer_tokens[0], 60);
 }
 
-// It may end before or after it has given the family up: the family moves either way.
+// The target has the family, and the mover may not have heard of it.
 TEST_F(GenerationTest, ASourceThatIsStartedAgainLeavesTheFamilyToTheTarget) {
   absl::Status moved;
   std::thread mover([&] { moved = Move(0, 1); });

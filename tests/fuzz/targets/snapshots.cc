@@ -145,6 +145,7 @@ class SnapshotTarget : public Target {
     const int64_t before = HeldBy(*index);
     ReadBase base;
     for (size_t i = 0; i < files.size(); ++i) ReadOne(files[i], i, world, &base);
+    BringUp(index, &base);
     base = {};
     testing::WaitForBackground(*index);
     if (HeldBy(*index) != before) Fail(absl::StrCat(HeldBy(*index) - before, " bytes are left"));
@@ -188,6 +189,14 @@ class SnapshotTarget : public Target {
     read_ += status.ok() ? 1 : 0;
     if (status.ok() && !hold) return Use(index);
     if (!index->ListSequences().empty()) Fail("what was refused or is held is there");
+  }
+
+  // What the last file left held is there without another.
+  static void BringUp(Index* index, ReadBase* base) {
+    if (base->sequences.empty()) return;
+    const absl::Status status = index->RestoreHeld({.base = base}).status();
+    if (!status.ok()) Fail(absl::StrCat("what is held is refused: ", status.ToString()));
+    Use(index);
   }
 
   std::vector<std::unique_ptr<SnapshotWorld>> worlds_;

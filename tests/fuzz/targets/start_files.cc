@@ -54,9 +54,11 @@ class StartTarget : public Target {
 
   std::vector<std::string> Seeds() override {
     const FamilyHome home{.node = "n1", .address = "host:7700", .generation = 3},
+        held{.node = "n1", .address = "host:7700", .generation = 3, .held = {"0123456789abcdef", "b"}},
         here{.node = "", .address = "", .generation = 2};
     const absl::Time until = absl::FromUnixSeconds(int64_t{1} << 33);
     return {Pack({{kRecord, ToText({kFamily, home, until})}, {kEnd, snapshot_}}),
+            Pack({{kRecord, ToText({kFamily, held, until})}, {kEnd, snapshot_}}),
             Pack({{kRecordAsItIs, ToText({kFamily, here, absl::UnixEpoch()})}, {kNotes, "chat 2\nother 7\n"}}),
             Pack({{kNotes, "chat 1\n"}, {kEnd, Notes(snapshot_, "chat 4\n")}})};
   }
@@ -100,6 +102,10 @@ class StartTarget : public Target {
     for (const std::string& text : {known.home.node, known.home.address}) {
       if (!text.empty() && !CheckId(text, "node").ok()) Fail("callers are told of a node that is none");
     }
+    for (const std::string& name : known.home.held) {
+      if (!CheckId(name, "held").ok()) Fail("callers are told of a name that is none");
+    }
+    if (known.home.held.size() > FamilyHome::kMostHeld) Fail("callers are told of too many names");
   }
 
   void Clear() {

@@ -109,6 +109,57 @@ TEST(SnapshotBaseTest, WhatIsHeldIsMemoryAndNoSequence) {
   EXPECT_EQ(sides.to->stats().store_bytes, before);
 }
 
+// What is held serves without a file, as it was read last.
+TEST(SnapshotBaseTest, WhatIsHeldIsThereOnceItIsAskedFor) {
+  Sides sides(Plain(3000));
+  ASSERT_TRUE(sides.Read(sides.Write(), /*hold=*/true).ok());
+  Extend(sides.from.get(), "a", 130);
+  ASSERT_TRUE(sides.from->Fork({"a", 0}, "late", 50).ok());
+  ASSERT_TRUE(sides.Read(sides.Write(), /*hold=*/true).ok());
+  const int64_t held = sides.to->stats().store_bytes;
+  const auto there = sides.to->RestoreHeld({.base = &sides.read});
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ(sides.to->stats().store_bytes, held) << "nothing is copied";
+  sides.read = {};
+  sides.written = {};
+  ASSERT_EQ(there->sequences.size(), 2u);
+  for (const SequenceInfo& one : there->sequences) {
+    const auto found = sides.to->GetSequence(one.handle);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->layer_tokens, one.layer_tokens);
+    EXPECT_TRUE(StateOf(*sides.from, one.handle.id) == StateOf(*sides.to, one.handle.id)) << one.handle.id;
+  }
+  sides.GrowBoth();
+  EXPECT_TRUE(AnswersOf(*sides.from, "a") == AnswersOf(*sides.to, "a"));
+}
+
+TEST(SnapshotBaseTest, WhatIsHeldStaysHeldWhereItCannotBeThere) {
+  Sides sides(Plain(300));
+  EXPECT_EQ(sides.to->RestoreHeld({.base = &sides.read}).status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(sides.Read(sides.Write(), /*hold=*/true).ok());
+  const auto refused = [](const std::vector<SequenceInfo>& one) {
+    EXPECT_EQ(one.size(), 1u);
+    return absl::FailedPreconditionError("stale");
+  };
+  EXPECT_EQ(sides.to->RestoreHeld({.accept = refused, .base = &sides.read}).status().message(), "stale");
+  const auto full = [](int64_t sequences) {
+    EXPECT_EQ(sequences, 1);
+    return absl::ResourceExhaustedError("full");
+  };
+  EXPECT_EQ(sides.to->RestoreHeld({.admit = full, .base = &sides.read}).status().message(), "full");
+  ASSERT_TRUE(sides.to->CreateSequence("a").ok());
+  EXPECT_EQ(sides.to->RestoreHeld({.base = &sides.read}).status().code(), StatusCode::kAlreadyExists);
+  ASSERT_TRUE(sides.to->DeleteSequence({"a", 0}).ok());
+  const auto there = sides.to->RestoreHeld({.base = &sides.read});
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_TRUE(AnswersOf(*sides.from, "a") == AnswersOf(*sides.to, "a"));
+  // Whoever writes to it writes to copies of what a base holds, so that it may be brought back.
+  Extend(sides.to.get(), "a", 3);
+  ASSERT_TRUE(sides.to->DeleteSequence({"a", 0}).ok());
+  ASSERT_TRUE(sides.to->RestoreHeld({.base = &sides.read}).ok());
+  EXPECT_EQ(sides.to->GetSequence({"a", 0})->layer_tokens[0], 303) << "what was acknowledged meanwhile";
+}
+
 TEST(SnapshotBaseTest, ATargetThatIsFullSaysSoAtOnce) {
   Sides sides(Plain(3000));
   IndexConfig config = sides.to->config();

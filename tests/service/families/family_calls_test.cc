@@ -115,8 +115,19 @@ TEST_F(FamilyCallsTest, FieldsThatMeanNothingAreRefused) {
   request.clear_freeze();
   request.set_address("host:7700");
   expect("address");
+  request.clear_address();
+  request.add_held("a");
+  expect("held");
   request.set_state(v1::FAMILY_STATE_MOVED);
   expect("node");
+  request.set_node("n1");
+  request.set_address("host:7700");
+  request.add_held("");
+  expect("held[1]");
+  request.set_held(1, "a b");
+  expect("held[1]");
+  for (size_t i = 1; i < FamilyHome::kMostHeld; ++i) request.add_held("a");
+  expect("held");
   EXPECT_TRUE(source_.Append("chat", 200, 1).ok());
 }
 

@@ -59,6 +59,32 @@ TEST_F(KeptFamiliesTest, AMoveIsKnownAfterAKill) {
   EXPECT_EQ(again.core().snapshot_counts.records_read, 1);
 }
 
+// A mover that is killed right after the source has given the family up leaves it to callers: also after a restart.
+TEST_F(KeptFamiliesTest, WhatAHomeHeldIsKnownAfterAKill) {
+  const std::vector<std::string> names = {"0123456789abcdef", "fedcba9876543210"};
+  ASSERT_TRUE(KeptServer(options_).Move("chat", 1, /*seconds=*/0, names).ok());
+  KeptServer again(options_);
+  const auto known = again.core().families.List("", "a");
+  ASSERT_EQ(known.size(), 1u);
+  EXPECT_TRUE(known[0].moved);
+  EXPECT_EQ(known[0].home.held, names);
+}
+
+TEST_F(KeptFamiliesTest, ARecordOfTheBuildBeforeIsTheSameAndIsRead) {
+  FamilyRecord record{"chat", {"n1", "host:7700", 3}, absl::FromUnixSeconds(5)};
+  const std::string before =
+      "seine family 1\nfamily=chat\ngeneration=3\nnode=n1\naddress=host:7700\nuntil=5\n"
+      "xxh3=2b7f54c6ae0e369f3b5e8ac10d19882f\n";
+  EXPECT_EQ(ToText(record), before);
+  EXPECT_TRUE(ParseFamilyRecord(before)->home.held.empty());
+  record.home.held = {"a", "b"};
+  EXPECT_EQ(ParseFamilyRecord(ToText(record))->home.held, record.home.held);
+  record.home.held.assign(FamilyHome::kMostHeld, "a");
+  EXPECT_TRUE(ParseFamilyRecord(ToText(record)).ok());
+  record.home.held.emplace_back("a");
+  EXPECT_FALSE(ParseFamilyRecord(ToText(record)).ok());
+}
+
 TEST_F(KeptFamiliesTest, AHomeThatIsForgottenStillFencesOlderFiles) {
   ASSERT_TRUE(KeptServer(options_).Move("chat", 1, /*seconds=*/1).ok());
   FamilyRecord record = *ParseFamilyRecord(BytesOf(Record("chat")));
@@ -154,6 +180,29 @@ TEST_F(KeptFamiliesTest, AMoveThatCannotBeWrittenDownIsRefused) {
   EXPECT_TRUE(KeptServer(options_).Holds("chat"));
 }
 
+// It was given up to this server: nobody else has it.
+TEST_F(KeptFamiliesTest, WhatIsHeldStaysHeldWhereItsArrivalCannotBeWrittenDown) {
+  KeptServer server(options_);
+  ASSERT_TRUE(server.Move("chat", 1).ok());
+  std::string base;
+  ASSERT_TRUE(server.Hold("back", 2, &base).ok());
+  EXPECT_FALSE(server.Holds("chat"));
+  for (int step = 0; step < 4; ++step) {
+    StoppedFiles files;
+    files.fail_at = step;
+    server.Through(&files);
+    EXPECT_FALSE(server.BringUp(base, 2).ok()) << "step " << step;
+    EXPECT_FALSE(server.Holds("chat"));
+    EXPECT_TRUE(server.SaysMoved("chat"));
+  }
+  StoppedFiles files;
+  server.Through(&files);
+  ASSERT_TRUE(server.BringUp(base, 2).ok());
+  EXPECT_TRUE(server.Holds("chat"));
+  EXPECT_FALSE(server.SaysMoved("chat"));
+  EXPECT_EQ(server.Generation("chat"), 2u);
+}
+
 TEST_F(KeptFamiliesTest, AFamilyWhoseArrivalCannotBeWrittenDownIsNotThere) {
   KeptServer server(options_);
   ASSERT_TRUE(server.Move("chat", 1).ok());
@@ -205,7 +254,14 @@ TEST_F(KeptFamiliesTest, ARecordWithNamesThatCallsDoNotTakeIsDamaged) {
   for (const auto spoil :
        {+[](FamilyRecord* r) { r->family = "chat/draft"; }, +[](FamilyRecord* r) { r->family = ""; },
         +[](FamilyRecord* r) { r->home.node = std::string("n\0", 2); }, +[](FamilyRecord* r) { r->home.node = ""; },
-        +[](FamilyRecord* r) { r->home.address = ""; }, +[](FamilyRecord* r) { r->home.generation = 0; }}) {
+        +[](FamilyRecord* r) { r->home.address = ""; }, +[](FamilyRecord* r) { r->home.generation = 0; },
+        +[](FamilyRecord* r) {
+          r->home.held = {"a", std::string("b\x01", 2)};
+        },
+        +[](FamilyRecord* r) { r->home.held = {std::string(129, 'a')}; },
+        +[](FamilyRecord* r) {
+          r->home = {"", "", 3, {"a"}};
+        }}) {
     FamilyRecord wrong = right;
     spoil(&wrong);
     EXPECT_EQ(ParseFamilyRecord(ToText(wrong)).status().code(), absl::StatusCode::kDataLoss) << ToText(wrong);

@@ -87,8 +87,28 @@ class KeptServer {
     request.set_generation(generation);
     return Restore(core_, request, &response);
   }
+  absl::Status Hold(const std::string& file, uint64_t generation, std::string* base) {
+    v1::RestoreRequest request;
+    v1::RestoreResponse response;
+    request.set_index("a");
+    request.set_file(file);
+    request.set_generation(generation);
+    request.set_hold_seconds(60);
+    const absl::Status status = Restore(core_, request, &response);
+    *base = response.base();
+    return status;
+  }
+  absl::Status BringUp(const std::string& base, uint64_t generation) {
+    v1::RestoreRequest request;
+    v1::RestoreResponse response;
+    request.set_index("a");
+    request.set_base(base);
+    request.set_generation(generation);
+    return Restore(core_, request, &response);
+  }
   // Freezes the family and gives it up to node n1.
-  absl::Status Move(const std::string& family, uint64_t generation, int seconds = 0) {
+  absl::Status Move(const std::string& family, uint64_t generation, int seconds = 0,
+                    const std::vector<std::string>& held = {}) {
     v1::SetFamilyStateRequest request;
     v1::SetFamilyStateResponse response;
     request.set_index("a");
@@ -101,6 +121,7 @@ class KeptServer {
     request.set_address("host:7700");
     request.set_generation(generation);
     request.set_seconds(seconds);
+    for (const std::string& name : held) request.add_held(name);
     return SetFamilyState(core_, request, &response);
   }
   bool Exit() { return WriteExitSnapshots(&core_, absl::Seconds(60)); }

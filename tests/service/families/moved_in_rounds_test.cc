@@ -34,6 +34,14 @@ class MovedInRoundsTest : public ::testing::Test {
     request.set_hold_seconds(hold);
     return target_.CallSequences(&Sequences::Restore, request, response);
   }
+  // Makes what the base holds be there.
+  grpc::Status BringUp(const std::string& base, uint64_t generation, v1::RestoreResponse* response) {
+    v1::RestoreRequest request;
+    request.set_index("a");
+    request.set_generation(generation);
+    request.set_base(base);
+    return target_.CallSequences(&Sequences::Restore, request, response);
+  }
   bool Release(Node* node, const std::string& base) {
     v1::ReleaseBaseRequest request;
     v1::ReleaseBaseResponse response;
@@ -78,6 +86,57 @@ TEST_F(MovedInRoundsTest, WhatCameSinceArrivesOnceHoweverOftenItIsAsked) {
   EXPECT_FALSE(Release(&source_, written_.base())) << "the last round has dropped it";
 }
 
+TEST_F(MovedInRoundsTest, WhatIsHeldIsBroughtUpOnceHoweverOftenItIsAsked) {
+  Hold();
+  ASSERT_TRUE(source_.Append("chat", 200, 3).ok());
+  v1::SnapshotResponse rest;
+  ASSERT_TRUE(Write("rest", written_.base(), 0, &rest).ok());
+  v1::RestoreResponse held, held_again, there, again;
+  ASSERT_TRUE(Read("rest", held_.base(), 60, &held).ok());
+  EXPECT_EQ(held.base(), held_.base());
+  ASSERT_TRUE(Read("rest", held_.base(), 60, &held_again).ok());
+  EXPECT_EQ(held_again.SerializeAsString(), held.SerializeAsString()) << "whoever gets no answer asks again";
+  EXPECT_NE(target_.Append("chat", 203, 1).error_code(), StatusCode::OK);
+  target_.SetDraining(true);
+  const grpc::Status status = BringUp(held_.base(), 1, &there);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  target_.SetDraining(false);
+  EXPECT_GT(there.sequences(0).handle().generation(), 0u);
+  EXPECT_EQ(there.bytes(), 0);
+  EXPECT_EQ(target_.Ask("chat").SerializeAsString(), source_.Ask("chat").SerializeAsString());
+  EXPECT_TRUE(target_.Append("chat", 203, 1).ok());
+  ASSERT_TRUE(BringUp(held_.base(), 1, &again).ok());
+  EXPECT_EQ(again.SerializeAsString(), there.SerializeAsString());
+  EXPECT_EQ(target_.core().families.Generation({"", "a", "chat"}), 1u);
+  EXPECT_EQ(target_.core().bases.Count().read, 0);
+  ASSERT_TRUE(target_.Delete("chat").ok());
+  ASSERT_TRUE(BringUp(held_.base(), 1, &again).ok());
+  EXPECT_NE(target_.Append("chat", 204, 1).error_code(), StatusCode::OK) << "it was deleted, and stays so";
+}
+
+TEST_F(MovedInRoundsTest, WhatIsHeldIsRefusedWithItsReasonAndStays) {
+  Hold();
+  v1::RestoreResponse there;
+  EXPECT_EQ(DetailsOf(BringUp("none", 1, &there)).reason, "BASE_NOT_FOUND");
+  const auto brought = [&](v1::RestoreRequest request) {
+    request.set_index("a");
+    request.set_base(held_.base());
+    return target_.CallSequences(&Sequences::Restore, request, &there);
+  };
+  v1::RestoreRequest named, held;
+  named.set_id("copy");
+  held.set_hold_seconds(60);
+  EXPECT_EQ(DetailsOf(brought(named)).field, "id");
+  EXPECT_EQ(DetailsOf(brought(held)).field, "hold_seconds");
+  ASSERT_TRUE(target_.Create("chat").ok());
+  EXPECT_EQ(BringUp(held_.base(), 1, &there).error_code(), StatusCode::ALREADY_EXISTS);
+  ASSERT_TRUE(target_.Delete("chat").ok());
+  target_.core().families.Arrive({"", "a", "chat"}, 5);
+  EXPECT_EQ(DetailsOf(BringUp(held_.base(), 4, &there)).reason, "STALE_GENERATION");
+  ASSERT_TRUE(BringUp(held_.base(), 6, &there).ok());
+  EXPECT_TRUE(target_.Append("chat", 200, 1).ok());
+}
+
 TEST_F(MovedInRoundsTest, WhatIsReleasedOrOfADeletedIndexHoldsNoMemory) {
   const int64_t before = HeldBytes();
   Hold();
@@ -109,6 +168,12 @@ TEST_F(MovedInRoundsTest, ABaseServesItsOwnSide) {
 
 using Clock = SnapshotBases::Clock;
 
+KeptBase WrittenOne() {
+  KeptBase base;
+  base.written = std::make_unique<WrittenBase>();
+  return base;
+}
+
 KeptBase ReadOne() {
   KeptBase base;
   base.read = std::make_unique<ReadBase>();
@@ -119,7 +184,7 @@ TEST(SnapshotBasesTest, BasesEndByThemselves) {
   Clock::time_point now;
   SnapshotBases bases([&] { return now; }, /*most=*/2);
   const SnapshotBases::Owner owner{"t", "i"};
-  const std::string first = bases.Add(owner, ReadOne(), std::chrono::seconds(10));
+  const std::string first = *bases.Add(owner, ReadOne(), std::chrono::seconds(10));
   KeptBase taken;
   EXPECT_EQ(bases.Take({"other", "i"}, first, &taken).code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(bases.Take(owner, first, &taken).ok());
@@ -137,18 +202,36 @@ TEST(SnapshotBasesTest, BasesEndByThemselves) {
 TEST(SnapshotBasesTest, TheOneThatWouldEndFirstMakesRoom) {
   SnapshotBases bases(&Clock::now, /*most=*/2);
   const SnapshotBases::Owner owner{"", "i"};
-  const std::string longest = bases.Add(owner, ReadOne(), std::chrono::seconds(300));
-  const std::string shortest = bases.Add(owner, ReadOne(), std::chrono::seconds(100));
-  bases.Add(owner, ReadOne(), std::chrono::seconds(200));
-  EXPECT_EQ(bases.Count().read, 2);
+  const std::string longest = *bases.Add(owner, WrittenOne(), std::chrono::seconds(300));
+  const std::string shortest = *bases.Add(owner, WrittenOne(), std::chrono::seconds(100));
+  ASSERT_TRUE(bases.Add(owner, WrittenOne(), std::chrono::seconds(200)).ok());
+  EXPECT_EQ(bases.Count().written, 2);
   EXPECT_FALSE(bases.Drop(owner, shortest));
   EXPECT_TRUE(bases.Drop(owner, longest));
+}
+
+// It may be all that there is of a family.
+TEST(SnapshotBasesTest, WhatIsHeldMakesNoRoom) {
+  SnapshotBases bases(&Clock::now, /*most=*/3);
+  const SnapshotBases::Owner owner{"", "i"};
+  const std::string held = *bases.Add(owner, ReadOne(), std::chrono::seconds(1));
+  const std::string written = *bases.Add(owner, WrittenOne(), std::chrono::seconds(100));
+  const std::string used_up = *bases.Add(owner, KeptBase(), std::chrono::seconds(300));
+  ASSERT_TRUE(bases.Add(owner, ReadOne(), std::chrono::seconds(100)).ok());
+  EXPECT_FALSE(bases.Drop(owner, used_up));
+  const std::string third = *bases.Add(owner, ReadOne(), std::chrono::seconds(100));
+  EXPECT_FALSE(bases.Drop(owner, written));
+  KeptBase taken;
+  ASSERT_TRUE(bases.Take(owner, third, &taken).ok());
+  EXPECT_EQ(bases.Add(owner, ReadOne(), std::chrono::seconds(100)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(bases.Drop(owner, held));
 }
 
 TEST(SnapshotBasesTest, WhatIsDroppedWhileACallHasItDoesNotComeBack) {
   SnapshotBases bases;
   const SnapshotBases::Owner owner{"", "i"};
-  const std::string name = bases.Add(owner, ReadOne(), std::chrono::seconds(300));
+  const std::string name = *bases.Add(owner, ReadOne(), std::chrono::seconds(300));
   KeptBase taken;
   ASSERT_TRUE(bases.Take(owner, name, &taken).ok());
   EXPECT_TRUE(bases.Drop(owner, name));

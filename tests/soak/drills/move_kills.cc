@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/fleet/fleet_client.h"
 #include "tests/soak/drills/drills.h"
 #include "tests/soak/drills/killed_sequence.h"
 #include "tests/soak/drills/move_node.h"
@@ -98,20 +99,28 @@ class MoveKills {
     usual_ = CallsIn(mover.Output());
     const auto copies = std::find_if(usual_.begin(), usual_.end(),
                                      [](const MoverCall& call) { return call.method == "ListSequences"; });
+    const auto last_word = std::find_if(usual_.rbegin(), usual_.rend(),
+                                        [](const MoverCall& call) { return call.method == "SetFamilyState"; });
     first_ = copies - usual_.begin();
+    word_ = usual_.rend() - last_word - 1;
     if (copies == usual_.end()) result_.Break("a move makes no copy");
+    if (word_ == 0 || usual_[static_cast<size_t>(word_) - 1].method != "Restore" || usual_.back().method != "Restore") {
+      result_.Break("a move does not hold, give up and bring up");
+    }
     Forget();
     return result_.breaks == 0;
   }
   MoverOrder Order() { return {.source = source().address(), .target = target().address(), .family = family_}; }
 
-  // Kills the victim in a call of the move, from the first copy to the last word. False: the drill cannot go on.
+  // Kills the victim in a call of the move, from the first copy to the last call. Half of the movers are killed when
+  // the target has all of the family, and nobody can call it there. False: the drill cannot go on.
   bool Kill(Victim victim) {
     from_ = static_cast<int>(random_() % 2);
     if (!Make()) return false;
     MoverOrder order = Order();
+    const int64_t first = victim == kMover && random_() % 2 == 0 ? word_ - 1 : first_;
     order.call = static_cast<int>(
-        std::uniform_int_distribution<int64_t>(first_, static_cast<int64_t>(usual_.size()) - 1)(random_));
+        std::uniform_int_distribution<int64_t>(first, static_cast<int64_t>(usual_.size()) - 1)(random_));
     order.after_us = std::uniform_int_distribution<int64_t>(0, usual_[static_cast<size_t>(order.call)].us)(random_);
     if (victim != kMover) order.victim = (victim == kSource ? source() : target()).process().pid();
     Appender appender(source().address(), family_);
@@ -157,17 +166,35 @@ class MoveKills {
   // `victim`: kVictims where nothing was killed. `told`: the mover was told that the source has given the family up.
   // `tokens`: were acknowledged.
   void Judge(Victim victim, bool told, int64_t tokens) {
-    const FamilyAt here = source().Look(family_), there = target().Look(family_);
+    const FamilyAt here = source().Look(family_);
+    FamilyAt there = target().Look(family_);
     result_.ops += 2;
-    if (here.takes && there.takes) result_.Break("a family lives twice");
+    if (here.holds && there.holds) result_.Break("a family lives twice");
     if (told && (here.holds || !here.moved)) result_.Break("the source has what it has given up");
     if (here.moved && here.holds) result_.Break("a node answers for a family that has moved");
-    if (!here.holds && !there.holds) return Recover(victim, here, tokens);
+    if (here.moved && !there.holds && BroughtUp()) {
+      Count("brought_up");
+      there = target().Look(family_);
+    }
+    if (!here.holds && !there.holds) {
+      return !here.moved && GivenUpNow() ? Judge(victim, told, tokens) : Recover(victim, here, tokens);
+    }
     const bool is_there = there.takes || !here.holds;
     Count(is_there ? "moved" : here.takes ? "stayed" : "frozen");
     // What was acknowledged since the snapshot goes with a source that is killed.
     const int64_t least = victim == kSource ? kMoveTokens : tokens;
-    CheckWhole(is_there ? target() : source(), is_there ? there : here, least);
+    if (CheckWhole(is_there ? target() : source(), is_there ? there : here, least)) return;
+    if (!is_there && !here.takes && GivenUpNow()) return Judge(victim, told, tokens);
+    result_.Break("a family's answers have changed");
+  }
+  // What a mover asks with its last breath may be under way for a while.
+  bool GivenUpNow() { return source().Look(family_).moved; }
+  // Whether a client that looks for the family gets it, out of what the target holds.
+  bool BroughtUp() {
+    const auto fleet = client::FleetClient::Create(
+        {"soak", {{.name = "n0", .address = nodes_[0]->address()}, {.name = "n1", .address = nodes_[1]->address()}}});
+    const absl::StatusOr<std::string> node = fleet->NodeOf(kKillIndex, family_);
+    return node.ok() && *node == fleet->description().nodes[static_cast<size_t>(1 - from_)].name;
   }
   // The target had the family, and was killed: the move's files have it.
   void Recover(Victim victim, const FamilyAt& here, int64_t tokens) {
@@ -182,19 +209,23 @@ class MoveKills {
                                              target().Restore(files, here.generation));
     if (!restored) return result_.Break("the files of a move are not restored");
     Count("recovered");
-    CheckWhole(target(), target().Look(family_), tokens);
+    if (!CheckWhole(target(), target().Look(family_), tokens)) result_.Break("a family's answers have changed");
   }
-  void CheckWhole(MoveNode& node, const FamilyAt& found, int64_t least) {
-    if (!found.holds) return result_.Break("a family that was restored is not there");
+  // False: the family answers otherwise than one that was made as it was. Other faults are breaks.
+  bool CheckWhole(MoveNode& node, const FamilyAt& found, int64_t least) {
+    if (!found.holds) return Break("a family that was restored is not there");
     const int64_t shortest = *std::min_element(found.tokens.begin(), found.tokens.end());
-    if (shortest < least) {
-      return result_.Break(absl::StrCat(least, " tokens were acknowledged, and ", shortest, " are there"));
-    }
+    if (shortest < least) return Break(absl::StrCat(least, " tokens were acknowledged, and ", shortest, " are there"));
     const std::string twin = "twin-" + family_;
-    if (!MakeTwin(node.client(), twin, found.tokens)) return result_.Break("a second family cannot be made");
+    if (!MakeTwin(node.client(), twin, found.tokens)) return Break("a second family cannot be made");
     const std::string answers = AnswersOf(node.client(), family_);
-    if (answers.empty() || answers != AnswersOf(node.client(), twin)) result_.Break("a family's answers have changed");
+    const bool same = !answers.empty() && answers == AnswersOf(node.client(), twin);
     Delete(node.client(), twin);
+    return same;
+  }
+  bool Break(const std::string& what) {
+    result_.Break(what);
+    return true;
   }
   // A family that was made as the other, token by token.
   static bool MakeTwin(Client& client, const std::string& twin, const std::vector<int64_t>& tokens) {
@@ -208,6 +239,11 @@ class MoveKills {
   }
   // What stays frozen, for its mover is dead, goes once it thaws.
   void Forget() {
+    for (const std::string& family : left_) {
+      if (nodes_[0]->Look(family).holds && nodes_[1]->Look(family).holds) {
+        result_.Break("a family lives twice after its mover's death");
+      }
+    }
     left_.push_back(family_);
     std::erase_if(left_, [this](const std::string& family) {
       return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& node) { return node->Drop(family); });
@@ -225,7 +261,7 @@ class MoveKills {
   std::string family_;
   std::vector<std::string> left_;  // families that are not deleted yet
   std::vector<MoverCall> usual_;
-  int64_t first_ = 0;  // of its calls
+  int64_t first_ = 0, word_ = 0;  // of its calls: the first copy, and the last word to the source
 };
 
 }  // namespace

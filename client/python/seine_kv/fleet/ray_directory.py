@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from seine_kv.fleet.description import Description, Node
-from seine_kv.fleet.families import FamilyState, family_states, holds
+from seine_kv.fleet.families import FamilyState, claim, family_states, holds
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.router import GONE, Patience
 from seine_kv.fleet.start import why
@@ -76,7 +76,8 @@ class RayDirectory:
         left = self._state(self._nodes.quick(route.address), route)
         if left.state != "moved":
             return  # it has come back
-        trail = followed(self.describe(), left, lambda node: self._there(node, route), making)
+        bring = lambda node, left: claim(self._nodes.quick(node.address), route.index, left)  # noqa: E731
+        trail = followed(self.describe(), left, lambda node: self._there(node, route), bring, making)
         found = trail.came or (trail.open and holds(self._nodes.quick(trail.node.address), *route.key))
         anew = making and not found and trail.open
         reached = trail.node.name, trail.node.generation if found or anew else 0

@@ -1,7 +1,8 @@
 """The directory of a process that has not joined Ray: a description, and the servers themselves.
 
 A family's node is found by asking them. Where several have it, as after a move that was not ended, or a restore by hand,
-the one of the newest generation counts. Where none has it and one has given it up, it is lost at the node that it went to.
+the one of the newest generation counts. Where none has it and one has given it up, the node that it went to may still hold
+it, and brings it up then; or it is lost there.
 A new family goes to the first node by rendezvous hashing that serves and takes new families; one that is made anew goes
 where it had moved, for the node that it left takes it no more. Loads are not known here. Two processes outside Ray choose
 the same node.
@@ -15,7 +16,7 @@ from typing import Any, Optional
 
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.errors import settled
-from seine_kv.fleet.families import FamilyState, family_states, has_come, holds
+from seine_kv.fleet.families import FamilyState, claim, family_states, has_come, holds
 from seine_kv.fleet.nodes import NodeClients
 from seine_kv.fleet.placement import ranked
 from seine_kv.fleet.route import Key, Route
@@ -141,7 +142,13 @@ class StaticDirectory:
         if not left:
             return None
         newest = max(left, key=lambda state: state.moves)
-        return followed(self._description, newest, lambda node: self._there(node, index, family), making)
+        return followed(
+            self._description,
+            newest,
+            lambda node: self._there(node, index, family),
+            lambda node, left: claim(self._nodes.quick(node.address), index, left),
+            making,
+        )
 
     def _there(self, node: Node, index: str, family: str) -> Optional[FamilyState]:
         """What a node knows of a family; None where it does not answer."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional
 
 from seine_kv.fleet.description import Description, Node
 from seine_kv.fleet.families import FamilyState
+from seine_kv.fleet.router import GONE
 from seine_kv.messages import SeineError
 
+_CLAIM_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Trail:
@@ -31,11 +34,15 @@ class Trail:
         return self.there is not None and self.there.state != "moved"
 
 
-def followed(
-    fleet: Description, left: FamilyState, ask: Callable[[Node], Optional[FamilyState]], making: bool = False
-) -> Trail:
+_Ask = Callable[[Node], Optional[FamilyState]]
+_Claim = Callable[[Node, FamilyState], None]
+
+
+def followed(fleet: Description, left: FamilyState, ask: _Ask, claim: _Claim, making: bool = False) -> Trail:
     """Follows a family from a node that has given it up. left: what that node says. ask: what another knows, None where it
-    does not serve. SeineError NOT_IN_FLEET: it has gone to no node of the fleet. `making` it anew, one that does not serve is
+    does not serve. claim: brings the family up where it went to, as families.claim does; for that node holds it and has it
+    not, where its mover has died or is not yet so far. SeineError NOT_IN_FLEET: it has gone to no node of the fleet.
+    UNAVAILABLE, reason MOVING: it is held, and the caller may not claim it. `making` it anew, one that does not serve is
     none that matters: nodes that were taken out of a fleet are remembered so."""
     while True:
         node = _node_of(fleet, left)
@@ -44,10 +51,34 @@ def followed(
             if not making or ask(stranger) is not None:
                 raise _elsewhere(left)
             return Trail(stranger, left.moves, None)
-        there = ask(node)
+        there = _arrived(node, left, ask, claim)
         if there is None or there.state != "moved" or there.moves <= left.moves:
             return Trail(node, left.moves, there)
         left = there
+
+
+def _arrived(node: Node, left: FamilyState, ask: _Ask, claim: _Claim) -> Optional[FamilyState]:
+    """What a node knows of a family that was given up to it, and that is claimed there first if need be. Who may not claim
+    it waits for another."""
+    end, wait = time.monotonic() + _CLAIM_SECONDS, 0.01
+    while True:
+        there = ask(node)
+        if there is None or not there.may_hold(left):
+            return there
+        try:
+            claim(node, left)
+            return ask(node)
+        except SeineError as error:
+            refused, there = error.code == "PERMISSION_DENIED", ask(node)
+            if there is None or (refused and there.moves == left.moves):
+                return there
+            if not refused and error.code not in GONE:
+                raise
+        if time.monotonic() + wait > end:
+            text = f"handle: the family waits at {left.node} for a caller who may bring it up; try again"
+            raise SeineError("UNAVAILABLE", text, "handle", "MOVING")
+        time.sleep(wait)
+        wait *= 2
 
 
 def _node_of(fleet: Description, left: FamilyState) -> Optional[Node]:

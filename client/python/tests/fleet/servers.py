@@ -6,6 +6,7 @@ from conftest import client_class, start
 
 from seine_kv.fleet import connect, nodes
 from seine_kv.fleet.description import Description, Node
+from seine_kv.messages import SeineError, Sequence
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 64, 96
 SHAPE = dict(num_layers=2, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="float32")
@@ -48,6 +49,22 @@ def make(client, rows, count=12, index="m"):
     for i, sequence in enumerate(made):
         assert client.append(sequence, 0, 0, *rows_of(rows, i)) == TOKENS
     return made
+
+
+def given_up(client, sequence, target, address):
+    """Moves a family of one sequence as seine family migrate does, up to where its mover is killed: the old node has given
+    it up, and the new one holds it."""
+    source, there = client.node(client.node_of(sequence)), client.node(target)
+    family = {"index": sequence.index, "family": sequence.id}
+    frozen = source._invoke("SetFamilyState", {**family, "state": "frozen"})
+    moves, file = int(frozen["generation"]) + 1, f"stopped-{frozen['freeze']}"
+    source.snapshot(Sequence(sequence.index, sequence.id), file)
+    request = {"index": sequence.index, "file": file, "generation": moves, "hold_seconds": 60}
+    held = there._invoke("Restore", request)["base"]
+    home = {"node": target, "address": address, "generation": moves, "held": [held]}
+    source._invoke("SetFamilyState", {**family, **home, "freeze": frozen["freeze"], "state": "moved"})
+    with pytest.raises(SeineError, match="not found"):
+        there.get_sequence(Sequence(sequence.index, sequence.id))
 
 
 def expected(rows, queries, i, tokens=TOKENS):

@@ -5,12 +5,15 @@ import threading
 import numpy as np
 import pytest
 from conftest import client_class
-from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, rows_of
+from servers import DIM, HEADS, NAMES, SHAPE, TOKENS, Servers, given_up, rows_of
 from servers import client, own, rows  # noqa: F401 - fixtures
 
 from seine_kv.fleet import SequenceLost, connect
+from seine_kv.fleet.description import Description, Node
+from seine_kv.fleet.families import FamilyState
 from seine_kv.fleet.placement import ranked
 from seine_kv.fleet.server import Server
+from seine_kv.fleet.trail import followed
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence
 
 
@@ -231,3 +234,62 @@ def test_a_supervisor_lets_a_server_that_drains_live(tmp_path):
         assert server.serves()
     finally:
         server.stop(10)
+
+
+def stopped(client, servers):
+    """The family's mover is killed between its last two calls. Returns the new node's name."""
+    chat = Sequence("m", "chat")
+    target = next(name for name in NAMES if name != client.node_of(chat))
+    given_up(client, chat, target, servers.fleet.node(target).address)
+    return target
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_family_whose_mover_was_killed_is_brought_up_by_who_is_sent_on(client, rows, shared, knows):
+    chat = filled(client, rows)
+    target = stopped(client, shared)
+    with connect(shared.fleet, timeout=20) as stranger:
+        other, chat = (client, chat) if knows else (stranger, Sequence("m", "chat"))
+        assert other.append(chat, 0, TOKENS, *rows_of(rows, 0, TOKENS + 1, TOKENS)) == 1
+        assert other.node_of(chat) == target
+        assert other.get_sequence(chat).layer_tokens[0] == TOKENS + 1
+
+
+def test_steps_bring_up_a_family_whose_mover_was_killed(client, rows, shared):
+    chat = filled(client, rows)
+    target = stopped(client, shared)
+    step = client.step((), [Item(chat, 0, np.ones((HEADS, DIM), np.float32))])
+    assert step.answers[0].num_tokens == TOKENS and client.node_of(chat) == target
+
+
+def test_a_family_whose_mover_was_killed_is_not_made_anew(client, rows, shared):
+    filled(client, rows)
+    target = stopped(client, shared)
+    with connect(shared.fleet, timeout=20) as other:
+        with pytest.raises(SeineError) as caught:
+            other.create_sequence("m", "chat")
+        assert caught.value.code == "ALREADY_EXISTS"
+        assert other.node_of(other.create_sequence("m", "chat/new")) == target
+
+
+def test_who_may_not_bring_a_family_up_waits_for_who_may():
+    home, node = FamilyState("moved", 3, "n1", "h:1", ("a",)), Node("n1", "h:1")
+    fleet, answers = Description("f", (node,)), [FamilyState(), FamilyState(), FamilyState(moves=3)]
+
+    def refused(node, left):
+        raise SeineError("PERMISSION_DENIED", "a reader")
+
+    assert followed(fleet, home, lambda node: answers.pop(0), refused).came and not answers
+    with pytest.raises(SeineError) as caught:
+        followed(fleet, home, lambda node: FamilyState(), refused)
+    assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "MOVING")
+
+    def full(node, left):
+        raise SeineError("RESOURCE_EXHAUSTED", "quota")
+
+    with pytest.raises(SeineError, match="quota"):  # it is not lost
+        followed(fleet, home, lambda node: FamilyState(), full)
+    assert not followed(fleet, home, lambda node: FamilyState(), lambda node, left: None).came  # it is
+    never = lambda node, left: pytest.fail("nothing is held")  # noqa: E731
+    for there in (FamilyState(moves=3), FamilyState(moves=4)):
+        assert followed(fleet, home, lambda node: there, never).came  # noqa: B023

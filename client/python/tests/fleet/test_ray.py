@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from servers import DIM, HEADS, SHAPE, TOKENS, expected, make, rows_of
+from servers import DIM, HEADS, SHAPE, TOKENS, expected, given_up, make, rows_of
 from servers import rows  # noqa: F401 - a fixture
 
 from seine_kv.address import Security
@@ -240,6 +240,18 @@ def test_a_family_that_the_shell_moves_is_followed(fleet, client, rows):
             with fleet.client() as late:  # which asks the directory, and is told of the first move alone
                 assert right(late, made, rows, queries)
         assert right(client, made, rows, queries) and client.node_of(made[0]) == name
+
+
+def test_a_family_whose_mover_was_killed_is_brought_up_by_who_is_sent_on(fleet, client, rows):
+    """The old node has given it up, and the new one holds it: before a client asks, nobody has it."""
+    made, queries = make(client, rows, 1), np.ones((HEADS, DIM), np.float32)
+    nodes = {node["name"]: node["address"] for node in fleet.describe()["nodes"]}
+    source = client.node_of(made[0])
+    target = next(name for name in nodes if name != source)
+    given_up(client, made[0], target, nodes[target])
+    assert right(client, made, rows, queries) and client.node_of(made[0]) == target
+    with fleet.client() as late:
+        assert right(late, made, rows, queries) and late.node_of(made[0]) == target
 
 
 def test_what_had_moved_is_not_lost_with_its_old_node(fleet, client, rows):
