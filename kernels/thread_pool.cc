@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "kernels/thread_name.h"
+
 namespace seine {
 
 ThreadPool::ThreadPool(int threads) : size_(std::max(1, threads)) { Start(&usual_); }
@@ -97,6 +99,7 @@ std::shared_ptr<ThreadPool::Loop> ThreadPool::FindLoop(Helpers* helpers) {
 }
 
 void ThreadPool::Main(Helpers* helpers) {
+  NameThread(helpers->priority == Priority::kLow ? "seine-pool-low" : "seine-pool");
   LowerPriority(helpers->priority);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {

@@ -112,8 +112,8 @@ struct Core {
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes, budget),
         catalog(backend.get(), budget, counts,
                 o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
-        executor(o.workers, o.queue_capacity, sharing),
-        long_calls(o.workers, o.queue_capacity, sharing, Priority::kLow) {}
+        executor(o.workers, o.queue_capacity, sharing, "calls"),
+        long_calls(o.workers, o.queue_capacity, sharing, "long-calls", Priority::kLow) {}
 
   ~Core() {
     if (idle != nullptr) idle->Stop();  // its thread uses the log and the families

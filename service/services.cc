@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "kernels/thread_name.h"
 #include "service/process/fallen_peak.h"
 #include "service/process/resident.h"
 #include "service/transport/rpc_methods.h"
@@ -89,6 +90,7 @@ void Services::Stop() {
 }
 
 void Services::Work() {
+  NameThread("front");
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Come(ok, Taker::kFront);
@@ -136,6 +138,7 @@ void Services::GuardMemory() {
 }
 
 void Services::Monitor() {
+  NameThread("monitor");
   FallenPeak under_way(kWorthTrimming);
   std::unique_lock<std::mutex> lock(mutex_);
   for (int round = 0; !ended_.wait_for(lock, kMonitorPeriod, [this] { return stopped_; }); ++round) {

@@ -17,6 +17,7 @@
 #include "index/counts/sequence_use.h"
 #include "index/snapshot/snapshot_file.h"
 #include "kernels/stop.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 
@@ -178,6 +179,7 @@ void IdleTier::MakeRoomAsked() {
 }
 
 void IdleTier::Work() {
+  NameThread("seine-idle");
   using std::chrono::milliseconds;
   const bool by_time = options_.spill_after.count() > 0;
   const std::chrono::nanoseconds period =

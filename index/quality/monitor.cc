@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "index/context.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 
@@ -120,6 +121,7 @@ void QualityMonitor::Hold(bool held) {
 }
 
 void QualityMonitor::Work() {
+  NameThread("seine-quality");
   const sched_param none = {};
   sched_setscheduler(0, SCHED_BATCH, &none);  // of this thread; where it is refused, an ordinary thread does
   for (;;) {

@@ -6,6 +6,7 @@
 
 #include "index/retrieval/query_fit.h"
 #include "index/sequence/layer_lock.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 
@@ -40,6 +41,7 @@ void Reencoder::Add(const std::shared_ptr<Sequence>& sequence, int layer) {
 }
 
 void Reencoder::Work() {
+  NameThread("seine-reencode");
   const StopScope scope(&ends_);
   for (;;) {
     Job job;

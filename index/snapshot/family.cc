@@ -152,7 +152,7 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
     if (bytes.ok()) info.bytes = *bytes;
     return bytes.status();
   };
-  if (absl::Status s = adds ? write() : RunOnOwnThread(write); !s.ok()) return s;
+  if (absl::Status s = adds ? write() : RunOnOwnThread("seine-snapshot", write); !s.ok()) return s;
   if (base == nullptr) return info;
   base->copies.insert(base->copies.end(), family->begin(), family->end());
   base->objects = writer.TakeObjects();
@@ -198,7 +198,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   if (!family.ok()) return family;
   const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
   const bool adds = AddsTo(snapshot.chain().base);
-  if (absl::Status s = adds ? read() : RunOnOwnThread(read); !s.ok()) return s;
+  if (absl::Status s = adds ? read() : RunOnOwnThread("seine-restore", read); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;

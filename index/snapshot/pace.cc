@@ -11,6 +11,7 @@
 
 #include "kernels/priority.h"
 #include "kernels/stop.h"  // and yield.h
+#include "kernels/thread_name.h"
 
 namespace seine {
 
@@ -49,13 +50,14 @@ void NoteStep() {
 OwnThread::OwnThread() { owner = Owner::kWork; }
 OwnThread::~OwnThread() { owner = Owner::kCaller; }
 
-absl::Status RunOnOwnThread(const std::function<absl::Status()>& work) {
+absl::Status RunOnOwnThread(const char* name, const std::function<absl::Status()>& work) {
   absl::Status status;
   std::exception_ptr thrown;
   const auto run = [&, stop = current_stop_token, yielder = current_yielder] {
     const StopScope stop_scope(stop);
     const YieldScope yield_scope(yielder);
     const OwnThread own;
+    NameThread(name);
     try {
       status = work();
     } catch (...) {

@@ -26,10 +26,10 @@ class OwnThread {
   OwnThread& operator=(const OwnThread&) = delete;
 };
 
-// Runs `work` on a thread of its own, and waits for it. The caller's stop token and yielder are that thread's too, and
-// what it throws is thrown here. `work` must hold no lock that a step waits for. RESOURCE_EXHAUSTED: there is no
-// thread.
-absl::Status RunOnOwnThread(const std::function<absl::Status()>& work);
+// Runs `work` on a thread of its own, of that name (at most 15 bytes), and waits for it. The caller's stop token and
+// yielder are that thread's too, and what it throws is thrown here. `work` must hold no lock that a step waits for.
+// RESOURCE_EXHAUSTED: there is no thread.
+absl::Status RunOnOwnThread(const char* name, const std::function<absl::Status()>& work);
 
 inline constexpr int kSnapshotPauses = 4;
 

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "index/snapshot/pace.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 
@@ -71,6 +72,7 @@ int WriteBehind::Start() {
 }
 
 void WriteBehind::Work() {
+  NameThread("seine-snap-file");
   const OwnThread own;
   Pace pace(kSnapshotPauses);
   std::unique_lock<std::mutex> lock(mutex_);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/thread_name.h"
+
 namespace seine {
 
 Watchdog::Watchdog(Watch watch)
@@ -23,6 +25,7 @@ bool Watchdog::WaitOrEnd() {
 }
 
 void Watchdog::Ask() {
+  NameThread("watchdog-asks");
   do {
     if (!watch_.answers()) continue;
     silent_ticks_.store(0);
@@ -31,6 +34,7 @@ void Watchdog::Ask() {
 }
 
 void Watchdog::Guard() {
+  NameThread("watchdog");
   while (!WaitOrEnd()) {
     if (silent_ticks_.fetch_add(1) + 1 != kTicks) continue;
     watch_.on_silence();

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/thread_name.h"
+
 namespace seine {
 
 std::chrono::nanoseconds ProcessorTime() {
@@ -14,10 +16,11 @@ std::chrono::nanoseconds ProcessorTime() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-Executor::Executor(int num_threads, int capacity, Sharing& sharing, Priority priority)
+Executor::Executor(int num_threads, int capacity, Sharing& sharing, const char* name, Priority priority)
     : capacity_(static_cast<size_t>(capacity)),
       sharing_(sharing),
       most_long_(std::max(1, num_threads / 2)),
+      name_(name),
       priority_(priority),
       began_(num_threads, SteadyTime::max()) {
   try {
@@ -89,6 +92,7 @@ bool Executor::MayRunLong(const TenantWork* tenant) const {
 }
 
 void Executor::Work(SteadyTime* began) {
+  NameThread(name_);
   LowerPriority(priority_);
   const FairQueue::MayRun may_run_long = MayRun();
   std::unique_lock<std::mutex> lock(mutex_);

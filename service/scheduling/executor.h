@@ -28,8 +28,9 @@ std::chrono::nanoseconds ProcessorTime();
 
 class Executor {
  public:
-  // `sharing` outlives it. `priority`: of its threads. std::system_error: the system has no more threads.
-  Executor(int num_threads, int capacity, Sharing& sharing, Priority priority = Priority::kUsual);
+  // `sharing` outlives it. `name` (a literal, at most 15 bytes) and `priority`: of its threads. std::system_error: the
+  // system has no more threads.
+  Executor(int num_threads, int capacity, Sharing& sharing, const char* name, Priority priority = Priority::kUsual);
   ~Executor();  // runs what was accepted, then joins
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -61,6 +62,7 @@ class Executor {
   const size_t capacity_;
   Sharing& sharing_;
   const int most_long_;  // tasks of a tenant at once, while there are several
+  const char* const name_;
   const Priority priority_;
   TenantWork own_;  // of no tenant
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/thread_name.h"
 #include "service/transport/decode_stream.h"
 
 namespace seine {
@@ -32,8 +33,8 @@ int64_t Nanoseconds(Clock::time_point time) {
 DecodeLanes::DecodeLanes(Core& core, int lanes, Wait wait)
     : core_(core),
       wait_(wait),
-      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost), core.sharing),
-      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost), core.sharing) {
+      long_steps_(LongSteps(), static_cast<int>(CallsUnderWay::kMost), core.sharing, "long-steps"),
+      short_steps_(kShortSteps, static_cast<int>(CallsUnderWay::kMost), core.sharing, "short-steps") {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }
 
@@ -99,6 +100,7 @@ void DecodeLanes::Gone(Lane* lane) {
 }
 
 void DecodeLanes::Work(Lane* lane) {
+  NameThread("lane");
   bool ok = false;
   void* tag = nullptr;
   Clock::time_point answered;  // the last step
@@ -160,6 +162,7 @@ void DecodeLanes::AwaitAnnouncement(Lane* lane, DecodeStream* stream) {
 }
 
 void DecodeLanes::Sit() {
+  NameThread("sitter");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return closed_ || streams_ > 0; });

@@ -7,6 +7,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <memory>
@@ -15,14 +16,38 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/yield.h"
 #include "service/calls/error.h"
 
 namespace seine {
 
+// Hands out the bytes of a message that is parsed. Long work makes way (yield.h) after each 64 KiB: a message of some
+// megabytes is copied to memory that is new, which takes milliseconds.
+class MessageReader final : public grpc::ProtoBufferReader {
+ public:
+  static constexpr int64_t kPiece = 64 << 10;  // or a slice of the message, whichever is longer
+
+  using ProtoBufferReader::ProtoBufferReader;
+  bool Next(const void** data, int* size) override {
+    if (ByteCount() >= piece_end_) {
+      if (current_yielder != nullptr) current_yielder->Yield();
+      piece_end_ = ByteCount() + kPiece;
+    }
+    return ProtoBufferReader::Next(data, size);
+  }
+
+ private:
+  int64_t piece_end_ = kPiece;
+};
+
 // INVALID_ARGUMENT: the bytes are no such message. Lets go of them.
 template <typename Message>
 absl::Status Parse(grpc::ByteBuffer* bytes, Message* message) {
-  const bool parsed = grpc::SerializationTraits<Message>::Deserialize(bytes, message).ok();
+  bool parsed = false;
+  {
+    MessageReader reader(bytes);
+    parsed = reader.status().ok() && message->ParseFromZeroCopyStream(&reader);
+  }
   bytes->Clear();
   if (parsed) return absl::OkStatus();
   return FieldError("MALFORMED", "request", absl::StrCat("the bytes are no message ", message->GetTypeName()));

@@ -2,7 +2,7 @@
 
 Inputs that reached new code are kept in build/fuzz/corpus, where the next run goes on. One that broke something is kept in
 build/fuzz/crashes; `seine-fuzz TARGET FILE` runs it again. The last line is JSON: the seed, and of each target its inputs and
-crashes. Exit code 0 where nothing broke and every target ran.
+crashes, and whether a signal ended it. Exit code 0 where nothing broke and every target ran to its end.
 """
 
 import argparse
@@ -12,12 +12,14 @@ import os
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
 
 MOST_CRASHES = 3  # of a target: then it waits for somebody to look
 LONGEST_INPUT = 1 << 18
+ENDED = (72, -signal.SIGINT, -signal.SIGTERM)  # codes of a target that somebody ended: libFuzzer's own, and signals
 LIMITS = ["-timeout=60", "-rss_limit_mb=3072", "-malloc_limit_mb=1024", "-detect_leaks=0", "-print_final_stats=1"]
 
 
@@ -50,6 +52,7 @@ class Run:
         self.program, self.name, self.seed = program, name, seed
         self.inputs = self.crashes = 0
         self.whole = True  # libFuzzer came to its end, or to a crash
+        self.ended = False  # by a signal from elsewhere, which is no crash
         root = pathlib.Path(program).resolve().parent.parent
         self.corpus, self.found = root / "corpus" / name, root / "crashes" / name
         for folder in (self.corpus, self.found):
@@ -73,6 +76,9 @@ class Run:
         self.inputs += done
         if code == 0:
             return True
+        if code in ENDED:
+            self.ended, self.whole = True, False
+            return False
         self.crashes += 1
         self.whole = done > 0
         print("\n".join(text.splitlines()[-40:]), file=sys.stderr)
@@ -102,14 +108,15 @@ def main():
     def run(name):
         one = Run(arguments.bin, name, seed)
         one.go(arguments.seconds * jobs / len(names), -(-arguments.inputs // len(names)))
-        print(f"{name:16} {one.inputs:10} inputs {one.crashes:3} crashes", file=sys.stderr, flush=True)
-        return {"target": name, "inputs": one.inputs, "crashes": one.crashes}
+        note = ", ended by a signal" if one.ended else ""
+        print(f"{name:16} {one.inputs:10} inputs {one.crashes:3} crashes{note}", file=sys.stderr, flush=True)
+        return {"target": name, "inputs": one.inputs, "crashes": one.crashes, "ended": one.ended}
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(run, names))
     total = {key: sum(result[key] for result in results) for key in ("inputs", "crashes")}
     print(json.dumps({"seed": seed, **total, "targets": results}))
-    sys.exit(1 if total["crashes"] or any(result["inputs"] == 0 for result in results) else 0)
+    sys.exit(1 if total["crashes"] or any(result["inputs"] == 0 or result["ended"] for result in results) else 0)
 
 
 if __name__ == "__main__":

@@ -279,7 +279,8 @@ TEST_F(BalancedTest, ALayerThatOutgrowsItsHorizonIsEncodedAnew) {
 }
 
 // Whatever the steps and the horizon, codes that serve the length answer right after them: nothing is left to the
-// background by then. Doubling costs a key at most two encodings more, the first answer one.
+// background by then. Doubling costs a key at most two encodings more, the first answer one. Another one: a job of the
+// background that was planned before a doubling may end behind it, and its keys are encoded again.
 TEST_F(BalancedTest, APromptInStepsIsFinishedBeforeTheFirstAnswer) {
   constexpr int64_t kTokens = 4096;
   for (const int64_t horizon : {int64_t{512}, kDefaultHorizon}) {
@@ -298,7 +299,7 @@ TEST_F(BalancedTest, APromptInStepsIsFinishedBeforeTheFirstAnswer) {
         EXPECT_GT(2 * position, kTokens) << horizon << " " << step;
         EXPECT_GE(position + horizon, kTokens) << horizon << " " << step;
       }
-      EXPECT_LE(index->stats().reencoded_keys - before, 3 * 2 * kTokens) << horizon << " " << step;
+      EXPECT_LE(index->stats().reencoded_keys - before, 4 * 2 * kTokens) << horizon << " " << step;
       ASSERT_TRUE(index->DeleteSequence(seq).ok());
     }
   }

@@ -145,7 +145,7 @@ TEST(Executor, RefusesBeyondCapacityAndRunsWhatItTook) {
   std::atomic<int> ran{0};
   {
     Sharing sharing;
-    Executor executor(2, 3, sharing);
+    Executor executor(2, 3, sharing, "test");
     std::latch running(2), release(1);
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(executor.Submit([&] {
@@ -166,7 +166,7 @@ TEST(Executor, WhatIsDueFirstBeginsFirst) {
   std::vector<int> order;
   {
     Sharing sharing;
-    Executor executor(1, 4, sharing);
+    Executor executor(1, 4, sharing, "test");
     std::latch running(1), release(1);
     ASSERT_TRUE(executor.Submit([&] {
       running.count_down();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 namespace {
@@ -85,6 +86,7 @@ void ChannelServer::Notify() const {
 }
 
 void ChannelServer::Work() {
+  NameThread("channels");
   std::vector<pollfd> waits;
   for (;;) {
     const bool stopping = stopping_.load();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/thread_name.h"
 #include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
 #include "service/access/presented.h"
@@ -117,6 +118,7 @@ absl::Status SharedChannel::Broken() const {
 }
 
 void SharedChannel::Run() {
+  NameThread("channel");
   absl::Status status = core_.under_way.Enter();
   const bool entered = status.ok();
   const bool listed = entered && core_.open_calls.Add(this);

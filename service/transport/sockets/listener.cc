@@ -21,6 +21,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/thread_name.h"
 
 namespace seine {
 namespace {
@@ -222,6 +223,7 @@ void Listener::Stop() {
 int Listener::Accept() { return accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }
 
 void Listener::Work() {
+  NameThread("listener");
   static const std::string full = GoAway("the server has no descriptor left for another connection; try again later");
   static const std::string flooded = GoAway("too many streams of this client were reset; try again in a second");
   pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}, {connections_->ended_fd(), POLLIN, 0}};

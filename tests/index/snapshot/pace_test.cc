@@ -72,7 +72,7 @@ TEST(PaceTest, ThreadsOfItsOwnAreLoweredByStepsAlone) {
     EXPECT_EQ(Niceness(), 19);
     return absl::OkStatus();
   };
-  ASSERT_TRUE(RunOnOwnThread(work).ok());
+  ASSERT_TRUE(RunOnOwnThread("test", work).ok());
   Pace callers(kSnapshotPauses);
   NoteStep();
   EXPECT_TRUE(Pauses(&callers));
@@ -83,9 +83,9 @@ TEST(PaceTest, AThreadOfItsOwnStopsAndFailsAsItsCallerWould) {
   const StopToken token;
   token.Stop();
   const StopScope scope(&token);
-  EXPECT_EQ(RunOnOwnThread([] { return StopStatus(); }).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(RunOnOwnThread("test", [] { return StopStatus(); }).code(), absl::StatusCode::kCancelled);
   const auto throws = []() -> absl::Status { throw std::bad_alloc(); };
-  EXPECT_THROW(RunOnOwnThread(throws).IgnoreError(), std::bad_alloc);
+  EXPECT_THROW(RunOnOwnThread("test", throws).IgnoreError(), std::bad_alloc);
 }
 
 TEST(PaceTest, AppendsAndQuestionsAreSteps) {

@@ -151,7 +151,7 @@ TEST(Executor, LongTasksLeaveThreadsForOthers) {
   std::latch release(1), begun(2), answered(1);
   std::atomic<int> started{0}, running{0};
   {
-    Executor executor(4, 100, sharing);
+    Executor executor(4, 100, sharing, "test");
     sharing.Saw(&acme), sharing.Saw(&beta);
     const auto hold = [&] {
       ++running;
@@ -176,7 +176,7 @@ TEST(Executor, ItsThreadsHaveItsPriority) {
   Sharing sharing;
   int usual = 0, low = 0;
   {
-    Executor executor(1, 4, sharing), long_tasks(1, 4, sharing, Priority::kLow);
+    Executor executor(1, 4, sharing, "test"), long_tasks(1, 4, sharing, "test", Priority::kLow);
     ASSERT_TRUE(executor.Submit([&] { usual = nice(); }));
     ASSERT_TRUE(long_tasks.Submit([&] { low = nice(); }));
   }
@@ -188,7 +188,7 @@ TEST(Executor, OneTenantHasAllThreads) {
   Sharing sharing;
   TenantWork acme;
   std::latch all(4);
-  Executor executor(4, 100, sharing);
+  Executor executor(4, 100, sharing, "test");
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(executor.Submit(Task(&acme, true, [&] { all.arrive_and_wait(); })));
 }
 
@@ -199,7 +199,7 @@ TEST(Executor, WhoFilledTheQueueGivesWay) {
   std::latch begun(1), release(1);
   std::atomic<int> ran{0}, dropped{0};
   {
-    Executor executor(1, 4, sharing);
+    Executor executor(1, 4, sharing, "test");
     ASSERT_TRUE(executor.Submit([&] {
       begun.count_down();
       release.wait();
