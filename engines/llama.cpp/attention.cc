@@ -234,7 +234,8 @@ void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first
       }
     }
   }
-  // Heads that would leave threads idle at the end are shared, query head by query head.
+  // Heads that would leave threads idle at the end are shared, query head by query head: larger parts first, which the
+  // thread takes that is done first.
   const auto total = static_cast<int>(items_.size());
   const int threads = team_.threads(), rest = total % threads;
   if (rest == 0 || node.group() == 1) return;
@@ -244,8 +245,9 @@ void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first
   for (const Item& item : whole) {
     for (int p = 0; p < parts; ++p) {
       Item part = item;
-      part.first = node.group() * p / parts;
-      part.count = node.group() * (p + 1) / parts - part.first;
+      const auto begin = [&](int of) { return (node.group() * of + parts - 1) / parts; };
+      part.first = begin(p);
+      part.count = begin(p + 1) - part.first;
       items_.push_back(part);
     }
   }

@@ -2,9 +2,37 @@
 #include "index/cells/outliers.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 namespace seine {
+
+namespace {
+
+// A cell in the upper half, the bits of its logit in the lower.
+constexpr uint64_t kNoCell = ~uint64_t{0};
+
+uint64_t Entry(int32_t cell, float logit) { return static_cast<uint64_t>(cell) << 32 | std::bit_cast<uint32_t>(logit); }
+
+// Merges two lists that ascend by cell and end with kNoCell, to as many entries as both hold; of a cell that both hold,
+// `a`'s is kept. No branch waits for a comparison, which would be foretold wrongly at every other outlier. Returns how
+// many cells there are.
+size_t Merge(const uint64_t* a, const uint64_t* b, int32_t* cells, float* logits) {
+  size_t count = 0;
+  while (true) {
+    const uint64_t x = *a, y = *b;
+    const uint64_t take_x = x >> 32 <= y >> 32, take_y = y >> 32 <= x >> 32;
+    const uint64_t entry = (x & (0 - take_x)) | (y & (take_x - 1));
+    if (entry == kNoCell) return count;
+    cells[count] = static_cast<int32_t>(entry >> 32);
+    logits[count] = std::bit_cast<float>(static_cast<uint32_t>(entry));
+    ++count;
+    a += take_x;
+    b += take_y;
+  }
+}
+
+}  // namespace
 
 uint64_t FindOutliers(const float* keys, int dim) {
   float squares[kWindowTokens], sorted[kWindowTokens];
@@ -23,8 +51,9 @@ uint64_t FindOutliers(const float* keys, int dim) {
 }
 
 void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::AttentionTask& task, SearchOutput* found) {
-  static thread_local std::vector<int32_t> cells, joined;
-  static thread_local std::vector<float> dots, joined_logits;
+  static thread_local std::vector<int32_t> cells;
+  static thread_local std::vector<float> dots;
+  static thread_local std::vector<uint64_t> chosen, entering;
   host::PrefetchRange(outliers, num_windows * sizeof(uint64_t));
   cells.clear();
   for (int64_t w = 0; w < num_windows; ++w) {
@@ -42,23 +71,24 @@ void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::Atte
     float least = std::numeric_limits<float>::infinity();
     for (const float logit : logits) least = std::min(least, logit);
     const float* own = dots.data() + g * count;
-    const auto enters = [&](float dot) { return dot * task.scale > least; };
-    if (std::none_of(own, own + count, enters)) continue;  // as for most queries
-    joined.clear();
-    joined_logits.clear();
-    const auto add = [](int32_t cell, float logit) {
-      joined.push_back(cell);
-      joined_logits.push_back(logit);
-    };
-    size_t s = 0;  // of the set
+    entering.resize(count + 1);
+    size_t enter = 0;  // most queries want some
     for (size_t i = 0; i < count; ++i) {
-      for (; s < set.size() && set[s] < cells[i]; ++s) add(set[s], logits[s]);
-      if (s < set.size() && set[s] == cells[i]) continue;
-      if (enters(own[i])) add(cells[i], own[i] * task.scale);
+      const float logit = own[i] * task.scale;
+      entering[enter] = Entry(cells[i], logit);
+      enter += logit > least ? 1 : 0;
     }
-    for (; s < set.size(); ++s) add(set[s], logits[s]);
-    std::swap(joined, set);
-    std::swap(joined_logits, logits);
+    if (enter == 0) continue;
+    entering[enter] = kNoCell;
+    const size_t before = set.size();
+    chosen.resize(before + 1);
+    for (size_t s = 0; s < before; ++s) chosen[s] = Entry(set[s], logits[s]);
+    chosen[before] = kNoCell;
+    set.resize(before + enter);
+    logits.resize(before + enter);
+    const size_t merged = Merge(chosen.data(), entering.data(), set.data(), logits.data());
+    set.resize(merged);
+    logits.resize(merged);
   }
 }
 

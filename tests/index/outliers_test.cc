@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace seine::cells {
@@ -81,6 +82,48 @@ TEST(Outliers, JoinTheSetsThatTheyBelongTo) {
   }
   EXPECT_TRUE(std::count(found.positions[0].begin(), found.positions[0].end(), 12) == 1);
   EXPECT_EQ(found.positions[1], before.positions[1]);  // its best was there
+}
+
+// The set and all that are above its least, each once: of many sets and outliers, alike and apart.
+TEST(Outliers, JoinManySets) {
+  constexpr int kWindows = 6, kCells = kWindows * 64;
+  const std::vector<float> keys = KeysWithShorter(kCells, {});
+  const auto* rows = reinterpret_cast<const uint8_t*>(keys.data());
+  std::mt19937 rng(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<float> query(kDimension);
+    for (float& x : query) x = std::normal_distribution<float>()(rng);
+    uint64_t outliers[kWindows];
+    for (uint64_t& w : outliers) w = uint64_t{rng()} << 32 | rng();
+    host::AttentionTask task;
+    task.queries = query.data();
+    task.keys = {&rows, 1 << 20, kDimension, DType::kFloat32};
+    std::vector<int32_t> all(kCells);
+    for (int i = 0; i < kCells; ++i) all[i] = i;
+    std::vector<float> logits(kCells);
+    host::DotGather(task.keys, all.data(), kCells, query.data(), 1, logits.data());
+    SearchOutput found;
+    found.positions.resize(1);
+    found.scores.resize(1);
+    const unsigned sparse = 1 + rng() % 16;
+    for (int i = 0; i < kCells; ++i) {
+      if (rng() % sparse != 0) continue;
+      found.positions[0].push_back(i);
+      found.scores[0].push_back(logits[i]);
+    }
+    const std::vector<float>& scores = found.scores[0];
+    const float least = scores.empty() ? INFINITY : *std::min_element(scores.begin(), scores.end());
+    std::vector<int32_t> want = found.positions[0];
+    for (int i = 0; i < kCells; ++i) {
+      if ((outliers[i / 64] >> i % 64 & 1) != 0 && logits[i] > least) want.push_back(i);
+    }
+    std::sort(want.begin(), want.end());
+    want.erase(std::unique(want.begin(), want.end()), want.end());
+    AddOutliers(outliers, kWindows, task, &found);
+    ASSERT_EQ(found.positions[0], want);
+    ASSERT_EQ(found.scores[0].size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(found.scores[0][i], logits[want[i]]);
+  }
 }
 
 }  // namespace
