@@ -110,7 +110,12 @@ class Mover {
 
 absl::Status Mover::CopyAhead() {
   const absl::Status status = copy_.CopyAhead();
-  holds_ = copy_.totals.why_whole.empty() && BringsUpHeld(target_, index_);
+  std::string& why_whole = copy_.totals.why_whole;
+  if (status.ok() && why_whole.empty() && !BringsUpHeld(target_, index_)) {
+    copy_.Release();
+    why_whole = "the target is of the version before, and brings up nothing that it holds";
+  }
+  holds_ = why_whole.empty();
   if (status.ok()) return status;
   copy_.Release();
   return After(status, "the family serves on at the source");
