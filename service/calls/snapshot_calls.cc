@@ -64,8 +64,9 @@ class BaseOfCall {
       return absl::OkStatus();
     }
     absl::StatusOr<std::string> added = bases_.Add(owner_, std::move(base_), limit);
-    if (added.ok()) *name = *std::move(added);
-    return added.status();
+    if (!added.ok()) return added.status();
+    *name = *std::move(added);
+    return absl::OkStatus();
   }
   void Drop() {
     if (!name_.empty()) bases_.Drop(owner_, std::exchange(name_, ""));

@@ -14,6 +14,7 @@ from seine_kv.messages import SeineError
 
 _CLAIM_SECONDS = 1.0
 
+
 @dataclass(frozen=True)
 class Trail:
     """node: the last one that a family has reached. moves: how often it had moved then. there: what that node knows of it
