@@ -27,7 +27,11 @@ class Checker : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override { Value(); }
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override { Value(); }
+  // yaml-cpp takes a zero byte for the sign of an escape, and makes one byte of "\N" that is no UTF-8.
   void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string& text) override {
+    if (!IsUtf8(text)) {
+      throw YAML::Exception(mark, absl::StrCat("'", absl::CHexEscape(text), "' must be UTF-8"));
+    }
     if (AwaitsKey() && !open_.back().keys.insert(text).second) {
       throw YAML::Exception(mark, absl::StrCat("'", absl::Utf8SafeCEscape(text), "' stands twice in one map"));
     }
@@ -75,6 +79,7 @@ absl::StatusOr<YAML::Node> LoadYaml(const std::string& path) {
   const absl::StatusOr<std::string> text = file.ok() ? file->ReadAll(kMaxYamlBytes) : file.status();
   if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
   if (!IsUtf8(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": must be UTF-8"));
+  if (text->find('\0') != std::string::npos) return absl::InvalidArgumentError(absl::StrCat(path, ": has a zero byte"));
   try {
     std::istringstream stream(*text);
     YAML::Parser parser(stream);

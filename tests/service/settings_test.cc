@@ -96,6 +96,8 @@ TEST_F(SettingsTest, AKeyTwiceIsRefused) {
 TEST_F(SettingsTest, WhatIsNotUtf8IsRefused) {
   ExpectRefused("indexes: [{name: a, model: \"x\xff\xfe\"}]", ": must be UTF-8");
   ExpectRefused("log: {level: info} # \xed\xa0\x80", ": must be UTF-8");
+  ExpectRefused("server:\n  listen: \"unix:/tmp/a\\N\"", ":2: 'unix:/tmp/a\\x85' must be UTF-8");
+  ExpectRefused(std::string("server:\n  listen: /a\0Nb", 23), ": has a zero byte");
 }
 
 TEST_F(SettingsTest, ASecondDocumentIsRefused) {
