@@ -40,7 +40,7 @@ class SnapshotBases {
  public:
   using Clock = std::chrono::steady_clock;
   // Beyond it one makes room: first those that are used up, then those that were written, each by when it would end.
-  // What is held makes none, for it may be all that there is of a family.
+  // Bases that are held make none: one may be all that there is of a family.
   static constexpr size_t kMost = 1024;
 
   struct Owner {

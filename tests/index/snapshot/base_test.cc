@@ -109,7 +109,7 @@ TEST(SnapshotBaseTest, WhatIsHeldIsMemoryAndNoSequence) {
   EXPECT_EQ(sides.to->stats().store_bytes, before);
 }
 
-// What is held serves without a file, as it was read last.
+// A base that holds a family brings it up without a file, as it was read last.
 TEST(SnapshotBaseTest, WhatIsHeldIsThereOnceItIsAskedFor) {
   Sides sides(Plain(3000));
   ASSERT_TRUE(sides.Read(sides.Write(), /*hold=*/true).ok());
