@@ -12,6 +12,7 @@ enum class Priority : uint8_t {
   kUsual,
   kLow,     // nice 10 more: about a tenth of a processor beside one usual thread
   kLowest,  // nice 19: about a hundredth
+  kGaps,    // SCHED_IDLE: what no other thread wants, and beside one that computes 3 parts of 1,027
 };
 
 // Lowers this thread's priority for the rest of its life: without a privilege it cannot be raised again. Nothing

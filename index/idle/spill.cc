@@ -173,7 +173,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadSpilled(Spill
   if (absl::IsNotFound(source.status())) return absl::DataLossError("its file is gone");
   if (!source.ok()) return source.status();
   RestoreInfo info;
-  return ReadFamily(source->get(), {}, &info);
+  return ReadFamily(source->get(), {.step_waits = true}, &info);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("out of memory");
 }

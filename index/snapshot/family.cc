@@ -16,6 +16,7 @@
 #include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "index/snapshot/pace.h"
+#include "index/snapshot/piece_runner.h"
 #include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
@@ -212,9 +213,9 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
                      restore.base == nullptr ? ReadObjects() : restore.base->objects);
   absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
-  const auto read = [&] { return snapshot.ReadParts(reader.parts()); };
+  PieceRunner runner(restore.step_waits ? Priority::kLowest : Priority::kGaps);
   const bool adds = AddsTo(snapshot.chain().base);
-  if (absl::Status s = adds ? read() : RunOnOwnThread("seine-restore", read); !s.ok()) return s;
+  if (absl::Status s = snapshot.ReadParts(reader.parts(), adds ? nullptr : &runner); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {
     for (const auto& layer : sequence->layers) {
       if (absl::Status s = layer->Finish(); !s.ok()) return s;

@@ -38,9 +38,9 @@ int64_t Now(clockid_t clock) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-bool BesideSteps() { return Now(CLOCK_MONOTONIC_COARSE) - last_step.load(std::memory_order_relaxed) < kRecent; }
-
 }  // namespace
+
+bool BesideSteps() { return Now(CLOCK_MONOTONIC_COARSE) - last_step.load(std::memory_order_relaxed) < kRecent; }
 
 void NoteStep() {
   const int64_t now = Now(CLOCK_MONOTONIC_COARSE);

@@ -1,7 +1,6 @@
-// Snapshots and restores make way for decode steps: beside steps their threads get the lowest priority, so that a step
-// need not wait for them. Snapshots also work in pieces that are short beside a step, and pause after each for some
-// times as long as it took. A restore makes no pause: a family that moves, or a call on one that was idle, waits for
-// it. Without steps they work as any thread.
+// Snapshots make way for decode steps. Beside steps their threads get the lowest priority, so that a step need not wait
+// for them; they work in pieces that are short beside a step, and pause after each for some times as long as it took.
+// Without steps they work as any thread. Restores do so in another way: piece_runner.h.
 #ifndef SEINE_INDEX_SNAPSHOT_PACE_H_
 #define SEINE_INDEX_SNAPSHOT_PACE_H_
 
@@ -15,6 +14,8 @@ namespace seine {
 // Notes that a call appends or asks, in any index of the process. It reads a coarse clock, and writes at its ticks.
 // Thread-safe.
 void NoteStep();
+// Whether one has come within the last 50 ms. Thread-safe.
+bool BesideSteps();
 
 // Makes the thread one of its own for as long as the scope lasts: a pace may lower its priority, which cannot be raised
 // again without a privilege. The thread must end with the scope.

@@ -212,36 +212,39 @@ absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
   return CheckHash(hash);
 }
 
-absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts) {
-  Pace pace(/*pauses=*/0);
+absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts, PieceRunner* runner) {
   for (size_t i = 0; i < part_bytes_.size(); ++i) {
     SectionHash hash(number_++);
     for (const StateReader::Payload& payload : parts[i]) {
-      if (absl::Status s = ReadPayload(payload, &hash, &pace); !s.ok()) return s;
+      if (absl::Status s = ReadPayload(payload, &hash, runner); !s.ok()) return s;
     }
     if (absl::Status s = CheckHash(hash); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace) {
-  for (int64_t at = 0; at < bytes; at += kSnapshotStep) {
-    const int64_t step = std::min(bytes - at, kSnapshotStep);
+absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, PieceRunner* runner) {
+  const int64_t pieces = (bytes + kSnapshotStep - 1) / kSnapshotStep;
+  const auto read = [&](int64_t i) -> absl::Status {
+    const int64_t at = i * kSnapshotStep, step = std::min(bytes - at, kSnapshotStep);
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     if (absl::Status s = source_->Read(data + at, step); !s.ok()) return s;
     hash->Add(data + at, step);
-    pace->Pause();
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  if (runner != nullptr) return runner->Run(pieces, read);
+  absl::Status status;
+  for (int64_t i = 0; i < pieces && status.ok(); ++i) status = read(i);
+  return status;
 }
 
-absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace) {
+absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash, PieceRunner* runner) {
   uint8_t* data = payload.data;
   if (data == nullptr) {
     scratch_.resize(payload.bytes);
     data = scratch_.data();
   }
-  if (absl::Status s = ReadBytes(data, payload.bytes, hash, pace); !s.ok()) return s;
+  if (absl::Status s = ReadBytes(data, payload.bytes, hash, runner); !s.ok()) return s;
   if (payload.take && !payload.take(data)) {
     return absl::DataLossError(
         absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "index/snapshot/byte_stream.h"
 #include "index/snapshot/pace.h"
+#include "index/snapshot/piece_runner.h"
 #include "index/snapshot/section_hash.h"
 #include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/state_reader.h"
@@ -60,7 +61,8 @@ class SnapshotReader {
   std::string TakeState() { return std::move(state_); }
   const SnapshotChain& chain() const { return chain_; }  // without names where there is none
   const std::vector<int64_t>& part_bytes() const { return part_bytes_; }
-  absl::Status ReadParts(const std::vector<StateReader::Part>& parts);
+  // `runner` runs the pieces; nullptr: they run at once, whoever steps.
+  absl::Status ReadParts(const std::vector<StateReader::Part>& parts, PieceRunner* runner = nullptr);
   int64_t bytes() const { return bytes_; }  // of the whole file
 
  private:
@@ -68,8 +70,8 @@ class SnapshotReader {
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
   absl::Status ReadChain(int64_t bytes);
   absl::Status ReadText(int64_t bytes, std::string* text);
-  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, Pace* pace);
-  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, Pace* pace);
+  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, PieceRunner* runner);
+  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, PieceRunner* runner);
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;

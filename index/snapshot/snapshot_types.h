@@ -35,6 +35,8 @@ struct RestoreParams {
   // The sequences are read into `base`, and are not there: nobody can call them, and their generations are 0. Their
   // memory stays with the base, for a snapshot that adds to this one, or for RestoreHeld.
   bool hold = false;
+  // A step waits for it. So it is read faster beside other steps, which then may wait for it a little.
+  bool step_waits = false;
 };
 
 struct RestoreInfo {

@@ -1,0 +1,120 @@
+// A restore's pieces run where nobody else wants the processor, once steps come.
+#include "index/snapshot/piece_runner.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "index/snapshot/pace.h"
+#include "tests/index/snapshot/states.h"
+
+namespace seine {
+namespace {
+
+// How the system schedules a thread that asks.
+struct Standing {
+  pid_t thread = gettid();
+  int policy = sched_getscheduler(0);
+  int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
+};
+
+void WaitOutSteps() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+
+Standing StandingOf(PieceRunner* runner, std::chrono::milliseconds takes = {}) {
+  Standing standing;
+  EXPECT_TRUE(runner
+                  ->Run(1,
+                        [&](int64_t) {
+                          standing = Standing();
+                          std::this_thread::sleep_for(takes);
+                          return absl::OkStatus();
+                        })
+                  .ok());
+  return standing;
+}
+
+TEST(PieceRunnerTest, PiecesRunOnTheCallersThreadUntilStepsCome) {
+  const Standing caller;
+  WaitOutSteps();
+  PieceRunner runner(Priority::kGaps);
+  EXPECT_EQ(StandingOf(&runner).thread, caller.thread);
+  NoteStep();
+  const Standing beside = StandingOf(&runner);
+  EXPECT_NE(beside.thread, caller.thread);
+  EXPECT_EQ(beside.policy, SCHED_IDLE);
+  EXPECT_EQ(StandingOf(&runner).thread, beside.thread);
+  WaitOutSteps();
+  EXPECT_EQ(StandingOf(&runner).thread, caller.thread);
+  EXPECT_EQ(Standing().policy, caller.policy);
+  EXPECT_EQ(Standing().nice, caller.nice);
+}
+
+TEST(PieceRunnerTest, WhatStarvesInTheGapsGoesOnAtTheLowestPriority) {
+  PieceRunner runner(Priority::kGaps);
+  NoteStep();
+  EXPECT_EQ(StandingOf(&runner, std::chrono::milliseconds(1100)).policy, SCHED_IDLE);
+  NoteStep();
+  const Standing later = StandingOf(&runner);
+  EXPECT_EQ(later.policy, SCHED_OTHER);
+  EXPECT_EQ(later.nice, 19);
+}
+
+TEST(PieceRunnerTest, PiecesFailAndThrowAsIfTheyRanHere) {
+  PieceRunner runner(Priority::kGaps);
+  for (const bool steps : {false, true}) {
+    if (steps) NoteStep();
+    std::vector<int64_t> ran;
+    const auto torn = [&](int64_t i) {
+      ran.push_back(i);
+      return i == 2 ? absl::DataLossError("torn") : absl::OkStatus();
+    };
+    EXPECT_EQ(runner.Run(5, torn).message(), "torn");
+    EXPECT_EQ(ran, (std::vector<int64_t>{0, 1, 2}));
+    EXPECT_THROW(runner.Run(1, [](int64_t) -> absl::Status { throw std::bad_alloc(); }).IgnoreError(), std::bad_alloc);
+    EXPECT_TRUE(runner.Run(1, [](int64_t) { return absl::OkStatus(); }).ok());
+  }
+}
+
+// Steps come while a snapshot is read from it.
+class BesideStepsSource : public StringSource {
+ public:
+  using StringSource::StringSource;
+  absl::Status Read(uint8_t* data, int64_t bytes) override {
+    NoteStep();
+    standings_.emplace_back();
+    return StringSource::Read(data, bytes);
+  }
+  int InGaps() const {
+    int count = 0;
+    for (const Standing& standing : standings_) count += standing.policy == SCHED_IDLE ? 1 : 0;
+    return count;
+  }
+
+ private:
+  std::vector<Standing> standings_;
+};
+
+TEST(PieceRunnerTest, ARestoreBesideStepsIsReadInTheirGaps) {
+  const auto backend = MakeCpuBackend(1);
+  const auto index = testing::MakeIndex(testing::SmallConfig(KvStore::kKeysValues), backend.get());
+  ASSERT_TRUE(index->CreateSequence("a").ok());
+  testing::Extend(index.get(), "a", 600);
+  const std::string snapshot = testing::SnapshotOf(*index);
+  BesideStepsSource source(snapshot);
+  ASSERT_TRUE(index->Restore(&source, {.id = "b"}).ok());
+  EXPECT_GT(source.InGaps(), 8);
+  EXPECT_EQ(testing::StateOf(*index, "b").size(), testing::StateOf(*index, "a").size());
+  BesideStepsSource awaited(snapshot);
+  ASSERT_TRUE(index->Restore(&awaited, {.id = "c", .step_waits = true}).ok());
+  EXPECT_EQ(awaited.InGaps(), 0);
+}
+
+}  // namespace
+}  // namespace seine
