@@ -113,7 +113,7 @@ ENGINE = [
     ("attention", "of which attention", "attention_ms", 1),
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
-QUALITY = [("kl", "KL", "kl", 4), ("ppl", "perplexity", "ppl_plain", 3), ("pplseine", "through Seine", "ppl_seine", 3)]
+QUALITY = [("kl", "KL", "kl", 4), ("klexact", "KL of our exact attention", "kl_exact", 4), ("ppl", "perplexity", "ppl_plain", 3), ("pplseine", "through Seine", "ppl_seine", 3)]
 BY_NAME = ("llama", "llamalong", "llamaone")  # they fetch and build a llama.cpp: not without being asked
 # name: (title, command of seine-bench or ./dev, columns, keys that tell rows apart)
 PARTS = {

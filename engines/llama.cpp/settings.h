@@ -11,7 +11,7 @@ struct Settings {
   int64_t min_kv = 2048;  // SEINE_MIN_KV: below so many cells llama.cpp's own kernel decodes
   int top_k = 100;        // SEINE_TOP_K
   double beta = 0;        // SEINE_BETA; 0: the codec's usual share
-  int refine = 300;       // SEINE_REFINE
+  int refine = 100;       // SEINE_REFINE
   int sink = 64;          // SEINE_SINK: first cells, always attended
   int local = 256;        // SEINE_LOCAL: last cells, always attended
   bool tail = true;       // SEINE_TAIL=0: tokens that are not chosen do not count at all

@@ -27,14 +27,14 @@ void Repeat(llama_context* context, int held, int wanted) {
 
 auto Likeliest(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
-// Adds one step's distribution `q` of the index's, beside plain's `p`.
-void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Chosen* chosen) {
+// Adds one step's distribution `q` of ours, beside plain's `p`.
+void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Likeness* ours) {
   double kl = 0;
   for (size_t t = 0; t < p.size(); ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
-  chosen->kl += kl;
-  chosen->worst_kl = std::max(chosen->worst_kl, kl);
-  chosen->loss -= q[next];
-  chosen->agreed += Likeliest(p) == Likeliest(q) ? 1 : 0;
+  ours->kl += kl;
+  ours->worst_kl = std::max(ours->worst_kl, kl);
+  ours->loss -= q[next];
+  ours->agreed += Likeliest(p) == Likeliest(q) ? 1 : 0;
 }
 
 }  // namespace
@@ -67,6 +67,7 @@ TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, 
     const std::vector<double> p = LogProbabilities(pair.plain.get(), NumTokens(model));
     row.plain_loss -= p[token[1]];
     row.exact_ms.push_back(decode(pair.seine.get(), kExact));
+    Compare(p, LogProbabilities(pair.seine.get(), NumTokens(model)), token[1], &row.exact);
     for (Chosen& chosen : row.chosen) {
       llama_memory_seq_rm(llama_get_memory(pair.seine.get()), 0, cells + i, -1);  // the same token again
       plugin.set_top_k(chosen.top_k);
@@ -84,21 +85,33 @@ TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, 
   return row;
 }
 
+namespace {
+
+Json ToJson(const Likeness& of) {
+  return {{"loss", of.loss}, {"kl", of.kl}, {"worst_kl", of.worst_kl}, {"agreed", of.agreed}};
+}
+
+void Read(const Json& json, Likeness* of) {
+  json.at("loss").get_to(of->loss);
+  json.at("kl").get_to(of->kl);
+  json.at("worst_kl").get_to(of->worst_kl);
+  json.at("agreed").get_to(of->agreed);
+}
+
+}  // namespace
+
 Json ToJson(const TextRow& row) {
   Json chosen = Json::array();
   for (const Chosen& c : row.chosen) {
-    chosen.push_back({{"top_k", c.top_k},
-                      {"ms", c.ms},
-                      {"attention_ms", c.attention_ms},
-                      {"loss", c.loss},
-                      {"kl", c.kl},
-                      {"worst_kl", c.worst_kl},
-                      {"agreed", c.agreed}});
+    Json one = ToJson(static_cast<const Likeness&>(c));
+    one["top_k"] = c.top_k;
+    one["ms"] = c.ms;
+    one["attention_ms"] = c.attention_ms;
+    chosen.push_back(std::move(one));
   }
-  return {{"plain_ms", row.plain_ms},         {"exact_ms", row.exact_ms},
-          {"prompt_ratio", row.prompt_ratio}, {"first_ms", row.first_ms},
-          {"plain_loss", row.plain_loss},     {"code_bytes", row.code_bytes},
-          {"cache_bytes", row.cache_bytes},   {"chosen", chosen}};
+  return {{"plain_ms", row.plain_ms},       {"exact_ms", row.exact_ms},     {"prompt_ratio", row.prompt_ratio},
+          {"first_ms", row.first_ms},       {"plain_loss", row.plain_loss}, {"code_bytes", row.code_bytes},
+          {"cache_bytes", row.cache_bytes}, {"exact", ToJson(row.exact)},   {"chosen", chosen}};
 }
 
 TextRow TextRowFrom(const Json& json) {
@@ -110,15 +123,13 @@ TextRow TextRowFrom(const Json& json) {
   json.at("plain_loss").get_to(row.plain_loss);
   json.at("code_bytes").get_to(row.code_bytes);
   json.at("cache_bytes").get_to(row.cache_bytes);
+  Read(json.at("exact"), &row.exact);
   for (const Json& of : json.at("chosen")) {
     Chosen& c = row.chosen.emplace_back();
+    Read(of, &c);
     of.at("top_k").get_to(c.top_k);
     of.at("ms").get_to(c.ms);
     of.at("attention_ms").get_to(c.attention_ms);
-    of.at("loss").get_to(c.loss);
-    of.at("kl").get_to(c.kl);
-    of.at("worst_kl").get_to(c.worst_kl);
-    of.at("agreed").get_to(c.agreed);
   }
   return row;
 }

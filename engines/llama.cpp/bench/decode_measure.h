@@ -9,12 +9,16 @@
 
 namespace seine::llama {
 
-// What one top_k gave. Losses and divergences are sums over the steps, in nats.
-struct Chosen {
-  int top_k = 0;
-  std::vector<double> ms, attention_ms;  // a token
+// Distributions beside plain llama.cpp's. Losses and divergences are sums over the steps, in nats.
+struct Likeness {
   double loss = 0, kl = 0, worst_kl = 0;
   int agreed = 0;  // steps whose likeliest token is plain's
+};
+
+// What one top_k gave.
+struct Chosen : Likeness {
+  int top_k = 0;
+  std::vector<double> ms, attention_ms;  // a token
 };
 
 // What one text gave at one length of the context.
@@ -23,6 +27,7 @@ struct TextRow {
   double prompt_ratio = 0;                 // Seine's milliseconds over llama.cpp's
   double first_ms = 0;                     // Seine's first token
   double plain_loss = 0, code_bytes = 0, cache_bytes = 0;
+  Likeness exact;  // our exact attention's: what arithmetic alone makes different
   std::vector<Chosen> chosen;
 };
 
