@@ -26,6 +26,8 @@ enum class Coarse : uint8_t { kDefault = 0, kSignIp = 1, kCollision = 2 };
 enum class Centre : uint8_t { kDefault = 0, kNone = 1, kGlobal = 2, kWindow = 3 };
 enum class RopeStyle : uint8_t { kDefault = 0, kHalfSplit = 1, kInterleaved = 2 };
 enum class KvStore : uint8_t { kDefault = 0, kNone = 1, kKeys = 2, kKeysValues = 3 };
+// kIndex: from the codes. kDense: all is visible. kExact: by the exact scores of every stored key, as the selector asks
+// or because the zone is short, or with given positions.
 enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3 };
 
 constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2; }

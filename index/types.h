@@ -69,6 +69,8 @@ struct RetrieveItem {
   const std::vector<std::vector<int32_t>>* positions = nullptr;
 };
 
+// How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
+// (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/search/search.h), or with given positions.
 enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
 
 // Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens

@@ -32,7 +32,7 @@ HWY_INLINE F16 MulAdd(const F16& a, const F16& b, const F16& c) {
 }
 
 HWY_INLINE void PrefetchRow(const uint16_t* row, int dim) {
-  for (int b = 0; b < dim; b += 32) cpu::PrefetchFar(row + b);
+  for (int b = 0; b < dim; b += 32) cpu::Prefetch(row + b);
 }
 
 // out[g][r] = the sum of sums[g][r]'s lanes. With 16 lanes, all sixteen share vectors from the first add on.
@@ -62,7 +62,7 @@ HWY_INLINE void StoreSums(const F16 (&sums)[kQueries][4], float (*out)[kBlock], 
     return;
   }
 #endif
-  for (int g = 0; g < kQueries; ++g) simd::StoreSums4(sums[g], 4, out[g] + i);
+  for (int g = 0; g < kQueries; ++g) simd::StoreSums4(sums[g], out[g] + i);
 }
 
 // logits[g][i] = <query_g, row_i> for i < kBlock; the block's last row stands in for those beyond `count`.

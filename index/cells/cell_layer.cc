@@ -289,13 +289,14 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   }
   SearchParams search = context_->index_.search;
   search.top_k = top_k;
+  task.whole = ReadsWhole(search, count, task.num_keys);
   static thread_local SearchOutput found;
   (void)context_->backend_->Search(&task, 1, search, &found);  // on the CPU: it is done
   attention.keys = task.keys;
   attention.sets = &found.positions;
   attention.logits = &found.scores;
   attention.zone_begin = task.zone_begin;
-  AddOutliers(outliers, windows, attention, &found);
+  if (!task.whole) AddOutliers(outliers, windows, attention, &found);
   const auto cell_of = [&](int32_t place) { return one_run ? place : places.Cell(place); };
   for (const std::vector<int32_t>& set : found.positions) {
     for (const int32_t place : set) host::PrefetchFar(&of.hashes[cell_of(place) - config.sink]);

@@ -82,6 +82,10 @@ absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
       if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
       task.group = g.group();
       task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
+      // Keys that lie beside the codes: a device has faster ways to its codes than to the host's memory.
+      task.whole = task.keys.chunks != nullptr && task.low_rank == nullptr && !context_.backend->codes_on_device() &&
+                   ReadsWhole(params_, task.group, zone_keys);
+      whole_.push_back(task.whole);
     }
   }
   return absl::OkStatus();
@@ -176,12 +180,14 @@ void SearchBatch::Count() const {
 }
 
 Path SearchBatch::PathOf(size_t target) const {
+  Path path = Path::kDense;
   for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
     if (!Searched(target, h)) continue;
-    const bool exact = params_.method == Method::kExact || targets_[target].item->positions != nullptr;
-    return exact ? Path::kExact : Path::kIndex;
+    if (params_.method == Method::kExact || targets_[target].item->positions != nullptr) return Path::kExact;
+    if (!whole_[Slot(target, h)]) return Path::kIndex;
+    path = Path::kExact;
   }
-  return Path::kDense;
+  return path;
 }
 
 bool SearchBatch::CodesOutgrown(size_t target) const {

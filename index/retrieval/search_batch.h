@@ -56,7 +56,8 @@ class SearchBatch {
   int64_t ZoneKeys(size_t target, int kv_head) const;
   bool Searched(size_t target, int kv_head) const { return Slot(target, kv_head) >= 0; }
   const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
-  // kDense where no head of a target was searched; kExact where positions were given.
+  // kDense where no head of a target was searched; kExact where positions were given, or every head that was searched
+  // is scored whole.
   Path PathOf(size_t target) const;
   // ItemAnswer::codes_outgrown.
   bool CodesOutgrown(size_t target) const;
@@ -84,6 +85,7 @@ class SearchBatch {
   std::vector<ReadLock> locks_;
   std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: nothing to search
   std::vector<SearchOutput> outputs_;
+  std::vector<bool> whole_;  // beside those outputs that were searched: ReadsWhole
 };
 
 }  // namespace seine

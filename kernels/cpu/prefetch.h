@@ -16,9 +16,11 @@ inline void Prefetch(const void* p) {
   asm volatile("");
 }
 
-// Into the second cache: there far more lines may be under way than the first has buffers for.
+// For what is read later: it may have left the first cache by then, and is still in the second. It asks for both, as
+// Prefetch does. Zen 5 is slower to answer a request to the second cache alone (prefetcht1), by up to a third
+// (docs/decisions/attention/0103-short-zones-are-read-whole.md).
 inline void PrefetchFar(const void* p) {
-  __builtin_prefetch(p, 0, 2);
+  __builtin_prefetch(p, 0, 3);
   asm volatile("");
 }
 

@@ -84,8 +84,8 @@ HWY_INLINE float Sum16(const F16& a) {
   return hn::GetLane(s);
 }
 
-// Sum16 of each of four, by the same tree: the adds of several sums share vectors. The first `count` are stored.
-HWY_INLINE void StoreSums4(const F16 (&s)[4], int count, float* out) {
+// out[i] = Sum16(s[i]), by the same tree: the adds of several sums share vectors.
+HWY_INLINE void StoreSums4(const F16 (&s)[4], float* out) {
   const hn::FixedTag<float, 4> d4;
 #if HWY_MAX_BYTES >= 64
   const DF d;
@@ -114,9 +114,13 @@ HWY_INLINE void StoreSums4(const F16 (&s)[4], int count, float* out) {
   const auto ab = pairs(s[0], s[1]), cd = pairs(s[2], s[3]);
   const auto sums = hn::Add(hn::ConcatLowerLower(d4, cd, ab), hn::ConcatUpperUpper(d4, cd, ab));
 #endif
-  if (count == 4) return hn::StoreU(sums, d4, out);
+  hn::StoreU(sums, d4, out);
+}
+// The first `count` of them, at most four.
+HWY_INLINE void StoreSums4(const F16 (&s)[4], int count, float* out) {
+  if (count >= 4) return StoreSums4(s, out);
   alignas(16) float four[4];
-  hn::Store(sums, d4, four);
+  StoreSums4(s, four);
   for (int i = 0; i < count; ++i) out[i] = four[i];
 }
 

@@ -29,6 +29,7 @@ client::IndexSpec RandomModel::Spec(const std::string& name, client::KvStore sto
   spec.local = 64;
   spec.update_buffer = 64;
   spec.dense_threshold = 128;
+  spec.beta = .05;  // the codes are searched, however short the zone
   spec.scope = client::Scope::kPerQHead;
   spec.kv_store = store;
   return spec;

@@ -50,6 +50,7 @@ CellConfig Config(int64_t capacity = 4096) {
                      .dtype = DType::kFloat16};
   config.search.top_k = 40;
   config.search.refine = 120;
+  config.search.beta = .05;  // the codes are searched, however short the zone
   config.search.softmax_scale = 1 / std::sqrt(static_cast<float>(kDim));
   config.sink = 16;
   config.local = 32;
@@ -88,10 +89,10 @@ std::vector<float> Attend(CellLayer* layer, const Cache& cache, int head, int64_
   return out;
 }
 
-TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
-  const int64_t cells = 3000;
+void ExpectTheIndexsAnswers(int64_t cells, double beta, Path path) {
   const Cache cache(cells);
-  const CellConfig config = Config();
+  CellConfig config = Config();
+  config.search.beta = beta;
   auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 1);
   ASSERT_TRUE(EncodeAll(layer.get(), cache, cells));
@@ -117,12 +118,18 @@ TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
     }
     const auto want = *index->Attend({{seq, 1, queries.data()}}, stored.search, {});
     ASSERT_TRUE(want[0].status.ok());
+    EXPECT_EQ(want[0].path, path);
     for (int h = 0; h < kHeads; ++h) {
       const std::vector<float> got = Attend(layer.get(), cache, h, cells, RandomQueries(kHeads * seed + h));
       for (size_t i = 0; i < got.size(); ++i)
         EXPECT_NEAR(got[i], want[0].output[h * kGroup * kDim + i], 1e-6);  // rows of a chunk are added up together
     }
   }
+}
+
+TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
+  ExpectTheIndexsAnswers(3000, .05, Path::kIndex);
+  ExpectTheIndexsAnswers(1400, 0, Path::kExact);  // a short zone
 }
 
 TEST(CellLayer, AllChosenIsExactAttention) {

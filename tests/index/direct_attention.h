@@ -96,6 +96,7 @@ class AttendTest : public ::testing::Test {
     SearchParams params;
     params.scope = scope;
     params.top_k = top_k;
+    params.beta = .05;  // the codes are searched, however short the zone
     return params;
   }
   static AttendAnswer One(const Index& index, const SequenceHandle& seq, int layer, const std::vector<float>& queries,

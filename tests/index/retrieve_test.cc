@@ -74,6 +74,7 @@ TEST_F(RetrieveTest, DenseBelowTheThresholdOrWithoutAZone) {
     const SequenceHandle seq = *index->CreateSequence("");
     ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, n)).ok());
     SearchParams params;
+    params.beta = .05;  // the codes are searched, however short the zone
     for (const auto& [scope, sets] : {std::pair{Scope::kPerKvHead, 2u}, {Scope::kPerQHead, 6u}}) {
       params.scope = scope;
       const ItemAnswer answer = (*index->Retrieve({{seq, 0, queries.data()}}, params))[0];

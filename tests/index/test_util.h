@@ -112,6 +112,7 @@ inline IndexConfig SmallConfig(KvStore store = KvStore::kKeys) {
   config.name = "test";
   config.geometry = {.num_layers = 2, .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = DType::kFloat16};
   config.zones = {.sink = 16, .local = 32, .update_buffer = 64, .dense_threshold = 0};
+  config.search.beta = .05;  // the codes are searched, however short the zone
   config.kv_store = store;
   return config;
 }

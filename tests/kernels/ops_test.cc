@@ -86,6 +86,34 @@ TEST(Ops, ExponentialsEqualTheirScalarTwinAndMath) {
   }
 }
 
+// Of no row to some more than are multiplied together, and with other rows to be asked for behind them.
+TEST(Ops, DotsOfFewRowsAndWithRowsAhead) {
+  const int dim = 64, most = 9;
+  const Typed typed(Keys(most, dim, 3), dim, DType::kFloat16), other(Keys(most, dim, 4), dim, DType::kFloat16);
+  const uint8_t* const chunk = static_cast<const uint8_t*>(typed.rows.data);
+  std::vector<int32_t> places(most);
+  for (int i = 0; i < most; ++i) places[i] = i;
+  for (const int group : {1, 2, 3, 4, 5}) {
+    const std::vector<float> queries = Gaussian(group * dim, 5);
+    for (int n = 0; n <= most; ++n) {
+      OnEveryTarget([&](const std::string&) {
+        std::vector<float> alone(group * n + 1, -1), ahead = alone, gathered = alone;
+        cpu::DotRows(typed.rows, n, dim, queries.data(), group, alone.data(), n);
+        cpu::DotRows(typed.rows, n, dim, queries.data(), group, ahead.data(), n, {other.rows, most});
+        cpu::DotGather({&chunk, most, dim, DType::kFloat16, typed.rows.stride_bytes}, places.data(), n, queries.data(),
+                       group, gathered.data());
+        EXPECT_EQ(ahead, alone);
+        EXPECT_EQ(gathered, alone);
+        EXPECT_EQ(alone.back(), -1) << "nothing is written behind the last";
+        for (int i = 0; i < group * n; ++i) {
+          const float* row = typed.values.data() + static_cast<size_t>(i % n) * dim;
+          EXPECT_NEAR(alone[i], Dot64(row, queries.data() + static_cast<size_t>(i / n) * dim, dim), 1e-3);
+        }
+      });
+    }
+  }
+}
+
 TEST(Ops, GatheredDotsEqualRowDots) {
   const int dim = 96, n = 300, group = 7;  // four, then three
   const std::vector<float> keys = Keys(n, dim, 4), queries = Gaussian(group * dim, 5);

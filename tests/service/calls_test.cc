@@ -279,6 +279,22 @@ TEST_P(CallsTest, FewTokensAreDenseAndWideTopKIsPadded) {
   for (int i = 0; i < 300; ++i) EXPECT_EQ(positions[i], i < zone ? kSink + i : -1);
 }
 
+TEST_P(CallsTest, AShortZoneWithoutBetaIsReadWhole) {
+  const auto handle = NewSequence("keys");
+  ASSERT_TRUE(Append(Item(handle, 1, 0, 700)).ok());
+  v1::RetrieveRequest request;
+  *request.add_items() = Query(handle, 1);
+  request.mutable_selector()->set_with_scores(true);
+  EXPECT_EQ(Retrieve(request).answers(0).path(), v1::PATH_INDEX);  // the index's own beta
+  request.mutable_selector()->set_beta(0);
+  const v1::RetrieveResponse whole = Retrieve(request);
+  EXPECT_EQ(whole.answers(0).path(), v1::PATH_EXACT);
+  request.mutable_selector()->set_exact(true);
+  const v1::RetrieveResponse exact = Retrieve(request);
+  EXPECT_EQ(Ints(whole.answers(0).positions()), Ints(exact.answers(0).positions()));
+  EXPECT_EQ(whole.answers(0).scores().raw(), exact.answers(0).scores().raw());
+}
+
 TEST_P(CallsTest, MassSelectorStaysWithinFloorAndCap) {
   const auto handle = NewSequence("keys");
   ASSERT_TRUE(Append(Item(handle, 0, 0, 700)).ok());

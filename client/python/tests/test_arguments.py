@@ -226,7 +226,7 @@ def test_visible_is_what_attention_attends(client, keys):
         else:
             client.evict(sequence, 0, -append, "knorm")
         for scope, group in (("per_q_head", 1), ("per_kv_head", 2)):
-            attended = client.attend(sequence, 0, queries, Attention(tail=False, with_positions=True), top_k=5, scope=scope)
+            attended = client.attend(sequence, 0, queries, Attention(tail=False, with_positions=True), top_k=5, scope=scope, beta=0.05)
             assert attended.path == path
             for head in range(4):
                 rows = keys[attended.selected.visible(head // group), head // 2].astype(np.float64)

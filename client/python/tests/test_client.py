@@ -465,7 +465,7 @@ def test_attend_is_attention_over_what_is_visible(client, sequence, model):
     np.testing.assert_allclose(everything.output, output, atol=1e-5)
     np.testing.assert_allclose(everything.log_sum_exp, log_sum_exp, atol=1e-5)
     assert everything.attended_tokens == HEADS * TOKENS and everything.selected is None and not everything.tail
-    few = client.attend(sequence, 0, model["queries"], Attention(tail=False, with_positions=True), top_k=20)
+    few = client.attend(sequence, 0, model["queries"], Attention(tail=False, with_positions=True), top_k=20, beta=0.05)
     answer = few.selected
     dense = [*range(answer.zone_begin), *range(answer.zone_end, TOKENS)]
     visible = [np.concatenate([dense, answer.set(head)]).astype(int) for head in range(HEADS)]

@@ -30,7 +30,7 @@ def chat(connection):
 def test_answers_have_the_fields_of_messages(connection, chat):
     stream = connection.open_stream()
     appends, answers, attended, server_us, error, retained = stream.step(
-        [], [Item(chat, 0, QUERIES)], {"top_k": 5, "with_scores": True}, None
+        [], [Item(chat, 0, QUERIES)], {"top_k": 5, "beta": 0.05, "with_scores": True}, None
     )
     answer = Answer(**answers[0])
     assert appends == [] and attended == [] and error is None and retained == [] and isinstance(server_us, int)

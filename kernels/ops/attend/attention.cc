@@ -37,25 +37,54 @@ Workspace& Local() {
   return workspace;
 }
 
-// Dense rows lie in chunks, use(rows, count, offset) for what lies together, or are low-rank, use_low(places, count,
-// offset); `offset` from the first run's begin.
+// Dense rows that lie together.
+struct Part {
+  int64_t place, count;
+  bool low;  // kept low-rank
+};
+
+// The part that begins at `place` of the dense runs from *run on; an empty one behind the last.
+Part PartFrom(const AttentionTask& task, const ChunkedRows& rows, int64_t place, size_t* run) {
+  while (*run < task.dense.size() && place >= task.dense[*run].end) {
+    if (++*run < task.dense.size()) place = task.dense[*run].begin;
+  }
+  if (*run == task.dense.size()) return {place, 0, false};
+  const int64_t end = task.dense[*run].end;
+  if (place >= task.low.begin && place < task.low.end) return {place, std::min(task.low.end, end) - place, true};
+  const int64_t stop = place < task.low.begin ? std::min(end, task.low.begin) : end;
+  return {place, std::min(rows.chunk_tokens - place % rows.chunk_tokens, stop - place), false};
+}
+
+RowsAhead AheadOf(const ChunkedRows& rows, const Part& part) {
+  if (part.count == 0 || part.low) return {};
+  return {{rows.row(part.place), rows.stride(), rows.dtype}, part.count};
+}
+
+RowsAhead FirstDense(const AttentionTask& task, const ChunkedRows& rows) {
+  size_t run = 0;
+  return AheadOf(rows, PartFrom(task, rows, task.dense.empty() ? 0 : task.dense[0].begin, &run));
+}
+
+// Dense rows in order: use(rows, count, offset, ahead) for what lies together in a chunk, use_low(places, count,
+// offset) for what is low-rank; `offset` from the first run's begin. `ahead` is what comes next, at the end `behind`.
 template <typename Use, typename UseLow>
-void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, Workspace* w, Use use, UseLow use_low) {
-  const size_t stride = rows.stride();
-  int64_t offset = 0, count = 0;
-  for (const PlaceRun& run : task.dense) {
-    for (int64_t place = run.begin; place < run.end && !StopRequested(); place += count, offset += count) {
-      if (place >= task.low.begin && place < task.low.end) {
-        count = std::min(task.low.end, run.end) - place;
-        w->places.resize(count);
-        std::iota(w->places.begin(), w->places.end(), static_cast<int32_t>(place));
-        use_low(w->places.data(), count, offset);
-        continue;
-      }
-      const int64_t stop = place < task.low.begin ? std::min(run.end, task.low.begin) : run.end;
-      count = std::min(rows.chunk_tokens - place % rows.chunk_tokens, stop - place);
-      use(ConstRows{rows.row(place), stride, rows.dtype}, count, offset);
+void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, const RowsAhead& behind, Workspace* w, Use use,
+                 UseLow use_low) {
+  size_t run = 0;
+  int64_t offset = 0;
+  Part part = PartFrom(task, rows, task.dense.empty() ? 0 : task.dense[0].begin, &run);
+  while (part.count > 0 && !StopRequested()) {
+    const Part next = PartFrom(task, rows, part.place + part.count, &run);
+    if (part.low) {
+      w->places.resize(part.count);
+      std::iota(w->places.begin(), w->places.end(), static_cast<int32_t>(part.place));
+      use_low(w->places.data(), part.count, offset);
+    } else {
+      use(ConstRows{rows.row(part.place), rows.stride(), rows.dtype}, part.count, offset,
+          next.count > 0 ? AheadOf(rows, next) : behind);
     }
+    offset += part.count;
+    part = next;
   }
 }
 
@@ -68,9 +97,9 @@ int64_t Size(const std::vector<PlaceRun>& runs) {
 void DenseLogits(const AttentionTask& task, int64_t size, LowRankDots* low, Workspace* w) {
   w->dense.resize(size * task.group);
   ForEachPart(
-      task, task.keys, w,
-      [&](const ConstRows& rows, int64_t count, int64_t offset) {
-        DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size);
+      task, task.keys, FirstDense(task, task.values), w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset, const RowsAhead& ahead) {
+        DotRows(rows, count, task.keys.head_dim, task.queries, task.group, w->dense.data() + offset, size, ahead);
       },
       [&](const int32_t* places, int64_t count, int64_t offset) {
         low->Dot(places, count, 0, task.group, w->dense.data() + offset, size);
@@ -198,9 +227,9 @@ void ListAttended(const AttentionTask& task, int64_t size, const float* sums, co
 
 void AddDense(const AttentionTask& task, int64_t size, LowRankSums* low, Workspace* w, float* output) {
   ForEachPart(
-      task, task.values, w,
-      [&](const ConstRows& rows, int64_t count, int64_t offset) {
-        AddRows(rows, count, task.values.head_dim, w->dense.data() + offset, task.group, size, output);
+      task, task.values, {}, w,
+      [&](const ConstRows& rows, int64_t count, int64_t offset, const RowsAhead& ahead) {
+        AddRows(rows, count, task.values.head_dim, w->dense.data() + offset, task.group, size, output, ahead);
       },
       [&](const int32_t* places, int64_t count, int64_t offset) {
         low->Add(places, count, w->dense.data() + offset, 0, task.group, size);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ops/rows/rows.h"
 #include "kernels/types.h"
 
 namespace seine::cpu {
@@ -13,8 +14,8 @@ namespace seine::cpu {
 // out[g][j] += sum over i of weights[g * stride + i] * row_i[j], for i < count, g < group; out [group, dim], dim a
 // multiple of 16. Rows are summed in order, 64 at a time from zero, and each such sum is added to out. A row is fetched
 // once for the whole group, and converted once for up to four heads.
-void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
-             float* out);
+void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out,
+             const RowsAhead& ahead = {});
 // The same for rows at `places`.
 void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
                  int64_t stride, float* out);

@@ -56,7 +56,7 @@ HWY_INLINE void AddColumns(const Block& block, const Block& next, int j, int dim
   }
   for (int i = 0; i < block.count; ++i) {
     for (size_t b = line; b < lines_end && i < next.count; b += 64) {
-      PrefetchFar(static_cast<const uint8_t*>(next.rows[i]) + b);
+      Prefetch(static_cast<const uint8_t*>(next.rows[i]) + b);
     }
     F16 x[kColumns];
     for (int c = 0; c < kColumns; ++c) x[c] = Reader::Load(block.rows[i], j + 16 * c);
@@ -88,17 +88,18 @@ HWY_INLINE void AddBlock(const Block& block, const Block& next, int dim, const f
 
 template <typename Reader, typename Row>
 HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weights, int group, int64_t stride,
-                      float* out) {
+                      float* out, const RowsAhead& ahead = {}) {
   const auto take = [&](int64_t first, Block* block) HWY_ATTR {
-    block->count = first >= count ? 0 : static_cast<int>(count - first < kBlock ? count - first : kBlock);
-    for (int i = 0; i < block->count; ++i) block->rows[i] = row(first + i);
+    const int64_t left = first < count ? count - first : ahead.count;
+    block->count = static_cast<int>(left < kBlock ? left : kBlock);
+    for (int i = 0; i < block->count; ++i) block->rows[i] = first < count ? row(first + i) : ahead.rows.row(i);
   };
   Block blocks[2];
   const Block none = {};
   take(0, &blocks[0]);
   for (int i = 0; i < blocks[0].count; ++i) {
     const uint8_t* p = static_cast<const uint8_t*>(blocks[0].rows[i]);
-    for (size_t b = 0; b < dim * Reader::kBytes; b += 64) PrefetchFar(p + b);
+    for (size_t b = 0; b < dim * Reader::kBytes; b += 64) Prefetch(p + b);
   }
   for (int64_t first = 0; first < count; first += kBlock) {
     const Block& block = blocks[first / kBlock % 2];
@@ -119,21 +120,21 @@ HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weigh
 
 template <typename Row>
 HWY_INLINE void AddEach(Row row, DType dtype, int64_t count, int dim, const float* weights, int group, int64_t stride,
-                        float* out) {
+                        float* out, const RowsAhead& ahead = {}) {
   switch (dtype) {
     case DType::kFloat32:
-      return AddAs<Typed<DType::kFloat32>>(row, count, dim, weights, group, stride, out);
+      return AddAs<Typed<DType::kFloat32>>(row, count, dim, weights, group, stride, out, ahead);
     case DType::kFloat16:
-      return AddAs<Typed<DType::kFloat16>>(row, count, dim, weights, group, stride, out);
+      return AddAs<Typed<DType::kFloat16>>(row, count, dim, weights, group, stride, out, ahead);
     case DType::kBFloat16:
-      return AddAs<Typed<DType::kBFloat16>>(row, count, dim, weights, group, stride, out);
+      return AddAs<Typed<DType::kBFloat16>>(row, count, dim, weights, group, stride, out, ahead);
   }
 }
 
 void AddRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
-                 float* out) {
+                 float* out, const RowsAhead& ahead) {
   const auto row = [&](int64_t i) HWY_ATTR { return rows.row(i); };
-  AddEach(row, rows.dtype, count, dim, weights, group, stride, out);
+  AddEach(row, rows.dtype, count, dim, weights, group, stride, out, ahead);
 }
 
 void AddGatheredImpl(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
@@ -217,10 +218,10 @@ HWY_EXPORT(DotRows8Impl);
 HWY_EXPORT(ScaleEachImpl);
 HWY_EXPORT(CountEachImpl);
 
-void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride,
-             float* out) {
+void AddRows(const ConstRows& rows, int64_t count, int dim, const float* weights, int group, int64_t stride, float* out,
+             const RowsAhead& ahead) {
   if (ScalarForced()) return scalar::AddRows(rows, count, dim, weights, group, stride, out);
-  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(rows, count, dim, weights, group, stride, out);
+  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(rows, count, dim, weights, group, stride, out, ahead);
 }
 void AddGathered(const ChunkedRows& rows, const int32_t* places, int64_t count, const float* weights, int group,
                  int64_t stride, float* out) {

@@ -32,10 +32,16 @@ int32_t Dot8(const int8_t* a, const int8_t* b, int n);
 // out[i] = ToInt8(x[i], inverse) of math.h. n a multiple of 16.
 void ToInt8Row(const float* x, int n, float inverse, int8_t* out);
 
+// Rows of the same dim and dtype that the caller reads next: memory is asked for the first of them while a call ends.
+struct RowsAhead {
+  ConstRows rows;
+  int64_t count = 0;
+};
+
 // out[g * stride + i] = <query_g, row_i> in fp32, fixed order of sums; queries [group, dim]. A row is read and
 // converted once for up to four queries.
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
-             int64_t stride);
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out, int64_t stride,
+             const RowsAhead& ahead = {});
 // The same for rows at `positions`; stride = count.
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
                float* out);

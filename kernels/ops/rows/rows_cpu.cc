@@ -38,50 +38,63 @@ HWY_INLINE void MultiplyRows(const void* const (&rows)[4], int first, DType dtyp
   for (auto& of_query : part) {
     for (F16& sum : of_query) sum = Set16(0);
   }
-  for (int j = 0; j < dim; j += 16) {
+  int j = 0;
+  do {
     F16 x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = Load16Typed(rows[first + r], dtype, j);
     for (int g = 0; g < kQueries; ++g) {
       const F16 query = Load16(queries + static_cast<size_t>(g) * dim + j);
       for (int r = 0; r < kRows; ++r) part[g][r] = Add(part[g][r], Mul(x[r], query));
     }
-  }
+    j += 16;
+  } while (j < dim);
   for (int g = 0; g < kQueries; ++g) {
     for (int r = 0; r < kRows; ++r) sums[g][first + r] = part[g][r];
   }
 }
 
-template <int kQueries, typename Row>
-HWY_INLINE void DotEachTyped(Row row, DType dtype, int64_t count, int dim, const float* queries, float* out,
+// Products of rows row(0 .. count) in order, four at a time; ask(i) comes before rows i to i + 3.
+template <int kQueries, typename Row, typename Ask>
+HWY_INLINE void DotEachTyped(Row row, Ask ask, DType dtype, int64_t count, int dim, const float* queries, float* out,
                              int64_t stride) {
   // One dtype a loop, so that the branch of Load16Typed is taken once and not for each 16 elements.
   const auto run = [&](auto constant) HWY_ATTR {
     constexpr int kRows = kN == 16 ? 4 : 1;  // whose sums the registers hold
-    for (int64_t i = 0; i < count; i += 4) {
-      const int now = count - i < 4 ? static_cast<int>(count - i) : 4;
-      const void* rows[4] = {row(i), nullptr, nullptr, nullptr};
-      for (int r = 1; r < 4; ++r) rows[r] = r < now ? row(i + r) : rows[0];
+    const auto four = [&](const void* const(&rows)[4], float* to, int64_t apart) HWY_ATTR {
       F16 sums[kQueries][4];
       for (int r = 0; r < 4; r += kRows) {
         MultiplyRows<kQueries, kRows>(rows, r, decltype(constant)::value, dim, queries, sums);
       }
-      for (int g = 0; g < kQueries; ++g) StoreSums4(sums[g], now, out + g * stride + i);
+      for (int g = 0; g < kQueries; ++g) StoreSums4(sums[g], to + g * apart);
+    };
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+      ask(i);
+      const void* const rows[4] = {row(i), row(i + 1), row(i + 2), row(i + 3)};
+      four(rows, out + i, stride);
     }
+    if (i == count) return;
+    ask(i);
+    const void* rows[4];
+    for (int r = 0; r < 4; ++r) rows[r] = row(i + r < count ? i + r : i);
+    float last[kQueries][4];
+    four(rows, last[0], 4);
+    for (int g = 0; g < kQueries; ++g) std::copy_n(last[g], count - i, out + g * stride + i);
   };
   if (dtype == DType::kFloat32) return run(std::integral_constant<DType, DType::kFloat32>());
   if (dtype == DType::kFloat16) return run(std::integral_constant<DType, DType::kFloat16>());
   run(std::integral_constant<DType, DType::kBFloat16>());
 }
 
-template <typename Row>
-HWY_INLINE void DotEach(Row row, DType dtype, int64_t count, int dim, const float* queries, int group, float* out,
-                        int64_t stride) {
+template <typename Row, typename Ask>
+HWY_INLINE void DotEach(Row row, Ask ask, DType dtype, int64_t count, int dim, const float* queries, int group,
+                        float* out, int64_t stride) {
   while (group > 0) {
     const int now = group < 4 ? group : 4;
-    if (now == 4) DotEachTyped<4>(row, dtype, count, dim, queries, out, stride);
-    if (now == 3) DotEachTyped<3>(row, dtype, count, dim, queries, out, stride);
-    if (now == 2) DotEachTyped<2>(row, dtype, count, dim, queries, out, stride);
-    if (now == 1) DotEachTyped<1>(row, dtype, count, dim, queries, out, stride);
+    if (now == 4) DotEachTyped<4>(row, ask, dtype, count, dim, queries, out, stride);
+    if (now == 3) DotEachTyped<3>(row, ask, dtype, count, dim, queries, out, stride);
+    if (now == 2) DotEachTyped<2>(row, ask, dtype, count, dim, queries, out, stride);
+    if (now == 1) DotEachTyped<1>(row, ask, dtype, count, dim, queries, out, stride);
     queries += static_cast<size_t>(now) * dim;
     out += now * stride;
     group -= now;
@@ -89,22 +102,27 @@ HWY_INLINE void DotEach(Row row, DType dtype, int64_t count, int dim, const floa
 }
 
 void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
-                 int64_t stride) {
-  // So many rows ahead of the products: 19 GB/s where 2 KiB ahead gave 12 on one machine. The lead grows by a row with
-  // each row, as a burst would make the first products wait.
-  constexpr int64_t kFarRows = 64, kNearRows = 8;
-  int64_t asked = 0;
-  const auto row = [&](int64_t i) HWY_ATTR {
-    for (const int64_t stop = std::min({2 * i + kNearRows, i + kFarRows, count}); asked < stop; ++asked) {
-      const uint8_t* p = static_cast<const uint8_t*>(rows.row(asked));
-      for (size_t b = 0; b < dim * SizeOf(rows.dtype); b += 64) PrefetchFar(p + b);
-    }
-    return rows.row(i);
-  };
+                 int64_t stride, const RowsAhead& ahead) {
+  // So far ahead of the products, a quarter of the first cache. The lead grows by a row with each row, as a burst would
+  // make the first products wait.
+  constexpr size_t kFarBytes = 12 << 10, kNearBytes = 2 << 10;
   constexpr int64_t kBlock = 512;  // rows that are still at hand when the next four queries come
-  for (int64_t i = 0; i < count; i += kBlock) {
-    const auto block_row = [&](int64_t r) HWY_ATTR { return row(i + r); };
-    DotEach(block_row, rows.dtype, count - i < kBlock ? count - i : kBlock, dim, queries, group, out + i, stride);
+  const size_t bytes = dim * SizeOf(rows.dtype);
+  const auto far = static_cast<int64_t>(kFarBytes / bytes), near = static_cast<int64_t>(kNearBytes / bytes);
+  const int64_t last = count + ahead.count;
+  int64_t asked = 0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const auto ask = [&](int64_t i) HWY_ATTR {
+      const int64_t at = begin + i + 3;
+      for (const int64_t stop = std::min({2 * at + near, at + far, last}); asked < stop; ++asked) {
+        const void* of = asked < count ? rows.row(asked) : ahead.rows.row(asked - count);
+        const uint8_t* p = static_cast<const uint8_t*>(of);
+        for (size_t b = 0; b < bytes; b += 64) Prefetch(p + b);
+      }
+    };
+    const auto row = [&](int64_t i) HWY_ATTR { return rows.row(begin + i); };
+    DotEach(row, ask, rows.dtype, count - begin < kBlock ? count - begin : kBlock, dim, queries, group, out + begin,
+            stride);
   }
 }
 
@@ -112,20 +130,19 @@ void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count,
                    float* out) {
   constexpr int kAhead = 16;  // rows in flight: a DRAM latency's worth of dot products
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
-  const void* ahead[kAhead];
+  const uint8_t* ahead[kAhead];
   RowWalk walk(rows);
-  const auto fetch = [&](int i) HWY_ATTR {
-    const uint8_t* p = walk.At(positions[i]);
-    for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
-    ahead[i % kAhead] = p;
+  int64_t asked = 0;
+  const auto ask = [&](int64_t i) HWY_ATTR {
+    if (i == 0) asked = 0;  // from the first row on for each four queries
+    for (const int64_t stop = std::min<int64_t>(i + kAhead, count); asked < stop; ++asked) {
+      const uint8_t* p = walk.At(positions[asked]);
+      for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
+      ahead[asked % kAhead] = p;
+    }
   };
-  const auto row = [&](int64_t i) HWY_ATTR {  // in order from 0 on, for each four queries
-    for (int j = 0; i == 0 && j < count && j < kAhead; ++j) fetch(j);
-    const void* p = ahead[i % kAhead];
-    if (i + kAhead < count) fetch(static_cast<int>(i) + kAhead);
-    return p;
-  };
-  DotEach(row, rows.dtype, count, rows.head_dim, queries, group, out, count);
+  const auto row = [&](int64_t i) HWY_ATTR { return ahead[i % kAhead]; };
+  DotEach(row, ask, rows.dtype, count, rows.head_dim, queries, group, out, count);
 }
 
 // math.h, ExpNonPositive: the same operations in the same order.
@@ -330,10 +347,10 @@ void ToFloat(const ConstRows& rows, int count, int dim, float* out) {
   if (ScalarForced()) return scalar::ToFloat(rows, count, dim, out);
   HWY_DYNAMIC_DISPATCH(ToFloatImpl)(rows, count, dim, out);
 }
-void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out,
-             int64_t stride) {
+void DotRows(const ConstRows& rows, int64_t count, int dim, const float* queries, int group, float* out, int64_t stride,
+             const RowsAhead& ahead) {
   if (ScalarForced()) return scalar::DotRows(rows, count, dim, queries, group, out, stride);
-  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, count, dim, queries, group, out, stride);
+  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, count, dim, queries, group, out, stride, ahead);
 }
 void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
                float* out) {

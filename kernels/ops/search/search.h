@@ -27,7 +27,8 @@ struct SearchParams {
   // least mass_floor. In a joint set the mean of the group's masses.
   float mass_p = 0;
   int mass_floor = 1;
-  double beta = 0;  // share of the zone kept as candidates, at least LeastCandidates; 0: Codec::UsualShare
+  double beta = 0;  // share of the zone kept as candidates, at least LeastCandidates; 0: Codec::UsualShare, and
+                    // the index may read a short zone whole (ReadsWhole)
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
   // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
@@ -55,6 +56,23 @@ inline int64_t LeastCandidates(const SearchParams& params, const CodeLayout& lay
 inline double ShareKept(const SearchParams& params, double usual) {
   if (params.recall_target > 0) return 0;
   return params.beta > 0 ? params.beta : usual;
+}
+
+// A gathered row, with the scan and the rerank that find it, takes about as long as so many rows that are read in
+// sequence; these are multiplied with up to four query heads at once
+// (docs/decisions/attention/0103-short-zones-are-read-whole.md).
+inline constexpr int64_t kRowsForOneGathered = 4;
+inline constexpr int kHeadsOfARow = 4;
+
+// Whether a zone is so short that scoring every stored key of it is faster than looking in the codes for those that
+// each query head of a group refines. Where params ask for a share of candidates, or for the candidates themselves, the
+// codes are searched, however short the zone.
+inline bool ReadsWhole(const SearchParams& params, int group, int64_t num_keys) {
+  if (params.method == Method::kExact) return true;
+  if (params.with_candidates || params.coarse != Coarse::kSignIp) return false;
+  if (params.beta > 0 || params.recall_target > 0) return false;
+  const int64_t refined = std::max(params.refine, params.top_k);
+  return num_keys <= kRowsForOneGathered * std::min(group, kHeadsOfARow) * refined;
 }
 
 // Counts and times of one task. Times in nanoseconds.
@@ -97,6 +115,7 @@ struct SearchTask {
   ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
   std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;
+  bool whole = false;  // every stored key is scored, as by Method::kExact; needs `keys`. Devices take no notice
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
 };

@@ -267,10 +267,14 @@ void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   out->resize(static_cast<size_t>(task.num_keys) * task.group);
   if (task.low_rank != nullptr) DotLowRank(task, w);
   for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end && !StopRequested();) {
-    const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p);
+    const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p), next = p + count;
+    RowsAhead ahead;
+    if (next < end) {
+      ahead = {{keys.row(next), stride, keys.dtype}, std::min<int64_t>(keys.chunk_tokens, end - next)};
+    }
     DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
-            out->data() + (p - task.zone_begin), task.num_keys);
-    p += count;
+            out->data() + (p - task.zone_begin), task.num_keys, ahead);
+    p = next;
   }
   for (float& logit : *out) logit *= scale;
 }
@@ -285,6 +289,8 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
   SetKeys(task, w);
   ExactLogits(task, scale, w);
   if (StopRequested()) return;
+  const int64_t scored = NowNs();
+  out->stats.refine_ns += scored - start;
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
   for (int g = 0; g < task.group && (joint || params.mass_p > 0); ++g) {
     w->lse[g] = LogSumExp();
@@ -307,7 +313,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
     }
   }
   out->stats.refined += static_cast<int64_t>(n) * task.group;
-  out->stats.refine_ns += NowNs() - start;
+  out->stats.select_ns += NowNs() - scored;
 }
 
 }  // namespace
@@ -323,7 +329,7 @@ void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput*
     for (size_t r = 0; r < rows; ++r) out->positions[r].clear(), out->scores[r].clear();
     return;
   }
-  if (params.method == Method::kExact) {
+  if (params.method == Method::kExact || task.whole) {
     assert(task.keys.chunks != nullptr || task.low_rank != nullptr);
     SearchExact(task, params, out, &LocalWorkspace());
   } else {

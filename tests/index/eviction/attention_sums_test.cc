@@ -230,6 +230,7 @@ TEST_F(AccumulatingH2o, WhatRetrievalChoosesIsWhatCounts) {
   Make(config);
   SearchParams params;
   params.top_k = 12;
+  params.beta = .05;  // the codes are searched, however short the zone
   for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
     params.scope = scope;
     sequence_ = *index_->CreateSequence("");
