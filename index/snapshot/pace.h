@@ -32,7 +32,7 @@ class OwnThread {
 // RESOURCE_EXHAUSTED: there is no thread.
 absl::Status RunOnOwnThread(const char* name, const std::function<absl::Status()>& work);
 
-inline constexpr int kSnapshotPauses = 4;
+inline constexpr int kSnapshotPauses = 4, kRestorePauses = 1;
 
 // The pace of one thread's work, from here on.
 class Pace {

@@ -91,13 +91,12 @@ bool PieceRunner::Starves() {
   return starves;
 }
 
-absl::Status PieceRunner::Run(int64_t count, const std::function<absl::Status(int64_t i)>& piece) {
-  absl::Status status;
-  int64_t i = 0;
-  while (i < count && status.ok()) {
+absl::Status PieceRunner::Run(const Piece& piece) {
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) {
     if (!BesideSteps()) {
       pieces_ = 0;
-      status = piece(i++);
+      more = piece();
       continue;
     }
     try {
@@ -108,16 +107,18 @@ absl::Status PieceRunner::Run(int64_t count, const std::function<absl::Status(in
     if (pieces_ == 0) began_ = Clock::now();
     bool starves = false;
     helper_->Run([&] {
+      Pace pace(beside_steps_ == Priority::kGaps ? kRestorePauses : 0);
       do {
-        status = piece(i++);
+        more = piece();
+        pace.Pause();
         starves = Starves();
-      } while (i < count && status.ok() && !starves && BesideSteps());
+      } while (more.ok() && *more && !starves && BesideSteps());
     });
     if (!starves) continue;
     beside_steps_ = Priority::kLowest;
     helper_ = nullptr;
   }
-  return status;
+  return more.status();
 }
 
 }  // namespace seine

@@ -1,6 +1,7 @@
-// A restore makes way for decode steps. Without steps its pieces run on the caller's thread. Beside steps another
-// thread runs them, which the system gives a processor only where no other thread wants it: what wakes preempts it at
-// once (docs/decisions/service/0084-snapshots-pause-beside-steps.md).
+// A restore makes way for decode steps. Without steps its pieces run on the caller's thread. Beside steps another thread
+// runs them, which the system gives a processor only where no other thread wants it: what wakes preempts it at once. It
+// pauses after each piece too, for a new page may hold a core up for milliseconds
+// (docs/decisions/service/0084-snapshots-pause-beside-steps.md).
 #ifndef SEINE_INDEX_SNAPSHOT_PIECE_RUNNER_H_
 #define SEINE_INDEX_SNAPSHOT_PIECE_RUNNER_H_
 
@@ -10,6 +11,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/priority.h"
 
 namespace seine {
@@ -22,10 +24,12 @@ class PieceRunner {
   explicit PieceRunner(Priority beside_steps);
   ~PieceRunner();
 
-  // Runs piece(0) to piece(count - 1) in order, each some ten microseconds of work, and waits for the last. Returns the
-  // first error, and throws what a piece throws; no piece comes after that. The caller's stop token and yielder are the
-  // other thread's too. RESOURCE_EXHAUSTED: there is no thread.
-  absl::Status Run(int64_t count, const std::function<absl::Status(int64_t i)>& piece);
+  // One piece, some ten microseconds of work; whether more are to come.
+  using Piece = std::function<absl::StatusOr<bool>()>;
+  // Runs piece() again and again, and waits for the last. Returns the first error, and throws what a piece throws; no
+  // piece comes after that. The caller's stop token and yielder are the other thread's too. RESOURCE_EXHAUSTED: there
+  // is no thread.
+  absl::Status Run(const Piece& piece);
 
  private:
   class Helper;

@@ -213,42 +213,45 @@ absl::Status SnapshotReader::ReadText(int64_t bytes, std::string* text) {
 }
 
 absl::Status SnapshotReader::ReadParts(const std::vector<StateReader::Part>& parts, PieceRunner* runner) {
-  for (size_t i = 0; i < part_bytes_.size(); ++i) {
-    SectionHash hash(number_++);
-    for (const StateReader::Payload& payload : parts[i]) {
-      if (absl::Status s = ReadPayload(payload, &hash, runner); !s.ok()) return s;
-    }
-    if (absl::Status s = CheckHash(hash); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SnapshotReader::ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, PieceRunner* runner) {
-  const int64_t pieces = (bytes + kSnapshotStep - 1) / kSnapshotStep;
-  const auto read = [&](int64_t i) -> absl::Status {
-    const int64_t at = i * kSnapshotStep, step = std::min(bytes - at, kSnapshotStep);
+  Place place;
+  const auto read = [&]() -> absl::StatusOr<bool> {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
-    if (absl::Status s = source_->Read(data + at, step); !s.ok()) return s;
-    hash->Add(data + at, step);
-    return absl::OkStatus();
+    if (absl::Status s = ReadPiece(parts[place.part], &place); !s.ok()) return s;
+    return place.part < part_bytes_.size();
   };
-  if (runner != nullptr) return runner->Run(pieces, read);
-  absl::Status status;
-  for (int64_t i = 0; i < pieces && status.ok(); ++i) status = read(i);
-  return status;
+  if (part_bytes_.empty()) return absl::OkStatus();
+  if (runner != nullptr) return runner->Run(read);
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) more = read();
+  return more.status();
 }
 
-absl::Status SnapshotReader::ReadPayload(const StateReader::Payload& payload, SectionHash* hash, PieceRunner* runner) {
-  uint8_t* data = payload.data;
-  if (data == nullptr) {
-    scratch_.resize(payload.bytes);
-    data = scratch_.data();
+absl::Status SnapshotReader::ReadPiece(const StateReader::Part& part, Place* place) {
+  if (!place->hash) place->hash.emplace(number_++);
+  if (place->payload < part.size()) {
+    const StateReader::Payload& payload = part[place->payload];
+    uint8_t* data = payload.data;
+    if (data == nullptr) {
+      scratch_.resize(payload.bytes);
+      data = scratch_.data();
+    }
+    const int64_t step = std::min(payload.bytes - place->at, kSnapshotStep);
+    if (absl::Status s = source_->Read(data + place->at, step); !s.ok()) return s;
+    place->hash->Add(data + place->at, step);
+    place->at += step;
+    if (place->at < payload.bytes) return absl::OkStatus();
+    if (payload.take && !payload.take(data)) {
+      return absl::DataLossError(
+          absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));
+    }
+    ++place->payload;
+    place->at = 0;
   }
-  if (absl::Status s = ReadBytes(data, payload.bytes, hash, runner); !s.ok()) return s;
-  if (payload.take && !payload.take(data)) {
-    return absl::DataLossError(
-        absl::StrCat("section ", number_ - 1, " of the snapshot is damaged: what it holds cannot be"));
-  }
+  if (place->payload < part.size()) return absl::OkStatus();
+  if (absl::Status s = CheckHash(*place->hash); !s.ok()) return s;
+  place->hash.reset();
+  ++place->part;
+  place->payload = 0;
   return absl::OkStatus();
 }
 

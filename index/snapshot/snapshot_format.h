@@ -15,7 +15,9 @@
 #ifndef SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 #define SEINE_INDEX_SNAPSHOT_SNAPSHOT_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,8 +72,14 @@ class SnapshotReader {
   absl::Status CheckTable(const std::vector<uint8_t>& table, std::vector<int64_t>* sections);
   absl::Status ReadChain(int64_t bytes);
   absl::Status ReadText(int64_t bytes, std::string* text);
-  absl::Status ReadBytes(uint8_t* data, int64_t bytes, SectionHash* hash, PieceRunner* runner);
-  absl::Status ReadPayload(const StateReader::Payload& payload, SectionHash* hash, PieceRunner* runner);
+  // How far the parts have been read.
+  struct Place {
+    size_t part = 0, payload = 0;
+    int64_t at = 0;  // bytes of the payload
+    std::optional<SectionHash> hash;
+  };
+  // The next piece of `part`, and of its end the checksum.
+  absl::Status ReadPiece(const StateReader::Part& part, Place* place);
   absl::Status CheckHash(const SectionHash& hash);
 
   ByteSource* const source_;

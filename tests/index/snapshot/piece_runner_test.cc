@@ -29,14 +29,12 @@ void WaitOutSteps() { std::this_thread::sleep_for(std::chrono::milliseconds(100)
 
 Standing StandingOf(PieceRunner* runner, std::chrono::milliseconds takes = {}) {
   Standing standing;
-  EXPECT_TRUE(runner
-                  ->Run(1,
-                        [&](int64_t) {
-                          standing = Standing();
-                          std::this_thread::sleep_for(takes);
-                          return absl::OkStatus();
-                        })
-                  .ok());
+  const auto piece = [&] {
+    standing = Standing();
+    std::this_thread::sleep_for(takes);
+    return false;
+  };
+  EXPECT_TRUE(runner->Run(piece).ok());
   return standing;
 }
 
@@ -70,15 +68,16 @@ TEST(PieceRunnerTest, PiecesFailAndThrowAsIfTheyRanHere) {
   PieceRunner runner(Priority::kGaps);
   for (const bool steps : {false, true}) {
     if (steps) NoteStep();
-    std::vector<int64_t> ran;
-    const auto torn = [&](int64_t i) {
-      ran.push_back(i);
-      return i == 2 ? absl::DataLossError("torn") : absl::OkStatus();
+    int ran = 0;
+    const auto torn = [&]() -> absl::StatusOr<bool> {
+      if (++ran == 3) return absl::DataLossError("torn");
+      return true;
     };
-    EXPECT_EQ(runner.Run(5, torn).message(), "torn");
-    EXPECT_EQ(ran, (std::vector<int64_t>{0, 1, 2}));
-    EXPECT_THROW(runner.Run(1, [](int64_t) -> absl::Status { throw std::bad_alloc(); }).IgnoreError(), std::bad_alloc);
-    EXPECT_TRUE(runner.Run(1, [](int64_t) { return absl::OkStatus(); }).ok());
+    EXPECT_EQ(runner.Run(torn).message(), "torn");
+    EXPECT_EQ(ran, 3);
+    EXPECT_THROW(runner.Run([]() -> absl::StatusOr<bool> { throw std::bad_alloc(); }).IgnoreError(), std::bad_alloc);
+    EXPECT_TRUE(runner.Run([&] { return ++ran < 6; }).ok());
+    EXPECT_EQ(ran, 6);
   }
 }
 
