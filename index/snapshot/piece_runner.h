@@ -1,6 +1,6 @@
-// A restore makes way for decode steps. Without steps its pieces run on the caller's thread. Beside steps another thread
-// runs them, which the system gives a processor only where no other thread wants it: what wakes preempts it at once. It
-// pauses after each piece too, for a new page may hold a core up for milliseconds
+// A restore makes way for decode steps. Without steps its pieces run on the caller's thread. Beside steps another
+// thread runs them, which the system gives a processor only where no other thread wants it: what wakes preempts it at
+// once. It pauses after each piece too, for a new page may hold a core up for milliseconds
 // (docs/decisions/service/0084-snapshots-pause-beside-steps.md).
 #ifndef SEINE_INDEX_SNAPSHOT_PIECE_RUNNER_H_
 #define SEINE_INDEX_SNAPSHOT_PIECE_RUNNER_H_
