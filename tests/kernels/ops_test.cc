@@ -86,7 +86,7 @@ TEST(Ops, ExponentialsEqualTheirScalarTwinAndMath) {
   }
 }
 
-// Of no row to some more than are multiplied together, and with other rows to be asked for behind them.
+// Compares rows that are multiplied alone, with others fetched ahead, and gathered: from none to more than four.
 TEST(Ops, DotsOfFewRowsAndWithRowsAhead) {
   const int dim = 64, most = 9;
   const Typed typed(Keys(most, dim, 3), dim, DType::kFloat16), other(Keys(most, dim, 4), dim, DType::kFloat16);
