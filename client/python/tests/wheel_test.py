@@ -34,10 +34,10 @@ connection = _native.Connection.connect(sys.argv[1]) if remote else _native.Conn
 geometry = {"num_layers": 1, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 64, "dtype": "float16"}
 connection.call("CreateIndex", {"spec": {"name": "wheel", "geometry": geometry, "kv_store": "keys_values"}})
 chat = Sequence(**connection.call("CreateSequence", {"index": "wheel"})["handle"])
-rows = np.random.default_rng(0).normal(size=(4096, 2, 64)).astype("float16")
-assert connection.append(chat.index, chat.id, chat.generation, 0, 0, rows, rows)[0] == 4096
+rows = np.random.default_rng(0).normal(size=(8192, 2, 64)).astype("float16")
+assert connection.append(chat.index, chat.id, chat.generation, 0, 0, rows, rows)[0] == 8192
 stream = connection.open_stream()
-append, item = Append(chat, 0, 4096, rows[:1], rows[:1]), Item(chat, 0, np.ones((8, 64), "float32"))
+append, item = Append(chat, 0, 8192, rows[:1], rows[:1]), Item(chat, 0, np.ones((8, 64), "float32"))
 errors, _, (attended,), _, _, _ = stream.step([append], [item], {"top_k": 50}, Attention())
 assert errors == [None] and attended["error"] is None and attended["path"] == "index"
 assert attended["output"].shape == (8, 64)
