@@ -22,6 +22,7 @@
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
+#include "kernels/cpu/huge_pages.h"
 #include "profile/field_error.h"
 
 namespace seine {
@@ -211,9 +212,11 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   if (absl::Status s = CheckChain(snapshot.chain(), restore.base); !s.ok()) return s;
   StateReader reader(snapshot.version(), snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger,
                      restore.base == nullptr ? ReadObjects() : restore.base->objects);
-  absl::StatusOr<std::vector<SequenceRef>> family = LoadFamily(&reader, restore);
+  absl::StatusOr<std::vector<SequenceRef>> family = std::vector<SequenceRef>();  // outlives the scope
+  HugePageScope pages;
+  family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
-  PieceRunner runner(restore.step_waits ? Priority::kLowest : Priority::kGaps);
+  PieceRunner runner(restore.step_waits ? Priority::kLowest : Priority::kGaps, [&pages] { pages.UseSmallPages(); });
   const bool adds = AddsTo(snapshot.chain().base);
   if (absl::Status s = snapshot.ReadParts(reader.parts(), adds ? nullptr : &runner); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {

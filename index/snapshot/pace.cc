@@ -75,13 +75,14 @@ absl::Status RunOnOwnThread(const char* name, const std::function<absl::Status()
 
 Pace::Pace(int pauses) : pauses_(pauses), resumed_(Now(CLOCK_THREAD_CPUTIME_ID)) {}
 
-void Pace::Pause() {
+int64_t Pace::Pause() {
   const int64_t now = Now(CLOCK_THREAD_CPUTIME_ID), worked = now - resumed_;
-  if (worked < kShort) return;
+  if (worked < kShort) return worked;
   resumed_ = now;
-  if (!BesideSteps()) return;
+  if (!BesideSteps()) return worked;
   LowerOwnThread();
   if (pauses_ > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kMostPause, pauses_ * worked)));
+  return worked;
 }
 
 }  // namespace seine

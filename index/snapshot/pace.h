@@ -39,8 +39,9 @@ class Pace {
  public:
   // Beside steps the work takes at most one part in 1 + `pauses` of a core.
   explicit Pace(int pauses);
-  // Ends a piece. It sleeps where steps have come within the last milliseconds.
-  void Pause();
+  // Ends a piece. It sleeps where steps have come within the last milliseconds. Returns the processor's time since the
+  // last pause, in ns.
+  int64_t Pause();
 
  private:
   const int pauses_;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "index/snapshot/pace.h"
 #include "kernels/stop.h"  // and yield.h
@@ -19,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 // Beside steps on all processors so many pieces take .2 s in the gaps; beside programs that fill them, 3 s and more.
 constexpr int64_t kLook = 64;
 constexpr std::chrono::seconds kTooLong(1);
+// A piece takes some .1 ms of a processor; 5 where a huge page has to be found first. One may have been held up.
+constexpr int64_t kLongPiece = 2'000'000;
+constexpr int kLongPieces = 4;
 
 }  // namespace
 
@@ -81,7 +85,8 @@ class PieceRunner::Helper {
   std::thread thread_;  // last: it uses the others
 };
 
-PieceRunner::PieceRunner(Priority beside_steps) : beside_steps_(beside_steps) {}
+PieceRunner::PieceRunner(Priority beside_steps, std::function<void()> make_short)
+    : beside_steps_(beside_steps), make_short_(std::move(make_short)) {}
 PieceRunner::~PieceRunner() = default;
 
 bool PieceRunner::Starves() {
@@ -89,6 +94,12 @@ bool PieceRunner::Starves() {
   const bool starves = beside_steps_ == Priority::kGaps && now - began_ > kTooLong;
   if (++pieces_ == kLook) pieces_ = 0, began_ = now;
   return starves;
+}
+
+void PieceRunner::NotePiece(int64_t took) {
+  if (took < kLongPiece || !make_short_ || ++long_pieces_ < kLongPieces) return;
+  make_short_();
+  make_short_ = nullptr;
 }
 
 absl::Status PieceRunner::Run(const Piece& piece) {
@@ -110,7 +121,7 @@ absl::Status PieceRunner::Run(const Piece& piece) {
       Pace pace(beside_steps_ == Priority::kGaps ? kRestorePauses : 0);
       do {
         more = piece();
-        pace.Pause();
+        NotePiece(pace.Pause());
         starves = Starves();
       } while (more.ok() && *more && !starves && BesideSteps());
     });

@@ -21,7 +21,9 @@ class PieceRunner {
  public:
   // `beside_steps` is the other thread's priority. kGaps becomes kLowest, for good, once some pieces have taken so long
   // that other programs must be filling the processors: a thread cannot leave kGaps, but another can go on.
-  explicit PieceRunner(Priority beside_steps);
+  // `make_short`, which may be absent, is called once, between two pieces, where some in the gaps took so long that
+  // steps must feel each.
+  explicit PieceRunner(Priority beside_steps, std::function<void()> make_short = {});
   ~PieceRunner();
 
   // One piece, some ten microseconds of work; whether more are to come.
@@ -35,8 +37,12 @@ class PieceRunner {
   class Helper;
   // Ends a piece; whether these begin to take too long.
   bool Starves();
+  // Notes a piece in the gaps, in ns of a processor.
+  void NotePiece(int64_t took);
 
   Priority beside_steps_;
+  std::function<void()> make_short_;  // empty once called
+  int long_pieces_ = 0;
   std::unique_ptr<Helper> helper_;
   int64_t pieces_ = 0;  // in the gaps, of the present look at how long they take
   std::chrono::steady_clock::time_point began_;

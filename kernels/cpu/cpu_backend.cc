@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/huge_pages.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/ops/learn/oja_cpu.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
@@ -36,10 +37,8 @@ uint8_t* MapHugePages(size_t bytes) {
   if (before > 0) munmap(begin, before);
   uint8_t* data = begin + before;
   if (before < kHugePage) munmap(data + length, kHugePage - before);
-  // A hint: refusal costs speed only. The last page is a huge one where nearly all of it is used, for it is taken
-  // whole.
-  const size_t huge = (bytes + kHugePage / 16) / kHugePage * kHugePage;
-  madvise(data, huge, MADV_HUGEPAGE);
+  // The last page is a huge one where nearly all of it is used, for it is taken whole.
+  AskForHugePages(data, (bytes + kHugePage / 16) / kHugePage * kHugePage);
   return data;
 }
 

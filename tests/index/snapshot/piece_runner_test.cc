@@ -64,6 +64,27 @@ TEST(PieceRunnerTest, WhatStarvesInTheGapsGoesOnAtTheLowestPriority) {
   EXPECT_EQ(later.nice, 19);
 }
 
+void Compute(std::chrono::milliseconds takes) {
+  const auto end = std::chrono::steady_clock::now() + takes;
+  while (std::chrono::steady_clock::now() < end) NoteStep();
+}
+
+TEST(PieceRunnerTest, PiecesThatTakeLongAreMadeShortOnce) {
+  int made_short = 0, ran = 0;
+  PieceRunner runner(Priority::kGaps, [&] { ++made_short; });
+  NoteStep();
+  EXPECT_TRUE(runner.Run([&] { return ++ran < 20; }).ok());
+  EXPECT_EQ(made_short, 0);
+  ran = 0;
+  const auto compute = [&] {
+    Compute(std::chrono::milliseconds(ran % 2 == 0 ? 20 : 0));
+    EXPECT_EQ(made_short, ran < 7 ? 0 : 1) << ran;
+    return ++ran < 20;
+  };
+  EXPECT_TRUE(runner.Run(compute).ok());
+  EXPECT_EQ(made_short, 1);
+}
+
 TEST(PieceRunnerTest, PiecesFailAndThrowAsIfTheyRanHere) {
   PieceRunner runner(Priority::kGaps);
   for (const bool steps : {false, true}) {
