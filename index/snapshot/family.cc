@@ -22,7 +22,7 @@
 #include "index/snapshot/snapshot_settings.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
-#include "kernels/cpu/huge_pages.h"
+#include "kernels/huge_pages.h"
 #include "profile/field_error.h"
 
 namespace seine {

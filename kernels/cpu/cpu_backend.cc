@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/huge_pages.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/huge_pages.h"
 #include "kernels/ops/learn/oja_cpu.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "kernels/ops/scan/scan.h"

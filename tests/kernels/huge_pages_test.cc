@@ -1,5 +1,5 @@
 // Large buffers lie in huge pages, but for what a scope has said of those that were allocated in it.
-#include "kernels/cpu/huge_pages.h"
+#include "kernels/huge_pages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
-#include "kernels/cpu/huge_pages.h"
+#include "kernels/huge_pages.h"
 
 #include <sys/mman.h>
+
+#include <new>
 
 namespace seine {
 
@@ -17,7 +19,11 @@ void HugePageScope::UseSmallPages() {
 
 void AskForHugePages(uint8_t* data, size_t bytes) {
   madvise(data, bytes, MADV_HUGEPAGE);
-  if (HugePageScope::current_ != nullptr) HugePageScope::current_->buffers_.emplace_back(data, bytes);
+  if (HugePageScope::current_ == nullptr) return;
+  try {
+    HugePageScope::current_->buffers_.emplace_back(data, bytes);
+  } catch (const std::bad_alloc&) {  // this one stays with huge pages
+  }
 }
 
 }  // namespace seine

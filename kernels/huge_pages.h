@@ -1,8 +1,8 @@
 // Large buffers of the CPU backend come in huge pages (2 MiB), which searches read faster. The first touch of one takes
 // .15 ms of its processor, and 5 ms where a virtual machine's host has to find the memory first; a thread that waits
 // for this processor meanwhile waits for the next tick.
-#ifndef SEINE_KERNELS_CPU_HUGE_PAGES_H_
-#define SEINE_KERNELS_CPU_HUGE_PAGES_H_
+#ifndef SEINE_KERNELS_HUGE_PAGES_H_
+#define SEINE_KERNELS_HUGE_PAGES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -36,4 +36,4 @@ void AskForHugePages(uint8_t* data, size_t bytes);
 
 }  // namespace seine
 
-#endif  // SEINE_KERNELS_CPU_HUGE_PAGES_H_
+#endif  // SEINE_KERNELS_HUGE_PAGES_H_
