@@ -121,8 +121,9 @@ TEST(Ops, GatheredDotsEqualRowDots) {
   std::vector<const uint8_t*> pointers;
   for (int c = 0; c < 3; ++c) chunks.emplace_back(keys.begin() + c * 100 * dim, keys.begin() + (c + 1) * 100 * dim);
   for (const auto& c : chunks) pointers.push_back(reinterpret_cast<const uint8_t*>(c.data()));
-  const std::vector<int32_t> positions = {0,  299, 99,  100, 101, 7,   7,  250, 1,  298, 50,  150,
-                                          51, 200, 199, 201, 42,  143, 44, 245, 46, 88,  260, 17};
+  std::vector<int32_t> positions = {0,  299, 99,  100, 101, 7,   7,  250, 1,  298, 50,  150,
+                                    51, 200, 199, 201, 42,  143, 44, 245, 46, 88,  260, 17};
+  for (int i = 0; i < n; ++i) positions.push_back(i * 7 % n);  // more than are under way at once
   std::vector<float> rows(group * n), got(group * positions.size());
   OnEveryTarget([&](const std::string&) {
     cpu::DotRows({keys.data(), dim * sizeof(float), DType::kFloat32}, n, dim, queries.data(), group, rows.data(), n);

@@ -128,20 +128,25 @@ void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* que
 
 void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count, const float* queries, int group,
                    float* out) {
-  constexpr int kAhead = 16;  // rows in flight: a DRAM latency's worth of dot products
+  // So far ahead of the products. Requests that come faster than memory answers are dropped: the lead grows by a row
+  // with each row, and what a caller has asked for in a burst is asked for again.
+  constexpr size_t kFarBytes = 10 << 10;
+  constexpr int64_t kMostFar = 56, kNear = 4, kRing = 64;  // rows
   const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
-  const uint8_t* ahead[kAhead];
+  const auto far = std::clamp<int64_t>(kFarBytes / bytes, kNear, kMostFar);
+  const uint8_t* ahead[kRing];
   RowWalk walk(rows);
   int64_t asked = 0;
   const auto ask = [&](int64_t i) HWY_ATTR {
     if (i == 0) asked = 0;  // from the first row on for each four queries
-    for (const int64_t stop = std::min<int64_t>(i + kAhead, count); asked < stop; ++asked) {
+    const int64_t at = i + 3;
+    for (const int64_t stop = std::min<int64_t>({2 * at + kNear, at + far, count}); asked < stop; ++asked) {
       const uint8_t* p = walk.At(positions[asked]);
       for (size_t b = 0; b < bytes; b += 64) PrefetchFar(p + b);
-      ahead[asked % kAhead] = p;
+      ahead[asked % kRing] = p;
     }
   };
-  const auto row = [&](int64_t i) HWY_ATTR { return ahead[i % kAhead]; };
+  const auto row = [&](int64_t i) HWY_ATTR { return ahead[i % kRing]; };
   DotEach(row, ask, rows.dtype, count, rows.head_dim, queries, group, out, count);
 }
 

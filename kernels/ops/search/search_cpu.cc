@@ -148,7 +148,7 @@ void RerankQuery(const SearchTask& task, size_t keep, bool with_mass, QueryWork*
 }
 
 // Asks for the stored keys of a query's survivors, whose products come last: memory then works while other queries are
-// reranked.
+// reranked. What comes faster than memory answers is dropped, and asked for again with the products.
 void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
   if (task.group == 1 || task.low_rank != nullptr || task.keys.chunks == nullptr) return;
   const size_t bytes = task.keys.head_dim * SizeOf(task.keys.dtype);
