@@ -4,6 +4,7 @@
 // to count the pieces; then each for the copy of its last ones. From then on the copy never changes, and no lock is
 // held.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <new>
@@ -216,7 +217,9 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   HugePageScope pages;
   family = LoadFamily(&reader, restore);
   if (!family.ok()) return family;
-  PieceRunner runner(restore.step_waits ? Priority::kLowest : Priority::kGaps, [&pages] { pages.UseSmallPages(); });
+  std::function<void()> make_short;
+  if (!restore.step_waits) make_short = [&pages] { pages.UseSmallPages(); };
+  PieceRunner runner(restore.step_waits ? Priority::kLowest : Priority::kGaps, make_short);
   const bool adds = AddsTo(snapshot.chain().base);
   if (absl::Status s = snapshot.ReadParts(reader.parts(), adds ? nullptr : &runner); !s.ok()) return s;
   for (const SequenceRef& sequence : *family) {

@@ -21,8 +21,8 @@ class PieceRunner {
  public:
   // `beside_steps` is the other thread's priority. kGaps becomes kLowest, for good, once some pieces have taken so long
   // that other programs must be filling the processors: a thread cannot leave kGaps, but another can go on.
-  // `make_short`, which may be absent, is called once, between two pieces, where some in the gaps took so long that
-  // steps must feel each.
+  // `make_short`, which may be absent, is called once, between two pieces, where some beside steps took so long that
+  // these must feel each.
   explicit PieceRunner(Priority beside_steps, std::function<void()> make_short = {});
   ~PieceRunner();
 
@@ -37,7 +37,7 @@ class PieceRunner {
   class Helper;
   // Ends a piece; whether these begin to take too long.
   bool Starves();
-  // Notes a piece in the gaps, in ns of a processor.
+  // Notes a piece beside steps, in ns of a processor.
   void NotePiece(int64_t took);
 
   Priority beside_steps_;
