@@ -11,7 +11,8 @@
 
 namespace seine {
 
-// Knows the large buffers that its thread allocates of CPU backends while it is there. One a thread.
+// Knows the large buffers that its thread allocates of CPU backends while it is there. One a thread. It throws nothing:
+// a buffer that it has no memory to know keeps huge pages.
 class HugePageScope {
  public:
   HugePageScope() { current_ = this; }
@@ -20,7 +21,7 @@ class HugePageScope {
   HugePageScope(const HugePageScope&) = delete;
   HugePageScope& operator=(const HugePageScope&) = delete;
 
-  // What has not been touched yet comes in small pages. By any thread, while none allocates.
+  // Has the kernel give small pages (4 KiB) for what has not been touched yet. By any thread, while none allocates.
   void UseSmallPages();
 
  private:
@@ -31,7 +32,8 @@ class HugePageScope {
   bool small_ = false;
 };
 
-// Of memory that mmap has given, and nobody has touched. A hint: refusal costs speed only.
+// Asks the kernel for huge pages in the `bytes` from `data`, a page's begin, that mmap has given and nobody has
+// touched. A kernel that refuses costs speed only. Thread-safe.
 void AskForHugePages(uint8_t* data, size_t bytes);
 
 }  // namespace seine

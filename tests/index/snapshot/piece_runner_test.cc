@@ -72,7 +72,7 @@ int64_t OwnTime() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// So long on a processor, beside steps.
+// Computes beside steps for so long of a processor's time.
 void Compute(std::chrono::nanoseconds takes) {
   const int64_t end = OwnTime() + takes.count();
   while (OwnTime() < end) NoteStep();
