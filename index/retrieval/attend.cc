@@ -78,7 +78,8 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
     HeadTask& task = (*tasks)[i];
     const int64_t q_head = int64_t{task.kv_head} * g.group();
     task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
-                                 task.answer->log_sum_exp.data() + q_head, &task.times);
+                                 task.answer->log_sum_exp.data() + q_head, &task.times,
+                                 i + 1 < count ? &(*tasks)[i + 1].attention : nullptr);
   };
   if (work > kWorthSharingNs) {
     backend->Run(count, attend);

@@ -44,7 +44,33 @@ std::vector<int32_t> DensePositions(const HeadGroupCache& cache, int64_t zone_be
   return positions;
 }
 
+// What the thread's last batch has found, whose memory serves the next: a head has a dozen small vectors.
+std::vector<SearchOutput>& SpareOutputs() {
+  static thread_local std::vector<SearchOutput> spare;
+  return spare;
+}
+
+constexpr size_t kMostSpareBytes = size_t{1} << 20;  // of a thread
+
+size_t SetBytes(const std::vector<SearchOutput>& outputs) {
+  size_t bytes = 0;
+  for (const SearchOutput& output : outputs) {
+    for (const auto& set : output.positions) bytes += set.capacity() * sizeof(int32_t);
+    for (const auto& set : output.scores) bytes += set.capacity() * sizeof(float);
+    for (const auto& set : output.candidates) bytes += set.capacity() * sizeof(int32_t);
+  }
+  return bytes;
+}
+
 }  // namespace
+
+SearchBatch::SearchBatch(const Context* context, bool counted) : context_(*context), counted_(counted) {
+  outputs_.swap(SpareOutputs());
+}
+
+SearchBatch::~SearchBatch() {
+  if (SetBytes(outputs_) <= kMostSpareBytes) outputs_.swap(SpareOutputs());
+}
 
 // Each layer once, in the order that every holder of several keeps.
 absl::Status SearchBatch::Lock() {
@@ -101,6 +127,7 @@ absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallb
   slots_.assign(targets_.size() * g.num_kv_heads, -1);
   absl::Status status = FillTasks(&tasks);
   outputs_.resize(tasks.size());
+  for (SearchOutput& output : outputs_) output.Clear();
   if (status.ok() && !tasks.empty()) {
     const Outcome outcome =
         context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);

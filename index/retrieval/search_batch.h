@@ -26,7 +26,9 @@ class SearchBatch {
   };
 
   // `counted`: the search counts in the index's stages and candidates, as a call's does.
-  explicit SearchBatch(const Context* context, bool counted = true) : context_(*context), counted_(counted) {}
+  explicit SearchBatch(const Context* context, bool counted = true);
+  ~SearchBatch();
+  SearchBatch(const SearchBatch&) = delete;
 
   const Context& context() const { return context_; }
   const SearchParams& params() const { return params_; }  // of the search

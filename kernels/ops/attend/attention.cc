@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/codecs/codec_util.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/math.h"
 #include "kernels/ops/attend/weighted_rows.h"
 #include "kernels/ops/low_rank/low_rank_products.h"
@@ -270,6 +271,23 @@ void AddWindows(const AttentionTask& task, Workspace* w, float* output) {
   });
 }
 
+// The part-th of `parts` in which memory is asked for `next`'s first dense rows, a line of every page. The beginning of
+// cold rows waits for the addresses of pages, and that takes longer than reading them.
+void FetchPages(const AttentionTask& next, int part, int parts) {
+  if (next.low_keys != nullptr) return;
+  constexpr int64_t kPageBytes = 4096, kMostPages = 96;  // no more are usually dense
+  for (const ChunkedRows* rows : {&next.keys, &next.values}) {
+    const int64_t step = std::max<int64_t>(1, kPageBytes / static_cast<int64_t>(rows->stride()));
+    int64_t page = part;
+    for (const PlaceRun& run : next.dense) {
+      for (int64_t place = run.begin + part * step; place < run.end && page < kMostPages; place += parts * step) {
+        PrefetchFar(rows->row(place));
+        page += parts;
+      }
+    }
+  }
+}
+
 // Gives each part of a call the time since the part before.
 class PartClock {
  public:
@@ -285,7 +303,8 @@ class PartClock {
 
 }  // namespace
 
-int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times) {
+int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times,
+               const AttentionTask* next) {
   assert(task.group >= 1 && task.group <= kMaxGroup && (task.num_windows == 0 || task.sets != nullptr));
   Workspace* w = &Local();
   AttentionTimes took;
@@ -311,6 +330,7 @@ int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, Att
   int64_t attended = size * task.group;
   for (int g = 0; g < task.group; ++g) {
     sums[g] = Softmax(task, g, size, w, &log_sum_exp[g]);
+    if (next != nullptr) FetchPages(*next, g, task.group);
     attended += static_cast<int64_t>(w->chosen[g].size());
   }
   if (task.attended != nullptr) ListAttended(task, size, sums, *w, task.attended);

@@ -57,8 +57,9 @@ struct AttentionTask {
 
 // output [group, head_dim], log_sum_exp [group]; over nothing they are 0 and -infinity. Adds its times to `times`.
 // Returns how many rows were attended, all heads together and without the tail's. What a stopped call (stop.h) gets is
-// of no use.
-int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times = nullptr);
+// of no use. `next`: what the thread attends to next; memory is asked for the pages of its dense rows.
+int64_t Attend(const AttentionTask& task, float* output, float* log_sum_exp, AttentionTimes* times = nullptr,
+               const AttentionTask* next = nullptr);
 
 }  // namespace seine::cpu
 

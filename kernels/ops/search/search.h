@@ -131,6 +131,9 @@ struct SearchOutput {
   std::vector<uint8_t> capped;
   std::vector<std::vector<int32_t>> candidates;  // [group] positions of stage I, if asked for
   SearchStats stats;
+
+  // To be filled anew; sets keep their memory.
+  void Clear() { candidates.clear(), stats = SearchStats(); }
 };
 
 }  // namespace seine

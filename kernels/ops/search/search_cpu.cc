@@ -49,10 +49,12 @@ float Scale(const SearchTask& task, const SearchParams& params) {
   return 1.0f / std::sqrt(static_cast<float>(task.codec->layout().head_dim));
 }
 
-// The set of row r: the best top_k (or fewer, by mass_p) of `scores`, ascending by position.
-void Emit(const SearchTask& task, const SearchParams& params, const float* scores, SearchWorkspace* w, size_t r,
-          SearchOutput* out) {
-  SelectLargest(scores, w->positions.size(), params.top_k, &w->scratch, &w->order);
+// The set of row r: the best top_k (or fewer, by mass_p) of scores[n], ascending by position; score i is of
+// position_of(i).
+template <typename PositionOf>
+void Emit(const SearchTask& task, const SearchParams& params, const float* scores, size_t n, PositionOf position_of,
+          SearchWorkspace* w, size_t r, SearchOutput* out) {
+  SelectLargest(scores, n, params.top_k, &w->scratch, &w->order);
   if (params.mass_p > 0) {
     std::sort(w->order.begin(), w->order.end(),
               [&](uint32_t a, uint32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
@@ -69,7 +71,7 @@ void Emit(const SearchTask& task, const SearchParams& params, const float* score
   out->positions[r].resize(w->order.size());
   out->scores[r].resize(w->order.size());
   for (size_t i = 0; i < w->order.size(); ++i) {
-    out->positions[r][i] = w->positions[w->order[i]];
+    out->positions[r][i] = position_of(w->order[i]);
     out->scores[r][i] = scores[w->order[i]];
   }
 }
@@ -132,6 +134,13 @@ void Score(const SearchTask& task, const QueryWork* queries, float scale, Search
 void SetKeys(const SearchTask& task, SearchWorkspace* w) {
   w->positions.resize(w->keys.size());
   for (size_t i = 0; i < w->keys.size(); ++i) w->positions[i] = static_cast<int32_t>(task.zone_begin + w->keys[i]);
+}
+
+// All keys of the zone, and their positions.
+void ListAll(const SearchTask& task, SearchWorkspace* w) {
+  w->keys.resize(task.num_keys);
+  std::iota(w->keys.begin(), w->keys.end(), 0u);
+  SetKeys(task, w);
 }
 
 // Stage II of a query: estimates of its candidates and the survivors among them.
@@ -211,6 +220,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
   const int64_t reranked = NowNs();
   stats->rerank_ns += reranked - start;
   const bool joint = params.scope == Scope::kPerKvHead, with_mass = NeedsZoneMass(params);
+  const auto position_of = [w](uint32_t i) { return w->positions[i]; };
   float zone[kMaxGroup] = {0}, full[kMaxGroup] = {0};
   if (with_mass) FindFactors(task, &w->factors);
   for (int g = 0; g < task.group && with_mass; ++g) {
@@ -226,7 +236,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
     if (params.reduce == GqaReduce::kSoftmaxSum) AddDense(task, scale, w);
     for (int g = 0; g < task.group && with_mass; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
-    Emit(task, params, w->combined.data(), w, 0, out);
+    Emit(task, params, w->combined.data(), w->keys.size(), position_of, w, 0, out);
   } else {
     SearchTask one = task;  // each head alone: a group of one
     SearchParams alone = params;
@@ -243,8 +253,8 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
         Score(one, &w->query[g], scale, w, stats);
       }
       if (with_mass) zone[g] = AddSurvivors(g, w->logits.data(), w);
-      Reduce(one, alone, zone + g, full + g, w);
-      Emit(task, params, w->combined.data(), w, g, out);
+      if (with_mass) Reduce(one, alone, zone + g, full + g, w);
+      Emit(task, params, w->logits.data(), w->keys.size(), position_of, w, g, out);
     }
   }
   stats->refine_ns += NowNs() - reranked;
@@ -284,9 +294,8 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
   const size_t n = task.num_keys;
   const float scale = Scale(task, params);
   const bool joint = params.scope == Scope::kPerKvHead;
-  w->keys.resize(n);
-  for (size_t i = 0; i < n; ++i) w->keys[i] = static_cast<uint32_t>(i);
-  SetKeys(task, w);
+  const auto position_of = [&task](uint32_t i) { return static_cast<int32_t>(task.zone_begin + i); };
+  if (joint || task.low_rank != nullptr) ListAll(task, w);
   ExactLogits(task, scale, w);
   if (StopRequested()) return;
   const int64_t scored = NowNs();
@@ -301,7 +310,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
     AddDense(task, scale, w);
     for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
-    Emit(task, params, w->combined.data(), w, 0, out);
+    Emit(task, params, w->combined.data(), n, position_of, w, 0, out);
   } else {
     for (int g = 0; g < task.group && !StopRequested(); ++g) {
       const float* logits = w->logits.data() + g * n;
@@ -309,7 +318,7 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
         w->mass.assign(n, 0.0f);
         AddExp(logits, n, zone[g], 1.0f, w->mass.data());
       }
-      Emit(task, params, logits, w, g, out);
+      Emit(task, params, logits, n, position_of, w, g, out);
     }
   }
   out->stats.refined += static_cast<int64_t>(n) * task.group;

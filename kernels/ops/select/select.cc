@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kFew = 8;      // scores that are simply sorted out
 constexpr size_t kShrink = 8;   // scores are gathered anew where only one in so many is left between the bounds
 constexpr int kMaxPasses = 24;  // counting passes; enough but for scores that span many orders of magnitude
-constexpr size_t kListed = 2048, kListSample = 512;  // scores of which the best are listed by a sample, and its size
+constexpr size_t kListed = 4096, kListSample = 512;  // scores of which the best are listed by a sample, and its size
 constexpr size_t kSampled = 8192, kSample = 256;     // scores that a sample of them is worth taking for, and its size
 
 Cut CutOf(float* values, size_t n, size_t m) {
