@@ -204,7 +204,7 @@ PARTS = {
         ("cells",),
     ),
     "llamaone": (
-        "llama.cpp decodes a model of Llama-3.2-1B's geometry, random weights and repeated cells, two threads",
+        "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",
         "./dev llama --random --cells 8192,32768,131072 --repeat 1024 --steps 12",
         ENGINE[:-1],
         ("cells",),

@@ -13,9 +13,18 @@ namespace seine::llama {
 
 namespace {
 
+// GGML_TYPE_COUNT: there is none.
+ggml_type TypeNamed(const std::string& name) {
+  int type = 0;
+  while (type < GGML_TYPE_COUNT && (ggml_type_name(static_cast<ggml_type>(type)) == nullptr ||
+                                    name != ggml_type_name(static_cast<ggml_type>(type))))
+    ++type;
+  return static_cast<ggml_type>(type);
+}
+
 class Writer {
  public:
-  Writer(uint32_t seed, bool quantised) : quantised_(quantised), rng_(seed) {}
+  Writer(uint32_t seed, ggml_type weights) : weights_(weights), rng_(seed) {}
   ~Writer() {
     gguf_free(file_);
     for (ggml_context* context : contexts_) ggml_free(context);
@@ -25,8 +34,7 @@ class Writer {
   gguf_context* file() { return file_; }
 
   void Add(const std::string& name, int64_t columns, int64_t rows, float mean, float deviation) {
-    const bool matrix = quantised_ && rows > 1 && columns % ggml_blck_size(GGML_TYPE_Q8_0) == 0;
-    const ggml_type type = matrix ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+    const ggml_type type = TypeOf(name, columns, rows);
     const size_t bytes = ggml_row_size(type, columns) * rows;
     ggml_context* context = ggml_init({bytes + 2 * ggml_tensor_overhead(), nullptr, false});
     contexts_.push_back(context);
@@ -39,10 +47,10 @@ class Writer {
     for (int64_t r = 0; r < rows; ++r) {
       const float* row = some.data() + r % 64 * columns;
       char* to = static_cast<char*>(tensor->data) + r * tensor->nb[1];
-      if (matrix) {
-        ggml_quantize_chunk(type, row, to, 0, 1, columns, nullptr);
-      } else {
+      if (type == GGML_TYPE_F32) {
         std::copy(row, row + columns, reinterpret_cast<float*>(to));
+      } else {
+        ggml_quantize_chunk(type, row, to, 0, 1, columns, nullptr);
       }
     }
     gguf_add_tensor(file_, tensor);
@@ -58,7 +66,15 @@ class Writer {
   }
 
  private:
-  const bool quantised_;
+  // As llama-quantize has it: weights of 4 bits leave 6 to what turns into tokens.
+  ggml_type TypeOf(const std::string& name, int64_t columns, int64_t rows) const {
+    const bool of_tokens = name == "token_embd.weight" || name == "output.weight";
+    const bool four_bits = weights_ == GGML_TYPE_Q4_0 || weights_ == GGML_TYPE_Q4_K;
+    const ggml_type type = of_tokens && four_bits ? GGML_TYPE_Q6_K : weights_;
+    return rows == 1 || columns % ggml_blck_size(type) != 0 ? GGML_TYPE_F32 : type;
+  }
+
+  const ggml_type weights_;
   std::mt19937 rng_;
   gguf_context* file_ = gguf_init_empty();
   std::vector<ggml_context*> contexts_;
@@ -98,7 +114,9 @@ void AddLayer(const ModelShape& s, int layer, Writer* out) {
 }  // namespace
 
 bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& path) {
-  Writer out(seed, s.quantised);
+  const ggml_type weights = TypeNamed(s.weights);
+  if (weights == GGML_TYPE_COUNT) return false;
+  Writer out(seed, weights);
   gguf_context* file = out.file();
   gguf_set_val_str(file, "general.architecture", s.architecture.c_str());
   gguf_set_val_str(file, "tokenizer.ggml.model", "no_vocab");

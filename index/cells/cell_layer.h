@@ -109,14 +109,20 @@ class CellLayer {
   int64_t bytes() const;  // codes, means, hashes, outliers and flags
 
  private:
+  static constexpr int kSegmentKeys = 2048;
+  static constexpr int64_t kWindowsOfSegment = kSegmentKeys / kWindowTokens;
+
   struct Head {
-    std::vector<Buffer> segments;
+    // Blocks of the context's slabs, so that codes lie in huge pages: codes of kSegmentKeys keys, and then their
+    // hashes.
+    std::vector<Memory> segments;
     std::vector<CodePlanes> planes;
-    std::vector<ConstCodePlanes> read;   // the same
-    std::vector<uint8_t> means;          // [windows][WindowMeansBytes]
-    std::vector<uint32_t> hashes;        // [windows][64]
-    std::vector<uint8_t> fresh;          // [windows]
-    std::vector<uint64_t> outliers;      // [windows], outliers.h
+    std::vector<ConstCodePlanes> read;  // the same
+    std::vector<uint32_t*> hashes;      // [segments], each [kSegmentKeys]
+    std::vector<uint8_t> means;         // [windows][WindowMeansBytes]
+    std::vector<uint8_t> fresh;         // [windows]
+    std::vector<uint64_t> outliers;     // [windows], outliers.h
+    uint32_t& hash(int64_t key) const { return hashes[key / kSegmentKeys][key % kSegmentKeys]; }
     std::atomic<int64_t> next_check{0};  // whose keys an answer compares besides those that it chose
     int64_t next_look = 0;               // key of each window that Suspect compares next
   };

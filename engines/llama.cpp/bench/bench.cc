@@ -179,9 +179,9 @@ void Draw(const Options& o, const std::vector<Row>& rows) {
 }
 
 // Llama-3.2-1B's shape: of its config.json.
-void WriteLargeModel(const std::string& path) {
-  if (std::ifstream(path).good()) return;  // written before, or somebody's
-  std::fprintf(stderr, "seine-llama-bench: writing %s\n", path.c_str());
+void WriteLargeModel(const Options& o) {
+  if (std::ifstream(o.model).good()) return;  // written before, or somebody's
+  std::fprintf(stderr, "seine-llama-bench: writing %s\n", o.model.c_str());
   const ModelShape shape = {.layers = 16,
                             .embedding = 2048,
                             .feed_forward = 8192,
@@ -191,8 +191,8 @@ void WriteLargeModel(const std::string& path) {
                             .vocabulary = 128256,
                             .context = 131072,
                             .rope_base = 500000,
-                            .quantised = true};
-  if (!WriteRandomModel(shape, 1, path)) Fail(path + ": cannot be written");
+                            .weights = o.weights};
+  if (!WriteRandomModel(shape, 1, o.model)) Fail(o.model + ": cannot be written");
 }
 
 std::vector<llama_token> RandomText(const llama_model* model, int wanted) {
@@ -235,11 +235,10 @@ int main(int argc, char** argv) {
         if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
       },
       nullptr);
-  if (o.random) unsetenv("SEINE_PROFILE");  // of another model
   RowFile file(o.rows);
   const Plugin plugin = LoadPlugin(o.plugin);
   llama_backend_init();
-  if (o.random) WriteLargeModel(o.model);
+  if (o.random) WriteLargeModel(o);
   llama_model* model = llama_model_load_from_file(o.model.c_str(), llama_model_default_params());
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
   const std::vector<std::vector<llama_token>> texts = ReadTexts(model, o);

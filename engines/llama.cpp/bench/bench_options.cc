@@ -26,8 +26,9 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --threads N       (default: 2)
   --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
-  --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights (Q8_0, 1.3 GB) to
-                    --model unless it is there, and read random tokens (times alone; the rsq code, since there is no profile)
+  --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights to --model unless it is
+                    there, and read random tokens (times alone)
+  --weights TYPE    of that model: q4_K (default), q4_0 or q8_0
   --prompts N       time to the first token alone: N pairs of contexts at each length read the texts in turn
   --needles N       needles alone: N (at most 32) numbers hidden in each text at even depths, and asked for behind it
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
@@ -74,6 +75,9 @@ Options ParseOptions(int argc, char** argv) {
       o.plot = value;
     } else if (flag == "--rows") {
       o.rows = value;
+    } else if (flag == "--weights") {
+      o.weights = value;
+      if (value != "q4_K" && value != "q4_0" && value != "q8_0") Fail("--weights " + value + ": q4_K, q4_0 or q8_0");
     } else if (flag == "--prompts") {
       o.prompts = std::atoi(value.c_str());
       if (o.prompts < 1) Fail("--prompts must be a positive number");
@@ -100,6 +104,8 @@ Options ParseOptions(int argc, char** argv) {
       Fail(flag + ": no such flag (--help)");
     }
   }
+  if (!o.weights.empty() && !o.random) Fail("--weights are of the model that --random writes");
+  if (o.weights.empty()) o.weights = "q4_K";
   if (o.random) o.texts = {"random tokens"};
   if (o.model.empty() || o.texts.empty()) Fail("--model and --text must be given (--help)");
   if (o.plugin.empty()) {

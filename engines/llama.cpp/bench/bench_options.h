@@ -8,7 +8,7 @@
 namespace seine::llama {
 
 struct Options {
-  std::string model, plugin, plot, rows;
+  std::string model, plugin, plot, rows, weights;
   std::vector<std::string> texts;
   std::vector<int> cells = {2048, 4096, 8192};
   std::vector<int> top_k;  // empty: the plug-in's setting

@@ -87,10 +87,27 @@ TEST_F(BenchProgram, TimesToTheFirstToken) {
   EXPECT_EQ(Rows().at(0), row);
 }
 
+TEST_F(BenchProgram, ModelsHaveTheWeightsAskedFor) {
+  ModelShape shape = {.embedding = 256, .feed_forward = 256, .q_heads = 4, .kv_heads = 2, .weights = "f32"};
+  std::uintmax_t largest = 0;
+  for (const char* weights : {"q4_K", "q8_0", "f32"}) {
+    shape.weights = weights;
+    ASSERT_TRUE(WriteRandomModel(shape, 3, Path("model.gguf")));
+    const std::uintmax_t bytes = std::filesystem::file_size(Path("model.gguf"));
+    EXPECT_GT(bytes, largest * 3 / 2) << weights;
+    largest = bytes;
+    ASSERT_EQ(Run("--cells 600"), 0) << err_;
+    EXPECT_GT(Rows().at(0)["seine_ms"], 0);
+  }
+  shape.weights = "q4_X";
+  EXPECT_FALSE(WriteRandomModel(shape, 3, Path("model.gguf")));
+}
+
 TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
   for (const auto& [flags, says] : {std::pair{"--prompts 0", "--prompts must be a positive number"},
                                     {"--needles 33", "--needles must be in [1, 32]"},
                                     {"--needles 2", "--needles wants a text"},
+                                    {"--weights f32", "--weights f32: q4_K, q4_0 or q8_0"},
                                     {"--prompts 2 --needles 2", "give one"}}) {
     EXPECT_EQ(Run(flags), 1);
     EXPECT_NE(err_.find(says), std::string::npos) << err_;
