@@ -114,6 +114,12 @@ ENGINE = [
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
 QUALITY = [("kl", "KL", "kl", 4), ("klexact", "KL of our exact attention", "kl_exact", 4), ("ppl", "perplexity", "ppl_plain", 3), ("pplseine", "through Seine", "ppl_seine", 3)]
+ONE_STEP = [
+    ("retrieve", "Retrieve, µs", "us_retrieve", 0),
+    ("attend", "Attend, µs", "us_attend", 0),
+    ("exact", "exact attention, µs", "us_exact", 0),
+    ("recall", "recall@100", "recall_at_k", 4),
+]
 BY_NAME = ("llama", "llamalong", "llamaone")  # they fetch and build a llama.cpp: not without being asked
 # name: (title, command of seine-bench or ./dev, columns, keys that tell rows apart)
 PARTS = {
@@ -190,6 +196,12 @@ PARTS = {
         "idle --sequences 100 --ratio 10 --steps 2000 --folder /var/tmp",
         IDLE,
         ("sequences",),
+    ),
+    "step": (
+        "A decode step of one layer in process, 8 KV heads of 4 query heads, head_dim 128, one thread, cold",
+        "step --num-keys 2048,8192,32768,131072",
+        ONE_STEP,
+        ("num_keys",),
     ),
     "llama": (
         "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",

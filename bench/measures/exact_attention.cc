@@ -35,34 +35,14 @@ HWY_INLINE void PrefetchRow(const uint16_t* row, int dim) {
   for (int b = 0; b < dim; b += 32) cpu::Prefetch(row + b);
 }
 
-// out[g][r] = the sum of sums[g][r]'s lanes. With 16 lanes, all sixteen share vectors from the first add on.
+// out[g][i + r] = the sum of sums[g][r]'s lanes.
 template <int kQueries>
 HWY_INLINE void StoreSums(const F16 (&sums)[kQueries][4], float (*out)[kBlock], int i) {
-#if HWY_MAX_BYTES >= 64
   if constexpr (kQueries == 4) {
-    const simd::DF d;
-    const hn::Repartition<double, simd::DF> d64;
-    const hn::FixedTag<float, 4> d4;
-    const auto both = [&](simd::VF a, simd::VF b)
-                          HWY_ATTR { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
-    simd::VF of_query[4];  // each block: a quarter of the sums of rows 0, 1, 2, 3
-    for (int g = 0; g < 4; ++g) {
-      const auto ab = hn::BitCast(d64, both(sums[g][0].v[0], sums[g][1].v[0]));
-      const auto cd = hn::BitCast(d64, both(sums[g][2].v[0], sums[g][3].v[0]));
-      of_query[g] =
-          hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, ab, cd)), hn::BitCast(d, hn::InterleaveUpper(d64, ab, cd)));
-    }
-    const auto halves = [&](simd::VF a, simd::VF b) HWY_ATTR {  // two blocks of a's, two of b's
-      return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
-    };
-    const simd::VF x = halves(of_query[0], of_query[2]), y = halves(of_query[1], of_query[3]);
-    alignas(64) float blocks[16];
-    hn::Store(hn::Add(hn::OddEvenBlocks(y, x), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(x, y))), d, blocks);
-    for (int g = 0; g < 4; ++g) hn::StoreU(hn::Load(d4, blocks + 4 * g), d4, out[g] + i);
-    return;
+    simd::StoreSums16(sums, out[0] + i, kBlock);
+  } else {
+    for (int g = 0; g < kQueries; ++g) simd::StoreSums4(sums[g], out[g] + i);
   }
-#endif
-  for (int g = 0; g < kQueries; ++g) simd::StoreSums4(sums[g], out[g] + i);
 }
 
 // logits[g][i] = <query_g, row_i> for i < kBlock; the block's last row stands in for those beyond `count`.

@@ -129,6 +129,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
   for (const SearchBatch::Refused& refused : batch.refused()) answers[refused.place].status = refused.status;
   std::vector<HeadTask> tasks;
+  tasks.reserve(batch.targets().size() * g.num_kv_heads);
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
     answer.path = batch.PathOf(t);

@@ -124,6 +124,36 @@ HWY_INLINE void StoreSums4(const F16 (&s)[4], int count, float* out) {
   for (int i = 0; i < count; ++i) out[i] = four[i];
 }
 
+// out[g * apart + r] = Sum16(s[g][r]), by the same tree. With 16 lanes, all sixteen share vectors from the first add
+// on.
+HWY_INLINE void StoreSums16(const F16 (&s)[4][4], float* out, ptrdiff_t apart) {
+#if HWY_MAX_BYTES >= 64
+  const DF d;
+  const hn::Repartition<double, DF> d64;
+  const hn::FixedTag<float, 4> d4;
+  const auto halves = [&](VF a, VF b) HWY_ATTR {  // two blocks of a's, two of b's
+    return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  };
+  VF of_row[4];  // block g: four lanes of query g
+  for (int r = 0; r < 4; ++r) {
+    const VF a = halves(s[0][r].v[0], s[2][r].v[0]), b = halves(s[1][r].v[0], s[3][r].v[0]);
+    of_row[r] = hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+  }
+  const auto pairs = [&](VF a, VF b) HWY_ATTR {  // block g: two lanes of a's, two of b's
+    const auto x = hn::BitCast(d64, a), y = hn::BitCast(d64, b);
+    return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, x, y)), hn::BitCast(d, hn::InterleaveUpper(d64, x, y)));
+  };
+  const VF ab = pairs(of_row[0], of_row[1]), cd = pairs(of_row[2], of_row[3]);
+  const VF all = hn::Add(hn::ConcatEven(d, cd, ab), hn::ConcatOdd(d, cd, ab));
+  alignas(64) static constexpr int32_t kByQuery[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
+  alignas(64) float sums[16];
+  hn::Store(hn::TableLookupLanes(all, hn::SetTableIndices(d, kByQuery)), d, sums);
+  for (int g = 0; g < 4; ++g) hn::StoreU(hn::Load(d4, sums + 4 * g), d4, out + g * apart);
+#else
+  for (int g = 0; g < 4; ++g) StoreSums4(s[g], out + g * apart);
+#endif
+}
+
 // Bit j of the result is lane j of the mask.
 template <typename Masks>
 HWY_INLINE uint32_t Bits16(const Masks& masks) {

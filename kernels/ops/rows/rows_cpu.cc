@@ -65,7 +65,11 @@ HWY_INLINE void DotEachTyped(Row row, Ask ask, DType dtype, int64_t count, int d
       for (int r = 0; r < 4; r += kRows) {
         MultiplyRows<kQueries, kRows>(rows, r, decltype(constant)::value, dim, queries, sums);
       }
-      for (int g = 0; g < kQueries; ++g) StoreSums4(sums[g], to + g * apart);
+      if constexpr (kQueries == 4) {
+        StoreSums16(sums, to, apart);
+      } else {
+        for (int g = 0; g < kQueries; ++g) StoreSums4(sums[g], to + g * apart);
+      }
     };
     int64_t i = 0;
     for (; i + 4 <= count; i += 4) {
