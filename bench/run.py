@@ -113,7 +113,14 @@ ENGINE = [
     ("attention", "of which attention", "attention_ms", 1),
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
-QUALITY = [("kl", "KL", "kl", 4), ("klexact", "KL of our exact attention", "kl_exact", 4), ("ppl", "perplexity", "ppl_plain", 3), ("pplseine", "through Seine", "ppl_seine", 3)]
+QUALITY = [
+    ("kl", "KL", "kl", 4),
+    ("klexact", "KL of our exact attention", "kl_exact", 4),
+    ("klbetween", "KL between these two", "kl_to_exact", 4),
+    ("ppl", "perplexity", "ppl_plain", 3),
+    ("pplexact", "of our exact attention", "ppl_exact", 3),
+    ("pplseine", "through Seine", "ppl_seine", 3),
+]
 ONE_STEP = [
     ("retrieve", "Retrieve, µs", "us_retrieve", 0),
     ("attend", "Attend, µs", "us_attend", 0),

@@ -279,11 +279,17 @@ void Attention::Check(const AttentionNode& node) {
   float* out = node.Output(0, 0, 0);
   const std::vector<float> answer(out, out + count);
   AttendItems(node, /*exactly=*/true);
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < count; ++i) {
-    difference += (answer[i] - out[i]) * (answer[i] - out[i]);
-    norm += out[i] * out[i];
-  }
+  const std::vector<float> exact(out, out + count);
+  const auto distance = [&](const float* x) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < count; ++i) {
+      difference += (x[i] - exact[i]) * (x[i] - exact[i]);
+      norm += exact[i] * exact[i];
+    }
+    return std::sqrt(difference / std::max(norm, 1e-30));
+  };
+  double plain_error = 0;
+  if (team_.Compute(const_cast<ggml_tensor*>(node.node)) == GGML_STATUS_SUCCESS) plain_error = distance(out);
   std::copy(answer.begin(), answer.end(), out);
   std::atomic<int64_t> stale{0};
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
@@ -291,7 +297,7 @@ void Attention::Check(const AttentionNode& node) {
     const int64_t end = context_->config().sink + item.seen->end_window() * kWindowTokens;
     if (item.token == 0 && item.first == 0) stale += item.stream->cells->Verify(item.kv_head, end, item.stream->rows);
   });
-  Report::Get().Checked(std::sqrt(difference / std::max(norm, 1e-30)), stale);
+  Report::Get().Checked(distance(answer.data()), plain_error, stale);
 }
 
 std::string Attention::Answer(const AttentionNode& node) {

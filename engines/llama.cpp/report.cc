@@ -57,12 +57,14 @@ void Report::Encoded(int64_t keys, int64_t ns) {
   encode_ns_ += ns;
 }
 
-void Report::Checked(double error, int64_t stale_windows) {
+void Report::Checked(double error, double plain_error, int64_t stale_windows) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++checked_;
   stale_windows_ += stale_windows;
   sum_error_ += error;
   worst_error_ = std::max(worst_error_, error);
+  sum_plain_error_ += plain_error;
+  worst_plain_error_ = std::max(worst_plain_error_, plain_error);
 }
 
 void Report::Changed(int64_t windows) {
@@ -97,6 +99,7 @@ void Report::Uses(const std::string& codec, const std::string& profile) {
 
 std::string Report::Json() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const double checks = checked_ > 0 ? static_cast<double>(checked_) : 1;
   std::string json = absl::StrCat(
       "{\"top_k\": ", top_k(), ", \"codec\": ", Quoted(codec_), ", \"profile\": ", Quoted(profile_),
       ", \"answered\": ", answered_, ", \"ms_answering\": ", answered_ns_ / 1e6, ", \"encoded_keys\": ", encoded_keys_,
@@ -105,7 +108,8 @@ std::string Report::Json() {
       ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_, ", \"remote_steps\": ", remote_steps_,
       ", \"remote_grpc_steps\": ", remote_grpc_steps_, ", \"remote_bytes\": ", remote_bytes_,
       ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
-      ", \"mean_error\": ", checked_ > 0 ? sum_error_ / static_cast<double>(checked_) : 0.0, ", \"declined\": {");
+      ", \"mean_error\": ", sum_error_ / checks, ", \"worst_plain_error\": ", worst_plain_error_,
+      ", \"mean_plain_error\": ", sum_plain_error_ / checks, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {
     absl::StrAppend(&json, between, "\"", reason, "\": ", count);

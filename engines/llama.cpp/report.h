@@ -18,8 +18,9 @@ class Report {
   // An attention node left to llama.cpp's kernel; said once a reason with SEINE_LOG.
   void Declined(const std::string& reason);
   void Encoded(int64_t keys, int64_t ns);
-  // An answer's distance from exact attention, as a share of its norm; and windows whose codes were not of its cells.
-  void Checked(double error, int64_t stale_windows);
+  // An answer's distance from exact attention, as a share of its norm, and that of llama.cpp's own kernel; and windows
+  // whose codes were not of its cells.
+  void Checked(double error, double plain_error, int64_t stale_windows);
   void Changed(int64_t windows);  // found out by hashes
   // Messages to a server, their bytes of keys, values and queries, and the time that its answers were waited for.
   void Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns);
@@ -40,7 +41,7 @@ class Report {
   int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
   int64_t huge_page_bytes_ = 0;
   int64_t remote_steps_ = 0, remote_grpc_steps_ = 0, remote_bytes_ = 0, remote_waiting_ns_ = 0;
-  double worst_error_ = 0, sum_error_ = 0;
+  double worst_error_ = 0, sum_error_ = 0, worst_plain_error_ = 0, sum_plain_error_ = 0;
   std::map<std::string, int64_t> declined_;
   std::string codec_, profile_;
 };

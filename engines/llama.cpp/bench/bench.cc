@@ -48,12 +48,14 @@ Json Figures(const Options& o, const Row& row, size_t c) {
   const auto ms = OfAll(row, [&](const TextRow& t) { return t.chosen[c].ms; });
   const auto attention = OfAll(row, [&](const TextRow& t) { return t.chosen[c].attention_ms; });
   double plain_loss = 0, exact_loss = 0, exact_kl = 0, loss = 0, kl = 0, worst_kl = 0, code_bytes = 0, cache_bytes = 0;
+  double kl_to_exact = 0;
   int agreed = 0;
   std::vector<double> ratios, first, kl_of_texts;
   for (const TextRow& text : row.texts) {
     const Chosen& of = text.chosen[c];
     plain_loss += text.plain_loss, loss += of.loss, kl += of.kl;
     exact_loss += text.exact.loss, exact_kl += text.exact.kl;
+    kl_to_exact += of.kl_to_exact;
     worst_kl = std::max(worst_kl, of.worst_kl);
     agreed += of.agreed;
     code_bytes += text.code_bytes, cache_bytes += text.cache_bytes;
@@ -77,6 +79,7 @@ Json Figures(const Options& o, const Row& row, size_t c) {
   if (o.repeat > 0 || o.random) return json;  // times alone
   json["kl"] = kl / positions;
   json["kl_exact"] = exact_kl / positions;
+  json["kl_to_exact"] = kl_to_exact / positions;
   json["worst_kl"] = worst_kl;
   json["ppl_plain"] = std::exp(plain_loss / positions);
   json["ppl_exact"] = std::exp(exact_loss / positions);
@@ -87,9 +90,9 @@ Json Figures(const Options& o, const Row& row, size_t c) {
 }
 
 void PrintTable(const Json& rows) {
-  std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %8s %9s %9s %6s\n", "cells", "top k", "plain ms",
-              "exact ms", "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "kl exact", "ppl",
-              "ppl exact", "ppl seine", "agree");
+  std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %8s %8s %9s %9s %6s\n", "cells", "top k", "plain ms",
+              "exact ms", "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "kl exact", "between",
+              "ppl", "ppl exact", "ppl seine", "agree");
   for (const Json& row : rows) {
     const auto number = [&](const char* name) { return row.at(name).get<double>(); };
     const double memory = number("cache_bytes") > 0 ? number("extra_bytes") / number("cache_bytes") : 0;
@@ -97,8 +100,8 @@ void PrintTable(const Json& rows) {
                 number("plain_ms"), number("exact_ms"), number("seine_ms"), number("plain_ms") / number("seine_ms"),
                 number("exact_ms") / number("seine_ms"), number("attention_ms"), number("prompt_ratio"), memory);
     if (row.contains("kl")) {
-      std::printf(" %8.4f %8.4f %8.3f %9.3f %9.3f %6.3f", number("kl"), number("kl_exact"), number("ppl_plain"),
-                  number("ppl_exact"), number("ppl_seine"), number("agreement"));
+      std::printf(" %8.4f %8.4f %8.4f %8.3f %9.3f %9.3f %6.3f", number("kl"), number("kl_exact"), number("kl_to_exact"),
+                  number("ppl_plain"), number("ppl_exact"), number("ppl_seine"), number("agreement"));
     }
     std::printf("\n");
   }

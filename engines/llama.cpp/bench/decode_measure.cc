@@ -27,10 +27,16 @@ void Repeat(llama_context* context, int held, int wanted) {
 
 auto Likeliest(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
-// Adds one step's distribution `q` of ours, beside plain's `p`.
-void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Likeness* ours) {
+// KL(p, q) of two distributions' logarithms.
+double Divergence(const std::vector<double>& p, const std::vector<double>& q) {
   double kl = 0;
   for (size_t t = 0; t < p.size(); ++t) kl += std::exp(p[t]) * (p[t] - q[t]);
+  return kl;
+}
+
+// Adds one step's distribution `q` of ours, beside plain's `p`.
+void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Likeness* ours) {
+  const double kl = Divergence(p, q);
   ours->kl += kl;
   ours->worst_kl = std::max(ours->worst_kl, kl);
   ours->loss -= q[next];
@@ -67,14 +73,17 @@ TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, 
     const std::vector<double> p = LogProbabilities(pair.plain.get(), NumTokens(model));
     row.plain_loss -= p[token[1]];
     row.exact_ms.push_back(decode(pair.seine.get(), kExact));
-    Compare(p, LogProbabilities(pair.seine.get(), NumTokens(model)), token[1], &row.exact);
+    const std::vector<double> exact = LogProbabilities(pair.seine.get(), NumTokens(model));
+    Compare(p, exact, token[1], &row.exact);
     for (Chosen& chosen : row.chosen) {
       llama_memory_seq_rm(llama_get_memory(pair.seine.get()), 0, cells + i, -1);  // the same token again
       plugin.set_top_k(chosen.top_k);
       const double before = plugin.Number("ms_answering");
       chosen.ms.push_back(decode(pair.seine.get(), kSeine));
       chosen.attention_ms.push_back(plugin.Number("ms_answering") - before);
-      Compare(p, LogProbabilities(pair.seine.get(), NumTokens(model)), token[1], &chosen);
+      const std::vector<double> ours = LogProbabilities(pair.seine.get(), NumTokens(model));
+      Compare(p, ours, token[1], &chosen);
+      chosen.kl_to_exact += Divergence(exact, ours);
     }
     progress.Step("tokens decoded");
   }
@@ -105,6 +114,7 @@ Json ToJson(const TextRow& row) {
   for (const Chosen& c : row.chosen) {
     Json one = ToJson(static_cast<const Likeness&>(c));
     one["top_k"] = c.top_k;
+    one["kl_to_exact"] = c.kl_to_exact;
     one["ms"] = c.ms;
     one["attention_ms"] = c.attention_ms;
     chosen.push_back(std::move(one));
@@ -128,6 +138,7 @@ TextRow TextRowFrom(const Json& json) {
     Chosen& c = row.chosen.emplace_back();
     Read(of, &c);
     of.at("top_k").get_to(c.top_k);
+    of.at("kl_to_exact").get_to(c.kl_to_exact);
     of.at("ms").get_to(c.ms);
     of.at("attention_ms").get_to(c.attention_ms);
   }

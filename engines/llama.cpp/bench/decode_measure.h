@@ -18,6 +18,7 @@ struct Likeness {
 // What one top_k gave.
 struct Chosen : Likeness {
   int top_k = 0;
+  double kl_to_exact = 0;  // from our exact attention's distributions: what the index alone makes different
   std::vector<double> ms, attention_ms;  // a token
 };
 

@@ -13,10 +13,10 @@
 
 namespace seine::llama {
 
-int64_t Plugin::Count(const std::string& name) const {
+double Plugin::Number(const std::string& name) const {
   const std::string json = report();
   const size_t at = json.find("\"" + name + "\": ");
-  return at == std::string::npos ? 0 : std::atoll(json.c_str() + at + name.size() + 4);
+  return at == std::string::npos ? 0 : std::atof(json.c_str() + at + name.size() + 4);
 }
 
 const Plugin& ThePlugin() {

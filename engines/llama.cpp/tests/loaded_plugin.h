@@ -16,8 +16,9 @@ enum Mode { kSeine = 0, kPlain = 1 };  // settings.h
 struct Plugin {
   void (*set_mode)(int);
   const char* (*report)();
-  // A count of the report's.
-  int64_t Count(const std::string& name) const;
+  // A number of the report's.
+  double Number(const std::string& name) const;
+  int64_t Count(const std::string& name) const { return static_cast<int64_t>(Number(name)); }
 };
 
 // Loaded once a process, before the first model. Everything is chosen, from 256 cells on.

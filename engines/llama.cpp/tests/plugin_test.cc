@@ -188,6 +188,9 @@ TEST(FewChosen, NoAnswerFromStaleCodes) {
   EXPECT_GT(ThePlugin().Count("checked"), 100) << "SEINE_CHECK=1 must be set";
   EXPECT_GT(ThePlugin().Count("changed_windows"), 0);
   EXPECT_EQ(ThePlugin().Count("stale_windows"), 0) << ThePlugin().report();
+  // Our exact attention and llama.cpp's kernel, which adds values up in fp16, agree.
+  EXPECT_GT(ThePlugin().Number("mean_plain_error"), 0);
+  EXPECT_LT(ThePlugin().Number("worst_plain_error"), .01) << ThePlugin().report();
 }
 
 }  // namespace

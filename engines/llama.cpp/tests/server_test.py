@@ -314,7 +314,8 @@ def compare(args, scenario, folder):
         need(report["checked"] >= LEAST_CHECKED, f"only {report['checked']} answers were checked")
         need(report["stale_windows"] == 0, f"{report['stale_windows']} windows had others' codes; {counts}")
         return (f"{report['checked']} answers checked, stale windows 0, "
-                f"worst error {report['worst_error']:.3f}, mean {report['mean_error']:.4f}; {counts}")  # fmt: skip
+                f"worst error {report['worst_error']:.3f}, mean {report['mean_error']:.4f} "
+                f"(llama.cpp's own {report['worst_plain_error']:.3f}, {report['mean_plain_error']:.4f}); {counts}")  # fmt: skip
     plain, _ = run(args, scenario, folder, seine=False)
     comparison = Comparison()
     for ours, theirs in zip(answers, plain, strict=True):
