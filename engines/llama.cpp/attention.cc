@@ -36,6 +36,7 @@ int64_t NowNs() {
 
 Attention::~Attention() {
   if (Calibration* calibration = Calibration::Get()) calibration->Leave(this);
+  if (context_ != nullptr) Report::Get().Bytes(context_->spare_bytes(), 0);
   for (const auto& [keys, layer] : layers_) {
     Forget(keys);
     for (const Stream& stream : layer.streams) {

@@ -15,11 +15,11 @@ namespace {
 
 // GGML_TYPE_COUNT: there is none.
 ggml_type TypeNamed(const std::string& name) {
-  int type = 0;
-  while (type < GGML_TYPE_COUNT && (ggml_type_name(static_cast<ggml_type>(type)) == nullptr ||
-                                    name != ggml_type_name(static_cast<ggml_type>(type))))
-    ++type;
-  return static_cast<ggml_type>(type);
+  for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+    const auto type = static_cast<ggml_type>(i);
+    if (const char* const its = ggml_type_name(type); its != nullptr && name == its) return type;
+  }
+  return GGML_TYPE_COUNT;
 }
 
 class Writer {

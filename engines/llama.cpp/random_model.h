@@ -18,7 +18,7 @@ struct ModelShape {
   float rope_base = 10000;
   int sliding_window = 256;              // of the layers that slide
   std::vector<float> rope_factors = {};  // [head_dim / 2] that frequencies are divided by, as Llama 3.1's; empty: none
-  std::string weights = "f32";           // of matrices: a type of ggml's, "q8_0"
+  std::string weights = "f32";           // of matrices: a type of ggml's, such as "q8_0"
 };
 
 // Weights are normal, of a deviation that keeps activations near 1. False: no such type, or the file cannot be written.

@@ -55,6 +55,8 @@ class CellContext {
   SeenCells Divide(std::vector<CellRun> runs) const {
     return seine::Divide(std::move(runs), config_.sink, config_.local);
   }
+  // Held beside the layers' bytes(): room for codes to come.
+  int64_t spare_bytes() { return ledger_.pool(MemoryKind::kCode)->free_bytes(); }
 
  private:
   friend class CellLayer;

@@ -28,11 +28,13 @@ uint8_t* SlabPool::Allocate(int64_t bytes) {
   slab.free.erase(fits);
   if (size > bytes) slab.free[at + bytes] = size - bytes;
   FindLongest(data, &slab);
+  used_ += bytes;
   return data + at;
 }
 
 void SlabPool::Free(uint8_t* block, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  used_ -= Rounded(bytes);
   const auto slab = SlabOf(block);
   std::map<int64_t, int64_t>& free = slab->second.free;
   auto range = free.emplace(block - slab->first, Rounded(bytes)).first;
@@ -50,6 +52,11 @@ void SlabPool::Free(uint8_t* block, int64_t bytes) {
   held_ -= size;
   open_.erase({size, slab->first});
   slabs_.erase(slab);
+}
+
+int64_t SlabPool::free_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return held_ - used_;
 }
 
 bool SlabPool::AddSlab(int64_t bytes) {

@@ -33,6 +33,7 @@ class SlabPool {
 
   uint8_t* Allocate(int64_t bytes);          // 64-byte aligned; nullptr if the backend has no memory
   void Free(uint8_t* block, int64_t bytes);  // as it was allocated
+  int64_t free_bytes();                      // of its slabs, that no block has
 
  private:
   struct Slab {
@@ -51,7 +52,7 @@ class SlabPool {
   // Guarded by mutex_.
   std::map<uint8_t*, Slab> slabs_;               // by first byte
   std::set<std::pair<int64_t, uint8_t*>> open_;  // those with something free, by the longest
-  int64_t held_ = 0;                             // bytes of all slabs
+  int64_t held_ = 0, used_ = 0;                  // bytes of all slabs, and of all blocks
 };
 
 }  // namespace seine

@@ -228,7 +228,8 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
     std::fill_n(blocks.back(), 1000, static_cast<uint8_t>(i));
   }
   EXPECT_EQ(backend.allocations, 8);  // 1 + 1 + 2 + 4 + ... + 64
-  for (int i = 0; i < 100; ++i) {     // none overlaps another
+  EXPECT_EQ(pool.free_bytes(), 28 * 1024);
+  for (int i = 0; i < 100; ++i) {  // none overlaps another
     for (int j = 0; j < 1000; ++j) ASSERT_EQ(blocks[i][j], i);
   }
   pool.Free(blocks[70], 1000);
@@ -237,6 +238,7 @@ TEST(SlabPoolTest, SlabsDoubleAreReusedAndGoBack) {
   EXPECT_EQ(backend.freed, 0);
   for (int i = 99; i >= 0; --i) pool.Free(blocks[i], 1000);
   EXPECT_EQ(backend.freed, 8);
+  EXPECT_EQ(pool.free_bytes(), 0);
   backend.fail_after = 0;
   EXPECT_EQ(pool.Allocate(1000), nullptr);
   uint8_t* block = pool.Allocate(1000);
