@@ -114,7 +114,7 @@ uint32_t CellLayer::HashAt(int head, int64_t cell, const CellRows& rows) const {
   const Geometry& g = context_->config_.geometry;
   const void* const key = Keys(head, cell, rows).data;
   const size_t bytes = g.head_dim * SizeOf(g.dtype);
-  // Of a length known to the compiler it takes two thirds of the time.
+  // Hashing a length that the compiler knows takes two thirds of the time.
   if (bytes == 128) return static_cast<uint32_t>(XXH3_64bits(key, 128));
   if (bytes == 256) return static_cast<uint32_t>(XXH3_64bits(key, 256));
   return static_cast<uint32_t>(XXH3_64bits(key, bytes));
