@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <random>
 #include <vector>
 
@@ -147,7 +148,9 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   for (int layer = 0; layer < s.layers; ++layer) AddLayer(s, layer, &out);
   out.Add("output_norm.weight", s.embedding, 1, 1, 0);
   if (!IsGemma(s)) out.Add("output.weight", s.embedding, s.vocabulary, 0, of_logits);
-  return gguf_write_to_file(file, path.c_str(), /*only_meta=*/false);
+  const std::string partial = path + ".partial";  // who is cut off leaves none that looks whole
+  return gguf_write_to_file(file, partial.c_str(), /*only_meta=*/false) &&
+         std::rename(partial.c_str(), path.c_str()) == 0;
 }
 
 }  // namespace seine::llama
