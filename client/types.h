@@ -95,9 +95,11 @@ struct IndexSpec {
   std::optional<int> centre_window;  // tokens that share a centre
   // What a Retrieve without a Selector of its own does.
   std::optional<int> top_k;
-  std::optional<double>
-      beta;  // share of the zone kept as candidates; 0: .05, of a balanced zone of n > 8192 keys .05 sqrt(8192 / n)
-  std::optional<int> refine;  // survivors scored exactly
+  // Share of the zone kept as candidates; 0: .05, of a balanced zone of n > 8192 keys .05 sqrt(8192 / n), and a short
+  // zone is read whole.
+  std::optional<double> beta;
+  std::optional<int>
+      refine;  // survivors of the rerank scored exactly; few candidates are all scored (Selector in proto/)
   Coarse coarse = Coarse::kDefault;
   std::optional<double> rho;  // collision's covered share
   Scope scope = Scope::kDefault;

@@ -109,8 +109,11 @@ absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
       task.group = g.group();
       task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
       // Keys that lie beside the codes: a device has faster ways to its codes than to the host's memory.
-      task.whole = task.keys.chunks != nullptr && task.low_rank == nullptr && !context_.backend->codes_on_device() &&
-                   ReadsWhole(params_, task.group, zone_keys);
+      const bool beside =
+          task.keys.chunks != nullptr && task.low_rank == nullptr && !context_.backend->codes_on_device();
+      task.whole = beside && ReadsWhole(params_, task.group, zone_keys);
+      task.refine_all = beside && RefinesAll(params_, CandidatesWanted(params_, task.codec->layout(),
+                                                                       task.codec->UsualShare(zone_keys), zone_keys));
       whole_.push_back(task.whole);
     }
   }

@@ -1,4 +1,5 @@
 // Short zones are read whole: how short, what the answer is then, and who gets a search of the codes all the same.
+// Beyond them, few candidates are scored exactly without a rerank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -140,6 +141,41 @@ TEST_F(ShortZoneTest, WithoutFullRankKeysBesideTheCodesTheCodesAreSearched) {
   const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
   EXPECT_EQ(PathOf(*Filled(SmallConfig(), device.get()), params), Path::kIndex);
   EXPECT_EQ(PathOf(*Filled(SmallConfig(), &backend_), params), Path::kExact);
+}
+
+// 256 candidates a query head, at the default share and at none.
+TEST_F(ShortZoneTest, BeyondFewCandidatesAreAllScoredExactly) {
+  const IndexConfig config = Config();
+  const auto index = Filled(config, &backend_, 1400);
+  const std::vector<float> queries = Queries(config.geometry, 4);
+  const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
+  const auto on_device = Filled(config, device.get(), 1400);
+  const auto answers_of = [&](const Index& index, SearchParams params) {
+    auto answers = index.Retrieve({{{"s"}, 0, queries.data()}}, params);
+    EXPECT_TRUE(answers.ok()) << answers.status();
+    EXPECT_EQ((*answers)[0].path, Path::kIndex);
+    return *std::move(answers);
+  };
+  const auto found = [&](SearchParams params) { return answers_of(*index, params); };
+  const int heads = config.geometry.num_q_heads;
+  SearchParams usual = Usual(Scope::kPerQHead), reranked = usual;
+  usual.refine = 100;
+  reranked.refine = 60;  // of the candidates less than a third
+  SearchParams all = usual;
+  all.beta = 1e-6;
+  all.refine = 256;
+  EXPECT_TRUE(testing::SameAnswers(found(usual), found(all)));
+  EXPECT_EQ(found(usual)[0].stats.refined, 256 * heads);
+  EXPECT_EQ(found(reranked)[0].stats.refined, 60 * heads);
+  SearchParams asked = usual;  // for a share of the zone
+  asked.beta = all.beta;
+  EXPECT_EQ(found(asked)[0].stats.refined, 100 * heads);
+  EXPECT_TRUE(RefinesAll(usual, 300));
+  EXPECT_FALSE(RefinesAll(usual, 301));
+  EXPECT_FALSE(RefinesAll({.refine = 200, .scope = Scope::kPerKvHead}, 256));
+  EXPECT_FALSE(RefinesAll({.mass_p = .5, .refine = 200, .scope = Scope::kPerQHead}, 256));
+  EXPECT_FALSE(RefinesAll({.recall_target = .9, .refine = 200, .scope = Scope::kPerQHead}, 256));
+  EXPECT_EQ(answers_of(*on_device, usual)[0].stats.refined, 100 * heads);
 }
 
 TEST_F(ShortZoneTest, OfHeadsThatRetainDifferentTokens) {

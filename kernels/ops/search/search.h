@@ -4,6 +4,7 @@
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -35,7 +36,8 @@ struct SearchParams {
   // Coarse::kCollision: share of keys that each subvector's tiers cover. A key that no tier covers is no candidate
   // unless all are: where fewer than beta of the zone collide, there are fewer candidates, and at most as many answers.
   double rho = 0.2;
-  int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k
+  int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k. The
+                     // index may score all candidates (RefinesAll)
   Coarse coarse = Coarse::kSignIp;
   Scope scope = Scope::kPerKvHead;
   GqaReduce reduce = GqaReduce::kSoftmaxSum;
@@ -58,6 +60,12 @@ inline double ShareKept(const SearchParams& params, double usual) {
   return params.beta > 0 ? params.beta : usual;
 }
 
+// Candidates that it comes to.
+inline int64_t CandidatesWanted(const SearchParams& params, const CodeLayout& layout, double usual, int64_t num_keys) {
+  const auto of_share = static_cast<int64_t>(std::ceil(ShareKept(params, usual) * static_cast<double>(num_keys)));
+  return std::min(num_keys, std::max(LeastCandidates(params, layout), of_share));
+}
+
 // A gathered row, with the scan and the rerank that find it, takes about as long as so many rows that are read in
 // sequence; these are multiplied with up to four query heads at once
 // (docs/decisions/attention/0103-short-zones-are-read-whole.md).
@@ -73,6 +81,18 @@ inline bool ReadsWhole(const SearchParams& params, int group, int64_t num_keys) 
   if (params.beta > 0 || params.recall_target > 0) return false;
   const int64_t refined = std::max(params.refine, params.top_k);
   return num_keys <= kRowsForOneGathered * std::min(group, kHeadsOfARow) * refined;
+}
+
+// Candidates for each survivor up to which scoring all of them exactly is faster than a rerank that first tells which
+// (docs/decisions/attention/0109-few-candidates-are-all-refined.md).
+inline constexpr int64_t kCandidatesForOneSurvivor = 3;
+
+// Whether all `candidates` of a query head are scored exactly, without a rerank. So it is where params say nothing of
+// the share of candidates, and neither heads that agree on a set nor a mass need estimates.
+inline bool RefinesAll(const SearchParams& params, int64_t candidates) {
+  if (params.scope == Scope::kPerKvHead || params.mass_p > 0 || params.coarse != Coarse::kSignIp) return false;
+  if (params.beta > 0 || params.recall_target > 0) return false;
+  return candidates <= kCandidatesForOneSurvivor * std::max(params.refine, params.top_k);
 }
 
 // Counts and times of one task. Times in nanoseconds.
@@ -115,7 +135,9 @@ struct SearchTask {
   ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
   std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;
-  bool whole = false;  // every stored key is scored, as by Method::kExact; needs `keys`. Devices take no notice
+  // Both need `keys`, and devices take no notice.
+  bool whole = false;              // every stored key is scored, as by Method::kExact
+  bool refine_all = false;         // every candidate is scored exactly, and none reranked
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
 };

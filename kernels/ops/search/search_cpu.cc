@@ -201,11 +201,9 @@ void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
 
 void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec* next, SearchOutput* out,
                  SearchWorkspace* w) {
-  const size_t n = task.num_keys, k = params.top_k;
-  const auto floor = static_cast<size_t>(LeastCandidates(params, task.codec->layout()));
-  const double share = ShareKept(params, task.codec->UsualShare(task.num_keys));
-  const size_t wanted = std::min(n, std::max(floor, static_cast<size_t>(std::ceil(share * static_cast<double>(n)))));
-  const size_t keep = std::max<size_t>(params.refine, k);
+  const auto wanted = static_cast<size_t>(
+      CandidatesWanted(params, task.codec->layout(), task.codec->UsualShare(task.num_keys), task.num_keys));
+  const size_t keep = task.refine_all ? wanted : static_cast<size_t>(std::max(params.refine, params.top_k));
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;
   FindCandidates(task, params, wanted, w->query, stats);

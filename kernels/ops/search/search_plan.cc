@@ -46,10 +46,8 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
     assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
-    const int64_t n = item.num_keys, floor = LeastCandidates(params_, item.layout);
-    const double share = ShareKept(params_, item.usual_share);
-    item.wanted = static_cast<int32_t>(
-        std::min(n, std::max(floor, static_cast<int64_t>(std::ceil(share * static_cast<double>(n))))));
+    const int64_t n = item.num_keys;
+    item.wanted = static_cast<int32_t>(CandidatesWanted(params_, item.layout, item.usual_share, n));
     item.most = item.wanted;
     if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
     item.keep = std::min(std::max(params_.refine, params_.top_k), item.most);
