@@ -7,6 +7,7 @@
 #include "kernels/cpu/prefetch.h"
 #include "kernels/ops/attend/attention.h"
 #include "kernels/ops/attend/window_means.h"
+#include "kernels/ops/hash/hash_rows.h"
 #include "kernels/ops/learn/oja_cpu.h"
 #include "kernels/ops/learn/oja_rule.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
@@ -25,6 +26,9 @@ using cpu::FirstNonFinite;
 using cpu::MeanRow;
 using cpu::SumExp;
 using cpu::ToFloat;
+
+// Rows known again (ops/hash/hash_rows.h).
+using cpu::HashRows;
 
 // Memory that is read soon (cpu/prefetch.h).
 using cpu::PrefetchFar;

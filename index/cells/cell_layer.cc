@@ -1,10 +1,8 @@
 // Codes over an engine's cells: encoding windows, comparing rows with their hashes, attention of one KV head.
-#define XXH_INLINE_ALL
 #include "index/cells/cell_layer.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -110,14 +108,9 @@ ConstRows CellLayer::Values(int head, int64_t cell, const CellRows& rows) const 
           context_->config_.geometry.dtype};
 }
 
-uint32_t CellLayer::HashAt(int head, int64_t cell, const CellRows& rows) const {
-  const Geometry& g = context_->config_.geometry;
-  const void* const key = Keys(head, cell, rows).data;
-  const size_t bytes = g.head_dim * SizeOf(g.dtype);
-  // Hashing a length that the compiler knows takes two thirds of the time.
-  if (bytes == 128) return static_cast<uint32_t>(XXH3_64bits(key, 128));
-  if (bytes == 256) return static_cast<uint32_t>(XXH3_64bits(key, 256));
-  return static_cast<uint32_t>(XXH3_64bits(key, bytes));
+void CellLayer::HashCells(int head, int64_t first, int64_t count, const CellRows& rows, uint32_t* hashes) const {
+  host::HashRows(Keys(head, context_->config_.sink + first, rows), nullptr, static_cast<int>(count),
+                 context_->config_.geometry.head_dim, hashes);
 }
 
 void CellLayer::ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const {
@@ -126,10 +119,9 @@ void CellLayer::ListStale(int64_t end, int64_t most, std::vector<Run>* runs) con
   for (int h = 0; h < static_cast<int>(heads_.size()); ++h) {
     const std::vector<uint8_t>& fresh = heads_[h].fresh;
     for (int64_t w = 0; w < windows;) {
-      if (fresh[w] != 0) {
-        ++w;
-        continue;
-      }
+      const void* const stale = std::memchr(fresh.data() + w, 0, windows - w);
+      if (stale == nullptr) break;
+      w = static_cast<const uint8_t*>(stale) - fresh.data();
       // A run stays in its segment.
       const int64_t stop = std::min({windows, w + most, (w / kWindowsOfSegment + 1) * kWindowsOfSegment});
       int64_t next = w;
@@ -160,9 +152,8 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
                             head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
     head.outliers[run.window + w] = FindOutliers(floats.data(), dim);
   }
-  for (int64_t i = 0; i < count; ++i) {
-    head.hash(run.window * kWindowTokens + i) = HashAt(run.head, cell + i, rows);
-  }
+  // A run stays in its segment, and so do its hashes.
+  HashCells(run.head, run.window * kWindowTokens, count, rows, &head.hash(run.window * kWindowTokens));
   std::fill_n(head.fresh.begin() + run.window, run.count, uint8_t{1});
   return true;
 }
@@ -177,10 +168,9 @@ void CellLayer::FetchCells(int head, int64_t first, int64_t count, const CellRow
 
 bool CellLayer::Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const {
   const uint32_t* hashes = &heads_[head].hash(first);  // of one window, and so of one segment
-  for (int64_t i = first; i < first + count; ++i) {
-    if (hashes[i - first] != HashAt(head, context_->config_.sink + i, rows)) return false;
-  }
-  return true;
+  uint32_t now[kWindowTokens];
+  HashCells(head, first, count, rows, now);
+  return std::equal(now, now + count, hashes);
 }
 
 int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
@@ -207,8 +197,7 @@ bool CellLayer::Suspect(int head, int64_t end, const CellRows& rows) {
     }
     if (w < 0 || of.fresh[w] == 0) continue;
     for (const int64_t i : looked_at) {
-      const int64_t of_zone = w * kWindowTokens + i;
-      if (of.hash(of_zone) != HashAt(head, sink + of_zone, rows)) return true;
+      if (!Unchanged(head, w * kWindowTokens + i, 1, rows)) return true;
     }
   }
   return false;
@@ -308,20 +297,24 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   attention.logits = &found.scores;
   attention.zone_begin = task.zone_begin;
   if (!task.whole) AddOutliers(outliers, windows, attention, &found);
-  const auto cell_of = [&](int32_t place) { return one_run ? place : places.Cell(place); };
+  static thread_local std::vector<int32_t> chosen;
+  static thread_local std::vector<uint32_t> hashes;
+  chosen.clear();
   for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t place : set) host::PrefetchFar(&of.hash(cell_of(place) - config.sink));
+    for (const int32_t place : set) {
+      const int64_t cell = one_run ? place : places.Cell(place);
+      chosen.push_back(static_cast<int32_t>(cell));
+      host::PrefetchFar(&of.hash(cell - config.sink));
+    }
   }
   if (config.tail) attention.num_windows = windows;
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
-  for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t place : set) {
-      const int64_t cell = cell_of(place);
-      if (of.hash(cell - config.sink) != HashAt(head, cell, rows)) return false;
-    }
-  }
-  return Unchanged(head, check, kPieceCells, rows);
+  if (hashes.size() < chosen.size()) hashes.resize(chosen.size());
+  host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), g.head_dim, hashes.data());
+  uint32_t differ = 0;  // read at the end: a branch for each key would take longer
+  for (size_t i = 0; i < chosen.size(); ++i) differ |= hashes[i] ^ of.hash(chosen[i] - config.sink);
+  return differ == 0 && Unchanged(head, check, kPieceCells, rows);
 }
 
 void CellLayer::AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,

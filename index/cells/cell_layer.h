@@ -132,7 +132,7 @@ class CellLayer {
   explicit CellLayer(CellContext* context) : context_(context) {}
   ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
   ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
-  uint32_t HashAt(int head, int64_t cell, const CellRows& rows) const;
+  void HashCells(int head, int64_t first, int64_t count, const CellRows& rows, uint32_t* hashes) const;
   // Cells [first, first + count) of the zone: whether their keys are those that were encoded, and what that reads.
   bool Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const;
   void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
