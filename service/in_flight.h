@@ -3,7 +3,8 @@
 // memory limit meanwhile.
 //
 // Large answers that are made or wait for their readers take an eighth of the limit at most, so that clients that do
-// not read hold little; one alone may be as large as a message.
+// not read hold little; one alone may be as large as a message. A search's answer counts twice while it is made: the
+// index holds one, the message another.
 //
 // Thread-safe.
 #ifndef SEINE_SERVICE_IN_FLIGHT_H_

@@ -98,7 +98,8 @@ absl::Status Retriever::CheckAnswerSize(const v1::Attention* attention) const {
     bytes += item_bytes * static_cast<int64_t>(group.items.size());
   }
   if (bytes <= core_.options.max_message_bytes) {
-    return AnswerShare::Admit(bytes) ? absl::OkStatus() : TooMuchInFlight();
+    // Twice: as the index gives it and as the wire takes it. Once it is written, what it takes then is held.
+    return AnswerShare::Admit(2 * bytes) ? absl::OkStatus() : TooMuchInFlight();
   }
   return FieldError("OUT_OF_LIMITS", attention != nullptr ? "items" : "selector.top_k",
                     absl::StrCat("the answer would take ", bytes,
