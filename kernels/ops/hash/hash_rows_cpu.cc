@@ -40,7 +40,9 @@ HWY_INLINE void HashEach(const ConstRows& rows, const int32_t* places, int count
       const auto* at = reinterpret_cast<const uint64_t*>(row + w * 8);
       sum = AddWords(sum, hn::LoadU(d, at), hn::LoadU(d, &kHashKeys[w]));
     }
-    uint64_t all = hn::GetLane(hn::SumOfLanes(d, sum));
+    uint64_t lanes[kN], all = 0;  // Highway adds lanes up as signed numbers, which overflow
+    hn::StoreU(sum, d, lanes);
+    for (const uint64_t lane : lanes) all += lane;
     for (; w < words; ++w) all += HashOfWord(row, w);
     out[i] = MixHash(all);
   }
