@@ -68,7 +68,7 @@ TEST(HashRows, EveryBitAndEveryPlaceCounts) {
   }
 }
 
-// Of 200,000 hashes of 32 bits 4.7 pairs agree by chance.
+// By chance, 4.7 pairs of 200,000 hashes of 32 bits agree.
 TEST(HashRows, RowsThatDifferInAFewBitsSpreadAsChanceWould) {
   std::mt19937 random(3);
   std::vector<uint32_t> hashes;
