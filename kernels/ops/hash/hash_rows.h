@@ -1,8 +1,8 @@
 // Hashes of stored rows, by which one is known again that has changed.
 //
-// Each word of 64 bits adds two things: itself with its halves exchanged, and the product of its halves, both under a
-// key of the word's place. The sum is mixed once, and its lower half stays. That is how xxh3 takes in long texts. Its
-// way for texts as short as a row takes three times as long.
+// Each word of 64 bits adds two things: itself with its halves exchanged, and the product of its halves under a key of
+// the word's place. The sum is mixed once, and its lower half stays. That is how xxh3 takes in long texts. Its way for
+// texts as short as a row takes three times as long.
 #ifndef SEINE_KERNELS_OPS_HASH_HASH_ROWS_H_
 #define SEINE_KERNELS_OPS_HASH_HASH_ROWS_H_
 

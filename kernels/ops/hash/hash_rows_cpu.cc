@@ -5,8 +5,6 @@
 // clang-format off
 #include "hwy/highway.h"
 // clang-format on
-#include <type_traits>
-
 #include "kernels/cpu/targets.h"
 #include "kernels/ops/hash/hash_rows.h"
 #include "kernels/ops/hash/hash_words.h"
