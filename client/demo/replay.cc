@@ -26,6 +26,8 @@ constexpr int kCentreWindow = 64;
 struct Decoded {
   std::vector<client::Answer> answers;  // [steps, layers]
   std::vector<double> step_us, layer_us, server_us;
+  client::Transport transport = client::Transport::kBlocking;
+  std::string fallback;
 };
 
 class Engine {
@@ -52,6 +54,8 @@ class Engine {
     absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(options_.transport);
     if (!stream.ok()) return stream.status();
     Decoded decoded;
+    decoded.transport = (*stream)->transport();
+    decoded.fallback = (*stream)->fallback();
     decoded.answers.reserve(options_.steps * trace_.num_layers());
     client::DecodeStep step;
     step.appends = {{sequence_, 0, 0, {}, {}}};
@@ -82,20 +86,11 @@ class Engine {
     step->appends[0].position = position;
     step->appends[0].keys = trace_.Keys(layer, position, 1);
     step->items[0].queries = trace_.Query(layer, position);
-    const absl::Time start = absl::Now();
-    absl::Status status = stream->Write(*step);
-    if (status.ok()) status = stream->Read(&answer_);
-    const double us = absl::ToDoubleMicroseconds(absl::Now() - start);
-    status.Update(answer_.status);
-    if (status.ok() && (answer_.append_status.size() != 1 || answer_.answers.size() != 1)) {
-      status = absl::InternalError("the server did not answer the step's append and item");
+    const absl::StatusOr<double> us = RoundTrip(stream, *step, &answer_);
+    if (!us.ok()) return us;
+    if (answer_.answers[0].num_sets != trace_.num_q_heads()) {
+      return absl::InternalError("the server did not answer with a set for each query head");
     }
-    if (status.ok()) status = answer_.append_status[0];
-    if (status.ok()) status = answer_.answers[0].status;
-    if (status.ok() && answer_.answers[0].num_sets != trace_.num_q_heads()) {
-      status = absl::InternalError("the server did not answer with a set for each query head");
-    }
-    if (!status.ok()) return status;
     decoded->server_us.push_back(static_cast<double>(answer_.server_us));
     decoded->answers.push_back(answer_.answers[0]);
     return us;
@@ -207,6 +202,23 @@ client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
   return spec;
 }
 
+absl::StatusOr<double> RoundTrip(client::DecodeStream* stream, const client::DecodeStep& step,
+                                 client::DecodeAnswer* answer) {
+  const absl::Time start = absl::Now();
+  absl::Status status = stream->Write(step);
+  if (status.ok()) status = stream->Read(answer);
+  const double us = absl::ToDoubleMicroseconds(absl::Now() - start);
+  status.Update(answer->status);
+  if (!status.ok()) return status;
+  if (answer->append_status.size() != 1 || answer->answers.size() + answer->attended.size() != 1) {
+    return absl::InternalError("the server did not answer the step's append and item");
+  }
+  status = answer->append_status[0];
+  status.Update(answer->attended.empty() ? answer->answers[0].status : answer->attended[0].status);
+  if (!status.ok()) return status;
+  return us;
+}
+
 Percentiles PercentilesOf(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
@@ -231,6 +243,8 @@ absl::StatusOr<Report> Replay(client::Client* client, const Trace& trace, const 
   report.append_tokens_per_second = *rate;
   const absl::StatusOr<Decoded> decoded = engine.Decode();
   if (!decoded.ok()) return decoded.status();
+  report.transport = decoded->transport;
+  report.fallback = decoded->fallback;
   report.step_us = PercentilesOf(decoded->step_us);
   report.layer_us = PercentilesOf(decoded->layer_us);
   report.server_us = PercentilesOf(decoded->server_us);

@@ -18,7 +18,9 @@ struct ReplayOptions {
   double beta = 0.10;
   int refine = 200;
   int steps = 512;  // decode steps: the trace's last positions
-  client::Transport transport = client::Transport::kBlocking;
+  client::Transport transport = client::Transport::kAuto;
+  int64_t long_tokens =
+      131072;            // attention is timed up to here, over the trace's rows again and again; 0: nowhere else
   std::string profile;   // the server's; empty: rsq codes
   int model_layers = 0;  // at least those recorded
 };
@@ -44,11 +46,18 @@ struct Report {
   int64_t code_bytes = 0, store_bytes = 0;
   int64_t full_cache_bytes = 0;  // keys and values of the same tokens in 16 bits
   std::string simd_target;
-  int threads = 1;  // of the server
+  int threads = 1;                                             // of the server
+  client::Transport transport = client::Transport::kBlocking;  // that carried the steps: never kAuto
+  std::string fallback;                                        // why kAuto took gRPC; empty: it did not
 };
 
 // The settings of the replay's index.
 client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options);
+
+// One round trip of a step with one append and one item: microseconds from writing it to having read its answer. An
+// error of the step, of its append or of its item is the call's.
+absl::StatusOr<double> RoundTrip(client::DecodeStream* stream, const client::DecodeStep& step,
+                                 client::DecodeAnswer* answer);
 
 // Makes an index of its own (named for this process), fills it, decodes, judges, and deletes it again.
 absl::StatusOr<Report> Replay(client::Client* client, const Trace& trace, const ReplayOptions& options);

@@ -1,71 +1,162 @@
 #include "client/demo/timing.h"
 
 #include <algorithm>
-#include <limits>
+#include <array>
+#include <memory>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/output.h"
+#include "client/demo/processor_share.h"
 
 namespace seine::demo {
 namespace {
 
-constexpr int64_t kMostSteps = 64;  // timed; their times are alike
+constexpr int64_t kMostSteps = 64;    // a length, timed or not
+constexpr int64_t kWarmUpShare = 8;   // one step of so many comes first and is not timed
+constexpr int64_t kLengthFactor = 4;  // from one length to the next
 
-// Microseconds in the index of every step and layer.
-absl::StatusOr<std::vector<double>> Attend(client::Client* client, const Trace& trace, const ReplayOptions& options,
-                                           const client::IndexSpec& spec, bool dense) {
+// Whole copies of the trace, ascending.
+std::vector<int64_t> CopiesToTime(const Trace& trace, int64_t long_tokens) {
+  std::vector<int64_t> copies;
+  const int64_t most = std::max<int64_t>(1, long_tokens / trace.num_tokens());
+  for (int64_t c = 1; c < most; c *= kLengthFactor) copies.push_back(c);
+  copies.push_back(most);
+  return copies;
+}
+
+// How one of the two attends, and what it took.
+struct Side {
+  client::Sequence sequence;
+  bool dense = false;
+  std::vector<double> us = {}, index_us = {};  // of every timed layer
+  int64_t attended = 0;                        // of all heads together
+};
+
+class Timer {
+ public:
+  Timer(client::Client* client, const Trace& trace, const ReplayOptions& options, int threads,
+        client::Sequence sequence)
+      : client_(client), trace_(trace), options_(options), threads_(threads), sequence_(std::move(sequence)) {}
+
+  absl::StatusOr<std::vector<AttentionTimes>> Run() {
+    auto stream = client_->OpenDecodeStream(options_.transport);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    std::vector<AttentionTimes> times;
+    for (const int64_t copies : CopiesToTime(trace_, options_.long_tokens)) {
+      absl::StatusOr<AttentionTimes> of_length = TimeLength(copies);
+      if (!of_length.ok()) return of_length.status();
+      times.push_back(*of_length);
+    }
+    if (absl::Status s = stream_->Finish(); !s.ok()) return s;
+    return times;
+  }
+
+ private:
+  client::ConstTensor Keys(int layer, int64_t position, int64_t count) const {
+    return trace_.Keys(layer, position % trace_.num_tokens(), count);
+  }
+
+  // Appends tokens [held_, end) of every layer, in pieces of the trace.
+  absl::Status AppendUpTo(int64_t end) {
+    std::vector<client::AppendItem> items;
+    for (int layer = 0; layer < trace_.num_layers(); ++layer) {
+      for (int64_t at = held_; at < end;) {
+        const int64_t count = std::min(end - at, trace_.num_tokens() - at % trace_.num_tokens());
+        const client::ConstTensor keys = Keys(layer, at, count);
+        items.push_back({sequence_, trace_.model_layers()[layer], at, keys, keys});
+        at += count;
+      }
+    }
+    cli::ProgressBar bar(absl::StrCat("prefill of ", end, " tokens"), (end - held_) * trace_.num_layers());
+    held_ = end;
+    return client_->AppendStream(items, [&](int64_t tokens) { bar.Update(tokens); }).status();
+  }
+
+  // Both sides decode the last tokens of a copy, each in a sequence of its own, which share all that came before.
+  absl::StatusOr<AttentionTimes> TimeLength(int64_t copies) {
+    const int64_t steps = std::min<int64_t>(options_.steps, kMostSteps), end = copies * trace_.num_tokens();
+    if (absl::Status s = AppendUpTo(end - steps); !s.ok()) return s;
+    absl::StatusOr<client::Sequence> fork = client_->ForkSequence(sequence_, "", std::nullopt);
+    if (!fork.ok()) return fork.status();
+    std::array<Side, 2> sides = {Side{sequence_}, Side{*std::move(fork), /*dense=*/true}};
+    const double share_before = MeasureProcessorShare(threads_);
+    cli::ProgressBar bar(absl::StrCat("attention over ", end, " tokens"), steps);
+    for (int64_t step = 0; step < steps; ++step) {
+      for (int turn = 0; turn < 2; ++turn) {  // each comes first by turns: what else the machine does meets both
+        if (absl::Status s = Step(end - steps + step, step >= steps / kWarmUpShare, &sides[(turn + step) % 2]); !s.ok())
+          return s;
+      }
+      bar.Update(step);
+    }
+    held_ = end;
+    const double share = (share_before + MeasureProcessorShare(threads_)) / 2;
+    if (absl::Status s = client_->DeleteSequence(sides[1].sequence); !s.ok()) return s;
+    const auto timed = static_cast<double>(sides[0].us.size()) * trace_.num_q_heads();
+    return AttentionTimes{end,
+                          copies,
+                          static_cast<double>(sides[0].attended) / timed,
+                          static_cast<double>(sides[1].attended) / timed,
+                          PercentilesOf(std::move(sides[0].us)),
+                          PercentilesOf(std::move(sides[1].us)),
+                          PercentilesOf(std::move(sides[0].index_us)),
+                          PercentilesOf(std::move(sides[1].index_us)),
+                          share};
+  }
+
+  // All layers of the token at `position`.
+  absl::Status Step(int64_t position, bool timed, Side* side) {
+    for (int layer = 0; layer < trace_.num_layers(); ++layer) {
+      const int model_layer = trace_.model_layers()[layer];
+      const client::ConstTensor keys = Keys(layer, position, 1);
+      step_.appends = {{side->sequence, model_layer, position, keys, keys}};
+      // Query rows are those of the trace's end, as the keys appended here are.
+      const int64_t asked = position % trace_.num_tokens();
+      step_.items = {{side->sequence, model_layer, trace_.Query(layer, asked)}};
+      if (side->dense) step_.items[0].dense_from = 0;
+      step_.selector.top_k = options_.top_k;
+      step_.attention = client::Attention{};
+      const absl::StatusOr<double> us = RoundTrip(stream_.get(), step_, &answer_);
+      if (!us.ok()) return us.status();
+      if (answer_.attended.empty()) return absl::InternalError("the server did not attend");
+      const int64_t attended = answer_.attended[0].attended_tokens, all = (position + 1) * trace_.num_q_heads();
+      if (side->dense && attended != all) {
+        return absl::InternalError(absl::StrCat("the server attended ", attended, " tokens, not ", all));
+      }
+      if (!timed) continue;
+      side->us.push_back(*us);
+      side->index_us.push_back(static_cast<double>(answer_.server_us));
+      side->attended += attended;
+    }
+    return absl::OkStatus();
+  }
+
+  client::Client* const client_;
+  const Trace& trace_;
+  const ReplayOptions& options_;
+  const int threads_;
+  const client::Sequence sequence_;
+  std::unique_ptr<client::DecodeStream> stream_;
+  client::DecodeStep step_;
+  client::DecodeAnswer answer_;
+  int64_t held_ = 0;  // tokens of sequence_
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<AttentionTimes>> TimeAttention(client::Client* client, const Trace& trace,
+                                                          const ReplayOptions& options, int threads) {
+  client::IndexSpec spec = SpecFor(trace, options);
+  spec.kv_store = client::KvStore::kKeysValues;
   const absl::StatusOr<client::IndexInfo> index = client->CreateIndex(spec);
   if (!index.ok()) return index.status();
   const absl::Cleanup remove = [&] { client->DeleteIndex(spec.name).IgnoreError(); };
   const absl::StatusOr<client::Sequence> sequence = client->CreateSequence(spec.name, "trace");
   if (!sequence.ok()) return sequence.status();
-  std::vector<client::AppendItem> items;
-  for (int layer = 0; layer < trace.num_layers(); ++layer) {
-    const client::ConstTensor keys = trace.Keys(layer, 0, trace.num_tokens());
-    items.push_back({*sequence, trace.model_layers()[layer], 0, keys, keys});
-  }
-  const absl::StatusOr<client::AppendTotals> totals = client->AppendStream(items);
-  if (!totals.ok()) return totals.status();
-
-  client::Selector selector;
-  selector.top_k = options.top_k;
-  std::vector<double> us;
-  const int64_t steps = std::min<int64_t>(options.steps, kMostSteps), first = trace.num_tokens() - steps;
-  cli::ProgressBar bar(dense ? "attention over all tokens" : "attention over those found", steps);
-  for (int64_t step = 0; step < steps; ++step) {
-    for (int layer = 0; layer < trace.num_layers(); ++layer) {
-      const client::RetrieveItem item = {*sequence, trace.model_layers()[layer], trace.Query(layer, first + step)};
-      const absl::StatusOr<client::AttendResult> result = client->Attend({item}, selector, client::Attention{});
-      if (!result.ok()) return result.status();
-      if (result->answers.size() != 1) return absl::InternalError("the server did not answer the one item");
-      const client::Attended& answer = result->answers[0];
-      if (!answer.status.ok()) return answer.status;
-      if (dense && answer.attended_tokens != trace.num_tokens() * trace.num_q_heads()) {
-        return absl::InternalError(absl::StrCat("the server attended ", answer.attended_tokens, " tokens, not all"));
-      }
-      us.push_back(static_cast<double>(result->server_us));
-    }
-    bar.Update(step);
-  }
-  return us;
-}
-
-}  // namespace
-
-absl::StatusOr<AttentionTimes> TimeAttention(client::Client* client, const Trace& trace, const ReplayOptions& options) {
-  AttentionTimes times;
-  for (const bool dense : {false, true}) {
-    client::IndexSpec spec = SpecFor(trace, options);
-    spec.kv_store = client::KvStore::kKeysValues;
-    if (dense) spec.dense_threshold = std::numeric_limits<int32_t>::max();
-    absl::StatusOr<std::vector<double>> us = Attend(client, trace, options, spec, dense);
-    if (!us.ok()) return us.status();
-    (dense ? times.dense_us : times.seine_us) = PercentilesOf(*std::move(us));
-  }
-  return times;
+  return Timer(client, trace, options, threads, *sequence).Run();
 }
 
 }  // namespace seine::demo

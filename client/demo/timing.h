@@ -1,7 +1,10 @@
-// What attention itself costs with and without retrieval: the server attends the same queries over the same tokens,
-// once over those that Seine finds and once over all of them, with the same kernels and threads.
+// What attention itself costs with and without retrieval, as an engine waits for it: a layer's token is appended and
+// its queries attend, once over what Seine finds and once over all tokens, by turns, with the same kernels and threads.
 #ifndef SEINE_CLIENT_DEMO_TIMING_H_
 #define SEINE_CLIENT_DEMO_TIMING_H_
+
+#include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
@@ -10,13 +13,23 @@
 
 namespace seine::demo {
 
+// Attention over so many tokens.
 struct AttentionTimes {
-  Percentiles seine_us, dense_us;  // of a layer, in the index; the wire's time is the same for both
+  int64_t num_tokens = 0;
+  int64_t copies = 1;                          // of the trace's rows, one after another; 1: as they were recorded
+  double seine_tokens = 0, dense_tokens = 0;   // attended, a head
+  Percentiles seine_us, dense_us;              // of a layer: from the step written to its answer read
+  Percentiles seine_index_us, dense_index_us;  // of which in the index
+  double processor_share = 1;                  // MeasureProcessorShare just then, of as many threads as the server has
+  double speedup() const { return seine_us.p50 > 0 ? dense_us.p50 / seine_us.p50 : 0; }
 };
 
-// Two indexes that keep values, one after the other, each deleted again: one searched as in the replay, one whose
-// dense_threshold makes every token dense. The trace's keys stand in for its values: the time is the same.
-absl::StatusOr<AttentionTimes> TimeAttention(client::Client* client, const Trace& trace, const ReplayOptions& options);
+// Returns the times at the trace's length, at 4 and 16 times that and so on, and at ReplayOptions::long_tokens, in
+// whole copies of the trace. Copies serve for times alone: what is found among them says nothing of a longer text.
+// `threads` is how many the server has. It makes an index that keeps values, and deletes it again. The trace's keys
+// stand in for its values: the time is the same.
+absl::StatusOr<std::vector<AttentionTimes>> TimeAttention(client::Client* client, const Trace& trace,
+                                                          const ReplayOptions& options, int threads);
 
 }  // namespace seine::demo
 

@@ -7,10 +7,12 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "profile/io/tensor_file.h"
 #include "tests/client/process.h"
 
@@ -60,10 +62,17 @@ Covered CoveredByDefinition(int steps, int top_k) {
   return covered;
 }
 
+// The demo of few steps. `long_tokens` "0": attention is timed at the trace's length alone.
+Outcome Demo(const Server& server, const std::vector<std::string>& more, const std::string& long_tokens = "0") {
+  std::vector<std::string> arguments = {SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace",  SEINE_TRACE,
+                                        "--steps",          "8",        "--long-tokens",   long_tokens};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunProgram(arguments);
+}
+
 TEST(Demo, SaysWhatRetrievalBuys) {
   Server server;
-  const Outcome outcome = RunProgram(
-      {SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace", SEINE_TRACE, "--steps", "8", "-o", "json"});
+  const Outcome outcome = Demo(server, {"-o", "json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out, nullptr, false);
   ASSERT_TRUE(json.contains("attention_covered_sink_local")) << outcome.out;
@@ -81,9 +90,9 @@ TEST(Demo, SaysWhatRetrievalBuys) {
 
 TEST(Demo, AnswersARealModelsDecode) {
   Server server;
-  for (const char* transport : {"blocking", "polling"}) {
+  for (const char* transport : {"shm", "blocking", "polling"}) {
     const Outcome outcome = RunProgram({SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace", SEINE_TRACE,
-                                        "--steps", "24", "--transport", transport, "-o", "json"});
+                                        "--steps", "24", "--long-tokens", "0", "--transport", transport, "-o", "json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     const Json json = Json::parse(outcome.out, nullptr, false);
     ASSERT_TRUE(json.is_object()) << outcome.out;
@@ -93,6 +102,7 @@ TEST(Demo, AnswersARealModelsDecode) {
     EXPECT_GT(json["attention_covered"], 0.9);
     EXPECT_GT(json["recall_at_k"], json["recall_at_k_worst_head"]);
     EXPECT_EQ(json["num_queries"], 24 * 3 * 9);
+    EXPECT_EQ(json["transport"], transport);
     EXPECT_GT(json["step_p50_us"], 0);
     EXPECT_GT(json["layer_p50_us"], json["server_p50_us"]);
     EXPECT_EQ(json["full_cache_bytes"], 2 * 2 * 3 * 8192 * 3 * 64);
@@ -100,16 +110,90 @@ TEST(Demo, AnswersARealModelsDecode) {
     EXPECT_LT(json["bytes_per_key"], 48);
   }
   EXPECT_TRUE(server.Connect()->ListIndexes()->empty());  // it cleans up
-  const Outcome text =
-      RunProgram({SEINE_DEMO_PROGRAM, "--server", server.endpoint(), "--trace", SEINE_TRACE, "--steps", "2"});
+  const Outcome text = Demo(server, {});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   for (const char* part :
        {"recall@100", "attention mass", "decode step", "bytes a key", "of the full fp16 cache", "sink + local alone",
-        "with Seine", "with the exact top 100", "dense attention", "What Seine finds (head_dim 64)",
-        "Memory (head_dim 64)", "kept for refine", "codes + keys"}) {
+        "with Seine", "with the exact top 100", "dense p50", "What Seine finds (head_dim 64)", "Memory (head_dim 64)",
+        "kept for refine", "codes + keys", "over the same-host channel", "What you gain on this machine"}) {
     EXPECT_TRUE(absl::StrContains(text.out, part)) << text.out;
   }
   EXPECT_FALSE(absl::StrContains(text.out, "nan")) << text.out;
+}
+
+// Both sides attend as many tokens as they should: the numbers follow from the zones, sink 16 and local 512.
+TEST(Demo, TimesAttentionAtGreaterLengths) {
+  Server server;
+  const Outcome outcome = Demo(server, {"-o", "json"}, "50000");  // six copies and a rest
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.contains("attention_times")) << outcome.out;
+  const Json& times = json["attention_times"];
+  ASSERT_EQ(times.size(), 3u) << times;
+  const int copies[] = {1, 4, 6};
+  for (int i = 0; i < 3; ++i) {
+    const Json& t = times[i];
+    EXPECT_EQ(t["copies"], copies[i]);
+    EXPECT_EQ(t["num_tokens"], 8192 * copies[i]);
+    // Of eight steps the last seven are timed, which hold 6, 5, ... 0 tokens less than all.
+    EXPECT_DOUBLE_EQ(t["dense_tokens"], 8192 * copies[i] - 3);
+    EXPECT_GE(t["seine_tokens"], 16 + 512 + 100);
+    EXPECT_LT(t["seine_tokens"], 16 + 512 + 64 + 100);
+    for (const char* side : {"dense", "seine"}) {
+      const double p50 = t[absl::StrCat(side, "_p50_us")], index = t[absl::StrCat(side, "_index_p50_us")];
+      EXPECT_GT(index, 0);
+      EXPECT_GT(p50, index);
+      EXPECT_GE(t[absl::StrCat(side, "_p99_us")], p50);
+    }
+    EXPECT_DOUBLE_EQ(t["speedup"], t["dense_p50_us"].get<double>() / t["seine_p50_us"].get<double>());
+    EXPECT_GT(t["processor_share"], 0);
+    EXPECT_LE(t["processor_share"], 1);
+  }
+  EXPECT_GT(times[2]["dense_index_p50_us"], times[0]["dense_index_p50_us"]);
+  EXPECT_EQ(json["dense_attention_p50_us"], times[0]["dense_index_p50_us"]);
+  EXPECT_EQ(json["seine_attention_p50_us"], times[0]["seine_index_p50_us"]);
+  EXPECT_TRUE(server.Connect()->ListIndexes()->empty());
+}
+
+TEST(Demo, GoesOverTheChannelWhereItCan) {
+  Server server;
+  const Json with = Json::parse(Demo(server, {"-o", "json"}).out, nullptr, false);
+  ASSERT_TRUE(with.is_object());
+  EXPECT_EQ(with["transport"], "shm");
+  EXPECT_EQ(with["transport_fallback"], "");
+
+  Server without({"--channels", "0"});
+  const Json json = Json::parse(Demo(without, {"-o", "json"}).out, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["transport"], "blocking");
+  EXPECT_NE(json["transport_fallback"], "");
+  const Outcome text = Demo(without, {});
+  EXPECT_TRUE(absl::StrContains(text.out, "over gRPC (")) << text.out;
+  EXPECT_FALSE(absl::StrContains(text.out, "over the same-host channel")) << text.out;
+  const Outcome forced = Demo(without, {"--transport", "shm"});
+  EXPECT_NE(forced.exit_code, 0);
+  EXPECT_EQ(std::count(forced.err.begin(), forced.err.end(), '\n'), 1) << forced.err;
+}
+
+// Words of the help that look like keys, and keys of the output, are the same.
+TEST(Demo, HelpExplainsEveryKey) {
+  Server server;
+  const Json json = Json::parse(Demo(server, {"-o", "json"}).out, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  std::set<std::string> keys, explained;
+  for (const auto& item : json.items()) keys.insert(item.key());
+  for (const auto& item : json["attention_times"][0].items()) keys.insert(item.key());
+  const std::string help = RunProgram({SEINE_DEMO_PROGRAM, "--help"}).out;
+  const size_t begin = help.find("-o json prints"), end = help.find("Exit codes");
+  ASSERT_LT(begin, end) << help;
+  std::istringstream in(help.substr(begin, end - begin));
+  for (std::string line; std::getline(in, line);) {
+    if (!absl::StartsWith(line, "    ") || line[8] == ' ') continue;  // a line of explanation alone
+    const size_t gap = line.find("  ", line.find_first_not_of(' '));
+    for (const absl::string_view key : absl::StrSplit(line.substr(0, gap), absl::ByAnyChar(" ,"), absl::SkipEmpty()))
+      explained.insert(std::string(key));
+  }
+  EXPECT_EQ(keys, explained);
 }
 
 TEST(Demo, ErrorsAreOneLine) {
@@ -130,6 +214,7 @@ TEST(Demo, ErrorsAreOneLine) {
   } cases[] = {
       {{}, 2, "--trace is required"},
       {{"--trace", SEINE_TRACE, "--transport", "telepathy"}, 2, "--transport"},
+      {{"--trace", SEINE_TRACE, "--long-tokens", "-1"}, 2, "--long-tokens"},
       {{"--trace", folder.Path("missing")}, 3, "missing: No such file or directory"},
       {{"--trace", folder.Path("torn")}, 3, "torn: cut short"},
       {{"--trace", folder.Path("foreign")}, 3, "foreign: neither a safetensors nor a .npy file"},

@@ -33,8 +33,8 @@ TEST_F(CliTest, ABareSocketPathIsAServer) {
   ASSERT_EQ(path[0], '/');
   EXPECT_EQ(RunProgram({SEINE_PROGRAM, "health"}, {"SEINE_SERVER=" + path}).out, "serving\n");
   EXPECT_EQ(RunProgram({SEINE_PROGRAM, "health", "--server", path}).out, "serving\n");
-  const Outcome demo =
-      RunProgram({SEINE_DEMO_PROGRAM, "--trace", SEINE_TRACE, "--steps", "2"}, {"SEINE_SERVER=" + path});
+  const Outcome demo = RunProgram({SEINE_DEMO_PROGRAM, "--trace", SEINE_TRACE, "--steps", "2", "--long-tokens", "0"},
+                                  {"SEINE_SERVER=" + path});
   EXPECT_EQ(demo.exit_code, 0) << demo.err;
 }
 
