@@ -60,7 +60,8 @@ class OwnerOnly {
 absl::Status Refused(absl::string_view what) { return absl::FailedPreconditionError(absl::StrCat("listen: ", what)); }
 
 absl::Status InUse(const Address& address) {
-  return absl::AlreadyExistsError(absl::StrCat("listen: ", address.ToString(), " is in use by another server"));
+  return absl::AlreadyExistsError(
+      absl::StrCat("listen: ", address.ToString(), " is in use by another server; --listen takes another address"));
 }
 
 sockaddr_un UnixAddress(const std::string& path) {

@@ -144,7 +144,8 @@ TEST_F(SeinedTest, AddressInUseIsOneClearLine) {
   const TempDir other;
   Process second(other.path, {"--listen", socket()});
   EXPECT_EQ(second.Wait(), 1);
-  EXPECT_NE(second.err().find("in use"), std::string::npos) << second.err();
+  EXPECT_NE(second.err().find("in use by another server; --listen takes another address"), std::string::npos)
+      << second.err();
   EXPECT_EQ(Lines(second.err()), 1) << second.err();
   v1::ListIndexesResponse list;
   EXPECT_TRUE(Call(*Stubs(socket()).index, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &list).ok());
