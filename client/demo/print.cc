@@ -124,21 +124,24 @@ std::string Right(const std::string& text, size_t width) {
 }
 
 std::string TimesText(const Trace& trace, const Measured& measured) {
-  const size_t width = Count(measured.times.back().num_tokens).size();
+  const size_t width = Count(measured.attention.times.back().num_tokens).size();
   cli::Table table({"  tokens", "dense p50", "Seine p50", "gain"});
-  for (const AttentionTimes& t : measured.times) {
+  for (const AttentionTimes& t : measured.attention.times) {
     table.AddRow({"  " + Right(Count(t.num_tokens), width), Right(Milliseconds(t.dense_us.p50), 9),
                   Right(Milliseconds(t.seine_us.p50), 9), GainOf(t)});
   }
-  std::string text = absl::StrCat("\nA layer's token appended and attended, dense and with Seine by turns, ",
-                                  CarriedBy(measured.report), "\n", table.ToString(),
-                                  "  dense: all tokens, by this server's own exact kernel\n");
-  if (measured.times.back().copies > 1) {
+  std::string text = absl::StrCat(
+      "\nA layer's token appended and attended, dense and with Seine by turns, ", CarriedBy(measured.report), "\n",
+      table.ToString(),
+      "  dense: all tokens, by this server's own exact kernel; gain: of medians or of means, the lesser\n");
+  if (measured.attention.times.back().copies > 1) {
     absl::StrAppend(&text, "  beyond ", Count(trace.num_tokens()),
                     " tokens the trace's rows come again and again: for times alone, never for recall\n");
   }
+  const std::string& stopped = measured.attention.stopped;
+  if (!stopped.empty()) absl::StrAppend(&text, "  longer texts found no memory: ", stopped, "\n");
   double share = 1;
-  for (const AttentionTimes& t : measured.times) share = std::min(share, t.processor_share);
+  for (const AttentionTimes& t : measured.attention.times) share = std::min(share, t.processor_share);
   if (share < kQuiet) {
     absl::StrAppend(&text, "  Other programs ran meanwhile: a thread got ", Percent(share, 0),
                     " of a processor. Times are longer for it, and vary; run this again when they rest.\n");
@@ -160,15 +163,15 @@ std::string Verdict(const AttentionTimes& t) {
 
 std::string Conclusion(const Trace& trace, const ReplayOptions& options, const Measured& measured) {
   const Report& report = measured.report;
-  const AttentionTimes* gain = FirstGain(measured.times);
+  const AttentionTimes* gain = FirstGain(measured.attention.times);
   const int cache_bytes = 2 * StoredKeyBytes(trace);
   std::string text = "\nWhat you gain on this machine\n";
-  text += Verdict(measured.times.front());
-  if (measured.times.size() > 1) text += Verdict(measured.times.back());
+  text += Verdict(measured.attention.times.front());
+  if (measured.attention.times.size() > 1) text += Verdict(measured.attention.times.back());
   if (gain == nullptr) {
-    absl::StrAppend(&text, "  Up to ", Count(measured.times.back().num_tokens),
+    absl::StrAppend(&text, "  Up to ", Count(measured.attention.times.back().num_tokens),
                     " tokens Seine gains no time here: leave attention dense, or try longer texts (--long-tokens).\n");
-  } else if (gain != &measured.times.front()) {
+  } else if (gain != &measured.attention.times.front()) {
     absl::StrAppend(&text, "  It pays from some ", Count(gain->num_tokens),
                     " tokens on. Leave shorter texts dense (dense_threshold).\n");
   }
@@ -186,10 +189,12 @@ cli::Json ToJson(const AttentionTimes& t) {
           {"copies", t.copies},
           {"dense_p50_us", t.dense_us.p50},
           {"dense_p99_us", t.dense_us.p99},
+          {"dense_mean_us", t.dense_mean_us},
           {"dense_index_p50_us", t.dense_index_us.p50},
           {"dense_tokens", t.dense_tokens},
           {"seine_p50_us", t.seine_us.p50},
           {"seine_p99_us", t.seine_us.p99},
+          {"seine_mean_us", t.seine_mean_us},
           {"seine_index_p50_us", t.seine_index_us.p50},
           {"seine_tokens", t.seine_tokens},
           {"processor_share", t.processor_share},
@@ -240,9 +245,10 @@ const char kJsonHelp[] =
     simd_target, threads        of the server
     dense_attention_p50_us, dense_attention_p99_us, seine_attention_p50_us, seine_attention_p99_us
                                 a layer's attention at num_tokens, in the index
+    attention_stopped           why greater lengths are missing: no memory; empty: none is
     attention_times             one object for each length at which attention is timed:
       num_tokens, copies        the length; how often the trace's rows come. Above 1: for times alone
-      dense_p50_us, dense_p99_us, seine_p50_us, seine_p99_us
+      dense_p50_us, dense_p99_us, dense_mean_us, seine_p50_us, seine_p99_us, seine_mean_us
                                 a layer's append and attention, written to answered: over all tokens
                                 by the same server's exact kernel; over what Seine finds
       dense_index_p50_us, seine_index_p50_us
@@ -250,14 +256,14 @@ const char kJsonHelp[] =
       dense_tokens, seine_tokens
                                 tokens that a head reads
       processor_share           of a processor that a thread got just then; below 1 others ran
-      speedup                   dense_p50_us over seine_p50_us
+      speedup                   dense over Seine: of the medians or of the means, the lesser
 )";
 
 cli::Json ToJson(const Trace& trace, const ReplayOptions& options, const Measured& measured) {
   const Report& report = measured.report;
-  const AttentionTimes& recorded = measured.times.front();
+  const AttentionTimes& recorded = measured.attention.times.front();
   cli::Json times = cli::Json::array();
-  for (const AttentionTimes& t : measured.times) times.push_back(ToJson(t));
+  for (const AttentionTimes& t : measured.attention.times) times.push_back(ToJson(t));
   return {{"model", trace.model()},
           {"text", trace.text()},
           {"layers", trace.model_layers()},
@@ -287,6 +293,7 @@ cli::Json ToJson(const Trace& trace, const ReplayOptions& options, const Measure
           {"seine_attention_p50_us", recorded.seine_index_us.p50},
           {"seine_attention_p99_us", recorded.seine_index_us.p99},
           {"attention_times", std::move(times)},
+          {"attention_stopped", measured.attention.stopped},
           {"step_p50_us", report.step_us.p50},
           {"step_p99_us", report.step_us.p99},
           {"layer_p50_us", report.layer_us.p50},

@@ -13,10 +13,9 @@
 
 namespace seine::demo {
 
-// What was measured. `times` is ascending, and its first is at the trace's own length.
 struct Measured {
   Report report;
-  std::vector<AttentionTimes> times;
+  TimedLengths attention;
 };
 
 // The keys are those that kJsonHelp explains.

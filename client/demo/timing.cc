@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -41,18 +42,22 @@ class Timer {
         client::Sequence sequence)
       : client_(client), trace_(trace), options_(options), threads_(threads), sequence_(std::move(sequence)) {}
 
-  absl::StatusOr<std::vector<AttentionTimes>> Run() {
+  absl::StatusOr<TimedLengths> Run() {
     auto stream = client_->OpenDecodeStream(options_.transport);
     if (!stream.ok()) return stream.status();
     stream_ = *std::move(stream);
-    std::vector<AttentionTimes> times;
+    TimedLengths timed;
     for (const int64_t copies : CopiesToTime(trace_, options_.long_tokens)) {
-      absl::StatusOr<AttentionTimes> of_length = TimeLength(copies);
-      if (!of_length.ok()) return of_length.status();
-      times.push_back(*of_length);
+      absl::StatusOr<AttentionTimes> times = TimeLength(copies);
+      if (absl::IsResourceExhausted(times.status()) && copies > 1) {  // what was measured stays
+        timed.stopped = std::string(times.status().message());
+        break;
+      }
+      if (!times.ok()) return times.status();
+      timed.times.push_back(*times);
     }
     if (absl::Status s = stream_->Finish(); !s.ok()) return s;
-    return times;
+    return timed;
   }
 
  private:
@@ -95,16 +100,21 @@ class Timer {
     held_ = end;
     const double share = (share_before + MeasureProcessorShare(threads_)) / 2;
     if (absl::Status s = client_->DeleteSequence(sides[1].sequence); !s.ok()) return s;
-    const auto timed = static_cast<double>(sides[0].us.size()) * trace_.num_q_heads();
-    return AttentionTimes{end,
-                          copies,
-                          static_cast<double>(sides[0].attended) / timed,
-                          static_cast<double>(sides[1].attended) / timed,
-                          PercentilesOf(std::move(sides[0].us)),
-                          PercentilesOf(std::move(sides[1].us)),
-                          PercentilesOf(std::move(sides[0].index_us)),
-                          PercentilesOf(std::move(sides[1].index_us)),
-                          share};
+    AttentionTimes times;
+    times.num_tokens = end;
+    times.copies = copies;
+    times.processor_share = share;
+    Summarise(&sides[0], &times.seine_tokens, &times.seine_us, &times.seine_mean_us, &times.seine_index_us);
+    Summarise(&sides[1], &times.dense_tokens, &times.dense_us, &times.dense_mean_us, &times.dense_index_us);
+    return times;
+  }
+
+  void Summarise(Side* side, double* tokens, Percentiles* us, double* mean_us, Percentiles* index_us) const {
+    const auto timed = static_cast<double>(side->us.size());
+    *tokens = static_cast<double>(side->attended) / (timed * trace_.num_q_heads());
+    *mean_us = std::accumulate(side->us.begin(), side->us.end(), 0.0) / timed;
+    *us = PercentilesOf(std::move(side->us));
+    *index_us = PercentilesOf(std::move(side->index_us));
   }
 
   // All layers of the token at `position`.
@@ -147,8 +157,13 @@ class Timer {
 
 }  // namespace
 
-absl::StatusOr<std::vector<AttentionTimes>> TimeAttention(client::Client* client, const Trace& trace,
-                                                          const ReplayOptions& options, int threads) {
+double AttentionTimes::speedup() const {
+  if (seine_us.p50 <= 0 || seine_mean_us <= 0) return 0;
+  return std::min(dense_us.p50 / seine_us.p50, dense_mean_us / seine_mean_us);
+}
+
+absl::StatusOr<TimedLengths> TimeAttention(client::Client* client, const Trace& trace, const ReplayOptions& options,
+                                           int threads) {
   client::IndexSpec spec = SpecFor(trace, options);
   spec.kv_store = client::KvStore::kKeysValues;
   const absl::StatusOr<client::IndexInfo> index = client->CreateIndex(spec);

@@ -17,11 +17,13 @@ class DemoPrintTest : public testing::Test {
     times.copies = copies;
     times.dense_us = {dense_ms * 1000, dense_ms * 2000};
     times.seine_us = {seine_ms * 1000, seine_ms * 2000};
+    times.dense_mean_us = dense_ms * 1000;
+    times.seine_mean_us = seine_ms * 1000;
     return times;
   }
   static Measured With(std::vector<AttentionTimes> times) {
     Measured measured;
-    measured.times = std::move(times);
+    measured.attention.times = std::move(times);
     measured.report.transport = client::Transport::kSharedMemory;
     measured.report.full_cache_bytes = 1;
     measured.report.recall = .978;
@@ -64,6 +66,20 @@ TEST_F(DemoPrintTest, SaysWhereNothingIsGained) {
   EXPECT_EQ(std::vector<std::string>(absl::StrSplit(alone, "At 8,192 tokens")).size(), 2u) << alone;
 }
 
+// Load interrupts long steps, and a stall may meet either side: neither makes the gain larger than it is.
+TEST_F(DemoPrintTest, LoadDoesNotFlatter) {
+  AttentionTimes times = At(16, 12, 2);
+  EXPECT_DOUBLE_EQ(times.speedup(), 6);
+  times.dense_us.p50 *= 3;  // most of dense's steps were interrupted, Seine's now and then
+  times.dense_mean_us *= 3;
+  times.seine_mean_us *= 2.5;
+  EXPECT_DOUBLE_EQ(times.speedup(), 7.2);
+  times = At(16, 12, 2);
+  times.dense_mean_us *= 10;  // one long stall
+  EXPECT_DOUBLE_EQ(times.speedup(), 6);
+  EXPECT_EQ(AttentionTimes().speedup(), 0);
+}
+
 TEST_F(DemoPrintTest, SaysHowItWasMeasured) {
   Measured measured = With({At(1, .64, .32), At(4, 3, .8)});
   std::string text = Text(measured);
@@ -72,11 +88,13 @@ TEST_F(DemoPrintTest, SaysHowItWasMeasured) {
   EXPECT_FALSE(absl::StrContains(text, "Other programs ran")) << text;
   measured.report.transport = client::Transport::kBlocking;
   measured.report.fallback = "no socket";
-  measured.times[1].processor_share = .6;
+  measured.attention.times[1].processor_share = .6;
   text = Text(measured);
   EXPECT_TRUE(absl::StrContains(text, "over gRPC (no socket)")) << text;
   EXPECT_TRUE(absl::StrContains(text, "a thread got 60 % of a processor")) << text;
-  measured.times.pop_back();
+  measured.attention.times.pop_back();
+  measured.attention.stopped = "the server is full";
+  EXPECT_TRUE(absl::StrContains(Text(measured), "longer texts found no memory: the server is full\n"));
   EXPECT_FALSE(absl::StrContains(Text(measured), "again and again"));
 }
 
