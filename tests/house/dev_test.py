@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """./dev where it cannot do what it is asked: one line that says what to do, before anything is built."""
 
 import os
