@@ -66,12 +66,21 @@ Json ToJson(const client::IndexInfo& info) {
   return json;
 }
 
+// A field's value in a line of a table.
+std::string InALine(const Json& value) {
+  constexpr size_t kMostNumbers = 8;
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array() && value.size() > kMostNumbers) return absl::StrCat(value.size(), " values; -o json has them");
+  return value.dump();
+}
+
+// What is not set takes no line of the table.
 void Show(const Session& session, const client::IndexInfo& info) {
   const Json json = ToJson(info);
   session.Print(json, [&] {
     std::vector<std::pair<std::string, std::string>> fields;
     for (const auto& [name, value] : json.items()) {
-      fields.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+      if (!value.is_null()) fields.emplace_back(name, InALine(value));
     }
     return ToString(fields);
   });
@@ -209,7 +218,8 @@ void AddIndexCommands(CLI::App* app, Session* session) {
   list->footer("Example:\n  seine index list -o json");
   list->callback([=] { session->action = [=] { return List(*session); }; });
 
-  CLI::App* get = index->add_subcommand("get", "Show an index with every setting");
+  CLI::App* get =
+      index->add_subcommand("get", "Show an index with every setting that it has; -o json names the others too");
   auto name = std::make_shared<std::string>();
   get->footer("Example:\n  seine index get llama");
   get->add_option("NAME", *name, "Name of the index")->required();

@@ -78,6 +78,12 @@ TEST(CliProfileTest, CreatesABalancedIndex) {
   EXPECT_EQ(found["codec"], "balanced");
   EXPECT_EQ(found["rope_style"], "half_split");  // the profile's own
   EXPECT_EQ(run("index create c" + create)["codec"], "rsq");
+  // A person reads what is set; a list of 32 frequencies and fields that nobody set are JSON's.
+  const Outcome table = RunProgram({SEINE_PROGRAM, "index", "get", "a"}, environment);
+  EXPECT_TRUE(absl::StrContains(table.out, "  32 values; -o json has them\n")) << table.out;
+  EXPECT_TRUE(absl::StrContains(table.out, "\ntotal_bits ")) << table.out;
+  EXPECT_FALSE(absl::StrContains(table.out, "null")) << table.out;
+  EXPECT_TRUE(found.contains("evict_scorer") && found["evict_scorer"].is_null());
   run("seq create b s");
   const Json head = run("head describe b s --layer 0 --kv-head 0");
   EXPECT_EQ(head["profile"], "smollm2-135m");
