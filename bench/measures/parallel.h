@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/machine/limits.h"
+
 namespace seine::bench {
 
 // Calls body(i) for i in [0, count), each once, from up to one thread a core.
@@ -17,7 +19,7 @@ void ParallelFor(int64_t count, const Body& body) {
   const auto work = [&] {
     for (int64_t i; (i = next.fetch_add(1)) < count;) body(i);
   };
-  const int64_t threads = std::min<int64_t>(count, std::max(1u, std::thread::hardware_concurrency()));
+  const int64_t threads = std::min<int64_t>(count, DefaultThreads());
   std::vector<std::thread> others;
   for (int64_t t = 1; t < threads; ++t) others.emplace_back(work);
   work();

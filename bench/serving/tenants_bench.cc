@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/report/progress.h"
 #include "bench/serving/server_process.h"
+#include "kernels/machine/limits.h"
 
 namespace seine::bench {
 namespace {
@@ -184,7 +185,7 @@ class TenantsBench {
 
 absl::StatusOr<TenantsResult> MeasureTenants(const TenantsOptions& o) {
   TenantsResult result;
-  result.processors = static_cast<int64_t>(std::thread::hardware_concurrency());
+  result.processors = DefaultThreads();
   TenantsBench bench(o);
   if (auto s = bench.Start(&result); !s.ok()) return s;
   Progress progress(5 * int64_t{o.rounds});

@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/huge_pages.h"
+#include "kernels/machine/limits.h"
 #include "kernels/ops/learn/oja_cpu.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "kernels/ops/scan/scan.h"
@@ -174,7 +175,7 @@ Buffer::~Buffer() {
 }
 
 std::unique_ptr<Backend> MakeCpuBackend(int threads) {
-  if (threads <= 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = DefaultThreads();
   return std::make_unique<CpuBackend>(threads);
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/codecs/encode_calls.h"
 #include "kernels/cuda/codec_cache.h"
 #include "kernels/cuda/stream_context.h"
+#include "kernels/machine/limits.h"
 #include "kernels/ops/low_rank/low_rank_calls.h"
 #include "kernels/ops/score_keys/evict_calls.h"
 #include "kernels/ops/search/search_calls.h"
@@ -204,7 +205,7 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
 }  // namespace
 
 std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why) {
-  if (threads <= 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = DefaultThreads();
   Device* opened = device.get();
   auto backend = std::make_unique<CudaBackend>(std::move(device), threads);
   if (const Device::Error error = backend->Open(); error != Device::kNoError) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "kernels/machine/limits.h"
 #include "kernels/stop.h"
 
 namespace seine {
@@ -14,7 +15,7 @@ constexpr std::chrono::nanoseconds kLookAtStop = std::chrono::milliseconds(5);  
 Sharing::Clock::rep Now() { return Sharing::Clock::now().time_since_epoch().count(); }
 
 int HalfTheProcessors() {
-  static const int half = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2);
+  static const int half = std::max(1, DefaultThreads() / 2);
   return half;
 }
 

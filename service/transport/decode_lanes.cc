@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/machine/limits.h"
 #include "kernels/thread_name.h"
 #include "service/transport/decode_stream.h"
 
@@ -22,7 +23,7 @@ constexpr auto kBusyRound = std::chrono::microseconds(500);  // and while a lane
 constexpr auto kBusy = std::chrono::milliseconds(2);         // from here on
 
 // At once: they compute, and more than the cores would only take turns.
-int LongSteps() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 16); }
+int LongSteps() { return std::clamp(DefaultThreads(), 2, 16); }
 
 int64_t Nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();

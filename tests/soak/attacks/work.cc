@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/machine/limits.h"
 #include "tests/soak/attacks/helpers.h"
 #include "tests/soak/attacks/made_attacks.h"
 
@@ -109,7 +110,7 @@ void LongWork(const Target& target, Tally& tally) {
 // Computes and leaves the server alone: what a machine without an idle core costs a bystander by itself.
 void BusyCores(const Target&, Tally& tally) {
   tally.Case();
-  InParallel(static_cast<int>(std::thread::hardware_concurrency()), [](int) {
+  InParallel(DefaultThreads(), [](int) {
     for (volatile uint64_t i = 0; i < 100'000'000;) i = i + 1;
   });
 }
