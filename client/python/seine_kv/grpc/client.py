@@ -10,6 +10,7 @@ import grpc
 from seine.v1 import retrieval_service_pb2, retrieval_service_pb2_grpc
 from seine_kv.address import Security, default_address, no_server, target_of
 from seine_kv.calls import Calls, Settings
+from seine_kv.forked import MadeHere, keep
 from seine_kv.grpc import methods, settings, wire
 from seine_kv.grpc.channel import channel
 from seine_kv.grpc.stream import DecodeStream
@@ -19,7 +20,8 @@ from seine_kv.messages import Append, Attention, Item, Retained, SeineError
 class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
     variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. `security`: TLS
-    and a token; None: what the environment says (seine_kv.Security). May be shared by threads."""
+    and a token; None: what the environment says (seine_kv.Security). May be shared by threads, and not with a child of
+    fork: there every call is SeineError FAILED_PRECONDITION, "made before fork"."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Client(Calls):
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
         ]
+        self._made = MadeHere()
         self._channel = channel(self.address, (security or Security()).resolved(), options)
         self._retrieval = retrieval_service_pb2_grpc.RetrievalServiceStub(self._channel)
 
@@ -48,10 +51,14 @@ class Client(Calls):
 
     def close(self) -> None:
         """Ends the connection; no call may follow."""
-        self._channel.close()
+        if self._made.here():
+            self._channel.close()
+        else:
+            keep(self._channel)
 
     def wait_until_ready(self, seconds: float) -> None:
         """Waits for a server that is starting; SeineError UNAVAILABLE if none answers in time."""
+        self._made.check()
         try:
             grpc.channel_ready_future(self._channel).result(timeout=seconds)
         except grpc.FutureTimeoutError:
@@ -59,6 +66,7 @@ class Client(Calls):
 
     def decode_stream(self, timeout: Optional[float] = None) -> DecodeStream:
         """A DecodeStream: append, then retrieve or attend, in one round trip for a batch. timeout: seconds a step."""
+        self._made.check()
         return DecodeStream(self._retrieval.Decode, timeout, self.address)
 
     def call(
@@ -77,6 +85,7 @@ class Client(Calls):
             sent = iter([methods.message_of(found, one) for one in request])  # all of them, before the first leaves
         if not found.streams_responses:
             return methods.dict_of(self._call(run, sent))
+        self._made.check()
         return self._streamed(run(sent))
 
     # For Calls ------------------------------------------------------------------------------------------------------
@@ -116,6 +125,7 @@ class Client(Calls):
             raise wire.error_of_call(error, self.address) from None
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
+        self._made.check()
         try:
             return method(request, timeout=self.timeout)
         except grpc.RpcError as error:

@@ -12,6 +12,7 @@ import grpc
 
 from seine.v1 import retrieval_service_pb2
 from seine_kv.calls import Steps
+from seine_kv.forked import MadeHere, keep
 from seine_kv.grpc import wire
 from seine_kv.messages import Append, Attention, Item, SeineError, Step
 
@@ -23,6 +24,7 @@ class DecodeStream(Steps):
     """
 
     def __init__(self, method: Callable[..., Any], timeout: Optional[float] = None, address: str = "") -> None:
+        self._made = MadeHere()
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._call = method(iter(self._requests.get, None))
         self._steps, self._address = 0, address
@@ -40,6 +42,8 @@ class DecodeStream(Steps):
 
     def close(self, cancel: bool = False) -> None:
         """Ends the stream; raises SeineError if the server ended it otherwise."""
+        if not self._made.here():
+            return keep(self._call)
         self._closed.set()
         self._requests.put(None)
         if cancel:
@@ -54,6 +58,7 @@ class DecodeStream(Steps):
     def _answered(
         self, appends: list[Append], items: list[Item], attention: Optional[Attention], selector: dict[str, Any]
     ) -> Step:
+        self._made.check()
         request = retrieval_service_pb2.DecodeRequest(
             step=self._steps + 1,
             appends=map(wire.append_item, appends),
