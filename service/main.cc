@@ -24,17 +24,20 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "kernels/machine/limits.h"
 #include "profile/io/standard_output.h"
 #include "profile/spelling.h"
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
+#include "service/process/machine.h"
 #include "service/process/notify.h"
 #include "service/process/resident.h"
 #include "service/process/signals.h"
 #include "service/process/watchdog.h"
 #include "service/server.h"
 #include "service/snapshots/exit_snapshots.h"
+#include "service/snapshots/far_folder.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/descriptors.h"
 
@@ -42,6 +45,7 @@ namespace seine {
 namespace {
 
 constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4, kNotWritten = 5;
+constexpr int64_t kStartBytes = int64_t{64} << 20;  // that a start adds to what the process holds, at most as a rule
 constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
 
 constexpr char kFooter[] = R"(
@@ -165,7 +169,7 @@ void BoundHeap() {
   constexpr int kLargeBlock = 1 << 20;
   mallopt(M_MMAP_THRESHOLD, kLargeBlock);
   mallopt(M_TRIM_THRESHOLD, kLargeBlock);
-  mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+  mallopt(M_ARENA_MAX, std::max(2, DefaultThreads() / 2));
 }
 
 void WarnUnless(const absl::Status& told) {
@@ -190,6 +194,10 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
 
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   config.server.core.guard_memory = true;
+  const MachineLimits& machine = LimitsOfThisProcess();
+  if (config.server.core.memory_limit_bytes == 0) {
+    config.server.core.memory_limit_bytes = MemoryLimitWithin(machine, BaseBytes() + kStartBytes, config.server.core);
+  }
   auto server = Server::Start(config.server);
   if (!server.ok()) {
     return Fail(absl::IsInvalidArgument(server.status()) ? kBadConfiguration : kFailed, server.status().message());
@@ -205,6 +213,12 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
                                 : "what is stored";
   spdlog::info("memory: at most {} + {} (requests and answers under way take {} of it at most)", limit,
                FormatBytes(core.ConstantBytes()), FormatBytes(core.in_flight.limit_bytes()));
+  spdlog::info("{}", DescribeMachine(machine));
+  if (const std::string more = MoreThanAllowed(machine, core); !more.empty()) spdlog::warn("{}", more);
+  for (const auto& [key, folder] :
+       {std::pair("snapshots.dir", config.server.snapshots.folder), std::pair("idle.dir", config.server.idle.folder)}) {
+    if (const std::string far = FarFolder(key, folder); !far.empty()) spdlog::warn("{}", far);
+  }
   if (!core.metrics_address.empty()) spdlog::info("metrics: http://{}/metrics", core.metrics_address);
   if (core.channels.path().empty()) spdlog::info("{}", core.channels.why_not());
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);

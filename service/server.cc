@@ -34,7 +34,8 @@ namespace seine {
 namespace {
 
 constexpr absl::Duration kHandshake = absl::Seconds(10);  // of TLS, for who connects and says nothing
-constexpr absl::Duration kMinClientPing = absl::Seconds(5);
+// Of a client that is idle, too. One that pings faster is told so after some, and cut off (ENHANCE_YOUR_CALM).
+constexpr absl::Duration kMinClientPing = absl::Seconds(1);
 constexpr absl::Duration kFlush = absl::Milliseconds(300);     // for answers on their way
 constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
 constexpr int kMaxStreamsPerConnection = 256;
@@ -200,6 +201,7 @@ class ServerImpl final : public Server {
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     if (core_.tls != nullptr)
       builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(kHandshake));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);

@@ -144,8 +144,11 @@ std::vector<Setting> MakeSettings() {
           "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
           {"auto", "cpu", "cuda"}, [](auto& c) -> auto& { return c.server.core.backend; }),
       Number(
-          "server.threads", "Threads that share the work of one batch; 0: one per core.", 0, 1024,
-          [](auto& c) -> auto& { return c.server.core.threads; }),
+          "server.threads",
+          "Threads that share the work of one batch; 0: one for each processor that the process may use, by its "
+          "affinity and the quota "
+          "of its control groups.",
+          0, 1024, [](auto& c) -> auto& { return c.server.core.threads; }),
       Number(
           "server.workers", "Heavy calls (append, retrieve, gather, fork ...) at work at once.", 1, 1024,
           [](auto& c) -> auto& { return c.server.core.workers; }),
@@ -155,7 +158,8 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.memory_limit",
           "Codes and stored keys and values of all indexes, and requests and answers while they are under way, e.g. "
-          "8GiB; 0: no limit. Where it is full, a 32nd of it, and 16 MiB at least, is left for what is under way.",
+          "8GiB; 0: what the memory limit of the process's control groups leaves, and no limit where they have none. "
+          "Where it is full, a 32nd of it, and 16 MiB at least, is left for what is under way.",
           0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
       Bytes(
           "server.device_memory_limit",

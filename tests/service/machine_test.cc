@@ -1,0 +1,111 @@
+// What seined makes of limits that it is given, what it says of folders of a network, and idle clients' pings.
+#include "service/process/machine.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "service/server.h"
+#include "service/snapshots/far_folder.h"
+
+namespace seine {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+MachineLimits Allowed(int64_t bytes) {
+  MachineLimits machine;
+  machine.memory_bytes = bytes;
+  machine.memory_why = "/sys/fs/cgroup/memory.max";
+  return machine;
+}
+
+// What the process may hold, by the words of docs/server.md: the limit, a tenth, and the constant part.
+TEST(Machine, TheDefaultMemoryLimitFits) {
+  CoreOptions options;
+  EXPECT_EQ(MemoryLimitWithin(Allowed(0), 200 * kMiB, options), 0);
+  for (int64_t bytes : {1024 * kMiB, 1500 * kMiB + 77, 8192 * kMiB, 65536 * kMiB}) {
+    for (int64_t message : {kMiB, 64 * kMiB, 100 * kMiB}) {
+      options.max_message_bytes = message;
+      options.memory_limit_bytes = MemoryLimitWithin(Allowed(bytes), 200 * kMiB, options);
+      Core core(options, MakeCpuBackend(1));
+      core.base_bytes = 200 * kMiB;
+      const int64_t most = options.memory_limit_bytes * 11 / 10 + core.ConstantBytes();
+      EXPECT_LE(most, bytes);
+      EXPECT_GT(most, bytes - 4 * kMiB) << "nearly all of it is used";
+      EXPECT_EQ(MoreThanAllowed(Allowed(bytes), core), "");
+    }
+  }
+}
+
+TEST(Machine, ALimitAboveTheGroupsIsTold) {
+  CoreOptions options;
+  options.memory_limit_bytes = MemoryLimitWithin(Allowed(64 * kMiB), 200 * kMiB, options);
+  EXPECT_EQ(options.memory_limit_bytes, 8 * kMiB) << "some of it, however small it is";
+  for (int64_t limit : {options.memory_limit_bytes, 1024 * kMiB, 2048 * kMiB}) {
+    options.memory_limit_bytes = limit;
+    Core core(options, MakeCpuBackend(1));
+    const std::string told = MoreThanAllowed(Allowed(1024 * kMiB), core);
+    EXPECT_EQ(told.empty(), limit < 1024 * kMiB) << told;
+    EXPECT_EQ(MoreThanAllowed(Allowed(0), core), "");
+    EXPECT_EQ(told.find("of /sys/fs/cgroup/memory.max: the system may kill it") != std::string::npos, !told.empty());
+  }
+}
+
+TEST(Machine, IsDescribed) {
+  MachineLimits machine = Allowed(1024 * kMiB);
+  machine.processors_why = "/sys/fs/cgroup/cpu.max";
+  EXPECT_EQ(DescribeMachine(machine),
+            "machine: 1 processor (/sys/fs/cgroup/cpu.max), at most 1GiB of memory (/sys/fs/cgroup/memory.max)");
+  machine = {};
+  machine.processors = 3;
+  machine.processors_why = "affinity";
+  EXPECT_EQ(DescribeMachine(machine), "machine: 3 processors (affinity), no limit of memory");
+}
+
+// No network file system can be mounted here: statfs's answer is put in its place. Numbers: man 2 statfs.
+TEST(FarFolder, IsToldByTheTypeOfItsFileSystem) {
+  const auto line = [](int64_t type) { return FarFolder("snapshots.dir", "/s", [=](auto&) { return type; }); };
+  for (const auto& [type, name] : {std::pair<int64_t, const char*>{0x6969, "nfs"},
+                                   {0xff534d42, "cifs"},
+                                   {static_cast<int32_t>(0xff534d42), "cifs"},
+                                   {0x65735546, "fuse"},
+                                   {0x01021997, "9p"}}) {
+    EXPECT_EQ(line(type).find(std::string("snapshots.dir: /s is on ") + name), 0u) << line(type);
+  }
+  for (int64_t type : std::initializer_list<int64_t>{0xef53, 0x58465342, 0x9123683e, 0x01021994, 0x794c7630, 0})
+    EXPECT_EQ(line(type), "");
+  EXPECT_EQ(FarFolder("idle.dir", "", [](auto&) { return 0x6969; }), "");
+  EXPECT_EQ(FarFolder("idle.dir", "/nowhere/at/all"), "");
+  EXPECT_EQ(FarFolder("idle.dir", "/proc"), "");
+}
+
+// A client that pings every `ping` and makes no call, over TCP as keep-alive is for.
+grpc_connectivity_state StateAfter(const std::string& address, int ping_ms, std::chrono::milliseconds time) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, ping_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(5)))
+    return GRPC_CHANNEL_SHUTDOWN;
+  channel->WaitForStateChange(GRPC_CHANNEL_READY, std::chrono::system_clock::now() + time);
+  return channel->GetState(false);
+}
+
+TEST(KeepAlive, AnIdleClientStaysAndAFloodDoesNot) {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.core.threads = 1;
+  auto server = Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(StateAfter((*server)->address(), 1300, std::chrono::milliseconds(9000)), GRPC_CHANNEL_READY);
+  EXPECT_NE(StateAfter((*server)->address(), 50, std::chrono::milliseconds(4000)), GRPC_CHANNEL_READY);
+  (*server)->Shutdown(absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace seine
