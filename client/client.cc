@@ -23,6 +23,7 @@ namespace seine::client {
 // Debian ships no generated code of grpc.health.v1, and its two messages are one field each, so they are written here:
 // HealthCheckRequest {string service = 1}, HealthCheckResponse {ServingStatus status = 1} where SERVING is 1.
 absl::StatusOr<bool> GrpcClient::IsServing(const std::string& service) {
+  if (absl::Status here = made_.Check(); !here.ok()) return here;
   if (service.size() > 127) return absl::InvalidArgumentError("service: longer than 127 bytes");
   std::string request;
   if (!service.empty()) request = absl::StrCat("\x0a", std::string(1, static_cast<char>(service.size())), service);
@@ -235,6 +236,7 @@ absl::StatusOr<int64_t> GrpcClient::PieceBytes() {
 
 absl::StatusOr<AppendTotals> GrpcClient::AppendStream(absl::Span<const AppendItem> items,
                                                       const std::function<void(int64_t)>& progress) {
+  if (absl::Status here = made_.Check(); !here.ok()) return here;
   const absl::StatusOr<int64_t> piece_bytes = PieceBytes();
   if (!piece_bytes.ok()) return piece_bytes.status();
   grpc::ClientContext context;

@@ -12,6 +12,8 @@
 // DEADLINE_EXCEEDED, UNAVAILABLE and UNKNOWN, where nobody knows; repeating an append is safe (it is position-checked).
 // UNAVAILABLE: no server there. DEADLINE_EXCEEDED: longer than Options::timeout. Nothing throws.
 //
+// A child of fork() can use nothing that its parent made: FAILED_PRECONDITION, "made before fork", at once.
+//
 // Thread safety: a Client serves any number of threads. A DecodeStream belongs to one thread at a time.
 #ifndef SEINE_CLIENT_CLIENT_H_
 #define SEINE_CLIENT_CLIENT_H_

@@ -14,6 +14,7 @@
 #include "client/channel.h"
 #include "client/client.h"
 #include "client/convert/convert.h"
+#include "client/fork.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/eviction_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
@@ -35,6 +36,9 @@ class GrpcClient final : public Client {
         eviction_(v1::EvictionService::NewStub(channel_)),
         subspace_(v1::SubspaceService::NewStub(channel_)),
         admin_(v1::AdminService::NewStub(channel_)) {}
+  ~GrpcClient() override {
+    if (!made_.here()) KeepForEver(channel_);
+  }
 
   absl::StatusOr<bool> IsServing(const std::string& service) override;
   absl::StatusOr<ServerInfo> GetServerInfo() override;
@@ -78,10 +82,12 @@ class GrpcClient final : public Client {
   absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
                                             int64_t end) override;
   absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) override {
+    if (absl::Status here = made_.Check(); !here.ok()) return here;
     return OpenAnyDecodeStream(channel_, endpoint_, options_, transport);
   }
   std::unique_ptr<JsonCall> OpenCall(const Method& method) override {
-    return OpenJsonCall(channel_, endpoint_, options_.timeout, method);
+    auto call = made_.here() ? OpenJsonCall(channel_, endpoint_, options_.timeout, method) : nullptr;
+    return OfThisProcess(std::move(call), made_);
   }
 
  private:
@@ -96,6 +102,7 @@ class GrpcClient final : public Client {
   absl::Status Call(const std::unique_ptr<Stub>& stub,
                     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const Request& request, Response* response) const {
+    if (absl::Status here = made_.Check(); !here.ok()) return here;
     grpc::ClientContext context;
     SetDeadline(&context);
     return FromGrpc((stub.get()->*method)(&context, request, response), endpoint_);
@@ -109,6 +116,7 @@ class GrpcClient final : public Client {
 
   absl::StatusOr<int64_t> PieceBytes();
 
+  const MadeHere made_;
   const std::string endpoint_;
   const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;

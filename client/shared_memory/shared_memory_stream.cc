@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
+#include "client/fork.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"
@@ -235,22 +236,31 @@ absl::StatusOr<std::unique_ptr<DecodeStream>> OpenSharedMemoryStream(const std::
                                               transport);
 }
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<DecodeStream>> Guarded(absl::StatusOr<std::unique_ptr<DecodeStream>> stream) {
+  if (!stream.ok()) return stream;
+  return OfThisProcess(*std::move(stream));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenAnyDecodeStream(const std::shared_ptr<grpc::Channel>& channel,
                                                                   const std::string& endpoint, const Options& options,
                                                                   Transport transport) {
   switch (transport) {
     case Transport::kBlocking:
     case Transport::kPolling:
-      return OpenDecodeStream(endpoint, options, transport, "");
+      return Guarded(OpenDecodeStream(endpoint, options, transport, ""));
     case Transport::kSharedMemory:
     case Transport::kSharedMemoryPolling:
-      return OpenSharedMemoryStream(channel, endpoint, options, transport);
+      return Guarded(OpenSharedMemoryStream(channel, endpoint, options, transport));
     case Transport::kAuto:
       break;
   }
   auto shared = OpenSharedMemoryStream(channel, endpoint, options, Transport::kSharedMemory);
-  if (shared.ok()) return shared;
-  return OpenDecodeStream(endpoint, options, Transport::kBlocking, std::string(shared.status().message()));
+  if (shared.ok()) return Guarded(std::move(shared));
+  return Guarded(OpenDecodeStream(endpoint, options, Transport::kBlocking, std::string(shared.status().message())));
 }
 
 }  // namespace seine::client

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/convert/convert.h"
+#include "client/fork.h"
 #include "engines/python/connection.h"
 #include "engines/python/errors.h"
 #include "kernels/stop.h"
@@ -144,7 +145,7 @@ class InProcess final : public Connection {
     if (transport != "auto" && transport != kInProcess) {
       return absl::InvalidArgumentError(absl::StrCat("transport: must be auto or ", kInProcess, ", not ", transport));
     }
-    return Opened{std::make_unique<InProcessStream>(core_, step_timeout), kInProcess};
+    return Opened{client::OfThisProcess(std::make_unique<InProcessStream>(core_, step_timeout)), kInProcess};
   }
 
   absl::StatusOr<std::string> AddProfile(const std::string& path) override {

@@ -16,6 +16,7 @@
 #include "engines/python/connection.h"
 #include "engines/python/errors.h"
 #include "engines/python/message_dict.h"
+#include "engines/python/of_this_process.h"
 #include "engines/python/step.h"
 
 namespace seine::python {
@@ -112,7 +113,7 @@ class Holder {
 
 std::unique_ptr<Holder> Held(absl::StatusOr<std::shared_ptr<Connection>> opened) {
   RaiseIfWrong(opened.status());
-  return std::make_unique<Holder>(*std::move(opened));
+  return std::make_unique<Holder>(OfThisProcess(*std::move(opened)));
 }
 
 // A path, a list of them, or nothing.

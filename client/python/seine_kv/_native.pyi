@@ -45,7 +45,7 @@ class Connection:
         memory_limit_bytes: int = 0,
         profiles: Union[str, PathLike[str], list[Union[str, PathLike[str]]], None] = "",
     ) -> Connection:
-        """An empty Seine of its own in this process. threads: 0, one a core. backend: "cpu", "cuda" or "auto".
+        """An empty Seine of its own in this process. threads: 0, one for each processor that the process may use (affinity, quota). backend: "cpu", "cuda" or "auto".
         memory_limit_bytes: 0, none. profiles: a folder as of seined's --profiles, a file, or a list of files with one
         folder at most. NativeError FAILED_PRECONDITION: no such backend here; INVALID_ARGUMENT: no such folder, or no
         profile."""

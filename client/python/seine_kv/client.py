@@ -19,7 +19,8 @@ Arrays are float32, float16 or bfloat16 (ml_dtypes), numpy's or torch's; keys an
 Errors are SeineError with the server's text, the gRPC code's name, and the field of the request that is wrong; what
 cannot be sent at all is a TypeError or ValueError. A call that fails has changed nothing, except CANCELLED,
 DEADLINE_EXCEEDED, UNAVAILABLE and UNKNOWN, where nobody knows; appends may be repeated. A Client may be shared by
-threads; a DecodeStream belongs to one.
+threads; a DecodeStream belongs to one. A child of fork can use nothing that its parent made: SeineError
+FAILED_PRECONDITION, "made before fork". multiprocessing forks by default on Linux before Python 3.14: take spawn.
 
 Settings are dicts of words and numbers, and come back in the same words from create_index, get_index and list_indexes;
 there None stands for what is absent, and may be put in again.
@@ -106,7 +107,7 @@ class Client(Calls):
     ) -> Client:
         """A Client whose indexes live in this process, and end with the last of it, its streams and its indexes.
 
-        threads: that answer a batch; 0: one for each core. profiles: a folder of model profiles as of seined's
+        threads: that answer a batch; 0: one for each processor that the process may use (affinity, quota). profiles: a folder of model profiles as of seined's
         --profiles, a file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores
         together, 0: none. backend: "auto", "cpu" or "cuda".
         """

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from seine_kv.client import Attention, Client, SeineError
+from seine_kv.forked import MadeHere
 from seine_kv.hf.attention import current
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
@@ -54,7 +55,7 @@ class Installation:
         timeout=10.0,
         retry=5.0,
     ):
-        self._timeout, self._retry = timeout, retry
+        self._timeout, self._retry, self._made = timeout, retry, MadeHere()
         local = endpoint is None
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
         whole = evict is None and low_rank is None  # all rows can be read back as they came
@@ -253,7 +254,10 @@ class Installation:
             self._buried.append(sequence)
 
     def drain(self):
-        """Deletes what was buried. A sequence that is gone already is no loss, nor is one of a server that is."""
+        """Deletes what was buried. A sequence that is gone already is no loss, nor is one of a server that is.
+        A child of fork deletes nothing: the sequences are its parent's."""
+        if not self._made.here():
+            return self._buried.clear()
         while self._buried and (self._down_until is None or not self._hooks):
             try:
                 self.client.delete_sequence(self._buried.popleft())
@@ -264,7 +268,8 @@ class Installation:
     # Hooks ----------------------------------------------------------------------------------------------------------
 
     def _before(self, module, args, kwargs):
-        """Before a forward of the base model: finds, or makes, the batch of its cache."""
+        """Before a forward of the base model: finds, or makes, the batch of its cache. SeineError in a child of fork."""
+        self._made.check()
         self.drain()
         # transformers that renamed the argument still take it by its old name.
         name = "past_key_values" if kwargs.get("past_key_values") is not None else cache_name(module)
