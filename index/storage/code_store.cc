@@ -138,6 +138,7 @@ void CodeStore::FillTask(int head, SearchTask* task) const {
   task->num_keys = visible_;
   task->shared_centre = centre_ ? &(*centre_)[head] : nullptr;
   task->collision_counts = shape_->with_counts ? head_counts(head) : nullptr;
+  task->counted_keys = visible_;
 }
 
 int64_t CodeStore::bytes() const {

@@ -26,7 +26,8 @@ struct PrepareShared {
   float noise[16], errors[3][16];
   int32_t centre_dot;
   uint16_t first_place[kMaxNibbles];  // balanced: where a nibble's coordinates begin in coarse_order
-  uint64_t ranks[256];                // collision
+  uint64_t ranks[256];                // collision: of centroids
+  uint32_t counts[256];               // collision: of searched keys, by centroid
   PrefixShared prefix;
 };
 

@@ -67,6 +67,7 @@ struct Zone {
     t.num_keys = num_keys;
     t.shared_centre = Shared();
     t.collision_counts = reinterpret_cast<const uint32_t*>(counts.data());
+    t.counted_keys = t.num_keys;
     if (with_keys) t.keys = {&chunk, num_keys, layout.head_dim, DType::kFloat16};
     if (dense > 0) t.dense.push_back({{chunk, static_cast<size_t>(layout.head_dim) * 2, DType::kFloat16}, dense});
     t.queries = queries;

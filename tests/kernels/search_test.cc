@@ -131,6 +131,31 @@ TEST(Search, KeysThatDoNotCollideAreNoCandidates) {
   }
 }
 
+// What is counted beyond the searched keys changes nothing: the answer is that of a zone that ends with them.
+TEST(Search, TiersAreOfTheSearchedKeysAlone) {
+  RsqOptions options;
+  options.head_dim = 64;
+  options.centre = Centre::kNone;
+  const std::vector<float> keys = Keys(40960, 64, 3), query = Gaussian(64, 7);
+  const Zone whole(keys, 64, options, 2048);
+  for (const int n : {64, 4096, 8256, 20480, 32832, 40960}) {
+    const Zone searched({keys.begin(), keys.begin() + int64_t{n} * 64}, 64, options, 2048);
+    SearchTask cut = whole.Task(query);
+    cut.num_keys = n;
+    for (const double rho : {.02, .3}) {
+      SearchParams params = PerQuery(50, .02);
+      params.coarse = Coarse::kCollision;
+      params.rho = rho;
+      params.with_candidates = true;
+      SearchOutput got, want;
+      cpu::SearchOne(cut, params, &got);
+      cpu::SearchOne(searched.Task(query), params, &want);
+      EXPECT_EQ(got.candidates, want.candidates) << n << " " << rho;
+      EXPECT_EQ(got.positions, want.positions) << n << " " << rho;
+    }
+  }
+}
+
 TEST(Search, LongZonesSampleAndStillChooseExactlyTheBest) {
   RsqOptions options;
   options.head_dim = 64;

@@ -56,6 +56,7 @@ struct Zone {
     t.num_keys = static_cast<int64_t>(keys.size()) / dim;
     t.shared_centre = Shared();
     t.collision_counts = counts.data();
+    t.counted_keys = t.num_keys;
     t.keys = {&chunk, static_cast<int>(t.num_keys), dim, DType::kFloat32};
     t.queries = queries.data();
     t.group = static_cast<int>(queries.size()) / dim;

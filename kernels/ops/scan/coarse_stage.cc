@@ -264,6 +264,8 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
   PreparedQuery* prepared[kMaxGroup];
   for (int g = 0; g < task.group; ++g) prepared[g] = &work[g].prepared;
   task.codec->PrepareQueries(task.queries, task.group, prepared);
+  std::vector<uint32_t> made;
+  const uint32_t* counts = collision ? SearchedCounts(task, &made) : nullptr;
   for (int g = 0; g < task.group; ++g) {
     QueryWork& w = work[g];
     w.shared_base = 0;
@@ -273,8 +275,8 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
           static_cast<float>(dot) * (task.shared_centre->scale * w.prepared.query8_step / w.prepared.coarse_step);
     }
     if (collision) {
-      MakeTiers(w.prepared.transformed.data(), layout.head_dim, task.collision_counts, task.num_keys, params.rho,
-                layout.coarse_bytes, &w.tiers);
+      MakeTiers(w.prepared.transformed.data(), layout.head_dim, counts, task.num_keys, params.rho, layout.coarse_bytes,
+                &w.tiers);
     }
   }
   stats->prepare_ns += NowNs() - start;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/ops/scan/scan.h"
+#include "kernels/ops/search/search.h"
+
 namespace seine {
 
 void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double rho,
@@ -27,6 +30,24 @@ void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, i
       before += counts[b * 256 + id];
     }
   }
+}
+
+const uint32_t* SearchedCounts(const SearchTask& task, std::vector<uint32_t>* made) {
+  if (task.counted_keys == task.num_keys) return task.collision_counts;
+  const CodeLayout& layout = task.codec->layout();
+  const size_t size = static_cast<size_t>(layout.head_dim / 8) * 256;
+  const bool takes_off = TakesOff(task.num_keys, task.counted_keys);
+  made->assign(size, 0);
+  if (takes_off) std::copy_n(task.collision_counts, size, made->data());
+  const int64_t end = takes_off ? task.counted_keys : task.num_keys;
+  for (int64_t key = takes_off ? task.num_keys : 0; key < end;) {
+    const int64_t segment = key / task.segment_keys, first = segment * task.segment_keys;
+    const int64_t stop = std::min(end, first + task.segment_keys);
+    cpu::CountCodes(task.segments[segment], layout, static_cast<int>(key - first), static_cast<int>(stop - first),
+                    takes_off ? -1 : 1, made->data());
+    key = stop;
+  }
+  return made->data();
 }
 
 }  // namespace seine

@@ -110,6 +110,24 @@ SEINE_BODY void PredictErrors(Block& block, PrepareShared& s, const SearchItem& 
   });
 }
 
+// collision.h, SearchedCounts, of one subvector: to s.counts.
+template <typename Block>
+SEINE_BODY void CountSearched(Block& block, PrepareShared& s, const SearchItem& item, int b) {
+  const bool takes_off = TakesOff(item.num_keys, item.counted_keys);
+  const int64_t begin = takes_off ? item.num_keys : 0, end = takes_off ? item.counted_keys : item.num_keys;
+  block.Lanes([&](int lane) { s.counts[lane] = takes_off ? item.collision_counts[b * 256 + lane] : 0; });
+  block.Lanes([&](int lane) {
+    for (int64_t i = begin + lane; i < end; i += block.num_lanes()) {
+      const uint32_t segment = static_cast<uint32_t>(i) / item.segment_keys;
+      const uint32_t key = static_cast<uint32_t>(i) - segment * item.segment_keys;
+      const uint8_t* tile = item.segments[segment].coarse +
+                            static_cast<size_t>(key / kTileTokens) * kTileTokens * item.layout.coarse_bytes;
+      const uint8_t byte = tile[b / 4 * 64 + key % kTileTokens * 4 + b % 4];
+      block.AtomicAdd(&s.counts[byte], takes_off ? ~uint32_t{0} : uint32_t{1});
+    }
+  });
+}
+
 // collision.h, MakeTiers: a lane a centroid, its rank by counting those before it.
 template <typename Block>
 SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs& args, const SearchItem& item,
@@ -132,7 +150,8 @@ SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs&
       for (int i = 0; i < 256; ++i) before += s.ranks[i] < s.ranks[lane];
       rank[lane] = before;
     });
-    block.Lanes([&](int lane) { s.prefix.counts[rank[lane]] = item.collision_counts[b * 256 + lane]; });
+    CountSearched(block, s, item, b);
+    block.Lanes([&](int lane) { s.prefix.counts[rank[lane]] = s.counts[lane]; });
     ExclusivePrefix(block, s.prefix);
     block.Lanes([&](int lane) {
       const uint64_t before = s.prefix.counts[rank[lane]];

@@ -126,12 +126,15 @@ struct DenseRun {
 // One (sequence, layer, KV head) with the queries of its group.
 struct SearchTask {
   const Codec* codec = nullptr;
-  const ConstCodePlanes* segments = nullptr;  // [ceil(num_keys / segment_keys)]
+  const ConstCodePlanes* segments = nullptr;  // [ceil(max(num_keys, counted_keys) / segment_keys)]
   int segment_keys = 0;                       // keys a full segment holds
   int64_t num_keys = 0;                       // keys in the zone, a multiple of 64
   int64_t zone_begin = 0;                     // position of key 0 of the zone
   const SharedCentre* shared_centre = nullptr;
-  const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
+  // Coarse::kCollision only: [head_dim / 8][256] of the first counted_keys >= num_keys keys. Whoever searches takes
+  // those that are not searched off, or counts anew.
+  const uint32_t* collision_counts = nullptr;
+  int64_t counted_keys = 0;
   ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
   std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;

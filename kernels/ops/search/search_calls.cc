@@ -1,5 +1,6 @@
 #include "kernels/ops/search/search_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/codecs/registry.h"
@@ -8,10 +9,15 @@
 namespace seine::cuda {
 namespace {
 
+// Keys whose codes a search reads: where tiers are made, those that are counted too.
+int64_t CodedKeys(const SearchTask& t) {
+  return t.collision_counts == nullptr ? t.num_keys : std::max(t.num_keys, t.counted_keys);
+}
+
 // What a task's views take in the context.
 struct TaskSizes {
   explicit TaskSizes(const SearchTask& t)
-      : segments(static_cast<size_t>((t.num_keys + t.segment_keys - 1) / t.segment_keys)),
+      : segments(static_cast<size_t>((CodedKeys(t) + t.segment_keys - 1) / t.segment_keys)),
         chunks(t.keys.chunks == nullptr
                    ? 0
                    : static_cast<size_t>((t.zone_begin + t.num_keys + t.keys.chunk_tokens - 1) / t.keys.chunk_tokens)),
@@ -48,6 +54,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
     item.shared_scale = t.shared_centre->scale;
   }
   item.collision_counts = t.collision_counts;
+  item.counted_keys = t.counted_keys;
   if (t.keys.chunks != nullptr) {
     item.chunks = views->Put(t.keys.chunks, sizes.chunks);
     item.chunk_tokens = t.keys.chunk_tokens;

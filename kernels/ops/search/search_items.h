@@ -33,13 +33,14 @@ struct SearchItem {
   const CodecTables* codec = nullptr;
   CodeLayout layout;                           // of that codec, for the plan
   CodecKind kind = CodecKind::kRsq;            // of that codec, likewise
-  const ConstCodePlanes* segments = nullptr;   // [ceil(num_keys / segment_keys)]
+  const ConstCodePlanes* segments = nullptr;   // [ceil(max(num_keys, counted_keys) / segment_keys)]
   int32_t segment_keys = 0;                    // a multiple of 64
   int64_t num_keys = 0;                        // a multiple of 64
   int64_t zone_begin = 0;                      // position of key 0 of the zone
   const int8_t* shared_centre = nullptr;       // [head_dim] of Centre::kGlobal
   float shared_scale = 0;                      // of shared_centre
-  const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only
+  const uint32_t* collision_counts = nullptr;  // [head_dim / 8][256], Coarse::kCollision only: of the first
+  int64_t counted_keys = 0;                    // >= num_keys keys
   const uint8_t* const* chunks = nullptr;      // stored keys by position (types.h, ChunkedRows); nullptr: none
   int32_t chunk_tokens = 1;
   DType key_dtype = DType::kFloat32;

@@ -69,6 +69,7 @@ struct BackendZone {
     t.shared_centre = codec->centre() == Centre::kGlobal ? &shared : nullptr;
     t.collision_counts = reinterpret_cast<const uint32_t*>(counts.data());
     t.keys = {&chunk, num_keys, dim, DType::kFloat32};
+    t.counted_keys = t.num_keys;
     t.dense.push_back({{chunk, dim * sizeof(float), DType::kFloat32}, 40});
     t.queries = queries.data();
     t.group = static_cast<int>(queries.size()) / dim;

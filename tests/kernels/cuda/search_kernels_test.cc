@@ -31,6 +31,7 @@ struct HostItem {
       item.shared_scale = task.shared_centre->scale;
     }
     item.collision_counts = task.collision_counts;
+    item.counted_keys = task.counted_keys;
     item.chunks = task.keys.chunks;
     item.chunk_tokens = task.keys.chunk_tokens;
     item.key_dtype = task.keys.dtype;
@@ -198,6 +199,11 @@ TEST(SearchKernels, CollisionAndEveryCentre) {
           params.rho = rho;
           ExpectSameAsCpu({zone.Task(queries)}, params, 1);
         }
+          for (const int searched : {64, 1536, 2944}) {  // of the keys that are counted
+            SearchTask task = zone.Task(queries);
+            task.num_keys = searched;
+            ExpectSameAsCpu({task}, params, 1);
+          }
       }
     }
   }
