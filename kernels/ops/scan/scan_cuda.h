@@ -83,7 +83,7 @@ SEINE_BODY void BeginScan(Block& block, Shared& s, const ScanRange& r, Entry ent
     if (lane < r.num_windows) s.windows[lane] = WindowOf(*r.item, r.first_window + lane);
     if (lane >= kScanQueries) return;
     s.counts[lane] = 0;
-    s.thresholds[lane] = INFINITY;
+    s.thresholds[lane] = NAN;  // no score of an absent query is at or above it, whatever its base is
     if (lane >= r.num_queries) return;
     const QueryState& state = *r.queries[lane].state;
     s.thresholds[lane] = state.threshold;

@@ -96,6 +96,15 @@ class HostBlock {
   std::vector<int> order_;
 };
 
+// What a block finds in its shared memory: any byte, or every second time +inf in each word.
+inline void FillStale(void* shared, size_t bytes, uint64_t drawn) {
+  constexpr uint32_t kInfinity = 0x7F800000u;
+  memset(shared, static_cast<int>(drawn & 255), bytes);
+  for (size_t i = 0; drawn & 256 && i + sizeof(kInfinity) <= bytes; i += sizeof(kInfinity)) {
+    memcpy(static_cast<uint8_t*>(shared) + i, &kInfinity, sizeof(kInfinity));
+  }
+}
+
 // Every block of a grid on the calling thread, in a seeded order. Shared must be trivially copyable.
 template <typename Shared, typename Args, typename Body>
 void RunGridOnHost(BlockIndex grid, int num_lanes, uint64_t seed, const Args& args, Body body) {
@@ -104,7 +113,7 @@ void RunGridOnHost(BlockIndex grid, int num_lanes, uint64_t seed, const Args& ar
   HostBlock::Shuffle(&order, &seed);
   const auto shared = std::make_unique<Shared>();
   for (const int i : order) {
-    memset(static_cast<void*>(shared.get()), static_cast<int>(SplitMix64(seed, i) & 255), sizeof(Shared));
+    FillStale(shared.get(), sizeof(Shared), SplitMix64(seed, i));
     HostBlock block({i % grid.x, i / grid.x}, num_lanes, seed + i);
     body(block, *shared, args);
   }

@@ -215,7 +215,7 @@ TEST(SearchKernels, GroupsOfEverySize) {
   for (const int group : {1, 2, 3, 4, 5, 8, 9, 16, 32}) {
     SCOPED_TRACE(group);
     const std::vector<float> queries = Gaussian(group * dim, 9);
-    ExpectSameAsCpu({zone.Task(queries)}, Params(20, .3), 1);
+    ExpectSameAsCpu({zone.Task(queries)}, Params(20, .3), group < 8 ? 8 : 1);  // some blocks begin with +inf everywhere
   }
 }
 
