@@ -7,13 +7,12 @@ namespace seine::cuda {
 Device::Error Area::Reserve(size_t bytes) {
   if (bytes <= size_) return Device::kNoError;
   const size_t wanted = std::max(bytes, size_ + size_ / 2);
-  Release();
+  void* data = nullptr;
   const Device::Error error =
-      where_ == Where::kDevice ? device_->Allocate(wanted, &data_) : device_->AllocateHost(wanted, &data_);
-  if (error != Device::kNoError) {
-    data_ = nullptr;
-    return error;
-  }
+      where_ == Where::kDevice ? device_->Allocate(wanted, &data) : device_->AllocateHost(wanted, &data);
+  if (error != Device::kNoError) return error;
+  Release();
+  data_ = data;
   size_ = wanted;
   return Device::kNoError;
 }

@@ -24,7 +24,7 @@ class Area {
   Area(const Area&) = delete;
   ~Area() { Release(); }
 
-  // At least `bytes`; a failure leaves it empty.
+  // At least `bytes`. A failure leaves it as it was: others count on the room that they have found in it.
   Device::Error Reserve(size_t bytes);
   uint8_t* data() const { return static_cast<uint8_t*>(data_); }
   size_t size() const { return size_; }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/cuda/stream_context.h"
 #include "tests/kernels/cuda/host_device.h"
 #include "tests/kernels/test_util.h"
 
@@ -313,6 +314,48 @@ TEST(CudaBackend, EveryCallOfTheDeviceFailsOnce) {
     EXPECT_GE(failures, 35) << "calls of the device in one life";
     EXPECT_GE(error == Device::kOutOfMemory ? refused : lost, 8);
   }
+}
+
+// A growth that fails leaves the room that was there: others count on it without asking again.
+TEST(CudaBackend, AnAreaThatCannotGrowStaysAsItIs) {
+  auto control = std::make_shared<HostDeviceControl>();
+  control->error = Device::kOutOfMemory;
+  HostDevice device(control);
+  for (const auto where : {cuda::Area::Where::kHost, cuda::Area::Where::kDevice}) {
+    cuda::Area area(&device, where);
+    ASSERT_EQ(area.Reserve(1000), Device::kNoError);
+    const uint8_t* data = area.data();
+    const size_t size = area.size();
+    control->fail_call = control->calls.load();
+    EXPECT_EQ(area.Reserve(100000), Device::kOutOfMemory);
+    EXPECT_EQ(area.data(), data);
+    EXPECT_EQ(area.size(), size);
+    EXPECT_EQ(area.Reserve(100000), Device::kNoError);
+    EXPECT_GE(area.size(), 100000u);
+  }
+}
+
+// Each growth of a large search fails once; what is counted afterwards, in views of the same context, is right.
+TEST(CudaBackend, CountsAfterAGrowthThatFailed) {
+  const auto codec = MakeRsqCodec({.head_dim = 64});
+  const std::vector<float> keys = Keys(1024, 64, 5), queries = Gaussian(32 * 64, 6);
+  int refused = 0;
+  for (int fail = 0; fail < 12; ++fail) {
+    auto control = std::make_shared<HostDeviceControl>();
+    control->error = Device::kOutOfMemory;
+    const auto gpu = cuda::BackendOn(control, 1);
+    const BackendZone zone(gpu.get(), codec, keys);
+    ASSERT_EQ(zone.outcome, Outcome::kDone);
+    const std::vector<SearchTask> tasks(60, zone.Task(queries));  // their views are more than a context's least
+    std::vector<SearchOutput> outputs(tasks.size());
+    control->fail_call = control->calls + fail;
+    refused +=
+        gpu->Search(tasks.data(), static_cast<int>(tasks.size()), SearchParams(), outputs.data()) == Outcome::kNoMemory;
+    control->fail_call = -1;
+    const BackendZone again(gpu.get(), codec, keys);
+    EXPECT_EQ(again.outcome, Outcome::kDone);
+  }
+  EXPECT_GE(refused, 4);
 }
 
 TEST(MakeBackend, NamesWhatIsMissing) {
