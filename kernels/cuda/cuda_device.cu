@@ -6,6 +6,7 @@
 #include <memory>
 #include <variant>
 
+#include "kernels/cuda/bound_device.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launcher.h"
@@ -14,6 +15,13 @@ namespace seine::cuda {
 namespace {
 
 constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
+constexpr int kOrdinal = 0;
+
+class CudaCurrentDevice final : public CurrentDevice {
+ public:
+  Device::Error Get(int* ordinal) override { return Result(cudaGetDevice(ordinal)); }
+  Device::Error Set(int ordinal) override { return Result(cudaSetDevice(ordinal)); }
+};
 
 class CudaDevice final : public Device {
  public:
@@ -84,7 +92,7 @@ std::unique_ptr<Device> OpenDevice(std::string* why) {
   cudaDeviceProp properties;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, 0);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, kOrdinal);
   if (error != cudaSuccess) {
     cudaGetLastError();
     *why = std::string("no CUDA device: ") + cudaGetErrorString(error);
@@ -94,7 +102,8 @@ std::unique_ptr<Device> OpenDevice(std::string* why) {
     *why = std::string(properties.name) + " is older than compute capability 8.0";
     return nullptr;
   }
-  return std::make_unique<CudaDevice>(properties.name, graphs);
+  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), kOrdinal,
+                    std::make_unique<CudaCurrentDevice>());
 }
 
 }  // namespace seine::cuda

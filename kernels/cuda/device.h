@@ -42,7 +42,8 @@ class Device {
   virtual Error Launch(const Work& work, Stream stream) = 0;
 };
 
-// The machine's first CUDA device. nullptr, and *why: built without CUDA, no driver, no device, or one too old.
+// The machine's first CUDA device, ordinal 0, for every thread, whichever device that has chosen (bound_device.h).
+// nullptr, and *why: built without CUDA, no driver, no device, or one too old.
 std::unique_ptr<Device> OpenDevice(std::string* why);
 
 }  // namespace seine::cuda

@@ -1,0 +1,121 @@
+// Threads that stand at devices of their own: every call of a backend reaches its device at the backend's ordinal, and
+// leaves the thread where it was.
+#include "kernels/cuda/bound_device.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/kernels/cuda/host_device.h"
+#include "tests/kernels/test_util.h"
+
+namespace seine::cuda {
+namespace {
+
+thread_local int here = 0;  // the runtime's current device of this thread
+
+// The runtime's two calls; an ordinal beyond 7 is none.
+class FakeCurrent final : public CurrentDevice {
+ public:
+  Device::Error Get(int* ordinal) override {
+    *ordinal = here;
+    return Device::kNoError;
+  }
+  Device::Error Set(int ordinal) override {
+    if (ordinal > 7) return 101;  // cudaErrorInvalidDevice
+    here = ordinal;
+    return Device::kNoError;
+  }
+};
+
+struct Watch {
+  std::atomic<int> calls{0}, astray{0};
+};
+
+// A device of one ordinal, which counts the calls of threads that stand elsewhere.
+class WatchedDevice final : public Device {
+ public:
+  WatchedDevice(int ordinal, std::shared_ptr<Watch> watch)
+      : ordinal_(ordinal), watch_(std::move(watch)), host_(std::make_shared<HostDeviceControl>()) {}
+  ~WatchedDevice() override { Seen(); }
+  std::string name() const override { return "watched"; }
+  std::string Describe(Error error) const override { return std::to_string(error); }
+  Error Allocate(size_t bytes, void** out) override { return Seen().Allocate(bytes, out); }
+  Error Free(void* data) override { return Seen().Free(data); }
+  Error AllocateHost(size_t bytes, void** out) override { return Seen().AllocateHost(bytes, out); }
+  Error FreeHost(void* data) override { return Seen().FreeHost(data); }
+  Error MakeStream(Stream* out) override { return Seen().MakeStream(out); }
+  Error DropStream(Stream stream) override { return Seen().DropStream(stream); }
+  Error Finish(Stream stream) override { return Seen().Finish(stream); }
+  Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    return Seen().Copy(to, from, bytes, stream);
+  }
+  Error Zero(void* data, size_t bytes, Stream stream) override { return Seen().Zero(data, bytes, stream); }
+  Error Launch(const Work& work, Stream stream) override { return Seen().Launch(work, stream); }
+
+ private:
+  HostDevice& Seen() {
+    ++watch_->calls;
+    if (here != ordinal_) ++watch_->astray;
+    return host_;
+  }
+  const int ordinal_;
+  const std::shared_ptr<Watch> watch_;
+  HostDevice host_;
+};
+
+// Makes a backend, uses it from threads that stand at devices of their own, and ends it from another.
+void Live(std::unique_ptr<Device> device) {
+  std::string why;
+  std::unique_ptr<Backend> backend = MakeCudaBackend(std::move(device), 2, &why);
+  ASSERT_NE(backend, nullptr) << why;
+  std::vector<std::thread> callers;
+  for (const int own : {0, 2, 3}) {
+    callers.emplace_back([&, own] {
+      here = own;
+      Buffer buffer = backend->Allocate(1 << 16, MemorySpace::kCodes);
+      Buffer other = backend->Allocate(1 << 16, MemorySpace::kStore);
+      ASSERT_TRUE(buffer && other);
+      EXPECT_EQ(backend->Zero(buffer.data(), 1 << 16), Outcome::kDone);
+      const CopyTask copy = {other.data(), buffer.data(), 1 << 16};
+      EXPECT_EQ(backend->Copy(&copy, 1), Outcome::kDone);
+      EXPECT_EQ(other.data()[100], 0);
+      EXPECT_EQ(here, own);
+      buffer = Buffer();
+      EXPECT_EQ(here, own);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  here = 5;
+  backend.reset();
+  EXPECT_EQ(here, 5);
+  here = 0;
+}
+
+TEST(BoundDevice, EveryCallReachesItsDeviceFromAnyThread) {
+  for (const int ordinal : {0, 1, 3}) {
+    auto watch = std::make_shared<Watch>();
+    Live(BindDevice(std::make_unique<WatchedDevice>(ordinal, watch), ordinal, std::make_unique<FakeCurrent>()));
+    EXPECT_EQ(watch->astray, 0) << ordinal;
+    EXPECT_GT(watch->calls, 20);
+  }
+}
+
+// The watch sees what it is there to see: without a binding, calls go where the thread stands.
+TEST(BoundDevice, WithoutABindingCallsGoAstray) {
+  auto watch = std::make_shared<Watch>();
+  Live(std::make_unique<WatchedDevice>(1, watch));
+  EXPECT_GT(watch->astray, 0);
+}
+
+TEST(BoundDevice, AnOrdinalThatIsNotThereFailsTheCall) {
+  auto watch = std::make_shared<Watch>();
+  const auto device = BindDevice(std::make_unique<WatchedDevice>(9, watch), 9, std::make_unique<FakeCurrent>());
+  void* data = nullptr;
+  EXPECT_EQ(device->Allocate(256, &data), 101);
+  EXPECT_EQ(watch->calls, 0);
+  EXPECT_EQ(here, 0);
+}
+
+}  // namespace
+}  // namespace seine::cuda
