@@ -108,9 +108,8 @@ absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
       if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
       task.group = g.group();
       task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
-      // Keys that lie beside the codes: a device has faster ways to its codes than to the host's memory.
-      const bool beside =
-          task.keys.chunks != nullptr && task.low_rank == nullptr && !context_.backend->codes_on_device();
+      // Plain keys are held for every place. So it is on a device too, whose answers are the CPU's.
+      const bool beside = task.keys.chunks != nullptr && task.low_rank == nullptr;
       task.whole = beside && ReadsWhole(params_, task.group, zone_keys);
       task.refine_all = beside && RefinesAll(params_, CandidatesWanted(params_, task.codec->layout(),
                                                                        task.codec->UsualShare(zone_keys), zone_keys));

@@ -169,6 +169,19 @@ Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
   return error == Device::kNoError && stopped ? Outcome::kStopped : OutcomeOf(error, "encoding");
 }
 
+// Room for a task's answers. Returns whether they are there already, for there is nothing to search.
+bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutput* output) {
+  const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
+  output->positions.resize(rows);
+  output->scores.resize(rows);
+  output->masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
+  output->capped.assign(output->masses.size(), 0);
+  if (task.num_keys > 0) return false;
+  for (size_t r = 0; r < rows; ++r) output->positions[r].clear(), output->scores[r].clear();
+  return true;
+}
+
+// Tasks that are read whole are launches of their own: none of their steps is one of a search's.
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
                             const ProgressCallback&) {
@@ -176,29 +189,25 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
   if (StopRequested()) return Outcome::kStopped;
   const StreamPool::Handle context = contexts_.Acquire();
   Device::Error error = Device::kNoError;
-  std::vector<int> batch;
-  int queries = 0;
-  for (int i = 0; i < count && error == Device::kNoError; ++i) {
-    const size_t rows = params.scope == Scope::kPerKvHead ? 1 : tasks[i].group;
-    outputs[i].positions.resize(rows);
-    outputs[i].scores.resize(rows);
-    outputs[i].masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
-    outputs[i].capped.assign(outputs[i].masses.size(), 0);
-    if (tasks[i].num_keys == 0) {
-      for (size_t r = 0; r < rows; ++r) outputs[i].positions[r].clear(), outputs[i].scores[r].clear();
-      continue;
+  for (const bool whole : {false, true}) {
+    SearchParams same = params;  // of a batch's tasks
+    if (whole) same.method = Method::kExact;
+    std::vector<int> batch;
+    int queries = 0;
+    for (int i = 0; i < count && error == Device::kNoError; ++i) {
+      if (tasks[i].whole != whole || PrepareEmpty(tasks[i], params, &outputs[i])) continue;
+      if (queries + tasks[i].group > kMostQueries) {
+        if (StopRequested()) return Outcome::kStopped;
+        error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
+        batch.clear();
+        queries = 0;
+      }
+      batch.push_back(i);
+      queries += tasks[i].group;
     }
-    if (queries + tasks[i].group > kMostQueries) {
-      if (StopRequested()) return Outcome::kStopped;
-      error = SearchOnDevice(tasks, batch, params, &codecs_, outputs, context.get());
-      batch.clear();
-      queries = 0;
-    }
-    batch.push_back(i);
-    queries += tasks[i].group;
+    if (error == Device::kNoError && !batch.empty())
+      error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
   }
-  if (error == Device::kNoError && !batch.empty())
-    error = SearchOnDevice(tasks, batch, params, &codecs_, outputs, context.get());
   return OutcomeOf(error, "search");
 }
 

@@ -154,6 +154,48 @@ TEST(DeviceIndexTest, ARecallTargetIsFollowed) {
   EXPECT_EQ(index->Retrieve({}, params).status().message().substr(0, 15), "recall_target: ");
 }
 
+// With the share of candidates left to the index, as it is by default: short zones are read whole, and few candidates
+// all scored, on both. A stranger key stands in both kinds of zone.
+TEST(DeviceIndexTest, DefaultSearchesEqualTheCpus) {
+  for (const KvStore store : {KvStore::kKeys, KvStore::kKeysValues, KvStore::kNone}) {
+    IndexConfig config = SmallConfig(store);
+    config.geometry.num_layers = 1;
+    config.search = SearchParams();
+    const auto cpu = MakeCpuBackend(1), device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
+    auto a = MakeIndex(config, cpu.get()), b = MakeIndex(config, device.get());
+    const SequenceHandle s = *a->CreateSequence("s");
+    ASSERT_TRUE(b->CreateSequence("s").ok());
+    int64_t n = 0, whole = 0, searched = 0;
+    for (const int64_t more : {300, 700, 900, 1100, 1800, 3200}) {
+      ASSERT_TRUE(AppendNames(a.get(), s, 0, n, Names(1 + n, more)).ok());
+      ASSERT_TRUE(AppendNames(b.get(), s, 0, n, Names(1 + n, more)).ok());
+      n += more;
+      for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
+        for (const float mass_p : {0.0f, .6f}) {
+          for (const int top_k : {20, 100}) {
+            SearchParams params;
+            params.scope = scope;
+            params.mass_p = mass_p;
+            params.top_k = top_k;
+            params.refine = 2 * top_k;
+            const std::vector<float> queries = testing::Queries(config.geometry, static_cast<uint32_t>(n));
+            const auto want = *a->Retrieve({{s, 0, queries.data()}}, params);
+            const auto got = *b->Retrieve({{s, 0, queries.data()}}, params);
+            SCOPED_TRACE(::testing::Message() << n << " " << static_cast<int>(scope) << " " << mass_p << " " << top_k);
+            EXPECT_EQ(got[0].path, want[0].path);
+            EXPECT_EQ(got[0].masses, want[0].masses);
+            EXPECT_EQ(got[0].stats.refined, want[0].stats.refined);
+            EXPECT_TRUE(SameAnswers(got, want));
+            (want[0].path == Path::kExact ? whole : searched) += 1;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(whole > 0, store != KvStore::kNone);
+    EXPECT_GT(searched, 0);
+  }
+}
+
 TEST(DeviceIndexTest, BudgetsOfDeviceAndHostAreApart) {
   auto control = std::make_shared<HostDeviceControl>();
   const auto backend = cuda::BackendOn(control);

@@ -138,7 +138,7 @@ struct SearchTask {
   ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
   std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;
-  // Both need `keys`, and devices take no notice.
+  // Both need `keys`.
   bool whole = false;              // every stored key is scored, as by Method::kExact
   bool refine_all = false;         // every candidate is scored exactly, and none reranked
   const float* queries = nullptr;  // [group, head_dim]

@@ -81,6 +81,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   item.num_dense = Fit<int32_t>(dense.size());
   item.queries = views->Put(t.queries, sizes.queries);
   item.group = t.group;
+  item.refine_all = t.refine_all;
   return item;
 }
 

@@ -54,6 +54,7 @@ struct SearchItem {
   SEINE_HD bool stored() const { return chunks != nullptr || low_rank.num_runs > 0; }
   const float* queries = nullptr;  // [group, head_dim]
   int32_t group = 1;
+  bool refine_all = false;  // every candidate survives
 
   double usual_share = kUsualShare;  // Codec::UsualShare of num_keys
 

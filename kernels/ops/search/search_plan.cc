@@ -50,7 +50,7 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
     item.wanted = static_cast<int32_t>(CandidatesWanted(params_, item.layout, item.usual_share, n));
     item.most = item.wanted;
     if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
-    item.keep = std::min(std::max(params_.refine, params_.top_k), item.most);
+    item.keep = item.refine_all ? item.most : std::min(std::max(params_.refine, params_.top_k), item.most);
     item.capacity = CapacityOf(item.most, n);
     item.first_query = static_cast<int32_t>(queries_.size());
     item.first_set = static_cast<int32_t>(sets_.size());

@@ -42,6 +42,7 @@ struct HostItem {
     item.num_dense = static_cast<int32_t>(dense.size());
     item.queries = task.queries;
     item.group = task.group;
+    item.refine_all = task.refine_all;
   }
   SearchItem Item() const {
     SearchItem out = item;
@@ -198,12 +199,12 @@ TEST(SearchKernels, CollisionAndEveryCentre) {
         for (const double rho : {.02, .001}) {
           params.rho = rho;
           ExpectSameAsCpu({zone.Task(queries)}, params, 1);
-        }
           for (const int searched : {64, 1536, 2944}) {  // of the keys that are counted
             SearchTask task = zone.Task(queries);
             task.num_keys = searched;
             ExpectSameAsCpu({task}, params, 1);
           }
+        }
       }
     }
   }
@@ -415,6 +416,18 @@ TEST(SearchKernels, ARecallTargetBelowTheSampledThresholdIsFoundAndCounted) {
   cpu::SearchOne(zone.Task(query), params, &cpu);
   EXPECT_GT(cpu.stats.rescans, 0);
   EXPECT_GT(cpu.candidates[0].size(), 2400u);  // the least: 4 top_k
+}
+
+TEST(SearchKernels, EveryCandidateIsScoredWhereTheTaskSaysSo) {
+  const int dim = 64;
+  const Zone zone(Keys(8192, dim, 3), dim, Rsq(dim));
+  const std::vector<float> queries = Gaussian(3 * dim, 9);
+  SearchTask task = zone.Task(queries);
+  task.refine_all = true;
+  SearchParams params = Params(50, 0);
+  params.scope = Scope::kPerQHead;
+  ExpectSameAsCpu({task, zone.Task(queries)}, params);
+  EXPECT_EQ(RunKernels({task}, params, 3)[0].stats.refined, 3 * 410);  // ceil(.05 n) candidates, not refine
 }
 
 TEST(SearchKernels, TopKBeyondTheZoneGivesAllOfIt) {
