@@ -61,7 +61,9 @@ absl::StatusOr<std::vector<MatrixXd>> KeyMoments(const Profile& profile, const R
   for (int h = 0; h < profile.num_kv_heads; ++h) {
     if (absl::Status s = StopStatus(); !s.ok()) return s;
     MatrixXd moment = profile.layers[layer].k_moment[h];
-    if (options.stack_queries) moment += GroupQueryMoment(profile, layer, h);
+    // A.3: the rows of every query head of the group below those of the keys, as many each.
+    if (options.stack_queries)
+      moment += profile.num_q_heads / profile.num_kv_heads * GroupQueryMoment(profile, layer, h);
     keys.push_back(options.frame == KeyFrame::kPreRope ? moment
                                                        : CarryMoment(moment, rope, options.begin, options.end));
   }

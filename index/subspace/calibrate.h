@@ -17,8 +17,10 @@ namespace seine {
 
 struct CalibrationOptions {
   KeyFrame frame = KeyFrame::kPostRope;
-  double begin = 0, end = 0;   // kPostRope: positions that the moments are carried to
-  bool stack_queries = false;  // A.3: keys and queries share the basis; else it is the keys' own
+  double begin = 0, end = 0;  // kPostRope: positions that the moments are carried to
+  // A.3: keys and queries share the basis, that of their rows stacked, all query heads of the group; else it is the
+  // keys' own.
+  bool stack_queries = false;
   int key_rank = 0, value_rank = 0;
   double energy = 0;  // in (0, 1], for ranks of 0: the smallest with that share, the largest of the layer's heads
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/SVD>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -92,6 +93,47 @@ TEST(Calibrate, StackedQueriesShareTheBasis) {
   const LayerBases bases = CalibrateLayer(profile, MadeUpRope(), 0, options).value();
   EXPECT_EQ(bases.keys[0].rank, 8);
   EXPECT_NEAR(CapturedEnergy(bases.keys[1], profile.layers[0].q_moment[1]), 1, 1e-6);
+}
+
+// A.3 plainly: the rows of keys and of each query head of the group one below another, and their singular vectors.
+TEST(Calibrate, StackedBasesAreThoseOfAllRowsOneBelowAnother) {
+  constexpr int kRows = 300, kGroup = 4, kRank = 12;
+  Profile profile = MadeUpProfile();
+  profile.num_q_heads = kCalibratedHeads * kGroup;
+  LayerProfile& layer = profile.layers[0];
+  layer.q_moment.clear();
+  layer.q_mean.assign(profile.num_q_heads, Eigen::VectorXd::Zero(kCalibratedDim));
+  std::vector<MatrixXd> stacked;
+  for (int h = 0; h < kCalibratedHeads; ++h) {
+    MatrixXd rows((1 + kGroup) * kRows, kCalibratedDim);
+    for (int part = 0; part <= kGroup; ++part) {  // keys, then each query head; spread differently, along own axes
+      const MatrixXd axes = RandomAxes(kCalibratedDim, 100 + 10 * h + part);
+      const std::vector<float> drawn = Stream(axes, kRows, 7 * h + part, [&](int i) {
+        return part == 0 ? (i < 8 ? 2.0 - .1 * i : 0) : (i < 3 ? 1.5 - .2 * i - .1 * part : 0);
+      });
+      for (int i = 0; i < kRows; ++i) {
+        for (int j = 0; j < kCalibratedDim; ++j) rows(part * kRows + i, j) = drawn[i * kCalibratedDim + j];
+      }
+      const MatrixXd own = rows.middleRows(part * kRows, kRows);
+      const MatrixXd moment = own.transpose() * own / kRows;
+      if (part == 0) {
+        layer.k_moment[h] = moment;
+      } else {
+        layer.q_moment.push_back(moment);
+      }
+    }
+    stacked.push_back(std::move(rows));
+  }
+  CalibrationOptions options = PreRope(0);
+  options.stack_queries = true;
+  options.key_rank = options.value_rank = kRank;
+  const LayerBases bases = CalibrateLayer(profile, MadeUpRope(), 0, options).value();
+  for (int h = 0; h < kCalibratedHeads; ++h) {
+    const Eigen::JacobiSVD<MatrixXd> svd(stacked[h], Eigen::ComputeThinV);
+    const double best = svd.singularValues().head(kRank).squaredNorm();
+    const MatrixXd moment = stacked[h].transpose() * stacked[h];
+    EXPECT_NEAR(CapturedEnergy(bases.keys[h], moment) * moment.trace(), best, 1e-6 * best) << h;
+  }
 }
 
 TEST(Calibrate, PostRopeBasesFitKeysAtThePositionsThatTheyAreCarriedTo) {
