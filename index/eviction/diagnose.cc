@@ -123,6 +123,21 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
   return size > 0 ? p.dot(q) / size : 0;
 }
 
+// A scorer's scores of one head.
+struct HeadScores {
+  const std::vector<float>* scores;
+  TokenRange range;  // of them are scores; the others mark what is always kept
+};
+// Over the tokens that both have scored.
+double Correlation(const HeadScores& a, const HeadScores& b) {
+  const int64_t begin = std::max(a.range.begin, b.range.begin);
+  const int64_t end = std::max(begin, std::min(a.range.end, b.range.end));
+  const auto ranks = [=](const HeadScores& of) {
+    return Ranks(std::vector<float>(of.scores->begin() + begin, of.scores->begin() + end));
+  };
+  return Correlation(ranks(a), ranks(b));
+}
+
 double Overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
   std::vector<uint32_t> common;
   std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(common));
@@ -199,6 +214,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
   if (absl::Status s = MeasureGeometry(params, keys, &heads); !s.ok()) return s;
 
   std::vector<Scores> scores;
+  std::vector<std::shared_ptr<const Scorer>> made;
   std::vector<std::vector<std::vector<uint32_t>>> kept;
   for (const ScorerConfig& config : params.scorers) {
     auto scorer = MakeScorer(config);
@@ -214,6 +230,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
       if (absl::Status s = weighting->Apply(input, &*one); !s.ok()) return OfScorers(scores.size(), s);
     }
     scores.push_back(*std::move(one));
+    made.push_back(*std::move(scorer));
     kept.push_back(*std::move(selected));
   }
   Scores attention;
@@ -225,25 +242,23 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params
     attention = *std::move(observed);
   }
   input.backend->Run(static_cast<int>(heads.size()), [&](int h) {
-    std::vector<std::vector<double>> ranks;
-    for (const Scores& one : scores) ranks.push_back(StopRequested() ? std::vector<double>() : Ranks(one[h]));
-    if (StopRequested()) return;
-    for (size_t a = 0; a < ranks.size(); ++a) {
-      for (size_t b = 0; b < ranks.size(); ++b) {
+    std::vector<HeadScores> of_scorers;
+    for (size_t a = 0; a < scores.size(); ++a) of_scorers.push_back({&scores[a][h], made[a]->Scored(keys, h)});
+    for (size_t a = 0; a < scores.size(); ++a) {
+      for (size_t b = 0; b < scores.size(); ++b) {
+        if (StopRequested()) return;
         heads[h].overlap.push_back(Overlap(kept[a][h], kept[b][h]));
-        heads[h].correlation.push_back(Correlation(ranks[a], ranks[b]));
+        const bool known = b < a;  // as b with a
+        heads[h].correlation.push_back(known ? heads[h].correlation[b * scores.size() + a]
+                                             : Correlation(of_scorers[a], of_scorers[b]));
       }
     }
     if (attention.empty()) return;
     // What h2o scores after the last query is no attention.
     const int64_t seen = scorers::CountUpTo(input.heads[h], input.query_position(input.num_queries - 1));
-    const auto seen_ranks = [seen](std::vector<float> all) {
-      all.resize(seen);
-      return Ranks(all);
-    };
     heads[h].attention_tokens = seen;
     for (size_t a = 0; a < scores.size() && seen >= 2 && !StopRequested(); ++a) {
-      heads[h].attention_correlation.push_back(Correlation(seen_ranks(scores[a][h]), seen_ranks(attention[h])));
+      heads[h].attention_correlation.push_back(Correlation(of_scorers[a], {&attention[h], {0, seen}}));
     }
   });
   if (absl::Status s = StopStatus(); !s.ok()) return s;

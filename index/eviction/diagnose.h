@@ -37,10 +37,12 @@ struct HeadDiagnosis {
   // (std / mean of the distance to the window's mean) over (std / mean of that to the one mean): how much more windows
   // tell tokens apart. About 1: no dilution.
   double dilution = 0;
-  std::vector<double> overlap;      // [scorers, scorers] share of the kept sets in common
-  std::vector<double> correlation;  // [scorers, scorers] of scores, by rank (Spearman)
-  // [scorers] of scores with the mean attention of the queries, by rank, over the tokens that a query saw: those that
-  // came after the last query are left out of it. Empty where fewer than two were seen.
+  std::vector<double> overlap;  // [scorers, scorers] share of the kept sets in common
+  // [scorers, scorers] of scores, by rank (Spearman), over the tokens that both have scored: what a scorer keeps in any
+  // case (SnapKV's window, sinks) has no score. 0 where fewer than two are left, or one of the two tells none apart.
+  std::vector<double> correlation;
+  // [scorers] of scores with the mean attention of the queries, by rank, over the tokens that have a score and that a
+  // query saw: those that came after the last query are left out of it. Empty where fewer than two were seen.
   std::vector<double> attention_correlation;
   int64_t attention_tokens = 0;  // that were seen; 0 without queries
 };

@@ -79,6 +79,11 @@ class ExpectedAttention : public Scorer {
   int64_t kept_prompt() const override { return config_.sink; }
   const char* kept_prompt_option() const override { return "sink"; }
 
+  // Those behind the sinks.
+  TokenRange Scored(const ScoreInput& input, int head) const override {
+    return {CountUpTo(input.heads[head], config_.sink - 1), input.heads[head].count};
+  }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = Check(input); !s.ok()) return s;
     Eigen::MatrixXd rotation = Eigen::MatrixXd::Identity(input.head_dim, input.head_dim);
@@ -92,7 +97,7 @@ class ExpectedAttention : public Scorer {
     if (!status.ok()) return status;
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
-      std::fill_n((*scores)[h].begin(), CountUpTo(input.heads[h], config_.sink - 1), above);
+      std::fill_n((*scores)[h].begin(), Scored(input, static_cast<int>(h)).begin, above);
     }
     return status;
   }

@@ -21,8 +21,16 @@ class H2o : public Scorer {
   bool needs_queries() const override { return !accumulate_; }
   bool accumulates() const override { return accumulate_; }
 
+  // Those that a query could see.
+  TokenRange Scored(const ScoreInput& input, int head) const override {
+    const bool sums = ReadsSums(input);
+    if (!sums && input.num_queries == 0) return {0, 0};
+    const int64_t newest = sums ? input.accumulated_to - 1 : input.query_position(input.num_queries - 1);
+    return {0, CountUpTo(input.heads[head], newest)};
+  }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
-    const bool sums = accumulate_ && (input.queries == nullptr || input.queries_kept());
+    const bool sums = ReadsSums(input);
     if (sums && input.attention_sums.empty() && input.length > 0) {
       return FieldError(absl::StatusCode::kFailedPrecondition, "given.queries",
                         "h2o with accumulate needs some, or an index whose eviction.scorer it is, which keeps sums");
@@ -30,8 +38,7 @@ class H2o : public Scorer {
     if (!sums) {
       if (absl::Status s = CheckQueries(input, "h2o", 1); !s.ok()) return s;
     }
-    const int64_t newest = sums ? input.accumulated_to - 1 : input.query_position(input.num_queries - 1);
-    const auto seen = [&](int h) { return CountUpTo(input.heads[h], newest); };
+    const auto seen = [&](int h) { return Scored(input, h).end; };
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       if (sums) {
         std::copy_n(input.attention_sums[h], seen(h), out);
@@ -49,6 +56,9 @@ class H2o : public Scorer {
   }
 
  private:
+  bool ReadsSums(const ScoreInput& input) const {
+    return accumulate_ && (input.queries == nullptr || input.queries_kept());
+  }
   void AddUp(const ScoreInput& input, int h, int64_t seen, float* out) const {
     HeadAttention attention(input, h);
     const float share = 1.0f / static_cast<float>(input.group);

@@ -98,6 +98,10 @@ inline constexpr int kDefaultKeptQueries = 128;
 class ValueWeighting;
 
 // Immutable and thread-safe.
+struct TokenRange {
+  int64_t begin = 0, end = 0;  // of the tokens that a head holds
+};
+
 class Scorer {
  public:
   virtual ~Scorer() = default;
@@ -121,6 +125,8 @@ class Scorer {
   virtual int64_t kept_prompt() const { return observation_window(); }
   // The option that states it.
   virtual const char* kept_prompt_option() const { return ""; }
+  // Which of a head's tokens its scores are of. The others stand above all of them, to be kept in any case.
+  virtual TokenRange Scored(const ScoreInput& input, int head) const { return {0, input.heads[head].count}; }
   // Before any weighting. INVALID_ARGUMENT "field: what is missing or wrong".
   virtual absl::Status Score(const ScoreInput& input, Scores* scores) const = 0;
 };

@@ -35,12 +35,19 @@ class SnapKv : public Scorer {
   int64_t observation_window() const override { return window_; }
   const char* kept_prompt_option() const override { return "query_window"; }
 
+  // Those before the window's own.
+  TokenRange Scored(const ScoreInput& input, int head) const override {
+    if (input.num_queries == 0) return {0, 0};
+    const int64_t first = input.query_position(std::max<int64_t>(input.num_queries - window_, 0));
+    const int64_t newest = input.query_position(input.num_queries - 1);
+    const int64_t own = std::min(std::max(first, input.length - window_), newest + 1);
+    return {0, CountUpTo(input.heads[head], own - 1)};
+  }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "snapkv", window_); !s.ok()) return s;
     const int64_t window = std::min(window_, input.num_queries), first = input.num_queries - window;
-    const int64_t newest = input.query_position(input.num_queries - 1);
-    const int64_t own = std::min(std::max(input.query_position(first), input.length - window_), newest + 1);
-    const auto before_window = [&](int h) { return CountUpTo(input.heads[h], own - 1); };
+    const auto before_window = [&](int h) { return Scored(input, h).end; };
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
       const HeadTokens& head = input.heads[h];
       const int64_t n = before_window(h);

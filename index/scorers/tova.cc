@@ -1,6 +1,8 @@
 // TOVA: attention of the last query, mean over all query heads of the layer, the same for each KV head; tokens from
 // that query's own on, which is the last, are above all others (kvpress). Where heads hold different tokens, the mean
 // is over the heads that hold one.
+#include <algorithm>
+
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
 
@@ -13,6 +15,12 @@ class Tova : public Scorer {
   bool needs_queries() const override { return true; }
   int64_t usual_queries() const override { return 1; }
 
+  // Those before the last query's own.
+  TokenRange Scored(const ScoreInput& input, int head) const override {
+    if (input.num_queries == 0) return {0, 0};
+    return {0, CountUpTo(input.heads[head], input.query_position(input.num_queries - 1) - 1)};
+  }
+
   absl::Status Score(const ScoreInput& input, Scores* scores) const override {
     if (absl::Status s = CheckQueries(input, "tova", 1); !s.ok()) return s;
     absl::Status status = ForEachHead(input, scores, [&](int h, float* out) {
@@ -23,8 +31,7 @@ class Tova : public Scorer {
     AverageHeads(input, scores);
     const float above = AboveAll(*scores);
     for (size_t h = 0; h < scores->size(); ++h) {
-      const int64_t last = CountUpTo(input.heads[h], input.query_position(input.num_queries - 1) - 1);
-      for (int64_t i = last; i < input.heads[h].count; ++i) (*scores)[h][i] = above;
+      std::fill((*scores)[h].begin() + Scored(input, static_cast<int>(h)).end, (*scores)[h].end(), above);
     }
     return status;
   }

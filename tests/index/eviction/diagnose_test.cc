@@ -126,6 +126,59 @@ TEST_F(DiagnoseTest, AttentionIsOfTheTokensThatQueriesSaw) {
   EXPECT_EQ(heads->at(0).attention_tokens, 1);
 }
 
+// Spearman's correlation of x and y over [begin, end), by counting.
+double RankCorrelation(const std::vector<float>& x, const std::vector<float>& y, int begin, int end) {
+  const auto rank = [&](const std::vector<float>& of, int i) {
+    double below = 0, same = 0;
+    for (int j = begin; j < end; ++j) below += of[j] < of[i], same += of[j] == of[i];
+    return below + (same - 1) / 2;
+  };
+  double xy = 0, xx = 0, yy = 0;
+  const double middle = (end - begin - 1) / 2.0;
+  for (int i = begin; i < end; ++i) {
+    const double a = rank(x, i) - middle, b = rank(y, i) - middle;
+    xy += a * b, xx += a * a, yy += b * b;
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+}
+
+// What SnapKV, TOVA, H2O and Expected Attention keep in any case is above all others to them, and no score: their
+// windows, the last query's own token, what came after the last query, sinks.
+TEST_F(DiagnoseTest, WhatIsAlwaysKeptIsLeftOutOfCorrelations) {
+  constexpr int kTokens = 180, kQueries = 40;
+  for (const int64_t newest : {kTokens - 1, kTokens - 30}) {
+    MadeUpLayer l(2, 2, 64, kTokens, kQueries);
+    ScoreInput input = l.Input(backend_.get());
+    std::vector<int64_t> positions(kQueries);
+    for (int q = 0; q < kQueries; ++q) positions[q] = newest - kQueries + 1 + q;
+    if (newest < kTokens - 1) input.query_positions = positions.data();
+    DiagnoseParams params;
+    const char* names[] = {"keydiff", "snapkv", "tova", "expected_attention", "h2o"};
+    for (const char* name : names) params.scorers.emplace_back().name = name;
+    params.scorers[1].query_window = 24;
+    params.scorers[3].sink = 9;
+    const int last = static_cast<int>(newest), window = std::max(last - kQueries + 1, kTokens - 24);
+    const int begin[] = {0, 0, 0, 9, 0}, end[] = {kTokens, std::min(window, last + 1), last, kTokens, last + 1};
+    auto heads = Diagnose(params, 1, input);
+    ASSERT_TRUE(heads.ok()) << heads.status();
+    for (int h = 0; h < 2; ++h) {
+      std::vector<std::vector<float>> scores;
+      for (const ScorerConfig& config : params.scorers) scores.push_back(testing::ScoresOf(config, input)[h]);
+      for (int a = 0; a < 5; ++a) {
+        for (int b = 0; b < 5; ++b) {
+          EXPECT_NEAR(heads->at(h).correlation[a * 5 + b],
+                      RankCorrelation(scores[a], scores[b], std::max(begin[a], begin[b]), std::min(end[a], end[b])),
+                      1e-9)
+              << newest << " " << h << " " << names[a] << " " << names[b];
+        }
+        EXPECT_NEAR(heads->at(h).attention_correlation[a],
+                    RankCorrelation(scores[a], scores[4], begin[a], std::min(end[a], last + 1)), 1e-9)
+            << newest << " " << h << " " << names[a];
+      }
+    }
+  }
+}
+
 TEST_F(DiagnoseTest, FewOrEqualTokensAndBadInput) {
   MadeUpLayer l(1, 1, 64, 5, 0);
   std::fill(l.keys[0].begin(), l.keys[0].end(), 1.0f);
