@@ -185,6 +185,10 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   }
   if (!(p.beta >= 0 && p.beta <= 1)) return WrongField(group, "beta", p.beta, " is not in [0, 1]");
   if (!(p.rho > 0 && p.rho <= 1)) return WrongField(group, "rho", p.rho, " is not in (0, 1]");
+  if (p.coarse == Coarse::kCollision && p.rho < ShareKept(p, kUsualShare)) {
+    return WrongField(group, "rho", p.rho, " is below beta, ", ShareKept(p, kUsualShare),
+                      ": tiers would cover fewer keys than are to be candidates");
+  }
   return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);
 }
 

@@ -21,7 +21,10 @@ constexpr int kEncodeRounds = 7;
 class SeineMethod : public Method {
  public:
   SeineMethod(const SeineOptions& options, Backend* backend) : options_(options), backend_(backend) {
-    for (double beta : options.betas) lines_.push_back({options.name, false, beta});
+    for (double beta : options.betas) {
+      const std::string raised = Rho(beta) > options.search.rho ? absl::StrCat(", rho ", Rho(beta)) : "";
+      lines_.push_back({options.name + raised, false, beta});
+    }
     for (double target : options.recall_targets) {
       lines_.push_back({absl::StrCat(options.name, ", target ", target), false, 0, target});
     }
@@ -46,6 +49,7 @@ class SeineMethod : public Method {
     SearchParams params = options_.search;
     params.method = line.exact ? seine::Method::kExact : seine::Method::kIndex;
     if (line.beta > 0) params.beta = line.beta;
+    params.rho = Rho(params.beta);
     params.recall_target = line.recall_target;
     params.with_candidates = with_candidates && !line.exact;
     return sequence_->Search(params, ask, found);
@@ -71,6 +75,11 @@ class SeineMethod : public Method {
   double EncodeKeysPerSecond(const Line& line) const override { return line.exact ? 0 : Median(encode_rates_); }
 
  private:
+  // Tiers cover at least the share that is to be candidates; an index refuses less.
+  double Rho(double beta) const {
+    const bool collision = options_.search.coarse == Coarse::kCollision;
+    return collision ? std::max(options_.search.rho, beta) : options_.search.rho;
+  }
   // The codec's own loop on the head's first keys of the zone, in fp16 whatever the index stores.
   absl::Status TimeEncode(const IndexConfig& config, const Head& head) {
     MemoryLedger ledger(backend_, /*limit_bytes=*/0, /*device_limit_bytes=*/0, nullptr);

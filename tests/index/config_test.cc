@@ -120,6 +120,8 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"recall_target", [](SearchParams* p) { p->recall_target = NAN; }},
       {"rho", [](SearchParams* p) { p->rho = 0; }},
       {"rho", [](SearchParams* p) { p->rho = INFINITY; }},
+      {"rho", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->beta = .25; }},
+      {"rho", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->rho = .04; }},
       {"refine", [](SearchParams* p) { p->refine = -1; }},
       {"coarse", [](SearchParams* p) { p->coarse = static_cast<Coarse>(7); }},
       {"scope", [](SearchParams* p) { p->scope = static_cast<Scope>(2); }},
@@ -151,6 +153,27 @@ TEST(ConfigTest, EdgesOfSearchParametersAreValid) {
     params.top_k = top_k, params.beta = beta, params.mass_p = mass_p, params.refine = 0, params.rho = 1;
     EXPECT_TRUE(Validate(params).ok()) << Validate(params);
   }
+}
+
+// Tiers that cover fewer keys than are to be candidates leave some told apart by nothing. The authors' schedule has
+// rho >= beta throughout.
+TEST(ConfigTest, TiersCoverAtLeastTheCandidates) {
+  SearchParams params;
+  params.coarse = Coarse::kCollision;
+  for (const auto& [beta, rho] : {std::pair{.5, .5}, {.25, .3}, {.2, .25}, {.1, .2}, {0.0, .05}, {1.0, 1.0}}) {
+    params.beta = beta, params.rho = rho;
+    EXPECT_TRUE(Validate(params).ok()) << beta << " " << rho;
+  }
+  params.beta = .25, params.rho = .2;
+  const std::string message(Validate(params).message());
+  EXPECT_NE(message.find("rho: 0.2 is below beta, 0.25"), std::string::npos) << message;
+  params.coarse = Coarse::kSignIp;  // has no tiers
+  EXPECT_TRUE(Validate(params).ok());
+  IndexConfig config = SmallConfig();
+  config.codec.centre = Centre::kNone;
+  config.search.coarse = Coarse::kCollision;
+  config.search.beta = .3;
+  EXPECT_EQ(FieldOf(Validate(config)), "retrieval.rho");
 }
 
 }  // namespace
