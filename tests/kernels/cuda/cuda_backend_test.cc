@@ -69,8 +69,8 @@ struct BackendZone {
     t.num_keys = num_keys;
     t.shared_centre = codec->centre() == Centre::kGlobal ? &shared : nullptr;
     t.collision_counts = reinterpret_cast<const uint32_t*>(counts.data());
-    t.keys = {&chunk, num_keys, dim, DType::kFloat32};
     t.counted_keys = t.num_keys;
+    t.keys = {&chunk, num_keys, dim, DType::kFloat32};
     t.dense.push_back({{chunk, dim * sizeof(float), DType::kFloat32}, 40});
     t.queries = queries.data();
     t.group = static_cast<int>(queries.size()) / dim;
