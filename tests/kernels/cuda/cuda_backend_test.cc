@@ -346,7 +346,7 @@ TEST(CudaBackend, CountsAfterAGrowthThatFailed) {
     const auto gpu = cuda::BackendOn(control, 1);
     const BackendZone zone(gpu.get(), codec, keys);
     ASSERT_EQ(zone.outcome, Outcome::kDone);
-    const std::vector<SearchTask> tasks(60, zone.Task(queries));  // their views are more than a context's least
+    const std::vector<SearchTask> tasks(10, zone.Task(queries));  // their views are more than a context's least
     std::vector<SearchOutput> outputs(tasks.size());
     control->fail_call = control->calls + fail;
     refused +=
