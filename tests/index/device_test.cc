@@ -155,7 +155,7 @@ TEST(DeviceIndexTest, ARecallTargetIsFollowed) {
 }
 
 // With the share of candidates left to the index, as it is by default: short zones are read whole, and few candidates
-// all scored, on both. A stranger key stands in both kinds of zone.
+// all scored, on both.
 TEST(DeviceIndexTest, DefaultSearchesEqualTheCpus) {
   for (const KvStore store : {KvStore::kKeys, KvStore::kKeysValues, KvStore::kNone}) {
     IndexConfig config = SmallConfig(store);
