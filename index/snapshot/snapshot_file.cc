@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/write_behind.h"
+#include "profile/io/output_path.h"
 
 namespace seine {
 
@@ -56,7 +56,7 @@ class FileSource : public ByteSource {
   FileSource& operator=(const FileSource&) = delete;
 
   absl::Status Open(const std::string& path) {
-    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) return FileError(errno, "opening it");
     struct stat stat;
     if (fstat(fd_, &stat) != 0 || !S_ISREG(stat.st_mode)) {
@@ -143,13 +143,14 @@ std::string FolderOf(const std::string& path) {
 
 absl::Status WriteFile(const std::string& path, const std::function<absl::Status(ByteSink*)>& write, FileOps* files) {
   if (files == nullptr) files = &SystemFiles();
-  static std::atomic<int> serial{0};  // two threads may write to one path
-  const std::string folder = FolderOf(path);
+  const absl::StatusOr<std::string> place = ResolveOutput(path);
+  if (!place.ok()) return absl::InvalidArgumentError(absl::StrCat("the snapshot file: ", place.status().message()));
+  const std::string folder = FolderOf(*place);
   {
-    PartialFile partial(absl::StrCat(path, ".", getpid(), ".", serial++, kPartialSuffix), files);
+    PartialFile partial(PartialPath(*place, kPartialSuffix), files);
     if (partial.fd() < 0) return FileError(partial.fd(), "making it");
     if (absl::Status s = WriteAndSync(partial.fd(), write, files); !s.ok()) return s;
-    if (const int error = partial.Rename(path); error != 0) return FileError(error, "naming it");
+    if (const int error = partial.Rename(*place); error != 0) return FileError(error, "naming it");
   }
   const int error = files->SyncFolder(folder);
   return error == 0 ? absl::OkStatus() : FileError(error, "writing its folder through");

@@ -22,10 +22,12 @@ namespace seine {
 // Names of files that are not whole yet end so; no finished one's does.
 inline constexpr char kPartialSuffix[] = ".partial";
 
-// Writes what `write` gives its sink to `path`, in place of what was there. Once it returns OK the file is there also
-// after a loss of power. An error leaves what was there before, and nothing beside it: RESOURCE_EXHAUSTED where the
-// disk is full, NOT_FOUND where there is no folder, PERMISSION_DENIED, UNAVAILABLE, or those of `write`. Only where the
-// folder cannot be written through is the file the new one, and not known to last: UNAVAILABLE.
+// Writes what `write` gives its sink to `path`, in place of what was there; where that is a link, to what it leads to,
+// as OpenFile reads it. INVALID_ARGUMENT, and nothing written: `path` is no regular file, or holds a NUL. Once it
+// returns OK the file is there also after a loss of power. An error leaves what was there before, and nothing beside
+// it: RESOURCE_EXHAUSTED where the disk is full, NOT_FOUND where there is no folder, PERMISSION_DENIED, UNAVAILABLE, or
+// those of `write`. Only where the folder cannot be written through is the file the new one, and not known to last:
+// UNAVAILABLE.
 absl::Status WriteFile(const std::string& path, const std::function<absl::Status(ByteSink*)>& write,
                        FileOps* files = nullptr);
 

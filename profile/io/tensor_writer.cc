@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "profile/io/checksum.h"
+#include "profile/io/output_path.h"
 
 namespace seine {
 namespace {
@@ -79,8 +79,9 @@ absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,
   const absl::StatusOr<std::string> header = MakeHeader(tensors, metadata, path);
   if (!header.ok()) return header.status();
 
-  static std::atomic<int> serial{0};  // two threads may write to one path
-  const std::string partial = absl::StrCat(path, ".partial.", getpid(), ".", serial++);
+  const absl::StatusOr<std::string> place = ResolveOutput(path);
+  if (!place.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", place.status().message()));
+  const std::string partial = PartialPath(*place, ".partial");
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return WriteError(path, errno);
   int error = WriteAll(fd, *header);
@@ -90,7 +91,7 @@ absl::Status WriteTensors(const std::vector<OutputTensor>& tensors,
   }
   if (error == 0 && fsync(fd) < 0) error = errno;
   if (close(fd) < 0 && error == 0) error = errno;
-  if (error == 0 && rename(partial.c_str(), path.c_str()) < 0) error = errno;
+  if (error == 0 && rename(partial.c_str(), place->c_str()) < 0) error = errno;
   if (error == 0) return absl::OkStatus();
   unlink(partial.c_str());
   return WriteError(path, error);

@@ -45,5 +45,18 @@ TEST(TensorWriter, AFailureLeavesWhatWasThere) {
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 2);
 }
 
+TEST(TensorWriter, ALinkIsFollowedAndADeviceStaysOne) {
+  TempFolder folder;
+  std::filesystem::create_symlink(folder.Write("target", "before"), folder.Path("link"));
+  ASSERT_TRUE(WriteTensors({{"a", Type::kU8, {3}, "xyz"}}, {}, folder.Path("link")).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.Path("link")));
+  EXPECT_TRUE(TensorFile::Open(folder.Path("target")).ok());
+  const absl::Status device = WriteTensors({}, {}, "/dev/null");
+  EXPECT_EQ(device, absl::InvalidArgumentError("/dev/null: it is no regular file"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_FALSE(WriteTensors({}, {}, folder.Path("cut") + '\0' + "name").ok());
+  EXPECT_FALSE(std::filesystem::exists(folder.Path("cut")));
+}
+
 }  // namespace
 }  // namespace seine

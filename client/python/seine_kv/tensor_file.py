@@ -8,6 +8,7 @@ with a checksum, as profile/io/checksum.h has it: CRC-32 of every byte of the fi
 
 import json
 import os
+import secrets
 import struct
 import zlib
 
@@ -33,7 +34,8 @@ def write_tensors(path, tensors, metadata):
     text += b" " * (-len(text) % 8)  # tensors start on 8 bytes, for readers that map the file
     head = _with_checksum(struct.pack("<Q", len(text)) + text, tensors.values())
 
-    partial = f"{path}.partial.{os.getpid()}"
+    path = _place_of(path)
+    partial = f"{path}.{secrets.token_hex(8)}.partial"  # what a killed process has left is in nobody's way
     try:
         with open(partial, "wb") as out:
             out.write(head)
@@ -46,6 +48,14 @@ def write_tensors(path, tensors, metadata):
         if os.path.exists(partial):
             os.unlink(partial)
         raise
+
+
+def _place_of(path):
+    """The file that `path` means, a link followed. ValueError where that is no regular file."""
+    place = os.path.realpath(path)
+    if os.path.exists(place) and not os.path.isfile(place):
+        raise ValueError(f"{path}: it is no regular file")
+    return place
 
 
 def _bytes(array):

@@ -1,5 +1,6 @@
 // Snapshot files: the disk full, errors at every step, processes killed at every step; what is completed lasts.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,8 @@
 
 namespace seine {
 namespace {
+
+namespace fs = std::filesystem;
 
 using absl::StatusCode;
 using testing::MakeIndex;
@@ -217,6 +220,43 @@ TEST_F(SnapshotFileTest, FilesThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(folder_.Path("link")), StatusCode::kInvalidArgument);
   EXPECT_EQ(SnapshotToFile(*index_, {"a", 0}, SnapshotScope::kFamily, folder_.Path("no/such")).status().code(),
             StatusCode::kNotFound);
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  return WriteFile(path, [&](ByteSink* sink) {
+    return sink->Write(reinterpret_cast<const uint8_t*>(text.data()), static_cast<int64_t>(text.size()));
+  });
+}
+
+TEST(SnapshotPathTest, ALinkIsFollowedInWritingAndInReading) {
+  const TempFolder folder;
+  const std::string target = folder.Path("target"), link = folder.Path("link");
+  fs::create_symlink("target", link);  // it leads nowhere yet
+  for (const std::string text : {"first", "and again"}) {
+    ASSERT_TRUE(WriteText(link, text).ok());
+    EXPECT_TRUE(fs::is_symlink(link)) << "the link stays one";
+    const auto source = OpenFile(link);
+    ASSERT_TRUE(source.ok()) << source.status();
+    std::string read(text.size(), ' ');
+    EXPECT_TRUE((*source)->Read(reinterpret_cast<uint8_t*>(read.data()), static_cast<int64_t>(read.size())).ok());
+    EXPECT_EQ(read, text);
+    EXPECT_EQ(fs::file_size(target), text.size());
+  }
+}
+
+TEST(SnapshotPathTest, WhatIsNoRegularFileIsRefusedAndStays) {
+  const TempFolder folder;
+  const std::string pipe = folder.Path("pipe"), circle = folder.Path("circle");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink("circle", circle);
+  fs::create_symlink(pipe, folder.Path("to-pipe"));
+  for (const std::string& path : {pipe, circle, folder.Path("to-pipe"), std::string("/dev/null"), folder.Path(""),
+                                  folder.Path("cut") + '\0' + "name"}) {
+    EXPECT_EQ(WriteText(path, "x").code(), absl::StatusCode::kInvalidArgument) << path;
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  EXPECT_FALSE(fs::exists(folder.Path("cut")));
 }
 
 }  // namespace
