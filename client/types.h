@@ -325,6 +325,13 @@ struct Reconstructed {
   Gathered rows;
 };
 
+// A file of an earlier end that the start has left where it is. `file` is empty where a folder could not be read.
+struct PassedOverFile {
+  std::string index, file;
+  int64_t bytes = 0;
+  std::string reason;  // proto/seine/v1/admin_service.proto
+};
+
 struct ServerInfo {
   std::string version, backend, simd_target;
   int num_threads = 0;
@@ -339,6 +346,7 @@ struct ServerInfo {
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
   std::string instance;                   // of the server's process: after a restart, which empties it, another
   bool draining = false;                  // it takes no new families
+  std::vector<PassedOverFile> passed_over;
 };
 
 // What scorers may need besides the stored keys.

@@ -173,6 +173,9 @@ class Index {
   absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink) const {
     return Snapshot(handle, scope, sink, nullptr);
   }
+  // So many bytes of the host's memory may be held beyond the limits from now on, those of a shared MemoryBudget
+  // included: for an owner that takes no more calls, and writes what is held although a limit is reached.
+  virtual void SetSlack(int64_t bytes) const = 0;
   // One of each family, the oldest that lives, by generation.
   virtual std::vector<SequenceHandle> Families() const = 0;
   // Makes the sequences that a snapshot holds, under the ids that they had, in a family of their own: all of them or

@@ -89,6 +89,7 @@ class IndexImpl : public Index, private SpillingIndex {
   using Index::Snapshot;
   absl::StatusOr<SnapshotInfo> Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
                                         WrittenBase* base) const override;
+  void SetSlack(int64_t bytes) const override { context_.ledger.SetSlack(bytes); }
   std::vector<SequenceHandle> Families() const override;
   absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) override;
   absl::StatusOr<RestoreInfo> RestoreHeld(const RestoreParams& restore) override;
@@ -119,6 +120,7 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::StatusOr<std::vector<SequenceRef>> ReadFamily(ByteSource* source, const RestoreParams& restore,
                                                       RestoreInfo* info, ReadBase* held = nullptr) const;
   absl::Status CheckNewIds(const std::vector<SequenceRef>& family) const;
+  absl::Status LeaveOutTaken(std::vector<SequenceRef>* family, RestoreInfo* info) const;
   absl::Status InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info);
   absl::Status CheckSnapshots() const;
 

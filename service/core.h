@@ -34,6 +34,7 @@
 #include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
+#include "service/snapshots/exit_files.h"
 #include "service/snapshots/snapshot_bases.h"
 #include "service/snapshots/snapshot_folder.h"
 #include "service/transport/channel/channel_offers.h"
@@ -150,6 +151,7 @@ struct Core {
   std::unique_ptr<SnapshotFolder> snapshots;  // nullptr: none are made; set before calls come
   std::unique_ptr<FamilyRecords> family_records;  // nullptr: none are kept; set before calls come
   SnapshotCounts snapshot_counts;
+  ExitFiles exit_files;
   std::shared_ptr<IdleTier> idle;  // nullptr: sequences stay in memory; set before calls come
   std::shared_ptr<TlsFiles> tls;   // nullptr: there is none; set before calls come
   std::shared_ptr<MemoryBudget> budget;

@@ -1,5 +1,7 @@
 // seine health, version, head describe.
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +37,26 @@ absl::Status Health(const Session& session, const std::string& service, absl::Ti
   return absl::UnavailableError(absl::StrCat(session.server, " is not serving"));
 }
 
+Json PassedOver(const client::ServerInfo& info) {
+  Json files = Json::array();
+  for (const client::PassedOverFile& file : info.passed_over) {
+    files.push_back({{"index", file.index}, {"file", file.file}, {"bytes", file.bytes}, {"reason", file.reason}});
+  }
+  return files;
+}
+
+std::string DescribePassedOver(const client::ServerInfo& info) {
+  if (info.passed_over.empty()) return "none";
+  int64_t bytes = 0;
+  std::map<std::string, int> reasons;
+  for (const client::PassedOverFile& file : info.passed_over) {
+    bytes += file.bytes;
+    ++reasons[file.reason];
+  }
+  const std::string why = absl::StrJoin(reasons, ", ", absl::PairFormatter(" "));
+  return absl::StrCat(info.passed_over.size(), " files of an earlier end, ", FormatBytes(bytes), ": ", why);
+}
+
 absl::Status Version(const Session& session) {
   const absl::StatusOr<client::ServerInfo> info = session.client->GetServerInfo();
   if (!info.ok()) return info.status();
@@ -53,7 +75,8 @@ absl::Status Version(const Session& session) {
                      {"queue_capacity", info->queue_capacity},
                      {"max_message_bytes", info->max_message_bytes},
                      {"profiles", info->profiles},
-                     {"instance", info->instance}};
+                     {"instance", info->instance},
+                     {"passed_over", PassedOver(*info)}};
   session.Print(json, [&] {
     const auto held = [](int64_t bytes, int64_t limit) {
       return absl::StrCat(FormatBytes(bytes), " of ", limit > 0 ? FormatBytes(limit) : "no limit");
@@ -68,7 +91,8 @@ absl::Status Version(const Session& session) {
          {"uptime", absl::StrCat(info->uptime_seconds, " s")},
          {"queue", absl::StrCat(info->queue_capacity)},
          {"message limit", FormatBytes(info->max_message_bytes)},
-         {"profiles", info->profiles.empty() ? "none" : absl::StrJoin(info->profiles, ", ")}});
+         {"profiles", info->profiles.empty() ? "none" : absl::StrJoin(info->profiles, ", ")},
+         {"passed over", DescribePassedOver(*info)}});
   });
   return absl::OkStatus();
 }

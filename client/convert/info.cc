@@ -64,6 +64,10 @@ IndexInfo FromProto(const v1::IndexInfo& info) {
 }
 
 ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
+  std::vector<PassedOverFile> passed_over;
+  for (const auto& file : info.passed_over()) {
+    passed_over.push_back({file.index(), file.file(), file.bytes(), file.reason()});
+  }
   return {info.version(),
           info.backend(),
           info.simd_target(),
@@ -79,7 +83,8 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
           info.device_memory_limit_bytes(),
           info.device_memory_bytes(),
           info.instance(),
-          info.draining()};
+          info.draining(),
+          std::move(passed_over)};
 }
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {

@@ -171,9 +171,11 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   }
   RestoreInfo info;  // made first: nothing fails once the sequences are there
   ReadBase held;
-  const absl::StatusOr<std::vector<SequenceRef>> family =
-      ReadFamily(source, restore, &info, restore.hold ? &held : nullptr);
+  absl::StatusOr<std::vector<SequenceRef>> family = ReadFamily(source, restore, &info, restore.hold ? &held : nullptr);
   if (!family.ok()) return family.status();
+  if (restore.leave_out_taken) {
+    if (absl::Status s = LeaveOutTaken(&*family, &info); !s.ok()) return s;
+  }
   if (restore.accept) {
     if (absl::Status s = restore.accept(info.sequences); !s.ok()) return s;
   }
@@ -270,6 +272,15 @@ absl::Status IndexImpl::CheckNewIds(const std::vector<SequenceRef>& family) cons
     if (sequences_.contains(sequence->id) || !ids.insert(sequence->id).second) return IdInUse(sequence->id);
   }
   return absl::OkStatus();
+}
+
+absl::Status IndexImpl::LeaveOutTaken(std::vector<SequenceRef>* family, RestoreInfo* info) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const auto taken = [&](const std::string& id) { return sequences_.contains(id); };
+  const std::string first = family->front()->id;
+  info->left_out = std::erase_if(*family, [&](const SequenceRef& one) { return taken(one->id); });
+  std::erase_if(info->sequences, [&](const SequenceInfo& one) { return taken(one.handle.id); });
+  return family->empty() ? IdInUse(first) : absl::OkStatus();
 }
 
 // *info gets the sequences' generations.

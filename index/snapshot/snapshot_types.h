@@ -35,6 +35,8 @@ struct RestoreParams {
   // The sequences are read into `base`, and are not there: nobody can call them, and their generations are 0. Their
   // memory stays with the base, for a snapshot that adds to this one, or for RestoreHeld.
   bool hold = false;
+  // Sequences whose id is in use are left out, with what they alone hold. ALREADY_EXISTS where no other is left.
+  bool leave_out_taken = false;
   // A step waits for it. So it is read faster beside other steps, which then may wait for it a little.
   bool step_waits = false;
 };
@@ -42,6 +44,7 @@ struct RestoreParams {
 struct RestoreInfo {
   int64_t bytes = 0;                    // read
   std::vector<SequenceInfo> sequences;  // in the snapshot's order
+  int64_t left_out = 0;                 // sequences, by RestoreParams::leave_out_taken
 };
 
 }  // namespace seine

@@ -52,6 +52,11 @@ class MemoryLedger {
   // RESOURCE_EXHAUSTED naming the limit that is passed; then nothing is reserved.
   absl::Status Reserve(int64_t bytes, Account account);
   void Release(int64_t bytes, Account account);
+  // As MemoryBudget::SetSlack, of the index's own limit and of those that it shares.
+  void SetSlack(int64_t bytes) {
+    own_.SetSlack(bytes);
+    if (shared_ != nullptr) shared_->SetSlack(bytes);
+  }
   // Whether what is reserved here is reserved in `budget`.
   bool CountsIn(const MemoryBudget& budget) const {
     return own_.CountsIn(budget) || (shared_ != nullptr && shared_->CountsIn(budget));

@@ -40,6 +40,11 @@ class MemoryBudget {
   void SetLimit(int64_t bytes, Account account) {
     limit_[static_cast<int>(account)].store(bytes, std::memory_order_relaxed);
   }
+  // So much of the host's memory may be held beyond the limit, and beyond that of the whole, from now on.
+  void SetSlack(int64_t bytes) {
+    slack_.store(bytes, std::memory_order_relaxed);
+    if (whole_ != nullptr) whole_->SetSlack(bytes);
+  }
   int64_t limit_bytes(Account account = Account::kHost) const {
     return limit_[static_cast<int>(account)].load(std::memory_order_relaxed);
   }
@@ -95,17 +100,19 @@ class MemoryBudget {
   // Returns true if what is held and what passes, and `more`, take more than both may. Uncounted bytes never refuse
   // small ones.
   bool IsOver(bool is_small, int64_t more = 0) const {
-    const int64_t limit = limit_bytes(), room = passing_room(), counted = used_[0].load() + passing_.load() + more;
+    const int64_t limit = limit_bytes(), room = passing_room();
+    const int64_t counted = used_[0].load() + passing_.load() + more - slack_.load(std::memory_order_relaxed);
     if (limit == 0) return false;
     // A limit may be the largest number that there is.
     return is_small ? counted - room > limit : counted + uncounted_.load() - (room - room / 4) > limit;
   }
   bool TryHold(int64_t bytes, Account account) {
     const int64_t limit = limit_bytes(account);
+    const int64_t slack = account == Account::kHost ? slack_.load(std::memory_order_relaxed) : 0;
     std::atomic<int64_t>& held = used_[static_cast<int>(account)];
     int64_t used = held.load(std::memory_order_relaxed);
     do {
-      if (limit > 0 && bytes > limit - used) return false;
+      if (limit > 0 && bytes - slack > limit - used) return false;
     } while (!held.compare_exchange_weak(used, used + bytes));
     if (account == Account::kHost && IsOver(/*is_small=*/false)) {
       held.fetch_sub(bytes, std::memory_order_relaxed);
@@ -120,7 +127,7 @@ class MemoryBudget {
 
   std::atomic<int64_t> limit_[kAccounts];
   std::atomic<int64_t> used_[kAccounts] = {}, peak_[kAccounts] = {};
-  std::atomic<int64_t> passing_{0}, uncounted_{0};
+  std::atomic<int64_t> passing_{0}, uncounted_{0}, slack_{0};
   const std::shared_ptr<MemoryBudget> whole_;  // nullptr: none
 };
 

@@ -12,6 +12,7 @@
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 #include "service/families/kept_families.h"
+#include "service/snapshots/exit_snapshots.h"
 
 namespace seine {
 namespace {
@@ -88,6 +89,7 @@ absl::Status CreateIndex(Core& core, const v1::CreateIndexRequest& request, v1::
   auto index = core.catalog.Create(*config, TenantOfCall());
   if (!index.ok()) return Explain(index.status(), "spec");
   core.log.Created(**index);
+  RestoreCreated(&core, index->get());
   ToProto(**index, response->mutable_index());
   return absl::OkStatus();
 }
@@ -252,6 +254,14 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   response->set_instance(core.instance);
   response->set_draining(core.draining);
+  for (const PassedOverFile& file : core.exit_files.List()) {
+    if (TenantOfCall() != nullptr && file.tenant != CurrentTenant()) continue;
+    v1::PassedOverFile* const out = response->add_passed_over();
+    out->set_index(file.index);
+    out->set_file(file.file);
+    out->set_bytes(file.bytes);
+    out->set_reason(std::string(ToString(file.reason)));
+  }
   return absl::OkStatus();
 }
 

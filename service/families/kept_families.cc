@@ -53,14 +53,19 @@ void Forget(Core& core, const FamilyKey& key) {
 // What the end has written goes first: without the records it might bring back a family that has moved.
 void ForgetIndexFiles(Core& core, absl::string_view tenant, absl::string_view index) {
   if (core.family_records == nullptr) return;
-  for (const std::string& path : SnapshotsIn(core.snapshots->ExitFolder(tenant, index))) unlink(path.c_str());
+  const absl::StatusOr<std::vector<std::string>> paths = SnapshotsIn(core.snapshots->ExitFolder(tenant, index));
+  if (!paths.ok()) core.log.Failed(absl::StrCat("files of the deleted index ", index), paths.status());
+  for (const std::string& path : paths.value_or(std::vector<std::string>())) unlink(path.c_str());
+  core.exit_files.Forget({std::string(tenant), std::string(index)});
   core.family_records->RemoveIndex(tenant, index);
 }
 
 void RecallFamilies(Core& core) {
-  for (const SnapshotFolder::OfIndex& each : core.snapshots->FamilyFolders()) {
-    const bool copies = !SnapshotsIn(core.snapshots->ExitFolder(each.tenant, each.index)).empty();
-    if (!copies) core.family_records->Sweep(each.tenant, each.index);
+  Unreadable unreadable;
+  for (const SnapshotFolder::OfIndex& each : core.snapshots->FamilyFolders(&unreadable)) {
+    const absl::StatusOr<std::vector<std::string>> copies =
+        SnapshotsIn(core.snapshots->ExitFolder(each.tenant, each.index));
+    if (copies.ok() && copies->empty()) core.family_records->Sweep(each.tenant, each.index);
     const IndexRecords records = core.family_records->Read(each.tenant, each.index);
     core.snapshot_counts.records_read += static_cast<int64_t>(records.families.size());
     core.snapshot_counts.records_damaged += static_cast<int64_t>(records.damaged.size());
@@ -69,6 +74,7 @@ void RecallFamilies(Core& core) {
     }
     for (const auto& [family, record] : records.families) RecallOne(core, {each.tenant, each.index, family}, record);
   }
+  for (const auto& [folder, why] : unreadable) core.log.Failed(absl::StrCat("families passed over: ", folder), why);
   core.log.Snapshots("records of families read", core.snapshot_counts.records_read);
 }
 

@@ -74,12 +74,27 @@ void AddSnapshots(const SnapshotCounts& counts, Families* out) {
   out->Counter("seine_snapshot_bytes_total", "Bytes of snapshots written and restored.");
   out->Add({{"operation", "write"}}, Number(counts.bytes_written.load()));
   out->Add({{"operation", "restore"}}, Number(counts.bytes_restored.load()));
-  out->Counter("seine_exit_snapshots_passed_over_total", "Files of the last end that were not restored, for moves.");
-  out->Add({{"reason", "stale"}}, Number(counts.passed_over_stale.load()));
-  out->Add({{"reason", "doubtful"}}, Number(counts.passed_over_doubtful.load()));
   out->Counter("seine_family_records_total", "Records of families that the start has found.");
   out->Add({{"state", "read"}}, Number(counts.records_read.load()));
   out->Add({{"state", "damaged"}}, Number(counts.records_damaged.load()));
+}
+
+void AddPassedOver(const std::vector<PassedOverFile>& files, Families* out) {
+  int64_t count[kPassedOverReasons] = {}, bytes[kPassedOverReasons] = {};
+  for (const PassedOverFile& file : files) {
+    ++count[static_cast<int>(file.reason)];
+    bytes[static_cast<int>(file.reason)] += file.bytes;
+  }
+  const auto each = [out](const int64_t* values) {
+    for (int i = 0; i < kPassedOverReasons; ++i) {
+      out->Add({{"reason", std::string(ToString(static_cast<PassedOver>(i)))}}, Number(values[i]));
+    }
+  };
+  out->Counter("seine_exit_snapshots_passed_over_total",
+               "Files of an earlier end that the start has left where they are.");
+  each(count);
+  out->Gauge("seine_exit_snapshots_passed_over_bytes", "Bytes of these files.");
+  each(bytes);
 }
 
 void AddIdle(const IdleReading& idle, Families* out) {
@@ -222,6 +237,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   AddCalls(core_.call_counts, &out);
   if (core_.counts != nullptr) AddCounts(*core_.counts, &out);
   AddSnapshots(core_.snapshot_counts, &out);
+  AddPassedOver(core_.exit_files.List(), &out);
   AddIdle(core_.idle != nullptr ? core_.idle->Read() : IdleReading(), &out);
   const Readings indexes = ReadIndexes();
   out.Histogram("seine_decode_step_seconds",

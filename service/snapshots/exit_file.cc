@@ -83,7 +83,8 @@ class ShorterSource : public ByteSource {
 }  // namespace
 
 absl::StatusOr<SnapshotInfo> WriteExitFile(const Index& index, const SequenceHandle& handle, const std::string& path,
-                                           const std::function<uint64_t(absl::string_view family)>& generation_of) {
+                                           const std::function<uint64_t(absl::string_view family)>& generation_of,
+                                           FileOps* files) {
   SnapshotInfo info;
   const auto write = [&](ByteSink* sink) {
     absl::StatusOr<SnapshotInfo> written = index.Snapshot(handle, SnapshotScope::kFamily, sink);
@@ -92,7 +93,7 @@ absl::StatusOr<SnapshotInfo> WriteExitFile(const Index& index, const SequenceHan
     const std::string notes = NotesOf(info.sequences, generation_of);
     return sink->Write(reinterpret_cast<const uint8_t*>(notes.data()), static_cast<int64_t>(notes.size()));
   };
-  if (absl::Status s = WriteFile(path, write); !s.ok()) return s;
+  if (absl::Status s = WriteFile(path, write, files); !s.ok()) return s;
   return info;
 }
 
@@ -107,6 +108,7 @@ absl::StatusOr<RestoreInfo> RestoreExitFile(
   if (!notes.ok()) return notes.status();
   *generations = *std::move(notes);
   RestoreParams params;
+  params.leave_out_taken = true;
   params.accept = [&](const std::vector<SequenceInfo>& sequences) {
     absl::Status status;
     for (const SequenceInfo& one : sequences) {

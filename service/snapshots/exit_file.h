@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/index.h"
+#include "index/snapshot/file_ops.h"
 
 namespace seine {
 
@@ -22,9 +23,11 @@ using Generations = std::map<std::string, uint64_t, std::less<>>;  // by family,
 
 // As SnapshotToFile (index/snapshot/snapshot_file.h). `generation_of`: of a family.
 absl::StatusOr<SnapshotInfo> WriteExitFile(const Index& index, const SequenceHandle& handle, const std::string& path,
-                                           const std::function<uint64_t(absl::string_view family)>& generation_of);
+                                           const std::function<uint64_t(absl::string_view family)>& generation_of,
+                                           FileOps* files = &SystemFiles());
 
-// Restores it where `accept` agrees to every family with its generation. Errors as RestoreFromFile's and accept's.
+// Restores it where `accept` agrees to every family with its generation, without sequences whose id is in use. Errors
+// as RestoreFromFile's and accept's; ALREADY_EXISTS where every id is in use.
 absl::StatusOr<RestoreInfo> RestoreExitFile(
     Index* index, const std::string& path,
     const std::function<absl::Status(absl::string_view family, uint64_t generation)>& accept, Generations* generations);

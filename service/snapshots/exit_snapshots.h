@@ -9,12 +9,16 @@
 namespace seine {
 
 // Before the first call, once the configured indexes are made: opens the folder, if there is one, and restores what the
-// last end has written, if that is asked for. A snapshot that cannot be restored is left where it is, and the log says
-// why; so is one of an index that is not there. INVALID_ARGUMENT naming the setting.
+// last end has written, if that is asked for. A snapshot that cannot be restored is left where it is; the log and
+// Core::exit_files say why. So is one of an index that is not there. INVALID_ARGUMENT naming the setting.
 absl::Status PrepareSnapshots(const SnapshotOptions& options, Core* core);
 
-// Once no call is left: writes every family of every index, for `limit` at most. What the last end had written and this
-// one has not goes. False: not all could be written; then the log says why, and what the last end had written stays.
+// A client has made the index: restores what the last end has written of it, where the start would have done so.
+void RestoreCreated(Core* core, Index* index);
+
+// Once no call is left: writes every family of every index, for `limit` at most. A family's older file goes once its
+// newer one lasts. Where all of an index is written, files go as well that this run has restored and whose families
+// were deleted since. No other file goes. False: not all could be written; then the log says why.
 bool WriteExitSnapshots(Core* core, absl::Duration limit);
 
 }  // namespace seine

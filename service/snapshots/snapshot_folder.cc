@@ -23,26 +23,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kSuffix[] = ".snapshot", kOwn[] = "own", kTenant[] = "tenant-", kIndex[] = "index-", kNode[] = "node-";
+constexpr char kOwn[] = "own", kTenant[] = "tenant-", kIndex[] = "index-", kNode[] = "node-";
 constexpr char kExit[] = "at-exit", kFamilies[] = "families", kLock[] = "/lock";
 
-// The folders in one; none where it cannot be read.
-std::vector<fs::path> FoldersIn(const fs::path& folder) {
-  std::vector<fs::path> found;
+absl::Status CannotRead(const std::error_code& error) {
+  return absl::UnavailableError(absl::StrCat("the folder cannot be read: ", error.message()));
+}
+
+// What is in a folder; nothing where there is none. `unreadable`, where given, gets it if it cannot be read.
+std::vector<fs::directory_entry> EntriesOf(const fs::path& folder, Unreadable* unreadable) {
+  std::vector<fs::directory_entry> found;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_directory(ignored) && !entry->is_symlink(ignored)) found.push_back(entry->path());
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) found.push_back(*entry);
+  if (error && error != std::errc::no_such_file_or_directory && unreadable != nullptr) {
+    unreadable->emplace_back(folder.string(), CannotRead(error));
+  }
+  return found;
+}
+
+// The folders in one, by name, with those that a link leads to.
+std::vector<fs::path> FoldersIn(const fs::path& folder, Unreadable* unreadable = nullptr) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : EntriesOf(folder, unreadable)) {
+    std::error_code error;
+    if (entry.is_directory(error)) found.push_back(entry.path());
+    if (error && unreadable != nullptr) unreadable->emplace_back(entry.path().string(), CannotRead(error));
   }
   std::sort(found.begin(), found.end());
   return found;
 }
 
+// Whether a folder of that name may be one of the server's; others, such as a link's, are none of its business.
+bool IsOwn(const std::string& name) {
+  for (const char* own : {kOwn, kExit, kFamilies}) {
+    if (name == own) return true;
+  }
+  return absl::StartsWith(name, kTenant) || absl::StartsWith(name, kIndex) || absl::StartsWith(name, kNode);
+}
+
 int RemovePartialUnder(const fs::path& folder, int depth) {
   int removed = RemovePartialFiles(folder.string());
   for (const fs::path& inner : depth > 0 ? FoldersIn(folder) : std::vector<fs::path>()) {
-    removed += RemovePartialUnder(inner, depth - 1);
+    if (IsOwn(inner.filename().string())) removed += RemovePartialUnder(inner, depth - 1);
   }
   return removed;
 }
@@ -127,11 +150,16 @@ void SnapshotFolder::TakeOver() const {
   SnapshotFolder before(folder_);
   if (!before.Lock().ok()) return;  // a server without a name uses it
   for (const char* kind : {kExit, kFamilies}) {
-    for (const OfIndex& each : before.FoldersOf(kind)) {
+    for (const OfIndex& each : before.FoldersOf(kind, nullptr)) {
       const fs::path from(each.folder), to = fs::path(root_) / from.lexically_relative(folder_);
       std::error_code error;
       if (fs::exists(to, error) || !MakeFolder(to.parent_path().string()).ok()) continue;
-      fs::rename(from, to, error);
+      if (fs::is_symlink(from, error)) {  // it may lead on from where it stands
+        fs::create_directory_symlink(fs::canonical(from, error), to, error);
+        if (!error) fs::remove(from, error);
+      } else {
+        fs::rename(from, to, error);
+      }
       for (const fs::path& changed : {to, from}) SystemFiles().SyncFolder(changed.parent_path().string());
     }
   }
@@ -149,7 +177,7 @@ absl::StatusOr<std::string> SnapshotFolder::PathOf(absl::string_view tenant, con
   if (make) {
     if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
   }
-  return absl::StrCat(folder, "/", name, kSuffix);
+  return absl::StrCat(folder, "/", name, kSnapshotSuffix);
 }
 
 std::string SnapshotFolder::ExitFolder(absl::string_view tenant, absl::string_view index) const {
@@ -160,15 +188,19 @@ std::string SnapshotFolder::FamilyFolder(absl::string_view tenant, absl::string_
   return absl::StrCat(TenantFolder(root_, tenant), "/", kFamilies, "/", kIndex, index);
 }
 
-std::vector<SnapshotFolder::OfIndex> SnapshotFolder::ExitFolders() const { return FoldersOf(kExit); }
-std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FamilyFolders() const { return FoldersOf(kFamilies); }
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::ExitFolders(Unreadable* unreadable) const {
+  return FoldersOf(kExit, unreadable);
+}
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FamilyFolders(Unreadable* unreadable) const {
+  return FoldersOf(kFamilies, unreadable);
+}
 
-std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FoldersOf(absl::string_view kind) const {
+std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FoldersOf(absl::string_view kind, Unreadable* unreadable) const {
   std::vector<OfIndex> found;
-  for (const fs::path& tenant : FoldersIn(root_)) {
+  for (const fs::path& tenant : FoldersIn(root_, unreadable)) {
     const std::string name = tenant.filename().string();
     if (name != kOwn && !absl::StartsWith(name, kTenant)) continue;
-    for (const fs::path& index : FoldersIn(tenant / std::string(kind))) {
+    for (const fs::path& index : FoldersIn(tenant / std::string(kind), unreadable)) {
       const std::string index_name = index.filename().string();
       if (!absl::StartsWith(index_name, kIndex)) continue;
       found.push_back({name == kOwn ? "" : std::string(absl::StripPrefix(name, kTenant)),
@@ -178,13 +210,17 @@ std::vector<SnapshotFolder::OfIndex> SnapshotFolder::FoldersOf(absl::string_view
   return found;
 }
 
-std::vector<std::string> SnapshotsIn(const std::string& folder) {
+absl::StatusOr<std::vector<std::string>> SnapshotsIn(const std::string& folder) {
+  return FilesIn(folder, kSnapshotSuffix);
+}
+
+absl::StatusOr<std::vector<std::string>> FilesIn(const std::string& folder, absl::string_view suffix) {
   std::vector<std::string> found;
-  std::error_code error;
-  fs::directory_iterator entry(folder, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (absl::EndsWith(entry->path().string(), kSuffix)) found.push_back(entry->path().string());
+  Unreadable unreadable;
+  for (const fs::directory_entry& entry : EntriesOf(folder, &unreadable)) {
+    if (absl::EndsWith(entry.path().string(), suffix)) found.push_back(entry.path().string());
   }
+  if (!unreadable.empty()) return unreadable.front().second;
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -5,9 +5,11 @@
 //
 // What a server keeps for itself stands there too, or under DIR/node-NODE where the server has a name:
 //
-//   .../own/at-exit/index-I/N.snapshot    of families of index I, written as the server ended
+//   .../own/at-exit/index-I/NAME.snapshot of families of index I, written as the server ended (exit_files.h)
 //   .../own/families/index-I/F.family     of a family of index I that has moved (families/family_record.h)
 //   .../lock                              held while the server runs
+//
+// A link to a folder or a file is that folder or file, in writing and in reading.
 #ifndef SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_FOLDER_H_
 #define SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_FOLDER_H_
 
@@ -39,12 +41,12 @@ absl::Status Validate(const SnapshotOptions& options);
 struct SnapshotCounts {
   std::atomic<int64_t> written{0}, restored{0}, writes_failed{0}, restores_failed{0};
   std::atomic<int64_t> bytes_written{0}, bytes_restored{0};
-  // Files of the last end that were not restored at the start: a family has moved since, or may have.
-  std::atomic<int64_t> passed_over_stale{0}, passed_over_doubtful{0};
   std::atomic<int64_t> records_read{0}, records_damaged{0};  // of families, at the start
   void Wrote(const absl::Status& status, int64_t bytes);
   void Restored(const absl::Status& status, int64_t bytes);
 };
+
+using Unreadable = std::vector<std::pair<std::string, absl::Status>>;  // folders
 
 // Thread-safe: it does not change.
 class SnapshotFolder {
@@ -72,23 +74,27 @@ class SnapshotFolder {
   struct OfIndex {
     std::string tenant, index, folder;
   };
-  std::vector<OfIndex> ExitFolders() const;
-  std::vector<OfIndex> FamilyFolders() const;
+  // `unreadable`, where given, gets each folder that may hold some and cannot be read, with the reason.
+  std::vector<OfIndex> ExitFolders(Unreadable* unreadable = nullptr) const;
+  std::vector<OfIndex> FamilyFolders(Unreadable* unreadable = nullptr) const;
 
  private:
   explicit SnapshotFolder(std::string folder, absl::string_view node = "");
   absl::Status Lock();
   // A node that has a name for the first time takes over what the server had kept without one.
   void TakeOver() const;
-  std::vector<OfIndex> FoldersOf(absl::string_view kind) const;
+  std::vector<OfIndex> FoldersOf(absl::string_view kind, Unreadable* unreadable) const;
 
   const std::string folder_;  // empty: anywhere
   const std::string root_;
   int lock_ = -1;  // a descriptor; -1: the server keeps nothing
 };
 
-// The snapshots in a folder, by name.
-std::vector<std::string> SnapshotsIn(const std::string& folder);
+inline constexpr char kSnapshotSuffix[] = ".snapshot";
+// The paths of the snapshots in a folder, by name; none where there is no folder. UNAVAILABLE: it cannot be read.
+absl::StatusOr<std::vector<std::string>> SnapshotsIn(const std::string& folder);
+// The same of files whose names end with `suffix`.
+absl::StatusOr<std::vector<std::string>> FilesIn(const std::string& folder, absl::string_view suffix);
 // Makes a folder, and those above it, for the server's user alone. UNAVAILABLE.
 absl::Status MakeFolder(const std::string& folder);
 

@@ -152,7 +152,7 @@ TEST_F(SnapshotServerTest, WhatIsWrittenAtTheEndIsBackAtTheStart) {
   server_->Shutdown(absl::Seconds(5));
   ASSERT_TRUE(WriteExitSnapshots(&server_->core(), absl::Seconds(60)));
   const std::string at_exit = dir_.path + "/snapshots/own/at-exit";
-  EXPECT_EQ(SnapshotsIn(at_exit + "/index-a").size(), 2u) << "a file a family";
+  EXPECT_EQ(SnapshotsIn(at_exit + "/index-a")->size(), 2u) << "a file a family";
   std::ofstream(at_exit + "/index-a/9.snapshot.1.0.partial") << "of a process that was killed";
   Start(true, true);
   EXPECT_FALSE(fs::exists(at_exit + "/index-a/9.snapshot.1.0.partial"));
@@ -163,8 +163,8 @@ TEST_F(SnapshotServerTest, WhatIsWrittenAtTheEndIsBackAtTheStart) {
   ASSERT_TRUE(Held("b")->DeleteSequence({"three", 0}).ok());
   server_->Shutdown(absl::Seconds(5));
   ASSERT_TRUE(WriteExitSnapshots(&server_->core(), absl::Seconds(60)));
-  EXPECT_EQ(SnapshotsIn(at_exit + "/index-b").size(), 0u);
-  const std::vector<std::string> files = SnapshotsIn(at_exit + "/index-a");
+  EXPECT_EQ(SnapshotsIn(at_exit + "/index-b")->size(), 0u);
+  const std::vector<std::string> files = *SnapshotsIn(at_exit + "/index-a");
   ASSERT_EQ(files.size(), 2u);
   Spoil(files[0]);
   Start(true, true);

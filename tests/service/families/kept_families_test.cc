@@ -55,7 +55,7 @@ TEST_F(KeptFamiliesTest, AMoveIsKnownAfterAKill) {
   EXPECT_TRUE(again.SaysMoved("chat"));
   EXPECT_EQ(again.Generation("chat"), 1u);
   EXPECT_TRUE(again.Holds("other"));
-  EXPECT_EQ(again.core().snapshot_counts.passed_over_stale, 1);
+  EXPECT_EQ(again.PassedOverFor(PassedOver::kStale), 1);
   EXPECT_EQ(again.core().snapshot_counts.records_read, 1);
 }
 
@@ -112,7 +112,7 @@ TEST_F(KeptFamiliesTest, ARestoredFamilyHasTheGenerationThatItHad) {
   {
     KeptServer killed(options_);
     EXPECT_FALSE(killed.Holds("chat")) << "its file is of generation 0";
-    EXPECT_EQ(killed.core().snapshot_counts.passed_over_stale, 1);
+    EXPECT_EQ(killed.PassedOverFor(PassedOver::kStale), 1);
     ASSERT_TRUE(killed.Read("back", 3).ok());
     ASSERT_TRUE(killed.Exit());
     EXPECT_FALSE(fs::exists(Record("chat"))) << "the file says it";
@@ -231,7 +231,7 @@ TEST_F(KeptFamiliesTest, ADamagedRecordPutsItsFamilyInDoubtAndNoOther) {
     KeptServer again(options_);
     EXPECT_FALSE(again.Holds("chat"));
     EXPECT_TRUE(again.Holds("other"));
-    EXPECT_EQ(again.core().snapshot_counts.passed_over_doubtful, 1);
+    EXPECT_EQ(again.PassedOverFor(PassedOver::kDoubtful), 1);
     EXPECT_EQ(BytesOf(Record("chat")), wrong) << "left for whoever looks into it";
   }
 }
@@ -312,7 +312,7 @@ TEST_F(KeptFamiliesTest, WhatIsDeletedHasNoRecord) {
   request.set_name("a");
   ASSERT_TRUE(DeleteIndex(server.core(), request, &response).ok());
   EXPECT_FALSE(fs::exists(Record("other")));
-  EXPECT_TRUE(SnapshotsIn(ExitFolder()).empty()) << "or it would come back";
+  EXPECT_TRUE(SnapshotsIn(ExitFolder())->empty()) << "or it would come back";
 }
 
 TEST_F(KeptFamiliesTest, ServersThatShareAFolderHaveNames) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -129,6 +130,10 @@ class KeptServer {
   bool Holds(const std::string& family) { return HoldsFamily(*core_.catalog.Find("", "a"), family); }
   bool SaysMoved(const std::string& family) { return !core_.families.CheckHere(Key(family)).ok(); }
   uint64_t Generation(const std::string& family) { return core_.families.Generation(Key(family)); }
+  int64_t PassedOverFor(PassedOver reason) {
+    const std::vector<PassedOverFile> files = core_.exit_files.List();
+    return std::count_if(files.begin(), files.end(), [&](const auto& file) { return file.reason == reason; });
+  }
   Core& core() { return core_; }
 
   absl::Status started;
