@@ -134,10 +134,11 @@ bool ExitFiles::Retire(Known* known, const std::string& path) {
   return true;
 }
 
-void ExitFiles::AllWritten(const OfIndex& index, const std::set<std::string>& written) {
+bool ExitFiles::AllWritten(const OfIndex& index, const std::set<std::string>& written) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known& known = known_[index];
   std::erase_if(known.own, [&](const std::string& path) { return !written.contains(path) && Retire(&known, path); });
+  return std::all_of(known.own.begin(), known.own.end(), [&](const auto& path) { return written.contains(path); });
 }
 
 void ExitFiles::Forget(const OfIndex& index) {

@@ -89,7 +89,8 @@ class ExitFiles {
   void Written(const OfIndex& index, const std::string& path, const std::string& family,
                const std::vector<SequenceInfo>& sequences);
   // All that is held of the index is in `written`: removes what else this run has restored, for it was deleted since.
-  void AllWritten(const OfIndex& index, const std::set<std::string>& written);
+  // False: a file could not be removed, and what it holds would be back.
+  bool AllWritten(const OfIndex& index, const std::set<std::string>& written);
   // The index is deleted, and all its files.
   void Forget(const OfIndex& index);
 

@@ -81,7 +81,12 @@ bool WriteIndex(Core* core, const Index& index) {
     written.insert(path);
   }
   const bool all = written.size() == families.size();
-  if (all) core->exit_files.AllWritten(key, written);
+  if (all && !core->exit_files.AllWritten(key, written)) {
+    core->log.Failed(
+        absl::StrCat("snapshot at the end: ", folder),
+        absl::UnavailableError("a file of a deleted family cannot be removed, so the family would be back"));
+    return false;
+  }
   if (all && core->family_records != nullptr && HoldsOnly(folder, written)) {
     core->family_records->Sweep(key.first, key.second);
   }

@@ -214,6 +214,14 @@ class RandomLives {
   std::string Ends() const { return folder_ + "/s/own/at-exit/index-a"; }
   std::vector<std::string> Files() const { return SnapshotsIn(Ends()).value_or(std::vector<std::string>()); }
 
+  // Whether there is a newer file of the same family: names are END-FAMILY.
+  bool IsOlder(const std::string& path) const {
+    const auto family = [](const std::string& name) { return name.substr(name.rfind('-')); };
+    const std::vector<std::string> files = Files();
+    return std::any_of(files.begin(), files.end(),
+                       [&](const auto& o) { return o > path && family(o) == family(path); });
+  }
+
   void PutBehindLink() {
     const std::string away = absl::StrCat(folder_, "/away-", ++links_);
     std::error_code error;
@@ -230,6 +238,7 @@ class RandomLives {
     std::vector<Spoilt> spoilt;
     for (const std::string& path : Files()) {
       if (hindrance > Hindrance::kHidden || hindrance == Hindrance::kNone || Below(2) == 0) continue;
+      if (IsOlder(path)) continue;  // the newer one may take its place
       std::ifstream in(path, std::ios::binary);
       std::string bytes(std::istreambuf_iterator<char>(in), {});
       spoilt.push_back({path, bytes});
@@ -314,7 +323,7 @@ class RandomLives {
       if (known == written.end()) return absl::StrCat(id, " is back, and was deleted");
       if (FindsAll(plan.hindrance)) known->second = {tokens};
     }
-    Remember(first, last, &written);
+    Remember(plan, first, last);
     return "";
   }
 
@@ -334,24 +343,30 @@ class RandomLives {
   }
 
   // Of what the next start may find.
-  void Remember(const Contents& first, const Contents& last, Written* written) const {
+  void Remember(const Plan& plan, const Contents& first, const Contents& last) {
+    Written &written = written_[HasOtherSeed(plan.hindrance)], &older = older_[HasOtherSeed(plan.hindrance)];
     const bool all = code_ == kClean;
     for (const auto& [id, tokens] : last) {
-      std::set<int64_t>& may = (*written)[id];
+      std::set<int64_t>& may = written[id];
+      if (!first.contains(id)) older[id].insert(may.begin(), may.end());  // made anew while a file was in the way
+      if (all && FindsAll(plan.hindrance)) older.erase(id);               // that file is replaced from now on
       if (may.empty()) may.insert(kAbsent);
       if (all) may.clear();
       may.insert(tokens);
     }
     for (const auto& [id, tokens] : first) {
       if (last.contains(id)) continue;
-      if (all) written->erase(id);
-      if (!all) (*written)[id].insert(kAbsent);
+      std::set<int64_t>& may = written[id];
+      if (all) may.clear();
+      may.insert(kAbsent);
+      may.insert(older[id].begin(), older[id].end());
     }
   }
 
   const std::string folder_;
   std::mt19937 chance_;
   Written written_[2];  // under the usual seed, and under the other
+  Written older_[2];    // states of files that were in no state to be read as their sequences were made anew
   int64_t next_number_ = 1;
   int code_ = 0, links_ = 0;
   std::string passed_over_, history_;
