@@ -48,8 +48,8 @@ class IdleServerTest : public ::testing::Test {
       v1::AppendResponse response;
       *request.mutable_item() = Item(Named(number), layer, 0, 200, 2 * number);
       *request.mutable_item()->mutable_values() = Halves({200, kKvHeads, kDim}, 2 * number + 1);
-      const grpc::Status status = Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Append, request, &response);
-      ASSERT_TRUE(status.ok()) << status.error_message();
+      const grpc::Status appended = Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Append, request, &response);
+      ASSERT_TRUE(appended.ok()) << appended.error_message();
     }
   }
   std::string Ask(int number) {

@@ -149,7 +149,7 @@ class ClientSession final : public Session {
   absl::Status Write(float* out) {
     if (absl::Status status = ReadUntil(kMostUnread - 1); !status.ok()) return status;
     if (unread_.empty() && std::chrono::steady_clock::now() - used_ > kIdle) {
-      if (absl::Status status = OpenStream(); !status.ok()) return status;
+      if (absl::Status opened = OpenStream(); !opened.ok()) return opened;
     }
     ++step_.step;
     ++counts_.steps;
