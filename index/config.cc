@@ -24,7 +24,6 @@ constexpr int kMaxZoneTokens = 1 << 24;
 constexpr int kMaxCentreTokens = 2048;
 constexpr int kMaxTopK = 65536;
 constexpr int kMaxRefine = 1 << 24;
-constexpr size_t kMaxNameLength = 128;
 constexpr double kMaxFrequency = 1e6;  // radians a token
 
 absl::Status CheckRope(const Rope& rope, int head_dim) {

@@ -19,6 +19,9 @@ namespace seine {
 
 // Ids of sequences: 1 to kMaxIdLength printable ASCII characters without spaces.
 inline constexpr size_t kMaxIdLength = 128;
+// Whatever has a name has one of at most so many characters, here and on the wire: indexes, models, profiles, tenants,
+// nodes, snapshots.
+inline constexpr size_t kMaxNameLength = 128;
 bool IsSequenceId(absl::string_view id);
 
 // Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.

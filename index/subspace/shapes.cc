@@ -15,7 +15,6 @@ namespace seine {
 
 namespace {
 
-constexpr size_t kMaxProfileNameLength = 128;
 
 LowRankOptions OptionsOf(const IndexConfig& config, int layer) {
   const SubspaceConfig& s = *config.subspace;
@@ -101,8 +100,8 @@ absl::Status CheckSubspace(const IndexConfig& config) {
     options.key_rank = options.value_rank = g.head_dim;  // at most; found from a valid profile
   }
   if (bad = Validate(options); !bad.ok()) return InGroup(bad, "subspace");
-  if (s.profile_name.size() > kMaxProfileNameLength) {
-    return BadField("subspace.profile", s.profile_name.size(), " characters, at most ", kMaxProfileNameLength);
+  if (s.profile_name.size() > kMaxNameLength) {
+    return BadField("subspace.profile", s.profile_name.size(), " characters, at most ", kMaxNameLength);
   }
   if (s.carried_to < 0) return BadField("subspace.carried_to", s.carried_to, " is negative");
   if (s.profile == nullptr) return absl::OkStatus();

@@ -28,7 +28,7 @@ inline constexpr size_t kMaxCredentials = 10'000;
 using Digest = std::array<uint8_t, 32>;
 Digest Sha256(absl::string_view bytes);
 
-// OK, or INVALID_ARGUMENT: a tenant's name is as an index's, of at most 64 characters.
+// OK, or INVALID_ARGUMENT: a tenant's name is as an index's.
 absl::Status CheckTenantName(absl::string_view name);
 
 // Immutable but for Grant::revoked, so thread-safe.

@@ -18,7 +18,6 @@
 namespace seine {
 
 inline constexpr int64_t kMaxDim = int64_t{1} << 31;  // of a tensor's shape
-inline constexpr size_t kMaxNameLength = 64;          // of an index's name
 inline constexpr int kMaxBatchItems = 4096;           // items, or appends, of one request
 inline constexpr int64_t kMaxSets = 1 << 16;          // of positions that an item gives
 

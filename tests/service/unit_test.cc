@@ -18,12 +18,14 @@
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/subspace.pb.h"
+#include "service/access/credentials.h"
 #include "service/calls/announcing_moment.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/error.h"
 #include "service/calls/validate.h"
 #include "service/config/config.h"
 #include "service/scheduling/executor.h"
+#include "service/snapshots/snapshot_folder.h"
 #include "service/transport/sockets/address.h"
 
 namespace seine {
@@ -312,6 +314,27 @@ TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
   ASSERT_TRUE(Resolve(&again).ok());
   EXPECT_EQ(ToYaml(again), printed);
   std::filesystem::remove(path);
+}
+
+// Each name, wherever it is given: the longest is taken, and one more character is refused.
+TEST(NamesTest, AreAsLongEverywhere) {
+  for (const size_t length : {kMaxNameLength, kMaxNameLength + 1}) {
+    const bool fits = length == kMaxNameLength;
+    const std::string name(length, 'n');
+    EXPECT_EQ(CheckName(name, "name").ok(), fits);
+    EXPECT_EQ(CheckId(name, "id").ok(), fits);
+    EXPECT_EQ(IsSequenceId(name), fits);
+    EXPECT_EQ(CheckTenantName(name).ok(), fits);
+    EXPECT_EQ(Validate(SnapshotOptions{.folder = "f", .node = name}).ok(), fits);
+    IndexConfig config;
+    config.geometry = {.num_layers = 1, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 64};
+    ASSERT_TRUE(Validate(config).ok()) << Validate(config);
+    for (std::string* const field : {&config.name, &config.model}) {
+      *field = name;
+      EXPECT_EQ(Validate(config).ok(), fits) << Validate(config);
+      *field = "";
+    }
+  }
 }
 
 }  // namespace
