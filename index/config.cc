@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "index/config_check.h"
+#include "index/types.h"
 #include "profile/field_error.h"
 #include "profile/moments.h"
 #include "profile/profile.h"

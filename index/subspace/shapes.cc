@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "index/types.h"
 #include "profile/field_error.h"
 #include "profile/moments.h"
 #include "profile/profile.h"

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "index/index.h"
+#include "index/types.h"
 #include "seine/v1/common.pb.h"
 
 namespace seine {
