@@ -22,8 +22,6 @@ namespace seine::llama {
 
 namespace {
 
-constexpr int64_t kRunWindows = 8;    // that a task encodes
-constexpr int64_t kPromptCells = 64;  // written at once: a prompt's, whose windows are encoded as they come
 constexpr char kTurnsOtherwise[] = "a layer of another RoPE than the profile's";
 constexpr int kManyLayers = 1024;  // of an index without a profile
 
@@ -36,7 +34,8 @@ int64_t NowNs() {
 
 Attention::~Attention() {
   if (Calibration* calibration = Calibration::Get()) calibration->Leave(this);
-  if (context_ != nullptr) Report::Get().Bytes(context_->spare_bytes(), 0);
+  StopListening(this);
+  for (const auto& context : contexts_) Report::Get().Bytes(context->spare_bytes(), 0);
   for (const auto& [keys, layer] : layers_) {
     Forget(keys);
     for (const Stream& stream : layer.streams) {
@@ -48,7 +47,7 @@ Attention::~Attention() {
 }
 
 absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
-  if (std::exchange(profile_read_, true)) return absl::OkStatus();
+  if (std::exchange(profile_read_, true)) return profile_status_;
   const Settings& s = settings();
   std::string path = s.profile;
   if (path.empty() && !s.profiles.empty()) {
@@ -61,13 +60,13 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   }
   if (path.empty()) return absl::OkStatus();
   absl::StatusOr<Profile> profile = ReadProfile(path);
-  if (!profile.ok()) return profile.status();
+  if (!profile.ok()) return profile_status_ = profile.status();
   profile_ = std::make_shared<const Profile>(*std::move(profile));
   profile_path_ = path;
   return absl::OkStatus();
 }
 
-std::string Attention::MakeContext(const CacheFacts& facts) {
+CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   CellConfig config;
   config.geometry = {.num_layers = kManyLayers,
                      .num_q_heads = facts.num_q_heads,
@@ -92,37 +91,55 @@ std::string Attention::MakeContext(const CacheFacts& facts) {
     const CodeBits bits = CodeBitsOf(facts.head_dim);
     config.codec.coarse_bits = bits.coarse, config.codec.total_bits = bits.total;
   }
+  return config;
+}
+
+CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
+  for (const auto& context : contexts_) {
+    const CellConfig& c = context->config();
+    const Geometry& g = c.geometry;
+    if (g.num_q_heads == f.num_q_heads && g.num_kv_heads == f.num_kv_heads && g.head_dim == f.head_dim &&
+        g.dtype == f.dtype && c.search.softmax_scale == f.scale && c.capacity == f.capacity) {
+      return context.get();
+    }
+  }
+  const CellConfig config = ConfigOf(f);
   absl::StatusOr<std::unique_ptr<CellContext>> made = CellContext::Create(config);
-  if (!made.ok()) return std::string(made.status().message());
-  context_ = *std::move(made);
+  if (!made.ok()) {
+    *why = std::string(made.status().message());
+    return nullptr;
+  }
   Report::Get().Uses(config.codec.name, config.codec.profile_name);
-  if (s.log) {
-    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s\n",
-                 facts.num_kv_heads, facts.num_q_heads / facts.num_kv_heads, facts.head_dim,
-                 static_cast<long long>(facts.capacity), config.codec.name.c_str(),
+  if (settings().log) {
+    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s\n", f.num_kv_heads,
+                 f.num_q_heads / f.num_kv_heads, f.head_dim, static_cast<long long>(f.capacity),
+                 config.codec.name.c_str(),
                  config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str());
   }
-  return {};
+  return contexts_.emplace_back(*std::move(made)).get();
 }
 
 std::string Attention::MakeStreams(Layer* layer) {
   const CacheFacts& f = layer->facts;
-  if (context_ == nullptr && no_context_.empty()) {
-    if (const absl::Status status = ReadProfileOf(f); !status.ok()) no_context_ = std::string(status.message());
-    if (profile_ != nullptr && !MomentsAreOf(*profile_, f)) return kTurnsOtherwise;
-    if (no_context_.empty()) no_context_ = MakeContext(f);
-    if (!no_context_.empty()) SayOnce(absl::StrCat(no_context_, "; llama.cpp decodes alone"));
+  std::string why;
+  if (const absl::Status status = ReadProfileOf(f); !status.ok()) {
+    why = std::string(status.message());
+  } else if (profile_ != nullptr &&
+             (!MomentsAreOf(*profile_, f) ||
+              (!contexts_.empty() && contexts_[0]->config().geometry.rope.inv_freq != f.rope.inv_freq))) {
+    return kTurnsOtherwise;
+  } else {
+    layer->context = ContextOf(f, &why);
   }
-  if (context_ == nullptr) return no_context_;
-  const CellConfig& c = context_->config();
-  const Geometry& g = c.geometry;
-  if (g.num_q_heads != f.num_q_heads || g.num_kv_heads != f.num_kv_heads || g.head_dim != f.head_dim ||
-      g.dtype != f.dtype || c.search.softmax_scale != f.scale || f.layer >= g.num_layers) {
-    return "a layer of another shape than the first";
+  if (layer->context == nullptr) {
+    SayOnce(absl::StrCat(why, "; llama.cpp decodes alone"));
+    return why;
   }
-  if (c.codec.profile != nullptr && f.rope.inv_freq != g.rope.inv_freq) return kTurnsOtherwise;
+  if (f.layer >= layer->context->config().geometry.num_layers) return "a layer that the profile lacks";
+  // Before anything of its rows is kept.
+  if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";
   for (int64_t s = 0; s < f.num_streams; ++s) {
-    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(context_.get(), f.layer);
+    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(layer->context, f.layer);
     if (!cells.ok()) return std::string(cells.status().message());
     Stream& stream = layer->streams.emplace_back();
     stream.cells = *std::move(cells);
@@ -148,24 +165,6 @@ Attention::Layer* Attention::LayerOf(const void* keys) {
   return &layer;
 }
 
-void Attention::Wrote(Layer* layer, int64_t begin, int64_t end, bool keys) {
-  const int64_t capacity = layer->facts.capacity;
-  for (int64_t s = begin / capacity; s * capacity < end && s < static_cast<int64_t>(layer->streams.size()); ++s) {
-    Stream& stream = layer->streams[s];
-    const int64_t first = std::max(begin - s * capacity, int64_t{0}), last = std::min(end - s * capacity, capacity);
-    stream.cells->Wrote(first, last);
-    // Cells that come anew, but for the last few, or behind some that were never seen: others may have changed too.
-    if (first > stream.end || first + kMostTokens < stream.end) stream.suspect = true;
-    (keys ? stream.keys_written : stream.values_written) = {first, last};
-    if (stream.keys_written != stream.values_written) continue;
-    stream.end = last;
-    stream.keys_written = stream.values_written = {0, 0};
-    if (last - first < kPromptCells || !stream.cells->Reserve(last).ok()) continue;
-    Encode(&stream, last);
-    UseHugePages(layer->facts, stream.rows, last);
-  }
-}
-
 void Attention::UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells) {
   if (!settings().huge_pages || cells < settings().min_kv) return;
   const auto [of, is_new] = huge_pages_.try_emplace(facts.buffer, ggml_backend_buffer_get_base(facts.buffer),
@@ -178,8 +177,7 @@ void Attention::UseHugePages(const CacheFacts& facts, const CellRows& rows, int6
   if (pages.refused()) SayOnce("the kernel makes no huge pages of the cache; it stays in small ones");
 }
 
-bool Attention::Encode(Stream* stream, int64_t end) {
-  stream->cells->ListStale(end, kRunWindows, &runs_);
+bool Attention::Encode(Stream* stream) {
   if (runs_.empty()) return true;
   const int64_t begin = NowNs();
   std::atomic<bool> finite{true};
@@ -194,35 +192,20 @@ bool Attention::Encode(Stream* stream, int64_t end) {
 
 void Attention::Verify(Stream* stream, int64_t end) {
   std::atomic<int64_t> changed{0};
-  team_.Run(context_->config().geometry.num_kv_heads,
-            [&](int head) { changed += stream->cells->Verify(head, end, stream->rows); });
+  team_.Run(stream->cells->num_heads(), [&](int head) { changed += stream->cells->Verify(head, end, stream->rows); });
   if (changed > 0) Report::Get().Changed(changed);
 }
 
-bool Attention::Prepare(Stream* stream, int64_t end_window, int64_t cells) {
-  const int64_t end = context_->config().sink + end_window * kWindowTokens;
+bool Attention::Prepare(Stream* stream, const SeenCells& seen) {
+  const int64_t end = settings().sink + seen.end_window() * kWindowTokens;
+  const int64_t cells = seen.all.empty() ? 0 : seen.all.back().end;
   if (!stream->cells->Reserve(end).ok()) return false;
-  if (stream->suspect || cells > stream->end) Verify(stream, end);
+  if (stream->suspect || cells > stream->end) Verify(stream, std::max(end, stream->end));
   stream->suspect = false;
   stream->end = std::max(stream->end, cells);
-  return Encode(stream, end);
-}
-
-void Attention::LookForLoads(const Layer& layer, int64_t first_stream, int64_t num_streams) {
-  Layer* deepest = nullptr;
-  for (auto& [keys, other] : layers_) {
-    if (!other.unfit.empty()) continue;
-    if (other.facts.layer < layer.facts.layer) return;
-    const auto size = [](const Layer& l) { return std::pair(l.facts.capacity, l.facts.layer); };
-    if (deepest == nullptr || size(other) > size(*deepest)) deepest = &other;  // a sliding window's cache is smaller
-  }
-  for (int64_t s = first_stream; s < first_stream + num_streams; ++s) {
-    Stream& stream = deepest->streams[s];
-    if (!stream.cells->Suspect(0, stream.end, stream.rows)) continue;
-    for (auto& [keys, other] : layers_) {
-      if (other.unfit.empty()) other.streams[s].suspect = true;
-    }
-  }
+  runs_.clear();
+  stream->cells->ListStale(seen, kRunWindows, &runs_);
+  return Encode(stream);
 }
 
 void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream) {
@@ -295,7 +278,7 @@ void Attention::Check(const AttentionNode& node) {
   std::atomic<int64_t> stale{0};
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
     const Item& item = items_[i];
-    const int64_t end = context_->config().sink + item.seen->end_window() * kWindowTokens;
+    const int64_t end = item.stream->end;
     if (item.token == 0 && item.first == 0) stale += item.stream->cells->Verify(item.kv_head, end, item.stream->rows);
   });
   Report::Get().Checked(distance(answer.data()), plain_error, stale);
@@ -315,10 +298,9 @@ std::string Attention::Answer(const AttentionNode& node) {
   for (int64_t s = 0; s < node.num_streams; ++s) {
     for (int64_t t = 0; t < node.num_tokens; ++t) {
       if (!node.CellsSeen(t, s, &runs)) return "a mask that weighs cells";
-      seen_.push_back(context_->Divide(runs));
+      seen_.push_back(layer->streams[first_stream + s].cells->Divide(runs));
     }
   }
-  LookForLoads(*layer, first_stream, node.num_streams);
   ListItems(node, layer, first_stream);
   if (mode() == Mode::kExact) {
     AttendItems(node, /*exactly=*/true);
@@ -327,15 +309,12 @@ std::string Attention::Answer(const AttentionNode& node) {
   constexpr int kTries = 2;
   for (int i = 0; i < kTries; ++i) {
     for (int64_t s = 0; s < node.num_streams; ++s) {
-      int64_t end_window = 0, cells = 0;
-      for (int64_t t = s * node.num_tokens; t < (s + 1) * node.num_tokens; ++t) {
-        end_window = std::max(end_window, seen_[t].end_window());
-        if (!seen_[t].all.empty()) cells = std::max(cells, seen_[t].all.back().end);
-      }
       Stream* stream = &layer->streams[first_stream + s];
       if (i > 0) stream->suspect = true;
-      UseHugePages(layer->facts, stream->rows, cells);  // of what came otherwise than by a prompt
-      if (!Prepare(stream, end_window, cells)) return "a key or value that is not finite, or no memory for codes";
+      for (int64_t t = s * node.num_tokens; t < (s + 1) * node.num_tokens; ++t) {
+        if (!Prepare(stream, seen_[t])) return "a key or value that is not finite, or no memory for codes";
+      }
+      UseHugePages(layer->facts, stream->rows, stream->end);  // of what came otherwise than by a prompt
     }
     if (AttendItems(node, /*exactly=*/false)) return {};
   }
@@ -360,46 +339,6 @@ ggml_status Attention::Attend(ggml_tensor* tensor) {
 ggml_status Attention::Decline(ggml_tensor* node, const std::string& why) {
   Report::Get().Declined(why);
   return team_.Compute(node);
-}
-
-ggml_status Attention::SetRows(ggml_tensor* node) {
-  if (Calibration* calibration = Calibration::Get()) {
-    calibration->RecordRows(this, node);
-    return team_.Compute(node);
-  }
-  const ggml_tensor *rows = node->src[0], *indices = node->src[1];
-  const int64_t count = rows->ne[1];
-  if (count <= kMostTokens && rows->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F16 && rows->ne[2] == 1 &&
-      rows->ne[3] == 1) {
-    for (int64_t i = 0; i < count; ++i) {
-      ggml_fp32_to_fp16_row(
-          reinterpret_cast<const float*>(static_cast<const char*>(rows->data) + i * rows->nb[1]),
-          reinterpret_cast<ggml_fp16_t*>(static_cast<char*>(node->data) + RowIndex(indices, i) * node->nb[1]),
-          rows->ne[0]);
-    }
-  } else if (const ggml_status status = team_.Compute(node); status != GGML_STATUS_SUCCESS) {
-    return status;
-  }
-  const ggml_tensor* root = RootOf(node);
-  const bool keys = IsKeyCache(root);
-  const void* key_data = keys ? root->data : KeysOfValues(root->data);
-  Layer* layer = key_data == nullptr ? nullptr : LayerOf(key_data);
-  if (layer == nullptr || !layer->unfit.empty()) return GGML_STATUS_SUCCESS;
-  for (int64_t i = 0; i < count;) {  // run by run of neighbouring cells
-    const int64_t begin = RowIndex(indices, i);
-    int64_t end = begin;
-    while (i < count && RowIndex(indices, i) == end) ++i, ++end;
-    Wrote(layer, begin, end, keys);
-  }
-  return GGML_STATUS_SUCCESS;
-}
-
-ggml_status Attention::Shift(ggml_tensor* node) {
-  const ggml_status status = team_.Compute(node);
-  if (Layer* layer = LayerOf(RootOf(node)->data); layer != nullptr && layer->unfit.empty()) {
-    for (Stream& stream : layer->streams) stream.cells->Wrote(0, layer->facts.capacity);
-  }
-  return status;
 }
 
 }  // namespace seine::llama

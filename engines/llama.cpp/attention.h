@@ -13,6 +13,7 @@
 #include "engines/llama.cpp/huge_pages.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/outside_writes.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
 #include "profile/profile.h"
@@ -20,7 +21,7 @@
 namespace seine::llama {
 
 // Answers by an index in this process.
-class Attention final : public NodeComputer {
+class Attention final : public NodeComputer, private WriteListener {
  public:
   ~Attention() override;
 
@@ -29,13 +30,16 @@ class Attention final : public NodeComputer {
   ggml_status Shift(ggml_tensor* node) override;
 
  private:
+  static constexpr int64_t kRunWindows = 8;  // that a task encodes
+
   // One layer of one stream.
   struct Stream {
     std::unique_ptr<CellLayer> cells;
     CellRows rows;
-    int64_t end = 0;                                           // behind the last cell that was seen written
-    bool suspect = false;                                      // cells were written unseen, as loads of a state do
+    int64_t end = 0;       // behind the last cell that was seen written, or attended
+    bool suspect = false;  // a row that an answer read was not the one that was encoded
     std::pair<int64_t, int64_t> keys_written, values_written;  // the last ranges
+    std::pair<int64_t, int64_t> run;                           // both written, up to the last range, without a gap
   };
   struct Item {  // what one task attends
     Stream* stream;
@@ -46,37 +50,37 @@ class Attention final : public NodeComputer {
 
   struct Layer {
     CacheFacts facts;
-    std::string unfit;  // why it cannot be answered; empty: it can
+    std::string unfit;               // why it cannot be answered; empty: it can
+    CellContext* context = nullptr;  // of its shape and capacity
     std::vector<Stream> streams;
   };
 
   // By the data of its key cache; made when it is first asked for. nullptr: nothing is known of it yet.
   Layer* LayerOf(const void* keys);
   std::string MakeStreams(Layer* layer);
-  std::string MakeContext(const CacheFacts& facts);
+  // That of layers of this shape and capacity, made where there is none; nullptr: `why` says why not.
+  CellContext* ContextOf(const CacheFacts& facts, std::string* why);
+  CellConfig ConfigOf(const CacheFacts& facts) const;
   absl::Status ReadProfileOf(const CacheFacts& facts);  // where the environment names one; once
   // Puts the first cells of a stream into huge pages.
   void UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells);
   void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
-  // Encodes the stale windows in cells [0, end). False: a row is not finite.
-  bool Encode(Stream* stream, int64_t end);
+  void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
+  // Encodes runs_. False: a row is not finite.
+  bool Encode(Stream* stream);
   void Verify(Stream* stream, int64_t end);
-  // Codes of the windows before this one, of a stream whose cells before `cells` are seen.
-  bool Prepare(Stream* stream, int64_t end_window, int64_t cells);
+  // Codes of the windows that are attended by them.
+  bool Prepare(Stream* stream, const SeenCells& seen);
   // Why the node cannot be answered; empty: it is.
   std::string Answer(const AttentionNode& node);
-  // At a step's first layer. What writes without telling, as loads of a state do, changes all layers, and in the
-  // deepest all keys behind the first that differs: a look at a few of its keys a window finds it, and all layers are
-  // verified.
-  void LookForLoads(const Layer& layer, int64_t first_stream, int64_t num_streams);
   void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream);
   bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
   void Check(const AttentionNode& node);
   ggml_status Decline(ggml_tensor* node, const std::string& why);
 
-  std::unique_ptr<CellContext> context_;
-  std::string no_context_;  // why there is none
+  std::vector<std::unique_ptr<CellContext>> contexts_;
   bool profile_read_ = false;
+  absl::Status profile_status_;
   std::string profile_path_;                // empty: there is none
   std::shared_ptr<const Profile> profile_;  // nullptr: there is none
   std::map<const void*, Layer> layers_;

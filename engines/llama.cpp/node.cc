@@ -131,8 +131,8 @@ Known& Everything() {
 bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
   return a.layer == b.layer && a.head_dim == b.head_dim && a.num_q_heads == b.num_q_heads &&
          a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.capacity == b.capacity &&
-         a.num_streams == b.num_streams && a.buffer == b.buffer && a.values == b.values &&
-         a.rope_params == b.rope_params && a.rope_factors == b.rope_factors;
+         a.num_streams == b.num_streams && a.buffer == b.buffer && a.value_buffer == b.value_buffer &&
+         a.values == b.values && a.rope_params == b.rope_params && a.rope_factors == b.rope_factors;
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ void Learn(const AttentionNode& node) {
   }
   facts.capacity = keys->ne[1];
   facts.num_streams = keys->ne[2];
-  facts.buffer = keys->buffer;
+  facts.buffer = keys->buffer, facts.value_buffer = values->buffer;
   facts.keys = static_cast<const uint8_t*>(keys->data);
   facts.values = static_cast<const uint8_t*>(values->data);
   facts.cell_bytes = keys->nb[1], facts.stream_bytes = keys->nb[2];

@@ -54,7 +54,7 @@ struct CacheFacts {
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
   std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};
   const void* rope_factors = nullptr;
-  ggml_backend_buffer_t buffer = nullptr;  // that the caches of one context lie in
+  ggml_backend_buffer_t buffer = nullptr, value_buffer = nullptr;  // one, in which the caches of a context lie
   const uint8_t *keys = nullptr, *values = nullptr;
   size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
 };

@@ -14,6 +14,8 @@ namespace seine::llama {
 
 namespace {
 
+constexpr int kConvolved = 3;  // tokens that a convolution of lfm2 sees
+
 // GGML_TYPE_COUNT: there is none.
 ggml_type TypeNamed(const std::string& name) {
   for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
@@ -66,6 +68,12 @@ class Writer {
     gguf_add_tensor(file_, tensor);
   }
 
+  bool WriteTo(const std::string& path) {
+    const std::string partial = path + ".partial";  // who is cut off leaves none that looks whole
+    return gguf_write_to_file(file_, partial.c_str(), /*only_meta=*/false) &&
+           std::rename(partial.c_str(), path.c_str()) == 0;
+  }
+
  private:
   // As llama-quantize has it: weights of 4 bits leave 6 to what turns into tokens.
   ggml_type TypeOf(const std::string& name, int64_t columns, int64_t rows) const {
@@ -81,13 +89,18 @@ class Writer {
   std::vector<ggml_context*> contexts_;
 };
 
-bool IsGemma(const ModelShape& s) { return s.architecture == "gemma2" || s.architecture == "gemma3"; }
+bool IsGemma(const ModelShape& s) { return s.architecture.starts_with("gemma"); }
+bool IsConvolution(const ModelShape& s, int layer) { return s.architecture == "lfm2" && layer % 2 == 0; }
+bool Slides(int layer) { return layer % 2 == 0; }  // of a Gemma
 
-void AddLayer(const ModelShape& s, int layer, Writer* out) {
-  const std::string block = "blk." + std::to_string(layer) + ".";
-  const int of_queries = s.q_heads * s.head_dim, of_keys = s.kv_heads * s.head_dim;
-  const float from_embedding = 1 / std::sqrt(static_cast<float>(s.embedding));
-  out->Add(block + "attn_norm.weight", s.embedding, 1, 1, 0);
+void AddConvolution(const ModelShape& s, const std::string& block, float from_embedding, Writer* out) {
+  out->Add(block + "shortconv.conv.weight", kConvolved, s.embedding, 0, .5f);
+  out->Add(block + "shortconv.in_proj.weight", s.embedding, int64_t{3} * s.embedding, 0, from_embedding);
+  out->Add(block + "shortconv.out_proj.weight", s.embedding, s.embedding, 0, from_embedding);
+}
+
+void AddAttention(const ModelShape& s, const std::string& block, int head_dim, float from_embedding, Writer* out) {
+  const int of_queries = s.q_heads * head_dim, of_keys = s.kv_heads * head_dim;
   out->Add(block + "attn_q.weight", s.embedding, of_queries, 0, 1.5f * from_embedding);
   out->Add(block + "attn_k.weight", s.embedding, of_keys, 0, 1.5f * from_embedding);
   out->Add(block + "attn_v.weight", s.embedding, of_keys, 0, from_embedding);
@@ -96,15 +109,30 @@ void AddLayer(const ModelShape& s, int layer, Writer* out) {
     out->Add(block + "attn_k.bias", of_keys, 1, 0, .5f);
     out->Add(block + "attn_v.bias", of_keys, 1, 0, .1f);
   }
-  if (s.architecture == "qwen3" || s.architecture == "gemma3") {
-    out->Add(block + "attn_q_norm.weight", s.head_dim, 1, 1, .1f);
-    out->Add(block + "attn_k_norm.weight", s.head_dim, 1, 1, .1f);
+  if (s.architecture == "gemma4") {  // which scales no logits
+    out->Add(block + "attn_q_norm.weight", head_dim, 1, .4f, .04f);
+    out->Add(block + "attn_k_norm.weight", head_dim, 1, .4f, .04f);
+  } else if (s.architecture == "qwen3" || s.architecture == "gemma3" || s.architecture == "lfm2") {
+    out->Add(block + "attn_q_norm.weight", head_dim, 1, 1, .1f);
+    out->Add(block + "attn_k_norm.weight", head_dim, 1, 1, .1f);
+  }
+  out->Add(block + "attn_output.weight", of_queries, s.embedding, 0, 1 / std::sqrt(static_cast<float>(of_queries)));
+}
+
+void AddLayer(const ModelShape& s, int layer, Writer* out) {
+  const std::string block = "blk." + std::to_string(layer) + ".";
+  const float from_embedding = 1 / std::sqrt(static_cast<float>(s.embedding));
+  out->Add(block + "attn_norm.weight", s.embedding, 1, 1, 0);
+  if (IsConvolution(s, layer)) {
+    AddConvolution(s, block, from_embedding, out);
+  } else {
+    AddAttention(s, block, s.architecture == "gemma4" && Slides(layer) ? s.head_dim / 2 : s.head_dim, from_embedding,
+                 out);
   }
   if (IsGemma(s)) {
     out->Add(block + "post_attention_norm.weight", s.embedding, 1, 1, 0);
     out->Add(block + "post_ffw_norm.weight", s.embedding, 1, 1, 0);
   }
-  out->Add(block + "attn_output.weight", of_queries, s.embedding, 0, 1 / std::sqrt(static_cast<float>(of_queries)));
   out->Add(block + "ffn_norm.weight", s.embedding, 1, 1, 0);
   out->Add(block + "ffn_gate.weight", s.embedding, s.feed_forward, 0, from_embedding);
   out->Add(block + "ffn_up.weight", s.embedding, s.feed_forward, 0, from_embedding);
@@ -130,13 +158,30 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   set("block_count", s.layers);
   set("feed_forward_length", s.feed_forward);
   set("attention.head_count", s.q_heads);
-  set("attention.head_count_kv", s.kv_heads);
+  if (s.architecture == "lfm2") {
+    std::vector<int32_t> heads;
+    for (int i = 0; i < s.layers; ++i) heads.push_back(IsConvolution(s, i) ? 0 : s.kv_heads);
+    gguf_set_arr_data(file, "lfm2.attention.head_count_kv", GGUF_TYPE_INT32, heads.data(), heads.size());
+    set("shortconv.l_cache", kConvolved);
+  } else {
+    set("attention.head_count_kv", s.kv_heads);
+  }
   set("attention.key_length", s.head_dim);
   set("attention.value_length", s.head_dim);
   set("rope.dimension_count", s.head_dim);
   if (IsGemma(s)) {
     set("attention.sliding_window", s.sliding_window);
-    set("attention.sliding_window_pattern", 2);  // layers 0, 2, ... slide
+    if (s.architecture == "gemma4") {
+      std::vector<int8_t> slides;
+      for (int i = 0; i < s.layers; ++i) slides.push_back(Slides(i) ? 1 : 0);
+      gguf_set_arr_data(file, "gemma4.attention.sliding_window_pattern", GGUF_TYPE_BOOL, slides.data(), slides.size());
+      for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}) {
+        set(key, s.head_dim / 2);
+      }
+      set("embedding_length_per_layer_input", 0);
+    } else {
+      set("attention.sliding_window_pattern", 2);  // layers 0, 2, ... slide
+    }
   }
   if (s.architecture == "gemma3") gguf_set_val_f32(file, "gemma3.rope.freq_base_swa", s.rope_base / 10);
   gguf_set_val_f32(file, (s.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
@@ -144,13 +189,28 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   const float of_logits = 2 / std::sqrt(static_cast<float>(s.embedding));
   // Gemma's embeddings are its output's rows too.
   out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, IsGemma(s) ? of_logits : 1);
-  if (!s.rope_factors.empty()) out.Add("rope_freqs.weight", s.rope_factors);
+  std::vector<float> factors = s.rope_factors;
+  if (s.architecture == "gemma4" && factors.empty()) factors.resize(s.head_dim / 2, 1);  // it must have some
+  if (!factors.empty()) out.Add("rope_freqs.weight", factors);
   for (int layer = 0; layer < s.layers; ++layer) AddLayer(s, layer, &out);
-  out.Add("output_norm.weight", s.embedding, 1, 1, 0);
+  out.Add(s.architecture == "lfm2" ? "token_embd_norm.weight" : "output_norm.weight", s.embedding, 1, 1, 0);
   if (!IsGemma(s)) out.Add("output.weight", s.embedding, s.vocabulary, 0, of_logits);
-  const std::string partial = path + ".partial";  // who is cut off leaves none that looks whole
-  return gguf_write_to_file(file, partial.c_str(), /*only_meta=*/false) &&
-         std::rename(partial.c_str(), path.c_str()) == 0;
+  return out.WriteTo(path);
+}
+
+bool WriteRandomAdapter(const ModelShape& s, const std::vector<int>& layers, uint32_t seed, const std::string& path) {
+  constexpr int kRank = 4;
+  Writer out(seed, GGML_TYPE_F32);
+  gguf_set_val_str(out.file(), "general.type", "adapter");
+  gguf_set_val_str(out.file(), "general.architecture", s.architecture.c_str());
+  gguf_set_val_str(out.file(), "adapter.type", "lora");
+  gguf_set_val_f32(out.file(), "adapter.lora.alpha", kRank);
+  for (const int layer : layers) {
+    const std::string name = "blk." + std::to_string(layer) + ".attn_v.weight.lora_";
+    out.Add(name + "a", s.embedding, kRank, 0, 1 / std::sqrt(static_cast<float>(s.embedding)));
+    out.Add(name + "b", kRank, int64_t{s.kv_heads} * s.head_dim, 0, 1);
+  }
+  return out.WriteTo(path);
 }
 
 }  // namespace seine::llama

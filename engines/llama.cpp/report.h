@@ -21,7 +21,7 @@ class Report {
   // An answer's distance from exact attention, as a share of its norm, and that of llama.cpp's own kernel; and windows
   // whose codes were not of its cells.
   void Checked(double error, double plain_error, int64_t stale_windows);
-  void Changed(int64_t windows);  // found out by hashes
+  void Changed(int64_t windows);  // outside of graphs: heard, or found out by hashes
   // Messages to a server, their bytes of keys, values and queries, and the time that its answers were waited for.
   void Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns);
   void Bytes(int64_t codes, int64_t cache);

@@ -28,6 +28,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
   --prompts N      time to the first token alone, over N pairs of contexts at each length
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
+  --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -66,7 +67,7 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --rows) more+=("$1" "$2") ;;
+  --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;

@@ -59,13 +59,28 @@ absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* contex
   return made;
 }
 
-void CellLayer::Wrote(int64_t begin, int64_t end) {
+std::pair<int64_t, int64_t> CellLayer::WindowsOf(int64_t begin, int64_t end) const {
   const int64_t sink = context_->config_.sink;
-  const int64_t first = std::max<int64_t>(0, begin - sink) / kWindowTokens;
-  const int64_t last = std::min(windows_, (std::max(end - sink, int64_t{0}) + kWindowTokens - 1) / kWindowTokens);
+  return {std::max<int64_t>(0, begin - sink) / kWindowTokens,
+          (std::max(end - sink, int64_t{0}) + kWindowTokens - 1) / kWindowTokens};
+}
+
+void CellLayer::Placed(int64_t begin, int64_t end) {
+  const auto [first, last] = WindowsOf(begin, end);
+  order_.Wrote(first, last);
+}
+
+int64_t CellLayer::Changed(int64_t begin, int64_t end) {
+  const auto [first, last] = WindowsOf(begin, end);
+  int64_t changed = 0;
   for (Head& head : heads_) {
-    for (int64_t w = first; w < last; ++w) head.fresh[w] = 0;
+    for (int64_t w = first; w < std::min(windows_, last); ++w) changed += std::exchange(head.fresh[w], uint8_t{0});
   }
+  return changed;
+}
+
+SeenCells CellLayer::Divide(std::vector<CellRun> runs) const {
+  return seine::Divide(std::move(runs), context_->config_.sink, context_->config_.local, order_);
 }
 
 absl::Status CellLayer::Reserve(int64_t num_cells) {
@@ -92,6 +107,7 @@ absl::Status CellLayer::Reserve(int64_t num_cells) {
       head.segments.push_back(std::move(block));
     }
     head.means.resize(windows * host::WindowMeansBytes(layout.head_dim));
+    head.value_hashes.resize(windows);
     head.fresh.resize(windows, 0);
     head.outliers.resize(windows);
   }
@@ -113,22 +129,40 @@ void CellLayer::HashCells(int head, int64_t first, int64_t count, const CellRows
                  context_->config_.geometry.head_dim, hashes);
 }
 
-void CellLayer::ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const {
-  runs->clear();
-  const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - context_->config_.sink) / kWindowTokens);
+uint32_t CellLayer::HashValues(int head, int64_t window, const CellRows& rows) const {
+  uint32_t of_rows[kWindowTokens];
+  host::HashRows(Values(head, context_->config_.sink + window * kWindowTokens, rows), nullptr, kWindowTokens,
+                 context_->config_.geometry.head_dim, of_rows);
+  constexpr uint32_t kOdd = 0x9E3779B1;  // rows that change places give another sum
+  uint32_t sum = 0;
+  for (const uint32_t hash : of_rows) sum = sum * kOdd + hash;
+  return sum;
+}
+
+void CellLayer::ListStale(int64_t begin, int64_t end, int64_t most, std::vector<Run>* runs) const {
   for (int h = 0; h < static_cast<int>(heads_.size()); ++h) {
     const std::vector<uint8_t>& fresh = heads_[h].fresh;
-    for (int64_t w = 0; w < windows;) {
-      const void* const stale = std::memchr(fresh.data() + w, 0, windows - w);
+    for (int64_t w = begin; w < end;) {
+      const void* const stale = std::memchr(fresh.data() + w, 0, end - w);
       if (stale == nullptr) break;
       w = static_cast<const uint8_t*>(stale) - fresh.data();
       // A run stays in its segment.
-      const int64_t stop = std::min({windows, w + most, (w / kWindowsOfSegment + 1) * kWindowsOfSegment});
+      const int64_t stop = std::min({end, w + most, (w / kWindowsOfSegment + 1) * kWindowsOfSegment});
       int64_t next = w;
       while (next < stop && fresh[next] == 0) ++next;
       runs->push_back({h, w, next - w});
       w = next;
     }
+  }
+}
+
+void CellLayer::ListStale(const SeenCells& seen, int64_t most, std::vector<Run>* runs) const {
+  if (seen.one_run()) return ListStale(0, seen.end_window(), most, runs);
+  for (size_t i = 0; i < seen.windows.size();) {
+    const int64_t begin = seen.windows[i];
+    int64_t end = begin;
+    while (i < seen.windows.size() && seen.windows[i] == end) ++i, ++end;
+    ListStale(begin, end, most, runs);
   }
 }
 
@@ -151,6 +185,7 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
     host::EncodeWindowMeans(floats.data(), of_values, dim,
                             head.means.data() + (run.window + w) * host::WindowMeansBytes(dim));
     head.outliers[run.window + w] = FindOutliers(floats.data(), dim);
+    head.value_hashes[run.window + w] = HashValues(run.head, run.window + w, rows);
   }
   // A run stays in its segment, and so do its hashes.
   HashCells(run.head, run.window * kWindowTokens, count, rows, &head.hash(run.window * kWindowTokens));
@@ -177,30 +212,15 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
   const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - context_->config_.sink) / kWindowTokens);
   int64_t changed = 0;
   for (int64_t w = 0; w < windows; ++w) {
-    if (heads_[head].fresh[w] == 0 || Unchanged(head, w * kWindowTokens, kWindowTokens, rows)) continue;
+    if (heads_[head].fresh[w] == 0) continue;
+    if (Unchanged(head, w * kWindowTokens, kWindowTokens, rows) &&
+        HashValues(head, w, rows) == heads_[head].value_hashes[w]) {
+      continue;
+    }
     heads_[head].fresh[w] = 0;
     ++changed;
   }
   return changed;
-}
-
-bool CellLayer::Suspect(int head, int64_t end, const CellRows& rows) {
-  Head& of = heads_[head];
-  const int64_t sink = context_->config_.sink;
-  const int64_t windows = std::min(windows_, std::max<int64_t>(0, end - sink) / kWindowTokens);
-  const int64_t looked_at[] = {int64_t{kWindowTokens} - 1, of.next_look++ % kWindowTokens};
-  constexpr int64_t kAhead = 8;  // windows in flight
-  for (int64_t w = -kAhead; w < windows; ++w) {
-    for (const int64_t i : looked_at) {
-      if (w + kAhead >= windows) break;
-      FetchCells(head, (w + kAhead) * kWindowTokens + i, 1, rows);
-    }
-    if (w < 0 || of.fresh[w] == 0) continue;
-    for (const int64_t i : looked_at) {
-      if (!Unchanged(head, w * kWindowTokens + i, 1, rows)) return true;
-    }
-  }
-  return false;
 }
 
 namespace {
@@ -338,7 +358,8 @@ int64_t CellLayer::bytes() const {
   int64_t bytes = 0;
   for (const Head& head : heads_) {
     for (const Memory& segment : head.segments) bytes += segment.bytes();
-    bytes += static_cast<int64_t>(head.means.size() + head.fresh.size() + head.outliers.size() * sizeof(uint64_t));
+    bytes += static_cast<int64_t>(head.means.size() + head.value_hashes.size() * sizeof(uint32_t) + head.fresh.size() +
+                                  head.outliers.size() * sizeof(uint64_t));
   }
   return bytes;
 }

@@ -1,12 +1,12 @@
 // An index over rows that lie in an engine's own KV cache: one layer of one stream of it. The engine keeps keys and
-// values in cells; this holds their codes, the means of their windows and a hash a key, reads the rows where they lie,
-// and answers attention of one KV head into the engine's memory.
+// values in cells; this holds their codes, the means of their windows, a hash a key and one of each window's values,
+// reads the rows where they lie, and answers attention of one KV head into the engine's memory.
 //
 // A query says which cells it sees, and these are divided into the zone and dense cells (seen_cells.h). A window whose
 // cells were written is stale until it is encoded again; others stay, so that cells may be used anew in any order.
 //
-// Who writes without telling is found out: the keys that an answer chose, and some more, are compared with their
-// hashes.
+// Who writes keys without telling is found out: those that an answer chose, and some more, are compared with their
+// hashes. Values are compared by Verify alone.
 #ifndef SEINE_INDEX_CELLS_CELL_LAYER_H_
 #define SEINE_INDEX_CELLS_CELL_LAYER_H_
 
@@ -52,9 +52,6 @@ class CellContext {
   static absl::StatusOr<std::unique_ptr<CellContext>> Create(const CellConfig& config);
 
   const CellConfig& config() const { return config_; }
-  SeenCells Divide(std::vector<CellRun> runs) const {
-    return seine::Divide(std::move(runs), config_.sink, config_.local);
-  }
   // Held beside the layers' bytes(): room for codes to come.
   int64_t spare_bytes() { return ledger_.pool(MemoryKind::kCode)->free_bytes(); }
 
@@ -69,15 +66,21 @@ class CellContext {
   Transforms transforms_;
 };
 
-// Attend and AttendExactly may run at once, on one head too. Encode, Verify and Suspect come one at a time on a head
-// and not beside its Attend; different heads' may run at once. Reserve and Wrote come alone.
+// Attend and AttendExactly may run at once, on one head too. Encode and Verify come one at a time on a head and not
+// beside its Attend; different heads' may run at once. Reserve, Wrote, Placed and Changed come alone.
 class CellLayer {
  public:
   // `context` must outlive it. INVALID_ARGUMENT where the layer's moments cannot be balanced.
   static absl::StatusOr<std::unique_ptr<CellLayer>> Create(CellContext* context, int layer);
 
-  // Cells [begin, end) were written, or may have been.
-  void Wrote(int64_t begin, int64_t end);
+  // Cells [begin, end) were written: they are the newest, and hold other rows than before.
+  void Wrote(int64_t begin, int64_t end) { Placed(begin, end), Changed(begin, end); }
+  // They are the newest; their rows may be those they held.
+  void Placed(int64_t begin, int64_t end);
+  // They hold other rows, or may; they are as old as before. Returns how many windows of heads become stale.
+  int64_t Changed(int64_t begin, int64_t end);
+  // What a query that sees these cells attends by codes, and what row by row.
+  SeenCells Divide(std::vector<CellRun> runs) const;
   // Room for the codes of `num_cells`. RESOURCE_EXHAUSTED.
   absl::Status Reserve(int64_t num_cells);
 
@@ -86,18 +89,16 @@ class CellLayer {
     int head = 0;
     int64_t window = 0, count = 0;
   };
-  // Lists runs of a head's stale windows that lie in cells [0, end), each at most `most` long. Reserve was called.
-  void ListStale(int64_t end, int64_t most, std::vector<Run>* runs) const;
+  // List runs of stale windows, each at most `most` long: of windows [begin, end), or of those that a query attends by
+  // codes. Others stay stale, such as those that are partly written. Reserve was called.
+  void ListStale(int64_t begin, int64_t end, int64_t most, std::vector<Run>* runs) const;
+  void ListStale(const SeenCells& seen, int64_t most, std::vector<Run>* runs) const;
   // Encodes them. False: a key or value is not finite, and the windows stay stale.
   bool Encode(const Run& run, const CellRows& rows);
 
-  // Compares all keys of a head's encoded windows in cells [0, end) with their hashes. Windows that differ become
-  // stale; returns how many.
+  // Compares all keys and values of a head's encoded windows in cells [0, end) with their hashes. Windows that differ
+  // become stale; returns how many.
   int64_t Verify(int head, int64_t end, const CellRows& rows);
-
-  // A quick look for the same in all of a head's encoded windows in cells [0, end): whether the last key of one, or
-  // another that is a different one each time, differs from its hash.
-  bool Suspect(int head, int64_t end, const CellRows& rows);
 
   // Softmax attention of `count` queries [count, head_dim] of one KV head over the cells that they see, into `out`, of
   // the same shape. None of the zone's windows is stale. False: a row is not the one that was encoded, and `out` is of
@@ -108,6 +109,7 @@ class CellLayer {
   void AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                      float* out) const;
 
+  int num_heads() const { return static_cast<int>(heads_.size()); }
   int64_t bytes() const;  // codes, means, hashes, outliers and flags
 
  private:
@@ -119,20 +121,23 @@ class CellLayer {
     // hashes.
     std::vector<Memory> segments;
     std::vector<CodePlanes> planes;
-    std::vector<ConstCodePlanes> read;  // the same
-    std::vector<uint32_t*> hashes;      // [segments], each [kSegmentKeys]
-    std::vector<uint8_t> means;         // [windows][WindowMeansBytes]
-    std::vector<uint8_t> fresh;         // [windows]
-    std::vector<uint64_t> outliers;     // [windows], outliers.h
+    std::vector<ConstCodePlanes> read;   // the same
+    std::vector<uint32_t*> hashes;       // [segments], each [kSegmentKeys]
+    std::vector<uint8_t> means;          // [windows][WindowMeansBytes]
+    std::vector<uint32_t> value_hashes;  // [windows]: of what the means are of
+    std::vector<uint8_t> fresh;          // [windows]
+    std::vector<uint64_t> outliers;      // [windows], outliers.h
     uint32_t& hash(int64_t key) const { return hashes[key / kSegmentKeys][key % kSegmentKeys]; }
     std::atomic<int64_t> next_check{0};  // whose keys an answer compares besides those that it chose
-    int64_t next_look = 0;               // key of each window that Suspect compares next
   };
 
   explicit CellLayer(CellContext* context) : context_(context) {}
   ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
   ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
   void HashCells(int head, int64_t first, int64_t count, const CellRows& rows, uint32_t* hashes) const;
+  uint32_t HashValues(int head, int64_t window, const CellRows& rows) const;
+  // Windows that cells [begin, end) lie in, at least partly.
+  std::pair<int64_t, int64_t> WindowsOf(int64_t begin, int64_t end) const;
   // Cells [first, first + count) of the zone: whether their keys are those that were encoded, and what that reads.
   bool Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const;
   void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
@@ -140,6 +145,7 @@ class CellLayer {
   CellContext* const context_;
   std::shared_ptr<const LayerCodecs> codecs_;
   std::vector<Head> heads_;
+  WriteOrder order_;
   int64_t windows_ = 0;  // that there is room for
 };
 

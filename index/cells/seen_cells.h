@@ -1,14 +1,16 @@
 // Which cells of an engine's cache a query sees, and how they are attended: windows of the zone by their codes, all
 // else row by row.
-//   the first `sink` seen cells | zone: windows of which every cell is seen | the last `local` seen cells, at least
-// and cells of other windows are dense wherever they lie. Where all cells before some end are seen, the zone is one run
-// of windows. Where other sequences' cells lie between, it has holes.
+//   the first `sink` seen cells | zone: windows of which every cell is seen | the newest `local` seen cells, at least
+// and cells of other windows are dense wherever they lie. Where a text was written in a row, the newest cells are its
+// last ones, and the zone is one run of windows. Where other sequences' cells lie between, or cells were used again,
+// it has holes. A window that is being written is among the newest, so that it is not encoded at every step.
 #ifndef SEINE_INDEX_CELLS_SEEN_CELLS_H_
 #define SEINE_INDEX_CELLS_SEEN_CELLS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "index/cells/write_order.h"
 #include "kernels/host.h"
 
 namespace seine {
@@ -26,8 +28,9 @@ struct SeenCells {
   int64_t end_window() const { return windows.empty() ? 0 : windows.back() + 1; }
 };
 
-// `runs`: ascending and apart, none empty. `sink`, `local`: in cells.
-SeenCells Divide(std::vector<CellRun> runs, int64_t sink, int64_t local);
+// `runs`: ascending and apart, none empty. `sink`, `local`: in cells. `order` tells which are the newest; cells that
+// it does not know are older, and the last of them are the newest.
+SeenCells Divide(std::vector<CellRun> runs, int64_t sink, int64_t local, const WriteOrder& order = {});
 
 }  // namespace seine
 

@@ -70,7 +70,7 @@ std::vector<float> RandomQueries(int seed) {
 bool EncodeAll(CellLayer* layer, const Cache& cache, int64_t end, int64_t most = 5) {
   if (!layer->Reserve(end).ok()) return false;
   std::vector<CellLayer::Run> runs;
-  layer->ListStale(end, most, &runs);
+  layer->ListStale(0, std::max<int64_t>(0, end - 16) / kWindowTokens, most, &runs);
   bool finite = true;
   for (const CellLayer::Run& run : runs) finite = layer->Encode(run, cache.Rows()) && finite;
   return finite;
@@ -177,7 +177,7 @@ TEST(CellLayer, WithHolesAsWithout) {
   for (int seed = 0; seed < 8; ++seed) {
     const std::vector<float> queries = RandomQueries(seed), want = Attend(without.get(), dense, 1, cells, queries);
     std::vector<float> got(queries.size());
-    ASSERT_TRUE(layer->Attend(1, queries.data(), kGroup, context->Divide(runs), cache.Rows(), 40, got.data()));
+    ASSERT_TRUE(layer->Attend(1, queries.data(), kGroup, layer->Divide(runs), cache.Rows(), 40, got.data()));
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
   }
 }
@@ -188,7 +188,7 @@ TEST(CellLayer, HolesAreNotSeen) {
   auto context = *CellContext::Create(Config());
   auto layer = *CellLayer::Create(context.get(), 0);
   ASSERT_TRUE(EncodeAll(layer.get(), cache, cells));
-  const SeenCells seen = context->Divide({{5, 900}, {1000, 1001}, {1040, 2200}, {2600, 2990}});
+  const SeenCells seen = layer->Divide({{5, 900}, {1000, 1001}, {1040, 2200}, {2600, 2990}});
   ASSERT_FALSE(seen.one_run());
   const std::vector<float> queries = RandomQueries(2);
   const auto attend = [&](int head, int top_k) {
@@ -277,6 +277,66 @@ TEST(CellLayer, CellsThatAreUsedAnewAreEncodedAnew) {
   }
 }
 
+// Values alone: the keys and their hashes are the same, the means of the window are not.
+TEST(CellLayer, ValuesWrittenUnseenAreFoundByVerify) {
+  Cache cache(1000);
+  auto context = *CellContext::Create(Config());
+  auto layer = *CellLayer::Create(context.get(), 0);
+  ASSERT_TRUE(EncodeAll(layer.get(), cache, 1000));
+  const int64_t row = kHeads * kDim;
+  for (const int64_t cell : {16, 500, 16 + 64 * 9 - 1}) {
+    cache.values[cell * row + 5] += static_cast<_Float16>(.5f);
+    EXPECT_EQ(layer->Verify(0, 1000, cache.Rows()), 1) << cell;
+    EXPECT_EQ(layer->Verify(1, 1000, cache.Rows()), 0) << cell;  // the other head's are as they were
+  }
+  ASSERT_TRUE(EncodeAll(layer.get(), cache, 1000));
+  for (int i = 0; i < kDim; ++i) {  // two rows that change places
+    std::swap(cache.values[700 * row + i], cache.values[701 * row + i]);
+  }
+  EXPECT_EQ(layer->Verify(0, 1000, cache.Rows()), 1);
+}
+
+// The newest cells are attended row by row wherever they lie, and no other windows for their sake.
+TEST(CellLayer, TheNewestCellsAreLocal) {
+  auto context = *CellContext::Create(Config());
+  auto layer = *CellLayer::Create(context.get(), 0);
+  const auto is_dense = [](const SeenCells& seen, int64_t cell) {
+    return std::any_of(seen.dense.begin(), seen.dense.end(),
+                       [&](const CellRun& run) { return run.begin <= cell && cell < run.end; });
+  };
+  for (int64_t cell = 0; cell < 2000; ++cell) {  // a text in a row, as if nothing were known of its order
+    layer->Wrote(cell, cell + 1);
+    const SeenCells seen = layer->Divide({{0, cell + 1}}), want = Divide({{0, cell + 1}}, 16, 32);
+    ASSERT_EQ(seen.windows, want.windows);
+  }
+  for (int64_t cell = 300; cell < 400; ++cell) {  // a hole that is filled
+    layer->Wrote(cell, cell + 1);
+    const SeenCells seen = layer->Divide({{0, cell + 1}, {400, 2000}});
+    for (int64_t newest = std::max<int64_t>(300, cell - 31); newest <= cell; ++newest)
+      EXPECT_TRUE(is_dense(seen, newest));
+    EXPECT_LE(seen.windows.back(), (2000 - 16) / kWindowTokens - 1);
+  }
+  const SeenCells seen = layer->Divide({{0, 2000}});
+  EXPECT_FALSE(is_dense(seen, 1000));
+  EXPECT_FALSE(seen.one_run());
+  layer->Placed(16, 2000);  // all of it is loaded: its last cells are the newest again
+  EXPECT_EQ(layer->Divide({{0, 2000}}).windows, Divide({{0, 2000}}, 16, 32).windows);
+}
+
+TEST(WriteOrder, IsThatOfTheLastWrites) {
+  std::mt19937 rng(3);
+  WriteOrder order;
+  std::vector<int64_t> want;
+  for (int i = 0; i < 2000; ++i) {
+    const auto begin = static_cast<int64_t>(rng() % 40),
+               end = begin + static_cast<int64_t>(rng() % 3 == 0 ? rng() % 9 : 1);
+    order.Wrote(begin, end);
+    for (int64_t w = begin; w < end; ++w) std::erase(want, w);
+    for (int64_t w = begin; w < end; ++w) want.push_back(w);
+    ASSERT_EQ(order.windows(), want);
+  }
+}
+
 TEST(CellLayer, WhatIsWrittenUnseenIsFoundOut) {
   Cache cache(2000);
   auto context = *CellContext::Create(Config());
@@ -312,7 +372,7 @@ TEST(CellLayer, RowsThatAreNotFiniteStayStale) {
   auto layer = *CellLayer::Create(context.get(), 0);
   EXPECT_FALSE(EncodeAll(layer.get(), cache, 500, 1));
   std::vector<CellLayer::Run> runs;
-  layer->ListStale(500, 1, &runs);
+  layer->ListStale(0, (500 - 16) / kWindowTokens, 1, &runs);
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].window, (100 - 16) / kWindowTokens);
 }

@@ -13,6 +13,7 @@
 #include "engines/llama.cpp/bench/bench_options.h"
 #include "engines/llama.cpp/bench/contexts.h"
 #include "engines/llama.cpp/bench/decode_measure.h"
+#include "engines/llama.cpp/bench/hole_measure.h"
 #include "engines/llama.cpp/bench/needles.h"
 #include "engines/llama.cpp/bench/prompt_measure.h"
 #include "engines/llama.cpp/bench/row_file.h"
@@ -248,6 +249,8 @@ int main(int argc, char** argv) {
   Json rows = Json::array();
   if (o.prompts > 0) {
     rows = MeasurePrompts(model, plugin, o, texts, &file);
+  } else if (o.hole > 0) {
+    rows = MeasureHoles(model, plugin, o, texts[0]);
   } else if (o.needles > 0) {
     rows = MeasureNeedles(model, plugin, o, texts, TopKs(o, plugin), &file);
   } else {
@@ -262,7 +265,7 @@ int main(int argc, char** argv) {
     std::cout << Json{{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}, {"plugin", report}}
               << std::endl;
   } else {
-    o.prompts > 0 || o.needles > 0 ? PrintRows(rows) : PrintTable(rows);
+    o.prompts > 0 || o.needles > 0 || o.hole > 0 ? PrintRows(rows) : PrintTable(rows);
     std::printf("%s\n", plugin.report());
   }
   llama_model_free(model);

@@ -31,6 +31,8 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --weights TYPE    of that model: q4_K (default), q4_0 or q8_0
   --prompts N       time to the first token alone: N pairs of contexts at each length read the texts in turn
   --needles N       needles alone: N (at most 32) numbers hidden in each text at even depths, and asked for behind it
+  --hole N          processor's time a token alone: N cells near the beginning are freed, and filled again by decoding,
+                    beside a text in a row
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
@@ -84,6 +86,9 @@ Options ParseOptions(int argc, char** argv) {
     } else if (flag == "--needles") {
       o.needles = std::atoi(value.c_str());
       if (o.needles < 1 || o.needles > kMostNeedles) Fail("--needles must be in [1, 32]");
+    } else if (flag == "--hole") {
+      o.hole = std::atoi(value.c_str());
+      if (o.hole < 1) Fail("--hole must be a positive number");
     } else if (flag == "--steps") {
       o.steps = std::atoi(value.c_str());
     } else if (flag == "--threads") {
@@ -120,9 +125,14 @@ Options ParseOptions(int argc, char** argv) {
   if (o.cells.empty() || !positive(o.cells) || !positive(o.top_k)) Fail("--cells and --top-k must be positive numbers");
   if (o.repeat < 0 || o.yarn < 1) Fail("--repeat must not be negative, --yarn not below 1");
   if (o.prompts > 0 && o.needles > 0) Fail("--prompts and --needles are two measures: give one");
+  if (o.hole > 0 && (o.prompts > 0 || o.needles > 0 || o.repeat > 0)) {
+    Fail("--hole is a measure of its own, without --prompts, --needles and --repeat");
+  }
   if (o.prompts > 0 && o.repeat > 0) Fail("--repeat copies cells, which --prompts would not time");
   if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");
-  if ((o.prompts > 0 || o.needles > 0) && !o.plot.empty()) Fail("--plot draws neither --prompts nor --needles");
+  if ((o.prompts > 0 || o.needles > 0 || o.hole > 0) && !o.plot.empty()) {
+    Fail("--plot draws neither --prompts nor --needles nor --hole");
+  }
   if (o.top_k.empty()) o.top_k = {0};
   return o;
 }

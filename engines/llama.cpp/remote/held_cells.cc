@@ -5,19 +5,18 @@ namespace seine::llama {
 
 void HeldCells::Clear(int64_t capacity) {
   cells_.clear();
-  hashes_.clear();
   positions_.assign(capacity, -1);
 }
 
-void HeldCells::Truncate(int64_t position) {
-  cells_.resize(position);
-  hashes_.resize(position);
-}
+void HeldCells::Truncate(int64_t position) { cells_.resize(position); }
 
 void HeldCells::Append(int64_t cell) {
   positions_[cell] = static_cast<int32_t>(length());
   cells_.push_back(static_cast<int32_t>(cell));
-  hashes_.push_back(0);
+}
+
+void HeldCells::Lose(int64_t cell) {
+  if (cell < static_cast<int64_t>(positions_.size())) positions_[cell] = -1;
 }
 
 int64_t HeldCells::PositionIn(int64_t cell) const {

@@ -15,18 +15,15 @@ class HeldCells {
   void Truncate(int64_t position);
   void Append(int64_t cell);  // the row of position length()
 
+  void Lose(int64_t cell);  // it holds another row now, which the server has not
+
   // The position of the row that a cell holds and the server has from there; -1: it has not.
   int64_t PositionIn(int64_t cell) const;
   // The cell of a position below length(); -1: another row lies there now.
   int64_t CellOf(int64_t position) const;
 
-  // Hash of the deepest layer's key. 0: it was not computed.
-  uint64_t hash(int64_t position) const { return hashes_[position]; }
-  void SetHash(int64_t position, uint64_t hash) { hashes_[position] = hash; }
-
  private:
   std::vector<int32_t> cells_;      // [length]
-  std::vector<uint64_t> hashes_;    // [length]
   std::vector<int32_t> positions_;  // [capacity] of the row that was written last; -1: none
 };
 

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -16,8 +14,6 @@
 namespace seine::llama {
 
 namespace {
-
-constexpr int64_t kHashedEvery = 64;  // of the cells that a block sees, one is compared with what was sent
 
 const char* RowAt(const ggml_tensor* cache, int64_t cell) {
   return static_cast<const char*>(cache->data) + cell * cache->nb[1];
@@ -40,7 +36,8 @@ RemoteAttention::~RemoteAttention() {
     const SessionBytes bytes = session_->bytes();
     Report::Get().Bytes(bytes.codes, bytes.rows);
   }
-  for (const void* keys : keys_seen_) Forget(keys);
+  StopListening(this);
+  for (const auto& [rows, cells] : caches_) Forget(rows);
 }
 
 void RemoteAttention::ReadBlock(const ggml_tensor* node, int layer) {
@@ -82,7 +79,6 @@ absl::Status RemoteAttention::Restart(const AttentionNode& node) {
   CacheFacts facts;
   if (!FindFacts(RootOf(node.keys)->data, &facts)) return absl::InternalError("a cache that was never planned for");
   lost_.clear();
-  deepest_ = nullptr;
   held_.Clear(facts.capacity);
   if (session_ != nullptr) {
     const absl::Status status = session_->Truncate(0);
@@ -116,23 +112,35 @@ absl::Status RemoteAttention::Restart(const AttentionNode& node) {
   return absl::OkStatus();
 }
 
-bool RemoteAttention::IsAsSent(int64_t position, int64_t cell) const {
-  return deepest_ != nullptr && held_.hash(position) == XXH3_64bits(RowAt(deepest_, cell), deepest_->nb[1]);
+bool RemoteAttention::ListenTo(const AttentionNode& node) {
+  for (const ggml_tensor* cache : {RootOf(node.keys), RootOf(node.values)}) {
+    const auto* rows = static_cast<const uint8_t*>(cache->data);
+    const auto [at, is_new] = caches_.try_emplace(rows, Cells{cache->ne[1], cache->nb[1]});
+    if (is_new && !Listen(cache->buffer, this)) return false;
+  }
+  return true;
+}
+
+void RemoteAttention::WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) {
+  for (const auto& [rows, cells] : caches_) {
+    for (const auto& [begin, end] : ChangedCells(rows, cells.count, cells.bytes, at, data, size)) {
+      for (int64_t cell = begin; cell < end; ++cell) held_.Lose(cell);
+    }
+  }
 }
 
 std::string RemoteAttention::CheckPast(const AttentionNode& node) const {
   const int64_t first = block_.positions[0];
   if (first == 0) return {};
   if (first > held_.length()) return "positions before these were never seen";
-  // All that came before is in the deepest layer's key of the last position. It tells other sequences and loaded
-  // states.
+  // All that came before is in the rows of the last position. Other sequences have it in other cells, and what loads
+  // them changes cells.
   const int64_t cell = held_.CellOf(first - 1);
   std::vector<CellRun> runs;
   bool seen = node.CellsSeen(0, 0, &runs);
   if (!seen) return "a mask that weighs cells";
   seen = std::any_of(runs.begin(), runs.end(), [&](const CellRun& r) { return r.begin <= cell && cell < r.end; });
   if (cell < 0 || !seen) return "the cell of the position before is not in the cache, and this may be another text";
-  if (!IsAsSent(first - 1, cell)) return "cells that were written outside of graphs, as loads of a state do";
   return {};
 }
 
@@ -150,8 +158,6 @@ std::string RemoteAttention::CheckMask(const AttentionNode& node) const {
         const int64_t position = held_.PositionIn(cell);
         if (position < 0) return "cells that the server does not have";
         if (position > first + t) return "tokens that see later ones";
-        const bool compared = t == 0 && position < first && position % kHashedEvery == first % kHashedEvery;
-        if (compared && !IsAsSent(position, cell)) return "cells that were written outside of graphs";
       }
     }
   }
@@ -203,12 +209,9 @@ absl::Status RemoteAttention::Exchange(const AttentionNode& node, int layer) {
   const size_t row = size_t{2} * node.num_kv_heads * node.head_dim;
   keys_.resize(count * row);
   values_.resize(count * row);
-  const bool deepest = layer == config_.geometry.num_layers - 1;
-  if (deepest) deepest_ = keys;
   for (int64_t i = 0; i < count; ++i) {
     std::memcpy(keys_.data() + i * row, RowAt(keys, block_.cells[i]), row);
     std::memcpy(values_.data() + i * row, RowAt(values, block_.cells[i]), row);
-    if (deepest) held_.SetHash(block_.positions[i], XXH3_64bits(RowAt(keys, block_.cells[i]), keys->nb[1]));
   }
   if (!block_.answered) {
     const absl::Status status = session_->Append(layer, block_.positions[0], count, keys_.data(), values_.data());
@@ -239,7 +242,7 @@ ggml_status RemoteAttention::Attend(ggml_tensor* tensor) {
   int layer = 0;
   IsKeyCache(RootOf(node.keys), &layer);
   const auto begin = std::chrono::steady_clock::now();
-  keys_seen_.insert(RootOf(node.keys)->data);
+  if (!ListenTo(node)) unfit_ = "a buffer of another build of ggml";
   if (block_.mask == nullptr && node.mask != nullptr) {
     block_.mask = RootOf(node.mask);
     block_.complete = IsComplete(node);

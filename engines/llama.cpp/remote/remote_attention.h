@@ -10,21 +10,22 @@
 #define SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_ATTENTION_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/outside_writes.h"
 #include "engines/llama.cpp/remote/held_cells.h"
 #include "engines/llama.cpp/remote/session.h"
 
 namespace seine::llama {
 
 // Answers by a server.
-class RemoteAttention final : public NodeComputer {
+class RemoteAttention final : public NodeComputer, private WriteListener {
  public:
   ~RemoteAttention() override;
 
@@ -43,6 +44,12 @@ class RemoteAttention final : public NodeComputer {
     std::string why;                    // nothing goes to the server; empty: it does
   };
 
+  // Of one cache.
+  struct Cells {
+    int64_t count = 0;
+    size_t bytes = 0;  // of each
+  };
+
   void ReadBlock(const ggml_tensor* node, int layer);  // GGML_OP_SET_ROWS of keys
   // Whether llama.cpp's kernel sees all cells that it should.
   bool IsComplete(const AttentionNode& node) const;
@@ -54,9 +61,11 @@ class RemoteAttention final : public NodeComputer {
   // Why the tokens' masks show other cells than those of their own sequence up to themselves; empty: they do not.
   std::string CheckMask(const AttentionNode& node) const;
   std::string CheckLayer(const AttentionNode& node, int layer) const;  // as the first was; empty: it is
-  bool IsAsSent(int64_t position, int64_t cell) const;                 // by the deepest layer's key
-  absl::Status Exchange(const AttentionNode& node, int layer);         // rows, and queries where the server answers
-  void Count();                                                        // what the session sent since
+  // Hears, from a cache's first attention on, which cells change outside of graphs. False: it cannot.
+  bool ListenTo(const AttentionNode& node);
+  void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
+  absl::Status Exchange(const AttentionNode& node, int layer);  // rows, and queries where the server answers
+  void Count();                                                 // what the session sent since
   // By llama.cpp's kernel where no cell is missing, else not at all. Nothing goes to the server from then on, until a
   // text begins at position 0.
   ggml_status Decline(const AttentionNode& node, const std::string& why);
@@ -66,13 +75,12 @@ class RemoteAttention final : public NodeComputer {
   SessionCounts counted_;  // in the report
   HeldCells held_;
   Block block_;
-  int layer_ = 0;                         // that was written last
-  bool pending_ = false;                  // rows of layer_ were not sent
-  std::string lost_, unfit_;              // why nothing goes to the server; unfit_: for good
-  std::set<const void*> keys_seen_;       // key caches
-  const ggml_tensor* deepest_ = nullptr;  // layer's keys; nullptr: none was computed
-  std::vector<char> keys_, values_;       // scratch: rows of a block
-  std::vector<float> queries_;            // scratch
+  int layer_ = 0;                           // that was written last
+  bool pending_ = false;                    // rows of layer_ were not sent
+  std::string lost_, unfit_;                // why nothing goes to the server; unfit_: for good
+  std::map<const uint8_t*, Cells> caches_;  // of keys and of values, by their data
+  std::vector<char> keys_, values_;         // scratch: rows of a block
+  std::vector<float> queries_;              // scratch
 };
 
 }  // namespace seine::llama

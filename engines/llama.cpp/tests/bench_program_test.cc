@@ -87,6 +87,15 @@ TEST_F(BenchProgram, TimesToTheFirstToken) {
   EXPECT_EQ(Rows().at(0), row);
 }
 
+TEST_F(BenchProgram, AHoleBesideATextInARow) {
+  ASSERT_EQ(Run("--cells 900 --hole 100"), 0) << err_;
+  const nlohmann::json row = Rows().at(0);
+  EXPECT_EQ(row["hole"], 100);
+  EXPECT_GT(row["row_cpu_ms"], 0);
+  EXPECT_GT(row["hole_cpu_ms"], 0);
+  EXPECT_GT(row["row_encoded_keys"], 0);
+}
+
 TEST_F(BenchProgram, ModelsHaveTheWeightsAskedFor) {
   ModelShape shape = {.embedding = 256, .feed_forward = 256, .q_heads = 4, .kv_heads = 2, .weights = "f32"};
   std::uintmax_t largest = 0;
@@ -108,7 +117,9 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--needles 33", "--needles must be in [1, 32]"},
                                     {"--needles 2", "--needles wants a text"},
                                     {"--weights f32", "--weights f32: q4_K, q4_0 or q8_0"},
-                                    {"--prompts 2 --needles 2", "give one"}}) {
+                                    {"--prompts 2 --needles 2", "give one"},
+                                    {"--hole 0", "--hole must be a positive number"},
+                                    {"--hole 9 --needles 2", "--hole is a measure of its own"}}) {
     EXPECT_EQ(Run(flags), 1);
     EXPECT_NE(err_.find(says), std::string::npos) << err_;
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;

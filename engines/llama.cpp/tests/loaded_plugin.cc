@@ -21,7 +21,7 @@ double Plugin::Number(const std::string& name) const {
 
 const Plugin& ThePlugin() {
   static const Plugin* const plugin = [] {
-    setenv("SEINE_MIN_KV", "256", 1);
+    setenv("SEINE_MIN_KV", "256", 0);  // loads have more
     for (const char* name : {"SEINE_TOP_K", "SEINE_REFINE"}) setenv(name, "4096", 0);  // one test has less
     setenv("SEINE_BETA", "1", 0);
     llama_log_set(
@@ -39,13 +39,29 @@ const Plugin& ThePlugin() {
   return *plugin;
 }
 
+namespace {
+
+std::string TemporaryFile() { return ::testing::TempDir() + "seine-plugin-test-" + std::to_string(getpid()) + ".gguf"; }
+
+}  // namespace
+
 Model MakeModel(const ModelShape& shape) {
   (void)ThePlugin();
-  const std::string path = ::testing::TempDir() + "seine-plugin-test-" + std::to_string(getpid()) + ".gguf";
+  const std::string path = TemporaryFile();
   EXPECT_TRUE(WriteRandomModel(shape, 3, path));
   Model model = {llama_model_load_from_file(path.c_str(), llama_model_default_params()), &llama_model_free};
   std::filesystem::remove(path);
   return model;
+}
+
+llama_adapter_lora* MakeAdapter(llama_model* model, const ModelShape& shape, const std::vector<int>& layers,
+                                uint32_t seed) {
+  const std::string path = TemporaryFile();
+  EXPECT_TRUE(WriteRandomAdapter(shape, layers, seed, path));
+  llama_adapter_lora* adapter = llama_adapter_lora_init(model, path.c_str());
+  EXPECT_NE(adapter, nullptr);
+  std::filesystem::remove(path);
+  return adapter;
 }
 
 }  // namespace seine::llama

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engines/llama.cpp/random_model.h"
 #include "llama.h"
@@ -28,6 +29,9 @@ using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
 using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
 Model MakeModel(const ModelShape& shape);
+// On the values of these layers (random_model.h); the model frees it.
+llama_adapter_lora* MakeAdapter(llama_model* model, const ModelShape& shape, const std::vector<int>& layers,
+                                uint32_t seed);
 
 }  // namespace seine::llama
 
