@@ -21,7 +21,7 @@ double Plugin::Number(const std::string& name) const {
 
 const Plugin& ThePlugin() {
   static const Plugin* const plugin = [] {
-    setenv("SEINE_MIN_KV", "256", 0);  // loads have more
+    setenv("SEINE_MIN_KV", "256", 0);                                                  // loads have more
     for (const char* name : {"SEINE_TOP_K", "SEINE_REFINE"}) setenv(name, "4096", 0);  // one test has less
     setenv("SEINE_BETA", "1", 0);
     llama_log_set(
