@@ -8,7 +8,7 @@ namespace seine::llama {
 
 namespace {
 
-constexpr int kBlock = 512;  // of a prompt
+constexpr int kPromptBlock = 512;  // of a prompt
 constexpr int kHoleBegin = 300;
 
 double CpuMs() {  // of all threads of the process
@@ -25,7 +25,7 @@ Json MeasureHole(llama_model* model, const Plugin& plugin, const Options& o, con
   row.plain.reset(), holed.plain.reset();
   plugin.set_mode(kSeine);
   for (llama_context* context : {row.seine.get(), holed.seine.get()}) {
-    for (int i = 0; i < cells; i += kBlock) Decode(context, tokens.data() + i, std::min(kBlock, cells - i));
+    for (int i = 0; i < cells; i += kPromptBlock) Decode(context, tokens.data() + i, std::min(kPromptBlock, cells - i));
     Decode(context, tokens.data() + cells, 1);  // the first step encodes what the prompt's blocks left
   }
   llama_memory_seq_rm(llama_get_memory(holed.seine.get()), 0, kHoleBegin, kHoleBegin + o.hole);
