@@ -5,14 +5,18 @@ usage: figures.py [--check] [ROOT]     --check writes nothing, names each page t
 
 A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
 [0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
-`<!-- table: ID -->` and `<!-- end of table -->`. Files that `./dev bench` wrote have a date under
-"measured"; where several of them hold a table, the latest counts. A table in JSON has an id, a title, a machine, the commit that stated
-it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
-null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it. A table's "plot"
-draws "bars" of a column or "lines" over columns, of the rows with the ids "rows" or of all.
+`<!-- table: ID -->` and `<!-- end of table -->`; nothing stands there while no run of that part of bench/parts.py is recorded. A
+link to a figure without a recorded run is an error, and so is a time, rate or share that README.md states without a link.
+
+Only `./dev bench` writes the files. A table in JSON has an id, a title, a machine, the commit that was measured, a date, a command,
+columns [key, title], rows [id, label, cell ...] and the sum of all that, so that one that was typed or changed by hand is an error.
+Where several files hold a table, the latest counts. A cell is a number, a range [low, high], a text, null, or an object: "v" one of
+these, "unit", "also" for what stands in brackets, "note" for words behind it. A table's "plot" draws "bars" of a column or "lines"
+over columns, of the rows with the ids "rows" or of all.
 """
 
 import decimal
+import hashlib
 import json
 import pathlib
 import re
@@ -20,19 +24,36 @@ import sys
 
 import svg
 
-FORMAT = "seine-figures-1"
+FORMAT, WRITER = "seine-figures-1", "bench/run.py"
+RECORDED = ("machine", "commit", "command", "date")  # what a run that is recorded says of every table
 LINK = re.compile(r"\[([^\[\]]*)\]\(([\w./-]*benchmarks\.md)#([a-z0-9]+(?:-[a-z0-9]+)+)\)")
 TABLE = re.compile(r"(<!-- table: ([a-z0-9]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# A figure that somebody typed: a time, a rate, a size, a share that is no setting, or a number below one.
+TYPED = re.compile(r"(?<![\w.,])(?<!β )\d[\d,.]*(?:[–-]\d[\d,.]*)? ?(?:ms|µs|ns|GB/s|GFlop/s|MiB|%)(?!\w)|(?<![\w.])0?\.\d+(?!\.?\w)")
 HEAD = """# Benchmarks
 
 `./dev figures` writes this page from the JSON files of [bench/results](../bench/results); do not edit it by hand.
-A range is what repeated runs gave on a shared machine. The commit is the one that first stated the figures.
+Each table is one run of `./dev bench --only PART`, whose part is the table's name after `run`. The commit is the one that was measured.
 """
+
+
+def parts():
+    """Ids of the tables that `./dev bench` can make."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+    from parts import PARTS
+
+    return {f"run{name}" for name in PARTS}
 
 
 class Wrong(Exception):
     """What is wrong with a figure, in one line."""
+
+
+def sum_of(table):
+    """A short digest of a table without its "sum"."""
+    text = json.dumps({key: value for key, value in table.items() if key != "sum"}, sort_keys=True, default=float)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def number(value):
@@ -75,15 +96,27 @@ class Results:
     """Every table of bench/results, in the order of the files' names."""
 
     def __init__(self, root):
-        self.tables, self.machines, self.files = {}, {}, {}
-        self.dates = {}  # of the tables that a bench wrote
+        self.tables, self.machines, self.files, self.dates = {}, {}, {}, {}
         for path in sorted((root / "bench" / "results").glob("*.json")):
             data = json.loads(path.read_text(encoding="utf-8"), parse_float=decimal.Decimal)
             if data.get("format") != FORMAT:
                 raise Wrong(f"{path.name}: its format is not {FORMAT}")
             self.machines.update(data["machines"])
             for table in data["tables"]:
-                self.add(path.name, table, data.get("measured", {}).get("date"))
+                if "written_by" in data:
+                    self.recorded(path.name, data, table)
+                self.add(path.name, table, table.get("date") or data.get("measured", {}).get("date"))
+
+    @staticmethod
+    def recorded(name, data, table):
+        where = f"{name}: table {table['id']} is no recorded run"
+        lacks = [key for key in RECORDED if not table.get(key)]
+        if data.get("written_by") != WRITER:
+            raise Wrong(f"{where}: ./dev bench did not write the file")
+        if lacks:
+            raise Wrong(f"{where}: it has no {', '.join(lacks)}")
+        if table.get("sum") != sum_of(table):
+            raise Wrong(f"{where}: it was typed or changed by hand")
 
     def add(self, name, table, date):
         where = f"{name}: table {table['id']}"
@@ -155,9 +188,8 @@ def benchmarks(results, linked):
         out.append(table_text(table, linked))
         if "plot" in table:
             out.append(f"![{table['plot']['title']}](plots/{table_id}.svg)\n")
-        command = f"`{table['command']}`" if table["command"] else "not recorded"
         out.append(
-            f"Command: {command}. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+            f"Command: `{table['command'] or 'not recorded'}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
             f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
         )
     return "\n".join(out)
@@ -183,11 +215,21 @@ def with_figures(text, results, linked):
         return f"[{results.figure(match[3])}]({match[2]}#{match[3]})"
 
     def table(match):
-        if match[2] not in results.tables:
-            raise Wrong(f"there is no table {match[2]}")
-        return match[1] + table_text(results.tables[match[2]]) + match[3]
+        if match[2] in results.tables:
+            return match[1] + table_text(results.tables[match[2]]) + match[3]
+        if match[2] not in parts():
+            raise Wrong(f"there is no table {match[2]}, and no part of the bench that makes it")
+        return match[1] + match[3]
 
     return outside_fences(text, lambda part: TABLE.sub(table, LINK.sub(link, part)))
+
+
+def typed(text):
+    """(line, figure) of what a page states without a link to a recorded run."""
+    bare = FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+    bare = TABLE.sub(lambda table: "\n" * table[0].count("\n"), bare)
+    bare = re.sub(r"`[^`\n]*`", "", LINK.sub("", bare))
+    return [(bare.count("\n", 0, match.start()) + 1, match[0]) for match in TYPED.finditer(bare)]
 
 
 def render(root):

@@ -1,0 +1,383 @@
+"""The parts of `./dev bench`: what each runs, and which figures of its JSON become a table. bench/run.py runs them.
+
+A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
+the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
+the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output.
+"""
+
+from dataclasses import dataclass, field
+
+import columns as c
+
+DATA = "bench/data/smollm2-135m"
+REAL = f"--trace {DATA}-kjv-8k.safetensors"
+PROFILE = f"--profile {DATA}.profile.safetensors"
+MILLION = "recall --synthetic rope --num-keys 1048576 --head-dim 128"
+CODE = "recall --synthetic rope --num-keys 16384 --head-dim 128 --beta .02 --num-queries 8"
+STEADY = "evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --budget 2048 --interval 128"
+SERVICE = "service --spawn BIN/seined --transport stream"
+EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
+FLOOD = "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,idle-connections,unread,slow-readers --ledger LEDGER"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table. `keys` tell its rows apart; `quiet`: its times want a machine that does nothing else; `minutes` on two cores."""
+
+    title: str
+    commands: tuple
+    columns: list
+    keys: tuple
+    minutes: float
+    quiet: bool = False
+    asked: bool = False  # runs only where --only names it: it takes long, or fetches what it needs
+    text: tuple = ()
+    rows: object = field(default=lambda measured: measured.get("rows") or measured.get("points") or [measured])
+
+
+def one(command):
+    return (command,)
+
+
+def prompt_rows(measured):
+    """Of each length: recall of one append and of the steps, smallest first."""
+    names = ("small_steps", "large_steps")
+    return [{**row, **{name: step["recall_at_k"] for name, step in zip(names, row["in_steps"])}} for row in measured["rows"]]
+
+
+def encoding_rows(measured):
+    return [{"step": "one append", **measured["one_append"]}, *({**row, "step": f"steps of {row['step']}"} for row in measured["steps"])]
+
+
+def demo_rows(measured):
+    full = measured["full_cache_bytes"]
+    shares = {"code_share": measured["code_bytes"] / full, "held_share": (measured["code_bytes"] + measured["store_bytes"]) / full}
+    return [{"demo": "demo", **measured, **shares}]
+
+
+def kernel_rows(measured):
+    return [{**row, **{f"{step['step']}_us": step["us"] for step in row["steps"]}} for row in measured]
+
+
+def eval_rows(measured):
+    return [{"prompt": "dense", **method, "text": text["text"]} for text in measured["quality"] for method in text["methods"]]
+
+
+def needle_rows(measured):
+    return [{"method": method, **shares} for method, shares in measured["needle"]["accuracy"].items()]
+
+
+def plan_rows(measured):
+    return [{**plan, "memory_share": plan["use"]["memory"]} for plan in measured["plans"]]
+
+
+def fleet_rows(measured):
+    return [{"killed": kind, **row} for kind, row in measured["by_kind"].items()]
+
+
+def soak_rows(runs):
+    """The last run of each attack and transport, of a ledger's lines."""
+    last = {(run["attack"], run.get("transport", "unix")): run for run in runs}
+    return [{**run["figures"], **run, "transport": transport} for (_, transport), run in last.items()]
+
+
+PARTS = {
+    "codes": Part(
+        "Bytes of code a key of head_dim 128, whose fp16 row has 256",
+        (f"{CODE} --codec rsq", f"{CODE} --codec balanced"),
+        c.BYTES,
+        ("method",),
+        1,
+    ),
+    "recall": Part(
+        "Recall on a real model's keys, beside ParisKV's pipeline and FAISS",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --beta .02,.05,.10,.25 --compare PEERS"),
+        c.FOUND,
+        ("method", "beta"),
+        5,
+        text=(
+            "SmolLM2-135M, head_dim 64, 8,192 tokens of the King James Bible, three layers; every token is held, and truth is the exact "
+            "top 100 of a query head. Seine and ParisKV's pipeline keep at least 400 candidates, and FAISS has no such floor: rows of "
+            "one β are rows of one work only from 10 % on.",
+        ),
+    ),
+    "equal": Part(
+        "Retrieval at equal numbers of candidates on a real model's keys: ours, ParisKV's pipeline, FAISS's PQ and Quest",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --candidates 1%,2%,5%,10%"),
+        c.EQUAL,
+        ("method", "share"),
+        5,
+    ),
+    "target": Part(
+        "Candidates and recall by a target of the balanced code",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --recall-target .9,.95,.99"),
+        c.TARGET,
+        ("method", "recall_target"),
+        3,
+        rows=lambda measured: [row for row in measured["rows"] if row.get("recall_target") is not None],
+    ),
+    "demo": Part("What the demo finds", one("./dev demo"), c.DEMO, ("demo",), 2, rows=demo_rows),
+    "demotimes": Part(
+        "A layer's append and attention in the demo: ours over every token, and over what Seine finds",
+        one("./dev demo"),
+        c.DEMO_TIMES,
+        ("num_tokens",),
+        2,
+        quiet=True,
+        text=("Both columns are of this server's own kernels. Lengths above 8,192 repeat the trace's rows, for times alone.",),
+        rows=lambda measured: measured["attention_times"],
+    ),
+    "million": Part(
+        "A million synthetic keys in the balanced code, one thread, cold",
+        one(f"{MILLION} --codec balanced --refine 300 --beta .005,.02"),
+        c.RECALL,
+        ("method", "beta"),
+        3,
+        quiet=True,
+    ),
+    "millionrsq": Part(
+        "A million synthetic keys without a profile, beside exact search, one thread, cold",
+        one(f"{MILLION} --beta .01,.02,.05 --baseline faiss_flat PEERS"),
+        c.RECALL,
+        ("method", "beta"),
+        5,
+        quiet=True,
+    ),
+    "gaussian": Part(
+        "A million Gaussian keys, which have no structure, in the balanced code, one thread, cold",
+        one("recall --synthetic gaussian --num-keys 1048576 --head-dim 128 --codec balanced --refine 300 --beta .02"),
+        c.RECALL,
+        ("method", "beta"),
+        2,
+        quiet=True,
+    ),
+    "step": Part(
+        "A decode step of one layer in process, 8 KV heads of 4 query heads, head_dim 128, one thread, cold",
+        one("step --num-keys 2048,8192,32768,131072"),
+        c.ONE_STEP,
+        ("num_keys",),
+        3,
+        quiet=True,
+    ),
+    "prompt": Part(
+        "Recall while a prompt grows in steps, with the balanced code",
+        one("prompt"),
+        c.PROMPT,
+        ("num_tokens",),
+        3,
+        rows=prompt_rows,
+    ),
+    "encoding": Part(
+        "What a prompt in steps costs", one("prompt"), c.ENCODING, ("step",), 3, quiet=True, rows=encoding_rows
+    ),
+    "subspace": Part(
+        "Low-rank bases that follow a real model's stream",
+        one(f"subspace {REAL} {PROFILE} --rank 38"),
+        c.BASES,
+        ("stream", "method"),
+        2,
+    ),
+    "carried": Part(
+        "The same with bases that are carried to all 8,192 positions",
+        one(f"subspace {REAL} {PROFILE} --rank 38 --carried-to 8192"),
+        c.BASES,
+        ("stream", "method"),
+        2,
+    ),
+    "drift": Part(
+        "Low-rank bases that follow a synthetic drift",
+        one("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76"),
+        c.BASES,
+        ("stream", "method"),
+        1,
+    ),
+    "updates": Part(
+        "What an update of 32 rows costs, head_dim 128, rank 96",
+        one("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 96"),
+        [column for column in c.SUBSPACE if column[0] in ("rank", "cost")],
+        ("stream", "method"),
+        1,
+        quiet=True,
+    ),
+    "lowrank": Part(
+        "What a low-rank index holds of 8,192 tokens, and what it errs",
+        one(f"subspace {REAL} {PROFILE} --evict keydiff --keep .5 --local 256 --full-rank .02"),
+        c.STORED,
+        ("frame", "key_rank", "evicted"),
+        4,
+    ),
+    "ojakv": Part(
+        "OjaKV's pipeline, in our reading, beside the library's, at equal bytes",
+        one(f"subspace {REAL} {PROFILE} --rank 38 --ojakv --full-rank .02 --num-queries 16"),
+        c.OJAKV,
+        ("frame", "method"),
+        15,
+        asked=True,
+    ),
+    "decode": Part(
+        "Recall over a synthetic decode whose keys drift, four times as long as the prefill",
+        one("drift --synthetic drift"),
+        c.DRIFT,
+        ("method",),
+        2,
+    ),
+    "evict": Part(
+        "What eviction keeps of a real model's attention",
+        one(f"evict {REAL} --budget 10%,25%"),
+        c.KEPT,
+        ("scorer", "budget"),
+        3,
+    ),
+    "steady": Part(
+        "What steady eviction costs",
+        one(f"{STEADY} --scorer keydiff,manifoldkv,windowed_manifoldkv,qfilters,knorm"),
+        c.EVICT,
+        ("scorer", "budget"),
+        3,
+        quiet=True,
+    ),
+    "service": Part("Decode steps over a Unix socket", one(SERVICE), c.STEP, ("transport", "polling"), 1, quiet=True),
+    "polling": Part(
+        "Decode steps over a Unix socket, a client that spins", one(f"{SERVICE} --polling"), c.STEP, ("transport", "polling"), 1, quiet=True
+    ),
+    "channel": Part(
+        "Decode steps over the same-host channel",
+        one("service --spawn BIN/seined --transport shm"),
+        c.STEP,
+        ("transport", "polling"),
+        1,
+        quiet=True,
+    ),
+    "sharded": Part(
+        "A real model's layer of 8,192 tokens striped over servers of one machine, one thread each, beside one of them",
+        one(f"sharded {REAL} --spawn BIN/seined --shards 1,2,4"),
+        c.SHARDED,
+        ("shards",),
+        2,
+        quiet=True,
+    ),
+    "nodes": Part(
+        "A layer's step of 8 KV heads of 4 query heads on three nodes of one machine, one thread each",
+        one("nodes --spawn BIN/seined --nodes 3 --num-keys 8192,32768,131072"),
+        c.NODES,
+        ("num_keys",),
+        3,
+        quiet=True,
+    ),
+    "plans": Part(
+        "Many nodes on paper, from the latest run of the part nodes",
+        one("PYTHON -m seine_kv.sharded.simulate --results bench/results"),
+        c.PLANS,
+        ("plan",),
+        1,
+        rows=plan_rows,
+    ),
+    "idle": Part(
+        "Decode steps over ten times the sequences that memory holds, the rest on disk",
+        one("idle --sequences 100 --ratio 10 --steps 2000 --folder /var/tmp"),
+        c.IDLE,
+        ("sequences",),
+        2,
+        quiet=True,
+    ),
+    "kernels": Part(
+        "What CUDA kernels must at least take: predicted from bytes, never measured",
+        one("kernels"),
+        c.KERNELS,
+        ("num_keys", "batch"),
+        1,
+        text=("At 4,300 GB/s of device memory and 50 GB/s of link; Llama-3.1-8B's geometry, balanced, ½ bit scanned, β 1 %.",),
+        rows=kernel_rows,
+    ),
+    "quality": Part(
+        "SmolLM2-135M decodes by several methods, beside dense attention",
+        one(f"{EVAL} --quick --parts quality"),
+        c.MODEL,
+        ("label",),
+        20,
+        asked=True,
+        text=(
+            "Python's reference, 4,096 tokens of which the last 256 are decoded; head_dim 64. The rows of a budget attend as many tokens "
+            "a head, but retrieval holds every token, and eviction no more than it attends.",
+        ),
+        rows=eval_rows,
+    ),
+    "blocks": Part(
+        "Eviction of prompts read densely and in blocks, 10 and 25 % of the tokens held",
+        one(f"{EVAL} --parts quality --kept .1,.25 --context 4096 --decoded 256"),
+        c.MODEL,
+        ("label", "prompt"),
+        90,
+        asked=True,
+        rows=eval_rows,
+    ),
+    "needle": Part(
+        "Needles in 1,024 and 2,048 tokens, share found", one(f"{EVAL} --quick --parts needle"), c.NEEDLES, ("method",), 30, asked=True,
+        rows=needle_rows,
+    ),
+    "token": Part(
+        "Milliseconds a token of SmolLM2-135M in PyTorch, fp32, batch 1, dense and Seine by turns",
+        one(f"{EVAL} --parts speed --speeds 1024,4096,8192"),
+        c.TOKEN,
+        ("context",),
+        8,
+        quiet=True,
+        asked=True,
+        text=("Dense is torch's own attention. How much of the gain is our exact kernel's is not told apart here.",),
+        rows=lambda measured: measured["speed"],
+    ),
+    "llama": Part(
+        "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
+        one("./dev llama --cells 1500,4000,7900 --steps 24"),
+        c.ENGINE + c.QUALITY,
+        ("cells",),
+        10,
+        quiet=True,
+        asked=True,
+    ),
+    "llamalong": Part(
+        "llama.cpp decodes SmolLM2-135M over long contexts of repeated cells, two threads",
+        one("./dev llama --cells 32000,131072 --repeat 8000 --yarn 16 --steps 24"),
+        c.ENGINE[:-1],
+        ("cells",),
+        6,
+        quiet=True,
+        asked=True,
+    ),
+    "llamaone": Part(
+        "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",
+        one("./dev llama --random --cells 8192,32768,131072 --repeat 1024 --steps 12"),
+        c.ENGINE[:-1],
+        ("cells",),
+        8,
+        quiet=True,
+        asked=True,
+    ),
+    "floods": Part(
+        "By how much floods grow a server, over each transport",
+        tuple(f"{FLOOD} --transport {transport}" for transport in ("unix", "tcp", "tls")),
+        c.SOAK,
+        ("attack", "transport"),
+        3,
+        asked=True,
+        rows=soak_rows,
+    ),
+    "soak": Part(
+        "Attacks, and what a bystander sees",
+        one("./dev soak --quick --ledger LEDGER"),
+        c.SOAK,
+        ("attack", "transport"),
+        10,
+        asked=True,
+        rows=soak_rows,
+    ),
+    "fleet": Part(
+        "After a kill -9 in a fleet of four servers, the longest seconds until",
+        one("./dev fleet --minutes 5 --seed 3"),
+        c.FLEET,
+        ("killed",),
+        8,
+        asked=True,
+        rows=fleet_rows,
+    ),
+}
