@@ -71,7 +71,7 @@ struct SeineOptions {
 std::unique_ptr<Method> MakeSeineMethod(const SeineOptions& options, Backend* backend);
 
 // faiss_flat, faiss_pq_fastscan, faiss_ivfpq (Debian's FAISS): INVALID_ARGUMENT names the flag.
-// bench/methods/faiss_baseline.cc.
+// bench/peers/faiss_baseline.cc.
 absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeFaissMethods(const std::string& name, int head_dim, int top_k,
                                                                       int64_t num_keys,
                                                                       const std::vector<double>& betas);
