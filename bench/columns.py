@@ -151,6 +151,11 @@ MODEL = [
     ("ppl", "perplexity", "perplexity", 3),
 ]
 NEEDLES = [("single", "one needle", "single", 2), ("multi", "of four", "multi", 2)]
+TASKS = [
+    ("attended", "tokens attended a head", "attended_tokens", 0),
+    *((name, f"`{name}`", name, 2) for name in ("single", "multikey", "multiquery", "multivalue", "tracking", "common")),
+    ("mean", "mean", "mean", 2),
+]
 TOKEN = [
     ("dense", "dense, ms a token", "dense_ms", 1),
     ("seine", "Seine", "seine_ms", 1),

@@ -56,7 +56,8 @@ def demo_rows(measured):
 
 
 def kernel_rows(measured):
-    return [{**row, **{f"{step['step']}_us": step["us"] for step in row["steps"]}} for row in measured]
+    shape = "{num_keys:,} keys, batch {batch}"
+    return [{**row, "shape": shape.format(**row), **{f"{step['step']}_us": step["us"] for step in row["steps"]}} for row in measured]
 
 
 def eval_rows(measured):
@@ -65,6 +66,12 @@ def eval_rows(measured):
 
 def needle_rows(measured):
     return [{"method": method, **shares} for method, shares in measured["needle"]["accuracy"].items()]
+
+
+def task_rows(measured):
+    (there,) = measured["tasks"]["lengths"]
+    labels = measured["tasks"]["labels"]
+    return [{**m, **m["right"], "label": labels[m["method"]], "mean": sum(m["right"].values()) / len(m["right"])} for m in there["methods"]]
 
 
 def plan_rows(measured):
@@ -88,6 +95,7 @@ PARTS = {
         c.BYTES,
         ("method",),
         1,
+        rows=lambda measured: [row for row in measured["rows"] if not row.get("exact")],
     ),
     "recall": Part(
         "Recall on a real model's keys, beside ParisKV's pipeline and FAISS",
@@ -112,7 +120,7 @@ PARTS = {
         "Candidates and recall by a target of the balanced code",
         one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --recall-target .9,.95,.99"),
         c.TARGET,
-        ("method", "recall_target"),
+        ("method",),
         3,
         rows=lambda measured: [row for row in measured["rows"] if row.get("recall_target") is not None],
     ),
@@ -284,7 +292,7 @@ PARTS = {
         "What CUDA kernels must at least take: predicted from bytes, never measured",
         one("kernels"),
         c.KERNELS,
-        ("num_keys", "batch"),
+        ("shape",),
         1,
         text=("At 4,300 GB/s of device memory and 50 GB/s of link; Llama-3.1-8B's geometry, balanced, ½ bit scanned, β 1 %.",),
         rows=kernel_rows,
@@ -312,8 +320,22 @@ PARTS = {
         rows=eval_rows,
     ),
     "needle": Part(
-        "Needles in 1,024 and 2,048 tokens, share found", one(f"{EVAL} --quick --parts needle"), c.NEEDLES, ("method",), 30, asked=True,
+        "Needles in 1,024 and 2,048 tokens, share found",
+        one(f"{EVAL} --quick --parts needle"),
+        c.NEEDLES,
+        ("method",),
+        30,
+        asked=True,
         rows=needle_rows,
+    ),
+    "tasks": Part(
+        "Tasks over 4,096 tokens: share of answers chosen rightly",
+        one(f"{EVAL} --parts tasks --lengths 4096 --samples 3 --batches 0"),
+        c.TASKS,
+        ("label",),
+        120,
+        asked=True,
+        rows=task_rows,
     ),
     "token": Part(
         "Milliseconds a token of SmolLM2-135M in PyTorch, fp32, batch 1, dense and Seine by turns",
