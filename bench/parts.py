@@ -20,6 +20,19 @@ EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
 FLOOD = "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,idle-connections,unread,slow-readers --ledger LEDGER"
 
 
+AT_TENTH = [
+    f"{method}beta01"
+    for method in (
+        "seinebalanced11window64profilerefine300",
+        "seinersqsignipwindow64refine200",
+        "paperrsqcollisionnocentrerefine100",
+        "faisspqfastscan8b",
+        "faisspqfastscan16b",
+        "faissivfpq16b1664lists",
+    )
+]
+
+
 @dataclass(frozen=True)
 class Part:
     """One table. `keys` tell its rows apart; `quiet`: its times want a machine that does nothing else; `minutes` on two cores."""
@@ -32,6 +45,7 @@ class Part:
     quiet: bool = False
     asked: bool = False  # runs only where --only names it: it takes long, or fetches what it needs
     text: tuple = ()
+    plot: dict = None  # as docs/tools/figures.py draws it
     rows: object = field(default=lambda measured: measured.get("rows") or measured.get("points") or [measured])
 
 
@@ -108,6 +122,7 @@ PARTS = {
             "top 100 of a query head. Seine and ParisKV's pipeline keep at least 400 candidates, and FAISS has no such floor: rows of "
             "one β are rows of one work only from 10 % on.",
         ),
+        plot={"kind": "bars", "column": "recall", "title": "recall@100 at β 10 %: 762 candidates", "rows": AT_TENTH},
     ),
     "equal": Part(
         "Retrieval at equal numbers of candidates on a real model's keys: ours, ParisKV's pipeline, FAISS's PQ and Quest",

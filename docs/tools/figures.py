@@ -3,16 +3,17 @@
 
 usage: figures.py [--check] [ROOT]     --check writes nothing, names each page that differs, and ends with 1 if one does
 
-A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
-[0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
-`<!-- table: ID -->` and `<!-- end of table -->`; nothing stands there while no run of that part of bench/parts.py is recorded. A
-link to a figure without a recorded run is an error, and so is a time, rate or share that README.md states without a link.
+A page states a figure as a link to docs/benchmarks.md whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also. Its text
+is what the JSON says. A page shows a whole table between the lines
+`<!-- table: ID -->` and `<!-- end of table -->`, or the rows whose labels end in TEXT with `<!-- table: ID of TEXT -->`. A note stands
+there while no run of that part of bench/parts.py is recorded. A link to a figure without a recorded run is an error, and so is a time,
+rate or share that README.md states without a link.
 
 Only `./dev bench` writes the files. A table in JSON has an id, a title, a machine, the commit that was measured, a date, a command,
 columns [key, title], rows [id, label, cell ...] and the sum of all that, so that one that was typed or changed by hand is an error.
 Where several files hold a table, the latest counts. A cell is a number, a range [low, high], a text, null, or an object: "v" one of
-these, "unit", "also" for what stands in brackets, "note" for words behind it. A table's "plot" draws "bars" of a column or "lines"
-over columns, of the rows with the ids "rows" or of all.
+these, "unit", "also" for what stands in brackets, "note" for words behind it. A "plot", of the table or of its part, draws "bars" of a
+column or "lines" over columns, of the rows with the ids "rows" or of all.
 """
 
 import decimal
@@ -27,7 +28,7 @@ import svg
 FORMAT, WRITER = "seine-figures-1", "bench/run.py"
 RECORDED = ("machine", "commit", "command", "date")  # what a run that is recorded says of every table
 LINK = re.compile(r"\[([^\[\]]*)\]\(([\w./-]*benchmarks\.md)#([a-z0-9]+(?:-[a-z0-9]+)+)\)")
-TABLE = re.compile(r"(<!-- table: ([a-z0-9]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table: ([a-z0-9]+)(?: of ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # A figure that somebody typed: a time, a rate, a size, a share that is no setting, or a number below one.
 TYPED = re.compile(r"(?<![\w.,])(?<!β )\d[\d,.]*(?:[–-]\d[\d,.]*)? ?(?:ms|µs|ns|GB/s|GFlop/s|MiB|%)(?!\w)|(?<![\w.])0?\.\d+(?!\.?\w)")
@@ -39,11 +40,11 @@ Each table is one run of `./dev bench --only PART`, whose part is the table's na
 
 
 def parts():
-    """Ids of the tables that `./dev bench` can make."""
+    """{id: Part} of the tables that `./dev bench` can make."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
     from parts import PARTS
 
-    return {f"run{name}" for name in PARTS}
+    return {f"run{name}": part for name, part in PARTS.items()}
 
 
 class Wrong(Exception):
@@ -103,9 +104,8 @@ class Results:
                 raise Wrong(f"{path.name}: its format is not {FORMAT}")
             self.machines.update(data["machines"])
             for table in data["tables"]:
-                if "written_by" in data:
-                    self.recorded(path.name, data, table)
-                self.add(path.name, table, table.get("date") or data.get("measured", {}).get("date"))
+                self.recorded(path.name, data, table)
+                self.add(path.name, table, table["date"])
 
     @staticmethod
     def recorded(name, data, table):
@@ -121,7 +121,7 @@ class Results:
     def add(self, name, table, date):
         where = f"{name}: table {table['id']}"
         before = self.dates.get(table["id"])
-        if table["id"] in self.tables and (date is None or before is None or date == before):
+        if date == before:
             raise Wrong(f"{where} is there twice")
         if table["machine"] not in self.machines:
             raise Wrong(f"{where}: nothing says what machine {table['machine']} is")
@@ -153,6 +153,14 @@ class Results:
             raise Wrong(f"#{fragment}: {wrong}") from None
 
 
+def some_rows(table, ending):
+    """The table, or its rows whose labels end so; | stands between several endings."""
+    rows = [row for row in table["rows"] if row[1].endswith(tuple((ending or "").split("|")))]
+    if not rows:
+        raise Wrong(f"no row of table {table['id']} ends in {ending}")
+    return {**table, "rows": rows}
+
+
 def table_text(table, linked=()):
     """A table in Markdown; cells that pages link to get an anchor."""
     columns = [key for key, _ in table["columns"]]
@@ -167,9 +175,15 @@ def table_text(table, linked=()):
     return "\n".join(out) + "\n"
 
 
+def plot_of(table):
+    """How the table is drawn, or None."""
+    part = parts().get(table["id"])
+    return table.get("plot") or (part and part.plot)
+
+
 def plot(table):
-    """The table's SVG, drawn as its "plot" says."""
-    wanted = table["plot"]
+    """The table's SVG, drawn as its plot says."""
+    wanted = plot_of(table)
     rows = [row for row in table["rows"] if "rows" not in wanted or row[0] in wanted["rows"]]
     at = {key: i + 2 for i, (key, _) in enumerate(table["columns"])}
     labels = [re.sub(r"[*`]", "", row[1]) for row in rows]
@@ -181,15 +195,15 @@ def plot(table):
 
 
 def benchmarks(results, linked):
-    out = [HEAD]
-    for table_id, table in results.tables.items():
+    out, order = [HEAD], list(parts())
+    for table_id, table in sorted(results.tables.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)):
         out.append(f'<a id="{table_id}"></a>\n\n## {table["title"]}\n')
         out += [line + "\n" for line in table.get("text", [])]
         out.append(table_text(table, linked))
-        if "plot" in table:
-            out.append(f"![{table['plot']['title']}](plots/{table_id}.svg)\n")
+        if plot_of(table):
+            out.append(f"![{plot_of(table)['title']}](plots/{table_id}.svg)\n")
         out.append(
-            f"Command: `{table['command'] or 'not recorded'}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+            f"Command: `{table['command']}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
             f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
         )
     return "\n".join(out)
@@ -216,10 +230,11 @@ def with_figures(text, results, linked):
 
     def table(match):
         if match[2] in results.tables:
-            return match[1] + table_text(results.tables[match[2]]) + match[3]
+            return match[1] + table_text(some_rows(results.tables[match[2]], match[3])) + match[4]
         if match[2] not in parts():
             raise Wrong(f"there is no table {match[2]}, and no part of the bench that makes it")
-        return match[1] + match[3]
+        part = match[2].removeprefix("run")
+        return f"{match[1]}*No run of `./dev bench --only {part}` is recorded yet.*\n{match[4]}"
 
     return outside_fences(text, lambda part: TABLE.sub(table, LINK.sub(link, part)))
 
@@ -240,9 +255,11 @@ def render(root):
             files[page] = with_figures(page.read_text(encoding="utf-8"), results, linked)
         except Wrong as wrong:
             raise Wrong(f"{page.relative_to(root)}: {wrong}") from None
+    for line, figure in typed(files.get(root / "README.md", "")):
+        raise Wrong(f"README.md:{line}: {figure} is stated without a link to a recorded run")
     files[root / "docs" / "benchmarks.md"] = benchmarks(results, linked)
     for table_id, table in results.tables.items():
-        if "plot" in table:
+        if plot_of(table):
             files[root / "docs" / "plots" / f"{table_id}.svg"] = plot(table)
     return files
 
