@@ -113,7 +113,7 @@ ENCODING = [
     ("first", "first answer, µs", "first_answer_us", 0),
 ]
 STORED = [
-    ("tokens", "tokens held", "tokens", 0),
+    ("tokens", "share of the tokens held", "tokens", 2),
     ("bytes", "bytes of the full fp16 cache's", "bytes", 3),
     ("low", "of them low-rank", "low_rank_bytes", 3),
     ("error", "error of attention", "attention_error", 4),

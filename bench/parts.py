@@ -2,12 +2,14 @@
 
 A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
 the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
-the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output.
+the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. TRACE is a
+file that RECORD writes before the command runs; REFERENCE is a text that every Python brings.
 """
 
 from dataclasses import dataclass, field
 
 import columns as c
+import rows
 
 DATA = "bench/data/smollm2-135m"
 REAL = f"--trace {DATA}-kjv-8k.safetensors"
@@ -17,6 +19,8 @@ CODE = "recall --synthetic rope --num-keys 16384 --head-dim 128 --beta .02 --num
 STEADY = "evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --budget 2048 --interval 128"
 SERVICE = "service --spawn BIN/seined --transport stream"
 EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
+RECORD = "PYTHON -m seine_kv.trace --text REFERENCE --tokens 8192 --queries-last 8192 --out TRACE"
+PROMPT = f"prompt --trace TRACE {PROFILE} --horizon 4096 --step 512,2048"
 FLOOD = "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,idle-connections,unread,slow-readers --ledger LEDGER"
 
 
@@ -51,55 +55,6 @@ class Part:
 
 def one(command):
     return (command,)
-
-
-def prompt_rows(measured):
-    """Of each length: recall of one append and of the steps, smallest first."""
-    names = ("small_steps", "large_steps")
-    return [{**row, **{name: step["recall_at_k"] for name, step in zip(names, row["in_steps"])}} for row in measured["rows"]]
-
-
-def encoding_rows(measured):
-    return [{"step": "one append", **measured["one_append"]}, *({**row, "step": f"steps of {row['step']}"} for row in measured["steps"])]
-
-
-def demo_rows(measured):
-    full = measured["full_cache_bytes"]
-    shares = {"code_share": measured["code_bytes"] / full, "held_share": (measured["code_bytes"] + measured["store_bytes"]) / full}
-    return [{"demo": "demo", **measured, **shares}]
-
-
-def kernel_rows(measured):
-    shape = "{num_keys:,} keys, batch {batch}"
-    return [{**row, "shape": shape.format(**row), **{f"{step['step']}_us": step["us"] for step in row["steps"]}} for row in measured]
-
-
-def eval_rows(measured):
-    return [{"prompt": "dense", **method, "text": text["text"]} for text in measured["quality"] for method in text["methods"]]
-
-
-def needle_rows(measured):
-    return [{"method": method, **shares} for method, shares in measured["needle"]["accuracy"].items()]
-
-
-def task_rows(measured):
-    (there,) = measured["tasks"]["lengths"]
-    labels = measured["tasks"]["labels"]
-    return [{**m, **m["right"], "label": labels[m["method"]], "mean": sum(m["right"].values()) / len(m["right"])} for m in there["methods"]]
-
-
-def plan_rows(measured):
-    return [{**plan, "memory_share": plan["use"]["memory"]} for plan in measured["plans"]]
-
-
-def fleet_rows(measured):
-    return [{"killed": kind, **row} for kind, row in measured["by_kind"].items()]
-
-
-def soak_rows(runs):
-    """The last run of each attack and transport, of a ledger's lines."""
-    last = {(run["attack"], run.get("transport", "unix")): run for run in runs}
-    return [{**run["figures"], **run, "transport": transport} for (_, transport), run in last.items()]
 
 
 PARTS = {
@@ -139,7 +94,7 @@ PARTS = {
         3,
         rows=lambda measured: [row for row in measured["rows"] if row.get("recall_target") is not None],
     ),
-    "demo": Part("What the demo finds", one("./dev demo"), c.DEMO, ("demo",), 2, rows=demo_rows),
+    "demo": Part("What the demo finds", one("./dev demo"), c.DEMO, ("demo",), 2, rows=rows.demo),
     "demotimes": Part(
         "A layer's append and attention in the demo: ours over every token, and over what Seine finds",
         one("./dev demo"),
@@ -184,14 +139,15 @@ PARTS = {
     ),
     "prompt": Part(
         "Recall while a prompt grows in steps, with the balanced code",
-        one("prompt"),
+        one(PROMPT),
         c.PROMPT,
         ("num_tokens",),
-        3,
-        rows=prompt_rows,
+        6,
+        asked=True,
+        rows=rows.prompt,
     ),
     "encoding": Part(
-        "What a prompt in steps costs", one("prompt"), c.ENCODING, ("step",), 3, quiet=True, rows=encoding_rows
+        "What a prompt in steps costs", one(PROMPT), c.ENCODING, ("step",), 6, quiet=True, asked=True, rows=rows.encoding
     ),
     "subspace": Part(
         "Low-rank bases that follow a real model's stream",
@@ -226,8 +182,9 @@ PARTS = {
         "What a low-rank index holds of 8,192 tokens, and what it errs",
         one(f"subspace {REAL} {PROFILE} --evict keydiff --keep .5 --local 256 --full-rank .02"),
         c.STORED,
-        ("frame", "key_rank", "evicted"),
+        ("what",),
         4,
+        rows=rows.stored,
     ),
     "ojakv": Part(
         "OjaKV's pipeline, in our reading, beside the library's, at equal bytes",
@@ -243,6 +200,10 @@ PARTS = {
         c.DRIFT,
         ("method",),
         2,
+        text=(
+            "One head of head_dim 128, 4,096 tokens of prefill. Every method names as many candidates, which grow from 400 to a twentieth "
+            "of the keys: so a method that does not drift gains. `_all` is trained on all keys, the other peers on the prefill.",
+        ),
     ),
     "evict": Part(
         "What eviction keeps of a real model's attention",
@@ -293,7 +254,7 @@ PARTS = {
         c.PLANS,
         ("plan",),
         1,
-        rows=plan_rows,
+        rows=rows.plan,
     ),
     "idle": Part(
         "Decode steps over ten times the sequences that memory holds, the rest on disk",
@@ -310,7 +271,7 @@ PARTS = {
         ("shape",),
         1,
         text=("At 4,300 GB/s of device memory and 50 GB/s of link; Llama-3.1-8B's geometry, balanced, ½ bit scanned, β 1 %.",),
-        rows=kernel_rows,
+        rows=rows.kernel,
     ),
     "quality": Part(
         "SmolLM2-135M decodes by several methods, beside dense attention",
@@ -323,7 +284,7 @@ PARTS = {
             "Python's reference, 4,096 tokens of which the last 256 are decoded; head_dim 64. The rows of a budget attend as many tokens "
             "a head, but retrieval holds every token, and eviction no more than it attends.",
         ),
-        rows=eval_rows,
+        rows=rows.eval,
     ),
     "blocks": Part(
         "Eviction of prompts read densely and in blocks, 10 and 25 % of the tokens held",
@@ -332,7 +293,7 @@ PARTS = {
         ("label", "prompt"),
         90,
         asked=True,
-        rows=eval_rows,
+        rows=rows.eval,
     ),
     "needle": Part(
         "Needles in 1,024 and 2,048 tokens, share found",
@@ -341,7 +302,7 @@ PARTS = {
         ("method",),
         30,
         asked=True,
-        rows=needle_rows,
+        rows=rows.needle,
     ),
     "tasks": Part(
         "Tasks over 4,096 tokens: share of answers chosen rightly",
@@ -350,7 +311,7 @@ PARTS = {
         ("label",),
         120,
         asked=True,
-        rows=task_rows,
+        rows=rows.task,
     ),
     "token": Part(
         "Milliseconds a token of SmolLM2-135M in PyTorch, fp32, batch 1, dense and Seine by turns",
@@ -397,7 +358,7 @@ PARTS = {
         ("attack", "transport"),
         3,
         asked=True,
-        rows=soak_rows,
+        rows=rows.soak,
     ),
     "soak": Part(
         "Attacks, and what a bystander sees",
@@ -406,7 +367,7 @@ PARTS = {
         ("attack", "transport"),
         10,
         asked=True,
-        rows=soak_rows,
+        rows=rows.soak,
     ),
     "fleet": Part(
         "After a kill -9 in a fleet of four servers, the longest seconds until",
@@ -415,6 +376,6 @@ PARTS = {
         ("killed",),
         8,
         asked=True,
-        rows=fleet_rows,
+        rows=rows.fleet,
     ),
 }

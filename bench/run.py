@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from pydoc_data import topics
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import figures  # noqa: E402
-from parts import PARTS  # noqa: E402
+from parts import PARTS, RECORD  # noqa: E402
 
 PROBE = "recall --synthetic gaussian --num-keys 4096 --head-dim 64"  # tells the machine's bandwidth in a second
 ABOUT = ("machine", "commit", "date", "read_bandwidth_gb_s")  # of a table, beside its command
@@ -67,43 +68,57 @@ def output_of(*command):
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def run(folder, command, peers):
-    """(what the command printed or wrote as JSON, the command as one would type it)."""
-    python, package = os.environ.get("SEINE_PYTHON") or sys.executable, folder.parent / "python"
-    if command.startswith("PYTHON") and not package.exists():
-        sys.exit(f"bench: {package} is missing; SEINE_PYTHON=PYTHON ./dev build makes it, of a Python with torch and nanobind")
-    with tempfile.TemporaryDirectory() as scratch:
-        ledger = pathlib.Path(scratch) / "ledger.jsonl"
-        words = shlex.split(command.replace("PEERS", f"--peers {shlex.quote(peers)}" if peers else ""))
+class Runner:
+    """Runs commands as bench/parts.py writes them, with what its words stand for."""
+
+    def __init__(self, folder, scratch, peers):
+        self.folder, self.package = folder, folder.parent / "python"
+        self.peers = f"--peers {shlex.quote(peers)}" if peers else ""
+        self.files = {"LEDGER": f"{scratch}/ledger.jsonl", "TRACE": f"{scratch}/trace.safetensors", "REFERENCE": topics.__file__}
+        self.programs = {"seine-bench": str(folder / "seine-bench"), "PYTHON": os.environ.get("SEINE_PYTHON") or sys.executable}
+        self.typed = []  # what has run, as one would type it
+
+    def output(self, command):
+        """What a command prints. Ends the bench where it fails."""
+        words = shlex.split(command.replace("PEERS", self.peers).replace("BIN", str(self.folder)))
         if words[0] not in ("./dev", "PYTHON"):
             words.insert(0, "seine-bench")
-        typed = shlex.join(words).replace("PYTHON ", "python ").replace("BIN", str(folder))
-        programs = {"seine-bench": str(folder / "seine-bench"), "PYTHON": python, "LEDGER": str(ledger)}
-        words = [programs.get(word, word.replace("BIN", str(folder))) for word in words]
-        if not command.startswith(JSON_ANYWAY):
+        if words[0] == "PYTHON" and not self.package.exists():
+            sys.exit(f"bench: {self.package} is missing; SEINE_PYTHON=PYTHON ./dev build makes it, of a Python with torch and nanobind")
+        typed = shlex.join(["python" if word == "PYTHON" else word for word in words])
+        self.typed.append(typed.replace(f"{ROOT}/", ""))
+        words = [self.programs.get(word, self.files.get(word, word)) for word in words]
+        if command != RECORD and not command.startswith(JSON_ANYWAY):
             words += ["-o", "json"]
-        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(self.package), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
         if done.returncode != 0:
             sys.exit(f"bench: {typed} ended with {done.returncode}")
-        if "LEDGER" in command:
-            return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()], typed
-        return json.loads(done.stdout), typed
+        return done.stdout
+
+    def measured(self, command):
+        """What a command printed or wrote as JSON."""
+        if "TRACE" in command:
+            self.output(RECORD)
+        printed = self.output(command)
+        if "LEDGER" not in command:
+            return json.loads(printed)
+        return [json.loads(line) for line in pathlib.Path(self.files["LEDGER"]).read_text(encoding="utf-8").splitlines()]
 
 
 def rows_of(part, folder):
     """(rows, commands) of a part, all of its commands run."""
-    rows, typed = [], []
-    for command in part.commands:
-        measured, words = run(folder, command, os.environ.get("SEINE_PEERS", ""))
-        rows += part.rows(measured)
-        typed.append(words.replace(f"{ROOT}/", ""))
-    return rows, typed
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        runner = Runner(folder, scratch, os.environ.get("SEINE_PEERS", ""))
+        for command in part.commands:
+            rows += part.rows(runner.measured(command))
+    return rows, runner.typed
 
 
 def machine(folder, now):
     """Where and on what it runs: name, description and commit."""
-    probe = run(folder, PROBE, "")[0]
+    probe = Runner(folder, "", "").measured(PROBE)
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
     cpu, cores = model[1].strip() if model else os.uname().machine, len(os.sched_getaffinity(0))
     bandwidth = round(probe["read_bandwidth_gb_s"], 1)
