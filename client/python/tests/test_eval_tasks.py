@@ -401,7 +401,7 @@ def test_tables_say_where_dense_attention_fails():
         "4,096 tokens, batch 4",
     ):
         assert line in shown, shown
-    assert re.search(r"^dense +200 +0\.75 +0\.30 +0\.5[23]$", shown, re.M) and re.search(
+    assert re.search(r"^dense +4096 +200 +0\.75 +0\.30 +0\.5[23]$", shown, re.M) and re.search(
         r"11\.25 +12\.50 +1\.00 +2\.00 +20\.5 +41\.5", shown
     )
     assert "not much better than guessing in tracking:" in shown
