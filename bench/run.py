@@ -38,6 +38,17 @@ RECALL = [
     ("time", "µs a query", "us_per_query", 1),
     ("scan", "ns a key scanned", "scan_ns_per_key", 3),
 ]
+EQUAL = [
+    ("candidates", "candidates", "candidates", 0),
+    ("recall", "recall@k", "recall_at_k", 4),
+    ("exact", "with all of them scored exactly", "recall_exact", 4),
+    ("mass", "attention mass", "attention_mass", 4),
+    ("held", "tokens held", "tokens_held", 0),
+    ("attended", "attended", "tokens_attended", 0),
+    ("dim", "head_dim", "head_dim", 0),
+    ("bytes", "bytes of code a key", "bytes_per_key", 1),
+    ("read", "bytes read a query", "bytes_read", 0),
+]
 EVICT = [
     ("kept", "attention kept", "retained_attention_mass", 4),
     ("overlap", "overlap with attention's top", "overlap_with_attention_top", 4),
@@ -135,6 +146,12 @@ PARTS = {
         f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --beta .02,.05,.10,.25 --compare PEERS",
         RECALL,
         ("method", "beta"),
+    ),
+    "equal": (
+        "Retrieval at equal numbers of candidates on a real model's keys: ours, ParisKV's pipeline, FAISS's PQ and Quest",
+        f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --num-queries 64 --candidates 1%,2%,5%,10%",
+        EQUAL,
+        ("method", "share"),
     ),
     "million": (
         "A million synthetic keys in the balanced code, one thread, cold",
