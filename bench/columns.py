@@ -145,14 +145,21 @@ DEMO_TIMES = [
 ]
 MODEL = [
     ("attended", "tokens attended a head", "attended_tokens", 0),
-    ("held", "share of the cache's bytes held", "kv_bytes", 2),
+    ("held", "held", "held_tokens", 0),
+    ("bytes", "share of the full cache's bytes", "kv_bytes", 2),
     ("same", "same next token", "agreement", 3),
     ("kl", "KL to dense", "kl", 4),
     ("ppl", "perplexity", "perplexity", 3),
 ]
-NEEDLES = [("single", "one needle", "single", 2), ("multi", "of four", "multi", 2)]
+NEEDLES = [
+    ("attended", "tokens attended a head", "attended_tokens", 0),
+    ("held", "held", "held_tokens", 0),
+    ("single", "one needle", "single", 2),
+    ("multi", "of four", "multi", 2),
+]
 TASKS = [
     ("attended", "tokens attended a head", "attended_tokens", 0),
+    ("held", "held", "held_tokens", 0),
     *((name, f"`{name}`", name, 2) for name in ("single", "multikey", "multiquery", "multivalue", "tracking", "common")),
     ("mean", "mean", "mean", 2),
 ]

@@ -9,7 +9,7 @@
 #include "bench/commands/evict_command.h"
 #include "bench/commands/kernels_command.h"
 #include "bench/commands/prompt_command.h"
-#include "bench/commands/recall_command.h"
+#include "bench/commands/recall/recall_command.h"
 #include "bench/commands/snapshot_command.h"
 #include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"

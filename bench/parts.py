@@ -81,7 +81,7 @@ PARTS = {
     ),
     "equal": Part(
         "Retrieval at equal numbers of candidates on a real model's keys: ours, ParisKV's pipeline, FAISS's PQ and Quest",
-        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --candidates 1%,2%,5%,10%"),
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --num-queries 64 --candidates 1%,2%,5%,10%"),
         c.EQUAL,
         ("method", "share"),
         5,

@@ -183,6 +183,10 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   if (!(p.recall_target >= 0 && p.recall_target < 1)) {
     return WrongField(group, "recall_target", p.recall_target, " is not in [0, 1)");
   }
+  if (p.candidates < 0) return WrongField(group, "candidates", p.candidates, " is below 0");
+  if (p.candidates > 0 && p.recall_target > 0) {
+    return WrongField(group, "candidates", p.candidates, " and recall_target exclude each other");
+  }
   if (!(p.beta >= 0 && p.beta <= 1)) return WrongField(group, "beta", p.beta, " is not in [0, 1]");
   if (!(p.rho > 0 && p.rho <= 1)) return WrongField(group, "rho", p.rho, " is not in (0, 1]");
   return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);

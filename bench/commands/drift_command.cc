@@ -27,13 +27,17 @@ constexpr char kDriftDescription[] =
     "A sequence is prefilled, then appended to window by window. At regular lengths the last positions ask, one query "
     "head at a time. Truth is the exact top-k of the keys so far, less the first `sink` and the last `local`. Every "
     "method names equally many candidates, and the best of them by exact scores answer. IVF names fewer where its "
-    "lists hold fewer, Quest fills its last page, and Seine scores 200 exactly.\n"
+    "lists hold fewer, Quest fills its last page, and Seine scores 200 exactly. The paper's pipeline scores none "
+    "exactly; "
+    "with --schedule paper its candidates are as many as its authors take at the zone's length.\n"
     "\n"
-    "seine: the balanced code of a profile of other texts. rsq: analytic centroids. pq: FAISS's product codes of "
+    "seine: the balanced code of a profile of other texts. rsq: analytic centroids. paper: "
+    "ParisKV's pipeline; paper_no_rotation and paper_no_tiers leave out one part. pq: FAISS's product codes of "
     "head_dim / 4 bytes, 4 bits a code; pq8: 8 bits. pqcache: two codes of 6 bits a key, as PQCache sets them. ivf: "
     "inverted lists. All of FAISS's are trained on the prefill alone, and later keys are assigned to these centroids. "
     "pq_all and the like are trained on the whole sequence: what the prefill's centroids lose is the difference. lsh: "
-    "MagicPIG's tables; quest: pages of 16 keys; exact: every key.\n"
+    "MagicPIG's tables, by the most collisions and not by sampling as there; quest: pages of 16 keys; exact: every "
+    "key.\n"
     "\n"
     "  bench/data/make_drift.sh > drift.txt\n"
     "  python -m seine_kv.trace --text drift.txt --tokens 8192 --queries-last 8192 \\\n"
@@ -45,7 +49,7 @@ struct DriftFlags {
   DatasetOptions data;
   DriftOptions drift;
   std::vector<std::string> methods;
-  std::string profile, output = "table", plot;
+  std::string profile, schedule = "fixed", output = "table", plot;
 };
 
 void AddFlags(CLI::App* app, DriftFlags* f) {
@@ -73,12 +77,18 @@ void AddFlags(CLI::App* app, DriftFlags* f) {
       ->group(sequence);
   const char* search = "Search";
   app->add_option("--methods", f->methods,
-                  absl::StrCat("of ", absl::StrJoin(StreamMethodNames(), ", "), "; absent: all but the last three"))
+                  absl::StrCat("of ", absl::StrJoin(StreamMethodNames(), ", "), "; absent: all but the last five"))
       ->delimiter(',')
       ->group(search);
   app->add_option("--top-k", f->drift.top_k, "keys wanted a query")->capture_default_str()->group(search);
   app->add_option("--beta", f->drift.beta,
                   "share of the keys that are candidates; at least 4 * top-k and 256 are, as in every search of ours")
+      ->capture_default_str()
+      ->group(search);
+  app->add_option("--schedule", f->schedule,
+                  "fixed: the paper's methods have as many candidates as all; paper: as its authors take by the length "
+                  "of the zone")
+      ->check(CLI::IsMember({"fixed", "paper"}))
       ->capture_default_str()
       ->group(search);
   app->add_option("--profile", f->profile, "seine: the model's profile; absent: measured on the prefill")
@@ -107,6 +117,8 @@ absl::Status Check(const DriftFlags& f) {
   if (o.prefill < 0) return InvalidFlag("prefill", "at least 1");
   if (o.decode < 0) return InvalidFlag("decode", "at least 1");
   if (!f.profile.empty() && !Has(f, "seine")) return InvalidFlag("profile", "seine alone uses it, which does not run");
+  const bool has_paper = Has(f, "paper") || Has(f, "paper_no_rotation") || Has(f, "paper_no_tiers");
+  if (f.schedule == "paper" && !has_paper) return InvalidFlag("schedule", "none of the paper's methods runs");
   return absl::OkStatus();
 }
 
@@ -178,6 +190,7 @@ absl::StatusOr<StreamOptions> MethodOptions(const DriftFlags& f, const DatasetIn
   o.top_k = f.drift.top_k;
   o.prefill = f.drift.zone.FitLength(f.drift.prefill);
   o.seed = f.data.seed;
+  o.paper_schedule = f.schedule == "paper";
   if (!f.profile.empty()) {
     auto profile = ReadProfile(f.profile);
     if (!profile.ok())
@@ -213,7 +226,7 @@ absl::Status Run(DriftFlags f) {
   auto rows = MeasureDrift(**dataset, f.drift, methods);
   if (!rows.ok()) return rows.status();
   const std::string profile = !Has(f, "seine") ? "" : f.profile.empty() ? "prefill" : f.profile;
-  const DriftReport report{info, f.drift, profile, f.data.seed, *std::move(rows)};
+  const DriftReport report{info, f.drift, profile, f.schedule, f.data.seed, *std::move(rows)};
   if (f.output == "json") {
     std::cout << ToJson(report).dump(2) << std::endl;
   } else {

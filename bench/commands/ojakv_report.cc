@@ -66,7 +66,7 @@ Json ToJson(const DatasetInfo& info, const OjakvOptions& o, const std::vector<Oj
 
 void AddOjakvFlags(CLI::App* app, OjakvFlags* f) {
   SubspaceConfig& s = f->asked;
-  const char* group = "OjaKV's pipeline in an index, at equal bytes (of a trace)";
+  const char* group = "OjaKV's pipeline as we read it, in an index, at equal bytes (of a trace)";
   app->add_flag("--ojakv", f->run, "measures it, beside the library's; the flags below are its first row")
       ->group(group);
   std::vector<std::string> ids;

@@ -10,15 +10,15 @@
 namespace seine::bench {
 
 const std::vector<std::string>& UsualStreamMethods() {
-  static const auto* const kUsual =
-      new std::vector<std::string>{"seine", "rsq", "pq", "pq_all", "pqcache", "pqcache_all", "ivf", "lsh", "quest"};
+  static const auto* const kUsual = new std::vector<std::string>{"seine",   "rsq",         "paper", "pq",  "pq_all",
+                                                                 "pqcache", "pqcache_all", "ivf",   "lsh", "quest"};
   return *kUsual;
 }
 
 const std::vector<std::string>& StreamMethodNames() {
   static const auto* const kNames = [] {
     auto* names = new std::vector<std::string>(UsualStreamMethods());
-    names->insert(names->end(), {"pq8", "pq8_all", "exact"});
+    names->insert(names->end(), {"paper_no_rotation", "paper_no_tiers", "pq8", "pq8_all", "exact"});
     return names;
   }();
   return *kNames;
@@ -33,6 +33,9 @@ absl::StatusOr<std::unique_ptr<StreamMethod>> MakeStreamMethod(const std::string
   }
   if (name == "seine") return MakeSeineStream("balanced", options, backend);
   if (name == "rsq") return MakeSeineStream("rsq", options, backend);
+  if (name == "paper") return MakePaperStream(/*rotation=*/true, /*tiers=*/true, options);
+  if (name == "paper_no_rotation") return MakePaperStream(/*rotation=*/false, /*tiers=*/true, options);
+  if (name == "paper_no_tiers") return MakePaperStream(/*rotation=*/true, /*tiers=*/false, options);
   if (name == "lsh") return MakeLshStream(options);
   if (name == "quest") return MakeQuestStream(options);
   if (name == "exact") return MakeExactStream(options);

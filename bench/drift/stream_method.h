@@ -31,7 +31,7 @@ class StreamMethod {
   virtual absl::Status Append(const Head& head) = 0;
 
   // The best top_k of the zone for one query, positions in any order: the method's best `candidates` keys, of which the
-  // best are found by exact scores. `head` is that of the last Append.
+  // best are found by exact scores, the paper's by its estimates. `head` is that of the last Append.
   virtual absl::Status Search(const Head& head, const Ask& ask, int64_t candidates, std::vector<int32_t>* found) = 0;
 
   virtual double BytesPerKey() const = 0;  // of codes, as of the last Append
@@ -44,6 +44,7 @@ struct StreamOptions {
   Rope rope;                               // the data's
   int64_t prefill = 0;                     // tokens
   uint64_t seed = 1;                       // of signs and hyperplanes
+  bool paper_schedule = false;             // the paper's candidates are as many as its authors take
 };
 
 // INVALID_ARGUMENT "--methods: ..." where there is none of that name. `backend` must outlive the method.
@@ -59,6 +60,8 @@ absl::StatusOr<std::unique_ptr<StreamMethod>> MakeFaissStream(const std::string&
                                                               const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeLshStream(const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeQuestStream(const StreamOptions& options);
+// ParisKV, or without its rotation or its tiers.
+std::unique_ptr<StreamMethod> MakePaperStream(bool rotation, bool tiers, const StreamOptions& options);
 std::unique_ptr<StreamMethod> MakeExactStream(const StreamOptions& options);
 
 }  // namespace seine::bench

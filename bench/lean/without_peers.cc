@@ -21,6 +21,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeFaissMethods(const std:
   return WithoutFaiss("--baseline", name);
 }
 
+absl::StatusOr<std::unique_ptr<Method>> MakeFaissPq(const DatasetInfo&, int, int, const std::vector<int64_t>&) {
+  return WithoutFaiss("--candidates", "faiss_pq_fastscan");
+}
+
 std::string FaissVersion() { return ""; }
 
 absl::StatusOr<std::unique_ptr<StreamMethod>> MakeFaissStream(const std::string& name, bool, const StreamOptions&) {

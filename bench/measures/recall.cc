@@ -56,6 +56,7 @@ class Tally {
     Row row;
     row.name = line.name;
     if (line.beta > 0) row.beta = line.beta;
+    if (line.rho > 0) row.rho = line.rho;
     row.exact = line.exact;
     row.num_queries = count_;
     row.recall_at_k = recall_ / count_;

@@ -18,6 +18,7 @@ namespace seine::bench {
 struct Row {
   std::string name;
   std::optional<double> beta;           // as asked, or what came of recall_target
+  std::optional<double> rho;            // of collision's tiers
   std::optional<double> recall_target;  // of the candidates, coarse_recall
   bool exact = false;
   bool peer = false;        // not Seine

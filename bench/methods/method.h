@@ -25,6 +25,8 @@ struct Line {
   bool exact = false;        // reads every key: the clock to beat
   double beta = 0;           // share of the keys kept as candidates; 0 under `exact` and where it follows from
   double recall_target = 0;  // what is predicted of it
+  int64_t candidates = 0;    // > 0: exactly so many, in place of a share
+  double rho = 0;            // Coarse::kCollision: share of the keys that tiers cover; else 0
 };
 
 struct Found {
@@ -45,6 +47,9 @@ class Method {
   virtual int64_t MostAsks() const { return std::numeric_limits<int64_t>::max(); }  // a head, for the figures' means
   virtual double BytesPerKey(const Line& line) const = 0;                           // codes held
   virtual double ScanBytesPerKey(const Line& line) const = 0;                       // read by a whole scan
+  // Codes and keys that one answer read to choose, of `num_keys` and with found.candidates filled. Keys count in the
+  // data's dtype, and tables of the query not at all.
+  virtual double BytesRead(const Line& line, int64_t num_keys, const Found& found) const = 0;
   // Keys that the codec alone encodes a second, on one thread, from fp16; 0 where a method does not say.
   virtual double EncodeKeysPerSecond(const Line& line) const { return 0; }
 };
@@ -66,15 +71,26 @@ struct SeineOptions {
   int head_dim = 0;
   DType dtype = DType::kFloat32;  // of the stored keys
   std::vector<double> betas, recall_targets;
-  bool with_exact = false;  // a line of Method::kExact beside the betas
+  std::vector<int64_t> candidates;  // lines of so many each
+  bool with_exact = false;          // a line of Method::kExact beside the betas
 };
 std::unique_ptr<Method> MakeSeineMethod(const SeineOptions& options, Backend* backend);
+
+// Bytes of a stored key.
+inline double RowBytes(const DatasetInfo& data) { return data.head_dim * static_cast<double>(SizeOf(data.dtype)); }
+
+// Quest's pages of `page_keys`, which divides 64, at so many candidates each. bench/methods/quest_method.cc.
+std::unique_ptr<Method> MakeQuestMethod(const DatasetInfo& data, int page_keys, int top_k,
+                                        const std::vector<int64_t>& candidates);
 
 // faiss_flat, faiss_pq_fastscan, faiss_ivfpq (Debian's FAISS): INVALID_ARGUMENT names the flag.
 // bench/peers/faiss_baseline.cc.
 absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeFaissMethods(const std::string& name, int head_dim, int top_k,
                                                                       int64_t num_keys,
                                                                       const std::vector<double>& betas);
+// PQ fast-scan of `bytes` a key, 2 * bytes of which divide head_dim, at so many candidates each.
+absl::StatusOr<std::unique_ptr<Method>> MakeFaissPq(const DatasetInfo& data, int bytes, int top_k,
+                                                    const std::vector<int64_t>& candidates);
 std::string FaissVersion();  // in words
 
 }  // namespace seine::bench

@@ -21,10 +21,11 @@ constexpr int kEncodeRounds = 7;
 class SeineMethod : public Method {
  public:
   SeineMethod(const SeineOptions& options, Backend* backend) : options_(options), backend_(backend) {
-    for (double beta : options.betas) lines_.push_back({options.name, false, beta});
+    for (double beta : options.betas) AddLine(beta, 0);
     for (double target : options.recall_targets) {
       lines_.push_back({absl::StrCat(options.name, ", target ", target), false, 0, target});
     }
+    for (const int64_t count : options.candidates) AddLine(0, count);
     if (options.with_exact) lines_.push_back({absl::StrCat("exact, ours, ", NameOf(options.dtype)), true, 0});
   }
 
@@ -47,15 +48,15 @@ class SeineMethod : public Method {
     params.method = line.exact ? seine::Method::kExact : seine::Method::kIndex;
     if (line.beta > 0) params.beta = line.beta;
     params.recall_target = line.recall_target;
+    params.candidates = line.candidates;
+    if (line.rho > 0) params.rho = line.rho;
     params.with_candidates = with_candidates && !line.exact;
     return sequence_->Search(params, ask, found);
   }
 
   void Release() override { sequence_.reset(); }
 
-  double BytesPerKey(const Line& line) const override {
-    return line.exact ? static_cast<double>(options_.head_dim * SizeOf(options_.dtype)) : info_.bytes_per_key;
-  }
+  double BytesPerKey(const Line& line) const override { return line.exact ? BytesOfRow() : info_.bytes_per_key; }
 
   // kernels/codecs/code.h: what every scan reads in full.
   double ScanBytesPerKey(const Line& line) const override {
@@ -68,9 +69,35 @@ class SeineMethod : public Method {
     return bytes;
   }
 
+  // The scan's, a record of the fine plane a candidate that is reranked, and a key for each that is scored exactly. The
+  // paper's answer is the rerank's own: its keys are read by attention alone.
+  double BytesRead(const Line& line, int64_t num_keys, const Found& found) const override {
+    double bytes = ScanBytesPerKey(line) * static_cast<double>(num_keys);
+    if (line.exact) return bytes;
+    const auto candidates = static_cast<int64_t>(found.candidates.size());
+    const int64_t kept = std::max(options_.search.refine, options_.search.top_k);
+    if (candidates > kept) bytes += info_.layout.fine_bytes * static_cast<double>(candidates);
+    if (kept > options_.search.top_k) bytes += BytesOfRow() * static_cast<double>(std::min(kept, candidates));
+    return bytes;
+  }
+
   double EncodeKeysPerSecond(const Line& line) const override { return line.exact ? 0 : Median(encode_rates_); }
 
  private:
+  // A line of a share, or of so many candidates. Collision covers no fewer keys than are candidates.
+  void AddLine(double beta, int64_t candidates) {
+    Line& line = lines_.emplace_back();
+    line.name = options_.name;
+    line.beta = beta;
+    line.candidates = candidates;
+    if (options_.search.coarse != Coarse::kCollision) return;
+    const auto keys = static_cast<double>(options_.data.num_keys());
+    line.rho =
+        std::min(1.0, std::max(options_.search.rho, candidates > 0 ? static_cast<double>(candidates) / keys : beta));
+  }
+
+  double BytesOfRow() const { return static_cast<double>(options_.head_dim * SizeOf(options_.dtype)); }
+
   // The codec's own loop on the head's first keys of the zone, in fp16 whatever the index stores.
   absl::Status TimeEncode(const IndexConfig& config, const Head& head) {
     MemoryLedger ledger(backend_, /*limit_bytes=*/0, /*device_limit_bytes=*/0, nullptr);

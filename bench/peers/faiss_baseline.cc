@@ -15,18 +15,24 @@ namespace {
 
 class FaissMethod : public Method {
  public:
-  FaissMethod(FaissSpec spec, int head_dim, int top_k, const std::vector<double>& betas)
-      : spec_(std::move(spec)), head_dim_(head_dim), top_k_(top_k) {
+  FaissMethod(FaissSpec spec, int head_dim, int top_k, double row_bytes, const std::vector<double>& betas,
+              const std::vector<int64_t>& candidates)
+      : spec_(std::move(spec)), head_dim_(head_dim), top_k_(top_k), row_bytes_(row_bytes) {
     if (spec_.exact) {
       lines_.push_back({spec_.name, true, 0});
-    } else {
-      for (double beta : betas) lines_.push_back({spec_.name, false, beta});
+      return;
     }
+    for (double beta : betas) lines_.push_back({spec_.name, false, beta});
+    for (const int64_t count : candidates) lines_.push_back({spec_.name, false, 0, 0, count});
   }
 
   const std::vector<Line>& lines() const override { return lines_; }
   double BytesPerKey(const Line&) const override { return spec_.bytes_per_key; }
   double ScanBytesPerKey(const Line&) const override { return spec_.scan_bytes_per_key; }
+  double BytesRead(const Line& line, int64_t num_keys, const Found& found) const override {
+    const double scan = spec_.scan_bytes_per_key * static_cast<double>(num_keys);
+    return line.exact ? scan : scan + row_bytes_ * static_cast<double>(found.candidates.size());
+  }
   void Release() override { index_.reset(); }
   int64_t MostAsks() const override { return 96; }
 
@@ -43,7 +49,8 @@ class FaissMethod : public Method {
 
   absl::Status Search(const Line& line, const Ask& ask, bool with_candidates, Found* found) override {
     const int64_t n = head_->num_keys();
-    const int64_t wanted = line.exact ? top_k_ : std::max<int64_t>(top_k_, std::llround(line.beta * n));
+    const int64_t of_share = std::max<int64_t>(top_k_, std::llround(line.beta * static_cast<double>(n)));
+    const int64_t wanted = line.exact ? top_k_ : line.candidates > 0 ? line.candidates : of_share;
     const int64_t k = std::min(n, wanted);
     ids_.resize(k);
     scores_.resize(k);
@@ -64,6 +71,7 @@ class FaissMethod : public Method {
  private:
   FaissSpec spec_;
   int head_dim_, top_k_;
+  double row_bytes_;  // of a stored key
   std::vector<Line> lines_;
   const Head* head_ = nullptr;
   const float* zone_ = nullptr;
@@ -91,9 +99,16 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeFaissMethods(const std:
   }
   std::vector<std::unique_ptr<Method>> methods;
   for (FaissSpec& spec : specs) {
-    methods.push_back(std::make_unique<FaissMethod>(std::move(spec), head_dim, top_k, betas));
+    methods.push_back(std::make_unique<FaissMethod>(std::move(spec), head_dim, top_k, sizeof(float) * head_dim, betas,
+                                                    std::vector<int64_t>()));
   }
   return methods;
+}
+
+absl::StatusOr<std::unique_ptr<Method>> MakeFaissPq(const DatasetInfo& data, int bytes, int top_k,
+                                                    const std::vector<int64_t>& candidates) {
+  return std::make_unique<FaissMethod>(PqFastScan(data.head_dim, bytes), data.head_dim, top_k, RowBytes(data),
+                                       std::vector<double>(), candidates);
 }
 
 std::string FaissVersion() {

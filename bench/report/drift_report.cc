@@ -50,6 +50,7 @@ std::string RenderText(const DriftReport& report) {
       NameOf(report.data.dtype), o.prefill, o.decode, o.top_k,
       o.CandidatesOf(positions.front().position - o.zone.sink - o.zone.local),
       o.CandidatesOf(positions.back().position - o.zone.sink - o.zone.local), o.zone.sink, o.zone.local, o.queries);
+  if (report.schedule == "paper") absl::StrAppend(&text, "the paper's candidates: its authors' shares\n");
   if (!report.profile.empty()) absl::StrAppend(&text, "seine's profile: ", report.profile, "\n");
   return absl::StrCat(text, "\n", RenderTable(table), "\nkept: recall at the end over recall at the prefill's end\n");
 }
@@ -75,6 +76,7 @@ OrderedJson ToJson(const DriftReport& report) {
   j["queries"] = o.queries;
   j["top_k"] = o.top_k;
   j["beta"] = o.beta;
+  j["schedule"] = report.schedule;
   if (!report.profile.empty()) j["profile"] = report.profile;
   j["rows"] = OrderedJson::array();
   for (const DriftRow& row : report.rows) {

@@ -16,7 +16,8 @@ namespace seine::bench {
 struct DriftReport {
   DatasetInfo data;
   DriftOptions options;
-  std::string profile;  // seine's: a path, or "prefill" where it is measured there; empty: seine does not run
+  std::string profile;   // seine's: a path, or "prefill" where it is measured there; empty: seine does not run
+  std::string schedule;  // of the paper's candidates: "fixed" or "paper"
   uint64_t seed = 1;
   std::vector<DriftRow> rows;
 };

@@ -53,6 +53,7 @@ Json RowJson(const RecallReport& report, const Row& row) {
   j["method"] = row.name;
   j["exact"] = row.exact;
   j["beta"] = OrNull(row.beta);
+  if (row.rho) j["rho"] = *row.rho;
   if (row.recall_target) j["recall_target"] = *row.recall_target;
   j["answers"] = row.num_queries;
   j["recall_at_k"] = row.recall_at_k;
@@ -101,7 +102,7 @@ const Row* RecallReport::ExactFp16() const {
 std::string RenderText(const RecallReport& report) {
   const Row& fastest = report.FastestExact();
   std::vector<std::vector<std::string>> table = {
-      {"method", "beta %", absl::StrCat("recall@", report.top_k), "worst head", "mass", "coarse", "bytes/key",
+      {"method", "beta %", "rho %", absl::StrCat("recall@", report.top_k), "worst head", "mass", "coarse", "bytes/key",
        "scan B/key", "us/query", "x exact", "scan ns/key", "of best read", "of read beside", "encode M/s"}};
   for (const Row& row : report.rows) {
     const auto percent = [](std::optional<double> share) {
@@ -109,11 +110,12 @@ std::string RenderText(const RecallReport& report) {
     };
     table.push_back(
         {row.name, Number(row.beta ? std::optional(100 * *row.beta) : std::nullopt, "%.3g"),
-         Number(row.recall_at_k, "%.4f"), Number(row.recall_at_k_worst_head, "%.3f"),
-         Number(row.attention_mass, "%.4f"), Number(row.coarse_recall, "%.4f"), Number(row.bytes_per_key, "%.1f"),
-         Number(row.scan_bytes_per_key, "%.1f"), Number(row.us_per_query, "%.1f"),
-         Number(fastest.us_per_query / row.us_per_query, "%.1f"), Number(row.scan_ns_per_key, "%.3f"),
-         percent(row.scan_bandwidth_share), percent(row.scan_bandwidth_share_paired),
+         Number(row.rho ? std::optional(100 * *row.rho) : std::nullopt, "%.3g"), Number(row.recall_at_k, "%.4f"),
+         Number(row.recall_at_k_worst_head, "%.3f"), Number(row.attention_mass, "%.4f"),
+         Number(row.coarse_recall, "%.4f"), Number(row.bytes_per_key, "%.1f"), Number(row.scan_bytes_per_key, "%.1f"),
+         Number(row.us_per_query, "%.1f"), Number(fastest.us_per_query / row.us_per_query, "%.1f"),
+         Number(row.scan_ns_per_key, "%.3f"), percent(row.scan_bandwidth_share),
+         percent(row.scan_bandwidth_share_paired),
          Number(row.encode_keys_per_s ? std::optional(*row.encode_keys_per_s / 1e6) : std::nullopt, "%.2f")});
   }
   std::string text = DataText(report) + "\n" + RenderTable(table);

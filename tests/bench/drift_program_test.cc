@@ -43,6 +43,13 @@ TEST(DriftProgramTest, JsonHoldsTheContract) {
   EXPECT_EQ(RunBench(line).out, run.out);
 }
 
+TEST(DriftProgramTest, ThePapersSchedule) {
+  const ProgramRun run = RunBench(kMadeUp + "--methods paper,paper_no_tiers --schedule paper -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["schedule"], "paper");
+  ExpectWrongFlags({{kMadeUp + "--methods rsq --schedule paper", "--schedule: none of the paper's methods runs"}});
+}
+
 TEST(DriftProgramTest, TableSaysWhatIsMadeUp) {
   const ProgramRun run = RunBench(kMadeUp + "--methods rsq,lsh,quest");
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -73,7 +80,7 @@ TEST(DriftProgramTest, EveryWrongFlagIsOneClearLine) {
       {kTrace, "--trace: has queries from position 7680 on; this decode asks from 1600 on"},
       {kTrace + "--prefill 8000 --decode 4000", "--prefill: 8000 and --decode 4000 do not fit the trace's 8192 tokens"},
       {kTrace + "--prefill 7696 --decode 448 --methods seine", "--profile: the trace has no queries of the prefill"},
-      {kMadeUp + "--methods hnsw", "--methods: \"hnsw\" is none of seine, rsq, pq"},
+      {kMadeUp + "--methods hnsw", "--methods: \"hnsw\" is none of seine, rsq, paper, pq"},
       {kMadeUp + "--methods pq --profile x", "--profile: seine alone uses it"},
       {kMadeUp + "--profile /nowhere", "--profile: /nowhere"},
       {"drift --synthetic drift --points 1", "--points: at least 2"},

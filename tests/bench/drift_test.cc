@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "bench/methods/method.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {
@@ -114,6 +115,7 @@ TEST_F(DriftTest, RowsOfEveryMethod) {
   EXPECT_EQ(bytes("pqcache"), 1.5);
   EXPECT_EQ(bytes("quest"), 2 * 2 * kDriftDim / 16.);
   EXPECT_EQ(bytes("lsh"), 187.5);
+  EXPECT_EQ(bytes("paper"), 7 * kDriftDim / 8.);  // 112 at head_dim 128
   EXPECT_LT(bytes("seine"), bytes("rsq"));
 }
 
@@ -124,6 +126,106 @@ TEST_F(DriftTest, CentroidsOfThePrefillFallWhereAnalyticOnesStay) {
   EXPECT_GT(drift[2].recall_last(), drift[1].recall_last() + .1);
   const std::vector<DriftRow> still = Measure(SmallDataset("anisotropic"), {"pqcache"});
   EXPECT_GT(still[0].recall_last(), drift[1].recall_last() + .1);
+}
+
+// The plain reading of the paper against the index's own collision and rerank, which are written another way and hold
+// other scales: what they find differs by rounding alone.
+TEST_F(DriftTest, ThePaperIsTheIndexsCollision) {
+  for (const char* kind : {"drift", "anisotropic", "gaussian"}) {
+    SCOPED_TRACE(kind);
+    const SmallDataset dataset(kind);
+    Head head = *dataset.Load(0);
+    const int64_t keys = 512 * 3;
+    head.zone_begin = 16;
+    head.zone_end = head.zone_begin + keys;
+    head.num_tokens = head.zone_end + 64;
+    head.keys.resize(head.num_tokens * kDriftDim);
+    head.tokens.resize(head.num_tokens * kDriftDim * sizeof(float));
+    TruthOptions truth;
+    truth.head_dim = kDriftDim;
+    truth.top_k = 20;
+    truth.softmax_scale = 1.f / 8;
+    SeineOptions options;
+    options.search.top_k = options.search.refine = 20;
+    options.search.coarse = Coarse::kCollision;
+    options.search.scope = Scope::kPerQHead;
+    options.centre = Centre::kNone;
+    options.data = dataset.info();
+    options.data.zone_begin = head.zone_begin;
+    options.data.zone_end = head.zone_end;
+    options.head_dim = kDriftDim;
+    options.candidates = {300};
+    const auto index = MakeSeineMethod(options, backend_.get());
+    ASSERT_TRUE(index->Build(head).ok());
+    auto plain = MakeStreamMethod("paper", StreamOptionsOf(dataset, options.seed), backend_.get());
+    ASSERT_TRUE(plain.ok());
+    ASSERT_TRUE((*plain)->Begin(head).ok());
+    ASSERT_TRUE((*plain)->Append(head).ok());
+    int64_t same = 0, asked = 0;
+    for (const Ask& ask : MakeAsks(head, 1, truth)) {
+      Found found;
+      std::vector<int32_t> positions;
+      ASSERT_TRUE(index->Search(index->lines()[0], ask, true, &found).ok());
+      ASSERT_TRUE((*plain)->Search(head, ask, 300, &positions).ok());
+      EXPECT_EQ(found.candidates.size(), 300u);
+      for (const int32_t p : positions) same += std::count(found.positions.begin(), found.positions.end(), p);
+      asked += static_cast<int64_t>(positions.size());
+    }
+    EXPECT_GE(static_cast<double>(same) / static_cast<double>(asked), .95);
+  }
+}
+
+// One weight for all collisions tells less than six. Keys whose coordinates are +-1 are what their unrotated codes say,
+// so all of them as candidates are ranked without an error; rotated they are quantised as any others.
+TEST_F(DriftTest, WhatThePapersPartsAreWorth) {
+  const std::vector<std::string> names = {"paper", "paper_no_tiers"};
+  const std::vector<DriftRow> rows = Measure(SmallDataset("drift", /*seed=*/2), names);
+  double tiers = 0, none = 0;
+  for (size_t i = 0; i < 3; ++i) tiers += rows[0].curve[i].recall, none += rows[1].curve[i].recall;
+  EXPECT_LT(none, tiers - .05);
+
+  const SmallDataset dataset("gaussian");
+  Head head = *dataset.Load(0);
+  head.zone_begin = 16;
+  head.zone_end = 16 + 512;
+  head.num_tokens = 592;
+  for (float& v : head.keys) v = v >= 0 ? 1.f : -1.f;
+  TruthOptions truth;
+  truth.head_dim = kDriftDim;
+  truth.top_k = 20;
+  truth.softmax_scale = 1.f / 8;
+  std::vector<double> recalls;
+  for (const char* name : {"paper_no_rotation", "paper"}) {
+    auto method = MakeStreamMethod(name, StreamOptionsOf(dataset, 1), backend_.get());
+    ASSERT_TRUE(method.ok());
+    ASSERT_TRUE((*method)->Begin(head).ok());
+    ASSERT_TRUE((*method)->Append(head).ok());
+    double sum = 0;
+    for (const Ask& ask : MakeAsks(head, 1, truth)) {
+      std::vector<int32_t> found;
+      ASSERT_TRUE((*method)->Search(head, ask, head.num_keys(), &found).ok());
+      sum += RecallOf(ask, found) / 8;
+    }
+    recalls.push_back(sum);
+  }
+  EXPECT_GE(recalls[0], .99);
+  EXPECT_LT(recalls[1], recalls[0] - .02);
+}
+
+// With the schedule a zone of 576 keys has half of them as candidates, whatever the bench names.
+TEST_F(DriftTest, ThePapersScheduleNamesItsCandidates) {
+  const SmallDataset dataset("drift");
+  std::vector<double> recalls;
+  for (const bool schedule : {false, true}) {
+    StreamOptions options = StreamOptionsOf(dataset, 1);
+    options.paper_schedule = schedule;
+    auto method = MakeStreamMethod("paper", options, backend_.get());
+    ASSERT_TRUE(method.ok());
+    std::vector<NamedMethod> methods;
+    methods.emplace_back("paper", *std::move(method));
+    recalls.push_back(Measure(dataset, methods)[0].recall_last());
+  }
+  EXPECT_GT(recalls[1], recalls[0]);
 }
 
 // Notes what it is given.
@@ -173,7 +275,7 @@ TEST_F(DriftTest, MethodsAreGivenThePrefillThenWindowsInTurn) {
 // Sequences that differ after the prefill alone: whoever learns from it answers the same there, and another way later.
 // (seine is right in both, which would prove nothing; that it is given nothing later is proven above.)
 TEST_F(DriftTest, NothingIsLearntFromLaterKeys) {
-  const std::vector<std::string> names = {"rsq", "pq", "pq8", "pqcache", "ivf", "lsh", "quest", "pqcache_all"};
+  const std::vector<std::string> names = {"rsq", "paper", "pq", "pq8", "pqcache", "ivf", "lsh", "quest", "pqcache_all"};
   const std::vector<DriftRow> one = Measure(SmallDataset("drift"), names);
   const std::vector<DriftRow> other = Measure(SmallDataset("drift", 1, /*bend=*/true), names);
   for (size_t m = 0; m + 1 < names.size(); ++m) {

@@ -118,6 +118,8 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"beta", [](SearchParams* p) { p->beta = NAN; }},
       {"recall_target", [](SearchParams* p) { p->recall_target = 1; }},
       {"recall_target", [](SearchParams* p) { p->recall_target = NAN; }},
+      {"candidates", [](SearchParams* p) { p->candidates = -1; }},
+      {"candidates", [](SearchParams* p) { p->candidates = 77, p->recall_target = .9; }},
       {"rho", [](SearchParams* p) { p->rho = 0; }},
       {"rho", [](SearchParams* p) { p->rho = INFINITY; }},
       {"refine", [](SearchParams* p) { p->refine = -1; }},

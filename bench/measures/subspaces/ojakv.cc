@@ -31,7 +31,8 @@ void ByQueries(SubspaceConfig* s) { s->choice.queries = 32; }
 void Every(SubspaceConfig* s, int interval) { ByQueries(s), s->oja.interval = interval; }
 // One pooled step with the prompt.
 void AtOnce(SubspaceConfig* s, double learning_rate) { ByQueries(s), s->prompt = {kPaperPool, learning_rate}; }
-// The whole pipeline: one pooled step with the prompt at its own eta, then decode steps at another.
+// The whole pipeline as we read it: one pooled step with the prompt at its own eta, then decode steps at another. The
+// published one differs in three things (docs/decisions/subspaces/0121-ojakv-is-our-reading.md).
 void Paper(SubspaceConfig* s, double prompt, double decode, int interval) {
   Every(s, interval);
   s->oja.relative = false;
@@ -60,11 +61,13 @@ const std::vector<Setting>& Settings() {
       {{"promptstacked", "by queries, a step a prompt, stacked"},
        true,
        [](SubspaceConfig* s) { AtOnce(s, .1), s->stack_queries = true; }},
-      {{"paper", "the paper's: eta 0.1, then 0.01; T = 32"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 32); }},
-      {{"paper64", "the paper's, T = 64"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 64); }},
-      {{"paper128", "the paper's, T = 128"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 128); }},
-      {{"paper256", "the paper's, T = 256"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 256); }},
-      {{"papersmall", "the paper's, eta 0.001, then 0.0001"},
+      {{"paper", "our reading of the paper: eta 0.1, then 0.01; T = 32"},
+       true,
+       [](SubspaceConfig* s) { Paper(s, .1, .01, 32); }},
+      {{"paper64", "our reading, T = 64"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 64); }},
+      {{"paper128", "our reading, T = 128"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 128); }},
+      {{"paper256", "our reading, T = 256"}, true, [](SubspaceConfig* s) { Paper(s, .1, .01, 256); }},
+      {{"papersmall", "our reading, eta 0.001, then 0.0001"},
        true,
        [](SubspaceConfig* s) { Paper(s, .001, .0001, 32); }},
   };

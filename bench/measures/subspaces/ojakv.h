@@ -1,4 +1,4 @@
-// OjaKV's pipeline as the paper has it beside the library's own, in an index and at equal bytes.
+// OjaKV's pipeline as we read the paper, beside the library's own, in an index and at equal bytes.
 //
 // Each head of a trace is a layer of its own. A prompt, all tokens up to the first `prompt_queries` positions whose
 // queries the trace holds, comes in one append with these; then the rest comes token by token, each with its queries.

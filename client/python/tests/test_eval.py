@@ -56,6 +56,8 @@ def test_every_method_attends_its_budget(server, measured):
     attended, held = {}, {}
     for method in methods.choose(None, every):
         row = measured.measure(method, server.address, quiet)
+        evicts = method.key in ("streaming_llm", "evict_keydiff", "evict_snapkv")
+        assert row["held_tokens"] == (row["attended_tokens"] if evicts else CONTEXT - DECODED + (DECODED + 1) / 2)
         assert row["kl"] > 1e-4 and row["agreement"] <= 1.0, method.key
         attended[method.key], held[method.key] = row["attended_tokens"], row["kv_bytes"]
     tokens = 10 + 16 + 32
@@ -71,6 +73,44 @@ def test_every_method_attends_its_budget(server, measured):
     }
     assert all(tokens <= count < tokens + 64 for count in attended.values()), attended
     assert held["low_rank"] < held["seine"] == held["exact"] and held["evict_snapkv"] < held["seine"], held
+
+
+@pytest.mark.parametrize("scorer", ["streaming_llm", "keydiff"])
+def test_what_eviction_holds_is_what_it_attends(model, measured, scorer):
+    """token_counts against the positions that the index says it retains, layer by layer."""
+    evicting = {"evict": BUDGET.eviction(scorer), "tail": False, "zones": BUDGET.zones()}
+    with engine.through(model, methods.Method("m", "m", evicting), None) as seine:
+        cache, _ = measured.prompt.begin()
+        lengths = []
+        for token in measured.inputs:
+            with torch.inference_mode():
+                model(token.reshape(1, 1), **{cache_name(model): cache}, use_cache=True)
+            retained = [len(head) for layer in range(seine.num_layers) for head in seine.retained(cache, layer)]
+            lengths.append(sum(retained) / len(retained))
+        counts = engine.token_counts(methods.Method("m", "m", evicting), seine.stats(), 1e9)
+    assert counts["held_tokens"] == counts["attended_tokens"] == pytest.approx(sum(lengths) / len(lengths), abs=1)
+
+
+def test_the_papers_shares_follow_the_zone():
+    told = {0: (0.5, 0.5), 4_999: (0.5, 0.5), 5_000: (0.25, 0.3), 9_999: (0.25, 0.3), 10_000: (0.2, 0.25),
+            29_999: (0.2, 0.25), 30_000: (0.1, 0.2), 10**6: (0.1, 0.2)}  # fmt: skip
+    every = methods.retrieval_methods(BUDGET, None, 0.02, 300, schedule="paper")
+    (paper,) = methods.choose(["paper"], every)
+    assert paper.label == "the paper's pipeline, its authors' β and ρ"
+    for zone, (beta, rho) in told.items():
+        assert methods.paper_shares(zone) == (beta, rho) and rho >= beta
+        settings = paper.of(zone + BUDGET.sink + BUDGET.local).settings
+        assert settings["selector"]["beta"] == beta and settings["retrieval"]["rho"] == rho
+        assert settings["retrieval"]["coarse"] == "collision"
+    assert paper.settings["selector"]["beta"] == 0.05 and "rho" not in paper.settings["retrieval"]
+    (fixed,) = methods.choose(["paper"], methods.retrieval_methods(BUDGET, None, 0.02, 300))
+    assert fixed.of(100_000) is fixed and fixed.settings["selector"]["beta"] == 0.05
+
+
+def test_the_papers_schedule_is_attended(server, measured):
+    every = methods.retrieval_methods(BUDGET, None, 0.02, 300, schedule="paper")
+    row = measured.measure(methods.choose(["paper"], every)[0], server.address, quiet)
+    assert 58 <= row["attended_tokens"] < 58 + 64 and row["held_tokens"] > CONTEXT - DECODED
 
 
 def test_methods_are_chosen_by_key():
@@ -146,10 +186,10 @@ def test_haystacks(needles):
 
 def test_needles_are_counted():
     cells = [
-        {"method": "a", "needles": n, "context": 9, "depth": 0.5, "right": right}
+        {"method": "a", "needles": n, "context": 9, "depth": 0.5, "right": right, "held_tokens": 9, "attended_tokens": n}
         for n, right in ((1, True), (4, False), (4, True))
     ]
-    assert needle.accuracy(cells) == {"a": {"single": 1.0, "multi": 0.5}}
+    assert needle.accuracy(cells) == {"a": {"single": 1.0, "multi": 0.5, "held_tokens": 9, "attended_tokens": 3}}
 
 
 class Model:
@@ -163,9 +203,16 @@ class Model:
         return torch.full((1, tokens), ord("x"))
 
 
+class Served:
+    """As much of an Installation as a grid wants: every step attended 5 tokens."""
+
+    def stats(self):
+        return types.SimpleNamespace(mean_attended_tokens=5.0)
+
+
 @contextmanager
 def served_but_for(bad, model, method, endpoint):
-    yield
+    yield Served()
     if method.key == bad:
         raise engine.NotServed("7 rows were attended by torch: {'UNAVAILABLE': 7}")
 
@@ -178,6 +225,7 @@ def test_a_method_that_fails_is_left_out_of_the_grid(monkeypatch):
     ids = model.tokenize("n", "t", 400)
     cells = needle.grid(model, ids, [400], [0.1, 0.9], every, "", quiet, lambda m, e: failed.append((m.key, str(e))))
     assert [cell["method"] for cell in cells] == ["dense", "streaming_llm", "evict_tova"] * 4
+    assert all(cell["held_tokens"] == (400 if cell["method"] == "dense" else 5) for cell in cells)
     assert [key for key, _ in failed] == ["evict_knorm"] and "7 rows" in failed[0][1]
 
 
@@ -221,7 +269,7 @@ def test_needles_take_their_share_of_each_context(monkeypatch):
     @contextmanager
     def noted(model, method, endpoint):
         budgets.append(method.settings["evict"].budget["tokens"])
-        yield
+        yield Served()
 
     monkeypatch.setattr(needle, "Prompt", lambda model, ids: ids)
     monkeypatch.setattr(needle, "greedy", lambda *_: model.text)
@@ -291,7 +339,8 @@ def test_a_python_without_kvpress_is_one_line(capfd):
 
 
 def test_report_shows_every_method():
-    row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "attended_tokens": 212.0, "kv_bytes": 0.68}
+    row = {"perplexity": 31.3, "kl": 0.0086, "agreement": 0.95, "greedy_tokens": 9, "held_tokens": 3968.0,
+           "attended_tokens": 212.0, "kv_bytes": 0.68}  # fmt: skip
     rows = [
         {"method": "dense", "label": "dense", **row, "kl": 0.0},
         {"method": "seine", "label": "Seine & tail", "prompt": "blocks of 128", **row},
@@ -299,13 +348,13 @@ def test_report_shows_every_method():
     results = {
         "model": "m<1>",
         "quality": [{"text": "t", "context": 4096, "decoded": 512, "greedy": 64, "methods": rows}],
-        "needle": {"accuracy": {"dense": {"single": 1.0, "multi": 0.5}}},
+        "needle": {"accuracy": {"dense": {"single": 1.0, "multi": 0.5, "held_tokens": 2049, "attended_tokens": 179}}},
         "failed": [{"part": "needle", "label": "evicted by tova", "error": "no answer"}],
         "speed": [{"context": 1024, "dense_ms": 40.0, "dense_tokens_per_s": 25.0, "seine_ms": 50.0, "seine_tokens_per_s": 20.0,
                    "engine_ms": 35.0, "rpc_ms": 10.0, "index_ms": 5.0, "dense_mib": 700.0, "seine_mib": 400.0}],
     }  # fmt: skip
     shown = report.show(json.loads(json.dumps(results)))
-    assert all(text in shown for text in ("Seine & tail", "blocks of 128", "0.0086", "9 of 64", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
+    assert all(text in shown for text in ("Seine & tail", "blocks of 128", "0.0086", "9 of 64", "tokens held", " 3968 ", " 212 ", " 2049 ", " 179 ", "68%", "40.0 (25.0)", "left out of needle: evicted by tova: no answer"))
     svg = ElementTree.fromstring(report.plot(results))
     assert sum(element.tag.endswith("rect") for element in svg) == 1
     with pytest.raises(ValueError, match="nothing to plot"):

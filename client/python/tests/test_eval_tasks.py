@@ -298,6 +298,8 @@ def test_every_method_has_its_row_and_attends_its_budget(loaded, hay):
     assert [row["method"] for row in there["methods"]] == ["dense"] + [method.key for method in every]
     for row in there["methods"][1:]:
         assert 58 <= row["attended_tokens"] < 58 + 64, row
+        evicts = row["method"] == "streaming_llm" or row["method"].startswith("evict_")
+        assert row["held_tokens"] == (row["attended_tokens"] if evicts else LENGTH), row
     dense, *others = ([row["log_probability"][task] for task in tasks.TASKS] for row in there["methods"])
     assert all(other != dense for other in others), "each method attends for itself"
     assert "2 documents, 17 methods: about" in said[0] and said[1].endswith(" left") and "document 2 of 2" in said[2]
@@ -314,7 +316,7 @@ def test_a_method_that_fails_has_no_answers(monkeypatch, loaded, hay):
     def measure(self, method, endpoint):
         if method.key == "evict_tova" and self.failing:
             raise engine.NotServed("7 rows were attended by torch")
-        return self.dense(), 5.0
+        return self.dense(), {"held_tokens": 9.0, "attended_tokens": 5.0}
 
     monkeypatch.setattr(asking.Reading, "measure", measure)
     readings = []
@@ -377,7 +379,7 @@ def test_a_batch_is_of_different_texts_and_decodes_greedily(loaded, hay):
 def record(method, task, right, **more):
     return {"method": method, "task": task, "length": 4096, "document": 0, "slots": 10, "chance": 0.25,
             "right": right, "greedy": right / 2,
-            "log_probability": -1.5, "attended_tokens": 200.0, "depths": (0.5,), **more}  # fmt: skip
+            "log_probability": -1.5, "held_tokens": 4096.0, "attended_tokens": 200.0, "depths": (0.5,), **more}  # fmt: skip
 
 
 def test_tables_say_where_dense_attention_fails():
@@ -399,7 +401,7 @@ def test_tables_say_where_dense_attention_fails():
         "4,096 tokens, batch 4",
     ):
         assert line in shown, shown
-    assert re.search(r"^dense +200 +0\.75 +0\.30 +0\.5[23]$", shown, re.M) and re.search(
+    assert re.search(r"^dense +4096 +200 +0\.75 +0\.30 +0\.5[23]$", shown, re.M) and re.search(
         r"11\.25 +12\.50 +1\.00 +2\.00 +20\.5 +41\.5", shown
     )
     assert "not much better than guessing in tracking:" in shown

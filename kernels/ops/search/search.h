@@ -33,6 +33,9 @@ struct SearchParams {
   // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
   // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
   double recall_target = 0;
+  // > 0: exactly so many candidates, or the whole zone, whatever beta and LeastCandidates come to. For comparisons of
+  // methods at equal numbers; excludes recall_target.
+  int64_t candidates = 0;
   // Coarse::kCollision: share of keys that each subvector's tiers cover. A key that no tier covers is no candidate
   // unless all are: where fewer than beta of the zone collide, there are fewer candidates, and at most as many answers.
   double rho = 0.2;
@@ -62,8 +65,14 @@ inline double ShareKept(const SearchParams& params, double usual) {
 
 // Candidates that it comes to.
 inline int64_t CandidatesWanted(const SearchParams& params, const CodeLayout& layout, double usual, int64_t num_keys) {
+  if (params.candidates > 0) return std::min(num_keys, params.candidates);
   const auto of_share = static_cast<int64_t>(std::ceil(ShareKept(params, usual) * static_cast<double>(num_keys)));
   return std::min(num_keys, std::max(LeastCandidates(params, layout), of_share));
+}
+
+// Whether params say how many candidates there are, by a share, a target or their number.
+inline bool StatesCandidates(const SearchParams& params) {
+  return params.beta > 0 || params.recall_target > 0 || params.candidates > 0;
 }
 
 // A gathered row, with the scan and the rerank that find it, takes about as long as so many rows that are read in
@@ -78,7 +87,7 @@ inline constexpr int kHeadsOfARow = 4;
 inline bool ReadsWhole(const SearchParams& params, int group, int64_t num_keys) {
   if (params.method == Method::kExact) return true;
   if (params.with_candidates || params.coarse != Coarse::kSignIp) return false;
-  if (params.beta > 0 || params.recall_target > 0) return false;
+  if (StatesCandidates(params)) return false;
   const int64_t refined = std::max(params.refine, params.top_k);
   return num_keys <= kRowsForOneGathered * std::min(group, kHeadsOfARow) * refined;
 }
@@ -91,7 +100,7 @@ inline constexpr int64_t kCandidatesForOneSurvivor = 3;
 // the share of candidates, and neither heads that agree on a set nor a mass need estimates.
 inline bool RefinesAll(const SearchParams& params, int64_t candidates) {
   if (params.scope == Scope::kPerKvHead || params.mass_p > 0 || params.coarse != Coarse::kSignIp) return false;
-  if (params.beta > 0 || params.recall_target > 0) return false;
+  if (StatesCandidates(params)) return false;
   return candidates <= kCandidatesForOneSurvivor * std::max(params.refine, params.top_k);
 }
 

@@ -205,6 +205,7 @@ void ChangeParams(const std::function<void(const std::function<void(SearchParams
   with([](SearchParams* p) { p->mass_floor = 7; });
   with([](SearchParams* p) { p->beta = .25; });
   with([](SearchParams* p) { p->recall_target = .5; });
+  with([](SearchParams* p) { p->candidates = 77; });
   with([](SearchParams* p) { p->rho = .25; });
   with([](SearchParams* p) { p->refine = 7; });
   with([](SearchParams* p) { p->coarse = Coarse::kCollision; });

@@ -35,12 +35,15 @@ what is measured:
             are chosen rightly among those of their kind, and share that greedy decoding gives, beside guessing and
             dense attention. Then seconds to the first token, and tokens a second of several sequences at once.
 
-methods, all through the same index, all at the same number of attended tokens a head
+methods, all through the same index, all at the same number of attended tokens a head; retrieval holds all tokens and
+attends so many, eviction holds no more than these. Tables and JSON state both
 (--sink + --top-k + --local, and up to 64 more that wait to be encoded):
   seine, seine_no_tail   balanced code if --profile is given, else sign_ip; with and without the tail
   low_rank               seine over keys and values that are kept low-rank (--rank)
   exact                  exact top-k, no tail
-  paper                  ParisKV's pipeline: collision, no centring, no exact scores, beta .05
+  paper                  ParisKV's pipeline: collision, no centring, no exact scores; beta .05 and rho .2, or with
+                         --schedule paper its authors' by the zone's length: .5 and .5 below 5,000 keys, .25 and .3
+                         below 10,000, .2 and .25 below 30,000, else .1 and .2
   streaming_llm          sink and recent tokens alone
   evict_SCORER           a cache cut back to that budget by an eviction scorer
 with --kept, in their place, at each share of a prompt's tokens, as 10:
@@ -108,6 +111,12 @@ def parse_args(argv):
     search.add_argument("--refine", type=int, default=300, metavar="N", help="scored exactly (default: %(default)s)")
     search.add_argument(
         "--rank", type=float, default=0.6, metavar="SHARE", help="of head_dim, of low_rank (default: %(default)s)"
+    )
+    search.add_argument(
+        "--schedule",
+        choices=("fixed", "paper"),
+        default="fixed",
+        help="of the method paper's candidates: as above (default: %(default)s)",
     )
     add_model_arguments(parser)
     return parser.parse_args(argv)
@@ -204,7 +213,7 @@ class Evaluation:
 
     def run(self, address):
         """Measures every part; returns the results as a dict. A method that fails is left out and named in "failed"."""
-        stated = ("profile", "top_k", "sink", "local", "beta", "refine", "rank", "kept", "block")
+        stated = ("profile", "top_k", "sink", "local", "beta", "refine", "rank", "schedule", "kept", "block")
         results = {"model": self.model.name, **{name: getattr(self.args, name) for name in stated}}
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
@@ -229,7 +238,7 @@ class Evaluation:
         if args.kept:
             every = methods.kept_methods(budget, args.kept, scorers, args.profile, args.block)
         else:
-            every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank)
+            every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank, args.schedule)
             every += methods.eviction_methods(budget, scorers, args.profile)
         try:
             return methods.choose(args.methods.split(",") if args.methods else None, every)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from seine_kv.eval.engine import LAST, prefill, through
+from seine_kv.eval.engine import LAST, prefill, through, token_counts
 from seine_kv.eval.tasks import common_lead, encode
 from seine_kv.model import cache_name
 
@@ -106,10 +106,10 @@ class Reading:
         return scores
 
     def measure(self, method, endpoint):
-        """(Row.score of every question, tokens that a query head attended on average)."""
+        """(Row.score of every question, engine.token_counts)."""
         with through(self.model, method.of(self.tokens), endpoint) as seine:
             scores = self._search(method) if "evict" not in method.settings else self._evict(seine.block is not None)
-            return scores, seine.stats().mean_attended_tokens
+            return scores, token_counts(method, seine.stats(), self.tokens)
 
     def _search(self, method):
         """The index takes the document once; each question goes on from a fork."""

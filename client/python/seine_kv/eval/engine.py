@@ -55,6 +55,8 @@ def through(model, method, endpoint):
     """The Installation of a method, for a while; endpoint None: in this process. Every row must have been attended by Seine: a fallback is an error."""
     if method.share is not None:
         raise ValueError(f"{method.key}: its budget is a share of a prompt, which Method.of states")
+    if method.scheduled:
+        raise ValueError(f"{method.key}: its candidates follow from a prompt's length, as Method.of states")
     seine = hf.install(model, endpoint, timeout=60.0, **method.settings)
     try:
         yield seine
@@ -63,6 +65,13 @@ def through(model, method, endpoint):
             raise NotServed(f"{stats.dense_rows} rows were attended by torch: {dict(stats.dense_reasons)}")
     finally:
         hf.uninstall(model)
+
+
+def token_counts(method, stats, tokens):
+    """Tokens that a head holds, and of these attends, on average over the steps of `stats`: of a text whose steps had
+    `tokens` on average. Retrieval holds all of them; what an eviction has left is attended, all of it."""
+    attended = stats.mean_attended_tokens
+    return {"held_tokens": attended if "evict" in method.settings else tokens, "attended_tokens": attended}
 
 
 def teacher_forced(model, prompt, ids, progress=None):

@@ -81,6 +81,7 @@ class Run:
                 "agreement": (dense.argmax(-1) == log_probabilities.argmax(-1)).float().mean().item(),
                 "greedy_tokens": next((i for i, same in enumerate(alike) if not same), len(greedy)),
                 "kv_bytes": held,
+                "held_tokens": attended,  # all that a press leaves is attended
                 "attended_tokens": attended,
             }
 

@@ -11,6 +11,7 @@ SCORERS = ("keydiff", "normalized", "hybrid", "knorm", "manifoldkv", "windowed_m
            "expected_attention")  # fmt: skip
 # Scorers of --kept, where nobody chooses; streaming_llm is always there.
 KEPT_SCORERS = ("keydiff", "snapkv", "tova", "manifoldkv", "windowed_manifoldkv")
+PAPER_SHARES = {"fixed": "β 0.05", "paper": "its authors' β and ρ"}  # by --schedule
 WINDOW = 512  # of windowed_manifoldkv: a text of 4,096 tokens is one window of the default, which is manifoldkv
 
 
@@ -23,9 +24,17 @@ class Method:
     settings: dict
     share: Optional[float] = None  # of a prompt's tokens, that eviction leaves, in place of the budget of `settings`
     prompt: str = "dense"  # how it attends a prompt's tokens
+    scheduled: bool = False  # its shares of candidates follow from the length of the zone, as paper_shares has them
 
     def of(self, tokens):
         """The Method for a prompt of so many tokens."""
+        if self.scheduled:
+            zones = self.settings["zones"]
+            beta, rho = paper_shares(tokens - zones["sink"] - zones["local"])
+            selector, retrieval = ({**self.settings[name]} for name in ("selector", "retrieval"))
+            selector["beta"], retrieval["rho"] = beta, rho
+            settings = {**self.settings, "selector": selector, "retrieval": retrieval}
+            return replace(self, settings=settings, scheduled=False)
         if self.share is None:
             return self
         evict = replace(self.settings["evict"], budget=max(1, int(self.share * tokens)))
@@ -54,8 +63,19 @@ class Budget:
         return hf.Eviction(self.kept, scorer, keep, interval=self.buffer)
 
 
-def retrieval_methods(budget, profile, beta, refine, rank=0.6):
-    """Seine with and without the tail and with low-rank keys and values, exact top-k, and the paper's pipeline."""
+def paper_shares(zone):
+    """(beta, rho) of ParisKV as its authors' released code sets them: shares of a zone of so many keys that are candidates,
+    and that a subvector's tiers cover."""
+    for below, shares in ((5_000, (0.5, 0.5)), (10_000, (0.25, 0.3)), (30_000, (0.2, 0.25))):
+        if zone < below:
+            return shares
+    return 0.1, 0.2
+
+
+def retrieval_methods(budget, profile, beta, refine, rank=0.6, schedule="fixed"):
+    """Seine with and without the tail and with low-rank keys and values, exact top-k, and the paper's pipeline.
+
+    schedule: of the paper's candidates: "fixed", beta 0.05 and rho 0.2, or "paper", paper_shares of each prompt."""
     seine = {
         "top_k": budget.top_k,
         "zones": budget.zones(),
@@ -82,7 +102,7 @@ def retrieval_methods(budget, profile, beta, refine, rank=0.6):
             {**seine, "tail": True, "low_rank": hf.LowRank(rank, rank)},
         ),
         Method("exact", "exact top-k", {**seine, "tail": False, "selector": {"exact": True}}),
-        Method("paper", "the paper's pipeline, β 0.05", paper),
+        Method("paper", f"the paper's pipeline, {PAPER_SHARES[schedule]}", paper, scheduled=schedule == "paper"),
     ]
 
 

@@ -8,7 +8,7 @@ import random
 
 import torch
 
-from seine_kv.eval.engine import FAILURES, Prompt, greedy, through
+from seine_kv.eval.engine import FAILURES, Prompt, greedy, through, token_counts
 
 CITIES = ("Paris", "Cairo", "Lima", "Oslo", "Delhi", "Rome", "Quito", "Perth")
 ANSWER_TOKENS = 8
@@ -42,7 +42,7 @@ class Haystack:
 
 
 def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, failed, seed=0):
-    """[{method, needles, context, depth, right}] of every cell; the method "dense" is torch's own attention. A method that
+    """[{method, needles, context, depth, right, held_tokens, attended_tokens}] of every cell; the method "dense" is torch's own attention. A method that
     fails is told to failed(method, error) and is in no cell.
 
     loaded: a CausalModel; text_ids: [1, at least the longest context]."""
@@ -53,16 +53,17 @@ def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, failed
         hay = Haystack(tokenizer, text_ids, context, depth, needles, seed + n)
         prompt = Prompt(model, hay.ids)
 
-        def ask(method, cell=(needles, context, depth), hay=hay, prompt=prompt):
+        def ask(method, counts, cell=(needles, context, depth), hay=hay, prompt=prompt):
             answer = tokenizer.decode(greedy(model, prompt, ANSWER_TOKENS)).strip()
             names = ("method", "needles", "context", "depth", "right")
-            results.append(dict(zip(names, (method, *cell, answer.startswith(hay.number)))))
+            results.append({**dict(zip(names, (method, *cell, answer.startswith(hay.number)))), **counts()})
 
-        ask("dense")
+        ask("dense", lambda context=context: {"held_tokens": context, "attended_tokens": context})
         for method in list(methods):
             try:
-                with through(model, method.of(context), endpoint):
-                    ask(method.key)
+                stated = method.of(context)
+                with through(model, stated, endpoint) as seine:
+                    ask(method.key, lambda: token_counts(stated, seine.stats(), context))  # noqa: B023: called at once
             except FAILURES as error:
                 failed(method, error)
                 methods.remove(method)
@@ -72,7 +73,7 @@ def grid(loaded, text_ids, contexts, depths, methods, endpoint, progress, failed
 
 
 def accuracy(results):
-    """method -> {"single": share right, "multi": share right}"""
+    """method -> {"single": share right, "multi": share right, "held_tokens", "attended_tokens": means of its cells}"""
     shares = {}
     for method in dict.fromkeys(cell["method"] for cell in results):
         mine = [cell for cell in results if cell["method"] == method]
@@ -83,4 +84,6 @@ def accuracy(results):
                 ("multi", [c for c in mine if c["needles"] > 1]),
             )
         }
+        for name in ("held_tokens", "attended_tokens"):
+            shares[method][name] = sum(c[name] for c in mine) / len(mine)
     return shares

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from seine_kv.eval.engine import Prompt, greedy, teacher_forced, through
+from seine_kv.eval.engine import Prompt, greedy, teacher_forced, through, token_counts
 from seine_kv.model import cache_name
 
 
@@ -30,7 +30,8 @@ class Quality:
             "agreement": 1.0,
             "greedy_tokens": self.free,
             "kv_bytes": 1.0,
-            "attended_tokens": self.prompt.ids.shape[1] + len(self.inputs) / 2,
+            "held_tokens": self._mean_length(),
+            "attended_tokens": self._mean_length(),
         }
 
     def measure(self, method, endpoint, progress):
@@ -47,8 +48,12 @@ class Quality:
             "agreement": same.float().mean().item(),
             "greedy_tokens": common(free, self.dense_greedy),
             "kv_bytes": memory.share,
-            "attended_tokens": stats.mean_attended_tokens,
+            **token_counts(method, stats, self._mean_length()),
         }
+
+    def _mean_length(self):
+        """Tokens of the text, the one that is given too, on average over the steps."""
+        return self.prompt.ids.shape[1] + (len(self.inputs) + 1) / 2
 
     def _perplexity(self, log_probabilities):
         return math.exp(-log_probabilities.gather(1, self.targets[:, None]).mean().item())

@@ -3,6 +3,8 @@
 import math
 from html import escape
 
+COUNTS = ["tokens held", "attended"]  # a head, on average
+
 
 def table(header, rows):
     """Lines of a table with aligned columns; the first column is text, the others numbers."""
@@ -24,18 +26,18 @@ def show(results):
         rows = []
         for method in quality["methods"]:
             rows.append([
-                method["label"], method.get("prompt", "dense"), f"{method['attended_tokens']:.0f}",
+                method["label"], method.get("prompt", "dense"), *counts(method),
                 f"{method['perplexity']:.3f}", f"{method['kl']:.4f}",
                 f"{method['agreement']:.3f}", f"{method['greedy_tokens']} of {quality['greedy']}",
                 f"{method['kv_bytes']:.0%}",
             ])  # fmt: skip
-        header = ["method", "prompt", "tokens", "perplexity", "KL to dense", "same token", "greedy alike", "KV bytes"]
+        header = ["method", "prompt", *COUNTS, "perplexity", "KL to dense", "same token", "greedy alike", "KV bytes"]
         lines += table(header, rows)
     if results["needle"]:
         lines += ["", "needle in a haystack, share of right answers"]
         shares = results["needle"]["accuracy"]
-        lines += table(["method", "one needle", "of four"],
-                       [[m, f"{s['single']:.2f}", f"{s['multi']:.2f}"] for m, s in shares.items()])  # fmt: skip
+        lines += table(["method", *COUNTS, "one needle", "of four"],
+                       [[m, *counts(s), f"{s['single']:.2f}", f"{s['multi']:.2f}"] for m, s in shares.items()])  # fmt: skip
     if results["speed"]:
         lines += ["", "milliseconds a decoded token, batch 1 (tokens a second)"]
         rows = [
@@ -57,11 +59,11 @@ def show_tasks(results):
     asked, lines = "in the prompt" if results["ask"] == "prompt" else "after the prompt", []
     for there in results["lengths"]:
         tasks = there["tasks"]
-        header = ["method", "tokens", *tasks, "mean"]
+        header = ["method", *COUNTS, *tasks, "mean"]
         of = f"{there['documents']} documents of {there['length']:,} tokens of {results['text']}, questions {asked}"
         lines += ["", f"{of}: share of answers chosen rightly"]
-        first = [["answers a cell", "", *(str(task["answers"]) for task in tasks.values()), ""]]
-        first.append(["guessing", "", *shares({name: task["chance"] for name, task in tasks.items()})])
+        first = [["answers a cell", "", "", *(str(task["answers"]) for task in tasks.values()), ""]]
+        first.append(["guessing", "", "", *shares({name: task["chance"] for name, task in tasks.items()})])
         lines += table(header, first + accuracies(results, there, "right"))
         weak = ", ".join(name for name, task in tasks.items() if not task["dense_tells"])
         if weak:
@@ -86,7 +88,12 @@ def show_tasks(results):
 def accuracies(results, there, name):
     """A row for each method of what `name` says of it, tasks and their mean."""
     labels = results["labels"]
-    return [[labels[m["method"]], f"{m['attended_tokens']:.0f}", *shares(m[name])] for m in there["methods"]]
+    return [[labels[m["method"]], *counts(m), *shares(m[name])] for m in there["methods"]]
+
+
+def counts(row):
+    """Under COUNTS."""
+    return [f"{row['held_tokens']:.0f}", f"{row['attended_tokens']:.0f}"]
 
 
 def shares(values):

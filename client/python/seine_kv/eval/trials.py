@@ -23,8 +23,8 @@ class Trials:
         return Document(self.loaded.tokenizer, self.text_ids, length, self.tasks, seed, self.edges)
 
     def run(self, endpoint, say, failed, save=lambda records: None):
-        """One dict a question and method: method, task, length, document, depths, slots, chance, attended_tokens and
-        what Row.score says. The method "dense" is torch's own attention. A method that fails is told to failed(method,
+        """One dict a question and method: method, task, length, document, depths, slots, chance, held_tokens,
+        attended_tokens and what Row.score says. The method "dense" is torch's own attention. A method that fails is told to failed(method,
         error) and has no answers. say(line): what is to be expected, and how far it is. save(those so far), after each
         document: a run may take hours."""
         records, documents = [], [(length, sample) for length in self.lengths for sample in range(self.samples)]
@@ -60,16 +60,16 @@ class Trials:
                 asked.update(depths=question.depths, slots=len(question.slots), chance=question.chance)
                 records.append({**asked, **score, **more})
 
-        keep("dense", reading.dense(), attended_tokens=length)
+        keep("dense", reading.dense(), held_tokens=length, attended_tokens=length)
         for method in list(self.methods):
             try:
-                scores, attended = reading.measure(method, endpoint)
+                scores, counts = reading.measure(method, endpoint)
             except FAILURES as error:
                 failed(method, error)
                 self.methods.remove(method)
                 records = [record for record in records if record["method"] != method.key]
             else:
-                keep(method.key, scores, attended_tokens=attended)
+                keep(method.key, scores, **counts)
         return records
 
 
@@ -77,7 +77,7 @@ def summary(records):
     """One dict a length: the tasks, with what guessing gives and whether dense attention is better than that by two
     standard deviations; and of every method its means over the questions.
 
-    [{length, documents, tasks: {task: {answers, chance, dense_tells}}, methods: [{method, attended_tokens,
+    [{length, documents, tasks: {task: {answers, chance, dense_tells}}, methods: [{method, held_tokens, attended_tokens,
     right: {task: share}, greedy: {task: share}, log_probability: {task: nats}}]}]"""
     summaries = []
     for length in dict.fromkeys(record["length"] for record in records):
@@ -90,7 +90,7 @@ def summary(records):
             tasks[task] = {"answers": answers, "chance": chance, "dense_tells": tells}
         for method in dict.fromkeys(record["method"] for record in here):
             mine = [record for record in here if record["method"] == method]
-            row = {"method": method, "attended_tokens": mean(mine, "attended_tokens")}
+            row = {"method": method, **{name: mean(mine, name) for name in ("held_tokens", "attended_tokens")}}
             for name in ("right", "greedy", "log_probability"):
                 row[name] = {task: mean([r for r in mine if r["task"] == task], name) for task in tasks}
             methods.append(row)

@@ -1,6 +1,6 @@
 // `seine-bench recall`: flags, run, table or JSON, plot.
-#ifndef SEINE_BENCH_COMMANDS_RECALL_COMMAND_H_
-#define SEINE_BENCH_COMMANDS_RECALL_COMMAND_H_
+#ifndef SEINE_BENCH_COMMANDS_RECALL_RECALL_COMMAND_H_
+#define SEINE_BENCH_COMMANDS_RECALL_RECALL_COMMAND_H_
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -14,4 +14,4 @@ void AddRecallCommand(CLI::App* app, std::function<absl::Status()>* run);
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_COMMANDS_RECALL_COMMAND_H_
+#endif  // SEINE_BENCH_COMMANDS_RECALL_RECALL_COMMAND_H_
