@@ -43,7 +43,7 @@ absl::Status ToProto(const Selector& selector, v1::Selector* out);
 using TensorViews = std::vector<std::string_view>;
 absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* apart = nullptr);
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorViews* apart = nullptr);
-void ToProto(const Attention& attention, v1::Attention* out);  // attention_convert.cc
+void ToProto(const Attention& attention, v1::Attention* out);  // attention.cc
 absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews* apart = nullptr);
 
 Sequence FromProto(const v1::SequenceHandle& handle);
@@ -64,7 +64,7 @@ absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree. Allocations of `out` are
 // reused.
 absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out);
-absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out);  // attention_convert.cc
+absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out);  // attention.cc
 absl::Status FromProto(const v1::DecodeResponse& response, DecodeAnswer* out);
 absl::Status FromProto(const v1::GatherResponse& response, int64_t count, Gathered* out);
 

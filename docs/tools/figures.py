@@ -3,16 +3,21 @@
 
 usage: figures.py [--check] [ROOT]     --check writes nothing, names each page that differs, and ends with 1 if one does
 
-A page states a figure as a link whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also:
-[0.978](docs/benchmarks.md#demo-recall). Its text is what the JSON says. A page shows a whole table between the lines
-`<!-- table: ID -->` and `<!-- end of table -->`. Files that `./dev bench` wrote have a date under
-"measured"; where several of them hold a table, the latest counts. A table in JSON has an id, a title, a machine, the commit that stated
-it, a command or null, columns [key, title] and rows [id, label, cell ...]. A cell is a number, a range [low, high], a text,
-null, or an object: "v" one of these, "unit", "also" for what stands in brackets, "note" for words behind it. A table's "plot"
-draws "bars" of a column or "lines" over columns, of the rows with the ids "rows" or of all.
+A page states a figure as a link to docs/benchmarks.md whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also. Its text
+is what the JSON says. A page shows a whole table between the lines
+`<!-- table: ID -->` and `<!-- end of table -->`, or the rows whose labels end in TEXT with `<!-- table: ID of TEXT -->`. A note stands
+there while no run of that part of bench/parts.py is recorded. A link to a figure without a recorded run is an error, and so is a time,
+rate or share that README.md states without a link.
+
+Only `./dev bench` writes the files. A table in JSON has an id, a title, a machine, the commit that was measured, a date, a command,
+columns [key, title], rows [id, label, cell ...] and the sum of all that, so that one that was typed or changed by hand is an error.
+Where several files hold a table, the latest counts. A cell is a number, a range [low, high], a text, null, or an object: "v" one of
+these, "unit", "also" for what stands in brackets, "note" for words behind it. A "plot", of the table or of its part, draws "bars" of a
+column or "lines" over columns, of the rows with the ids "rows" or of all.
 """
 
 import decimal
+import hashlib
 import json
 import pathlib
 import re
@@ -20,19 +25,36 @@ import sys
 
 import svg
 
-FORMAT = "seine-figures-1"
+FORMAT, WRITER = "seine-figures-1", "bench/run.py"
+RECORDED = ("machine", "commit", "command", "date")  # what a run that is recorded says of every table
 LINK = re.compile(r"\[([^\[\]]*)\]\(([\w./-]*benchmarks\.md)#([a-z0-9]+(?:-[a-z0-9]+)+)\)")
-TABLE = re.compile(r"(<!-- table: ([a-z0-9]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table: ([a-z0-9]+)(?: of ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# A figure that somebody typed: a time, a rate, a size, a share that is no setting, or a number below one.
+TYPED = re.compile(r"(?<![\w.,])(?<!β )\d[\d,.]*(?:[–-]\d[\d,.]*)? ?(?:ms|µs|ns|GB/s|GFlop/s|MiB|%)(?!\w)|(?<![\w.])0?\.\d+(?!\.?\w)")
 HEAD = """# Benchmarks
 
 `./dev figures` writes this page from the JSON files of [bench/results](../bench/results); do not edit it by hand.
-A range is what repeated runs gave on a shared machine. The commit is the one that first stated the figures.
+Each table is one run of `./dev bench --only PART`, whose part is the table's name after `run`. The commit is the one that was measured.
 """
+
+
+def parts():
+    """{id: Part} of the tables that `./dev bench` can make."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+    from parts import PARTS
+
+    return {f"run{name}": part for name, part in PARTS.items()}
 
 
 class Wrong(Exception):
     """What is wrong with a figure, in one line."""
+
+
+def sum_of(table):
+    """A short digest of a table without its "sum"."""
+    text = json.dumps({key: value for key, value in table.items() if key != "sum"}, sort_keys=True, default=float)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def number(value):
@@ -75,20 +97,31 @@ class Results:
     """Every table of bench/results, in the order of the files' names."""
 
     def __init__(self, root):
-        self.tables, self.machines, self.files = {}, {}, {}
-        self.dates = {}  # of the tables that a bench wrote
+        self.tables, self.machines, self.files, self.dates = {}, {}, {}, {}
         for path in sorted((root / "bench" / "results").glob("*.json")):
             data = json.loads(path.read_text(encoding="utf-8"), parse_float=decimal.Decimal)
             if data.get("format") != FORMAT:
                 raise Wrong(f"{path.name}: its format is not {FORMAT}")
             self.machines.update(data["machines"])
             for table in data["tables"]:
-                self.add(path.name, table, data.get("measured", {}).get("date"))
+                self.recorded(path.name, data, table)
+                self.add(path.name, table, table["date"])
+
+    @staticmethod
+    def recorded(name, data, table):
+        where = f"{name}: table {table['id']} is no recorded run"
+        lacks = [key for key in RECORDED if not table.get(key)]
+        if data.get("written_by") != WRITER:
+            raise Wrong(f"{where}: ./dev bench did not write the file")
+        if lacks:
+            raise Wrong(f"{where}: it has no {', '.join(lacks)}")
+        if table.get("sum") != sum_of(table):
+            raise Wrong(f"{where}: it was typed or changed by hand")
 
     def add(self, name, table, date):
         where = f"{name}: table {table['id']}"
         before = self.dates.get(table["id"])
-        if table["id"] in self.tables and (date is None or before is None or date == before):
+        if date == before:
             raise Wrong(f"{where} is there twice")
         if table["machine"] not in self.machines:
             raise Wrong(f"{where}: nothing says what machine {table['machine']} is")
@@ -120,6 +153,14 @@ class Results:
             raise Wrong(f"#{fragment}: {wrong}") from None
 
 
+def some_rows(table, ending):
+    """The table, or its rows whose labels end so; | stands between several endings."""
+    rows = [row for row in table["rows"] if row[1].endswith(tuple((ending or "").split("|")))]
+    if not rows:
+        raise Wrong(f"no row of table {table['id']} ends in {ending}")
+    return {**table, "rows": rows}
+
+
 def table_text(table, linked=()):
     """A table in Markdown; cells that pages link to get an anchor."""
     columns = [key for key, _ in table["columns"]]
@@ -134,9 +175,15 @@ def table_text(table, linked=()):
     return "\n".join(out) + "\n"
 
 
+def plot_of(table):
+    """How the table is drawn, or None."""
+    part = parts().get(table["id"])
+    return table.get("plot") or (part and part.plot)
+
+
 def plot(table):
-    """The table's SVG, drawn as its "plot" says."""
-    wanted = table["plot"]
+    """The table's SVG, drawn as its plot says."""
+    wanted = plot_of(table)
     rows = [row for row in table["rows"] if "rows" not in wanted or row[0] in wanted["rows"]]
     at = {key: i + 2 for i, (key, _) in enumerate(table["columns"])}
     labels = [re.sub(r"[*`]", "", row[1]) for row in rows]
@@ -148,16 +195,15 @@ def plot(table):
 
 
 def benchmarks(results, linked):
-    out = [HEAD]
-    for table_id, table in results.tables.items():
+    out, order = [HEAD], list(parts())
+    for table_id, table in sorted(results.tables.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)):
         out.append(f'<a id="{table_id}"></a>\n\n## {table["title"]}\n')
         out += [line + "\n" for line in table.get("text", [])]
         out.append(table_text(table, linked))
-        if "plot" in table:
-            out.append(f"![{table['plot']['title']}](plots/{table_id}.svg)\n")
-        command = f"`{table['command']}`" if table["command"] else "not recorded"
+        if plot_of(table):
+            out.append(f"![{plot_of(table)['title']}](plots/{table_id}.svg)\n")
         out.append(
-            f"Command: {command}. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+            f"Command: `{table['command']}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
             f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
         )
     return "\n".join(out)
@@ -183,11 +229,22 @@ def with_figures(text, results, linked):
         return f"[{results.figure(match[3])}]({match[2]}#{match[3]})"
 
     def table(match):
-        if match[2] not in results.tables:
-            raise Wrong(f"there is no table {match[2]}")
-        return match[1] + table_text(results.tables[match[2]]) + match[3]
+        if match[2] in results.tables:
+            return match[1] + table_text(some_rows(results.tables[match[2]], match[3])) + match[4]
+        if match[2] not in parts():
+            raise Wrong(f"there is no table {match[2]}, and no part of the bench that makes it")
+        part = match[2].removeprefix("run")
+        return f"{match[1]}*No run of `./dev bench --only {part}` is recorded yet.*\n{match[4]}"
 
     return outside_fences(text, lambda part: TABLE.sub(table, LINK.sub(link, part)))
+
+
+def typed(text):
+    """(line, figure) of what a page states without a link to a recorded run."""
+    bare = FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+    bare = TABLE.sub(lambda table: "\n" * table[0].count("\n"), bare)
+    bare = re.sub(r"`[^`\n]*`", "", LINK.sub("", bare))
+    return [(bare.count("\n", 0, match.start()) + 1, match[0]) for match in TYPED.finditer(bare)]
 
 
 def render(root):
@@ -198,9 +255,11 @@ def render(root):
             files[page] = with_figures(page.read_text(encoding="utf-8"), results, linked)
         except Wrong as wrong:
             raise Wrong(f"{page.relative_to(root)}: {wrong}") from None
+    for line, figure in typed(files.get(root / "README.md", "")):
+        raise Wrong(f"README.md:{line}: {figure} is stated without a link to a recorded run")
     files[root / "docs" / "benchmarks.md"] = benchmarks(results, linked)
     for table_id, table in results.tables.items():
-        if "plot" in table:
+        if plot_of(table):
             files[root / "docs" / "plots" / f"{table_id}.svg"] = plot(table)
     return files
 

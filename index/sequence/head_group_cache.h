@@ -18,7 +18,7 @@
 // rows before and behind it as they came. A token becomes low-rank as the zone's end passes it, and stays so: after a
 // cut dense tokens may be low-rank, and after an eviction those of the zone may not be so yet. Searches and attention
 // multiply codes (kernels/ops/low_rank/low_rank_products.h); whoever else reads rows gets them rebuilt
-// (strip_low_rank.cc). No sums are kept.
+// (head_group_cache_low_rank.cc). No sums are kept.
 #ifndef SEINE_INDEX_SEQUENCE_HEAD_GROUP_CACHE_H_
 #define SEINE_INDEX_SEQUENCE_HEAD_GROUP_CACHE_H_
 

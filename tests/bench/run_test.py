@@ -8,16 +8,18 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "tools"))
+sys.path[:0] = [str(ROOT / "docs" / "tools"), str(ROOT / "bench")]
 
 import figures  # noqa: E402
+import parts  # noqa: E402
+import run  # noqa: E402
 
 # Fails where a file "broken" lies beside it; else prints what the commands of that name do.
 PROGRAM = """#!/usr/bin/env python3
 import json, pathlib, sys
 if sys.argv[1] == "evict" and (pathlib.Path(__file__).parent / "broken").exists():
     sys.exit(3)
-row = {"method": "ours", "beta": 0.05, "recall_at_k": 0.98765, "us_per_query": 12.345, "scan_ns_per_key": None}
+row = {"method": "ours", "beta": 0.05, "recall_at_k": 0.98765, "candidates": 400.0, "us_per_query": 12.345, "scan_ns_per_key": None}
 out = {"read_bandwidth_gb_s": 12.34, "simd_target": "PLAIN", "rows": [row, {**row, "beta": 0.1}]}
 if sys.argv[1] == "evict":
     out["rows"] = [{"scorer": "knorm", "budget": "10%", "us_per_token": 0.5}]
@@ -62,7 +64,12 @@ class RunTest(unittest.TestCase):
         self.assertEqual((recall["id"], recall["machine"]), ("runrecall", path.stem))
         self.assertTrue(recall["command"].startswith("seine-bench recall --trace bench/data/"), recall["command"])
         self.assertNotIn("PEERS", recall["command"])
-        self.assertEqual(recall["rows"][0], ["oursbeta005", "ours, beta 0.05", None, 0.9877, None, None, 12.3, None])
+        self.assertEqual(recall["rows"][0], ["oursbeta005", "ours, beta 0.05", None, 0.9877, None, None, 400])
+        for table in (recall, polling, sharded):
+            self.assertRegex(table["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+            self.assertTrue(table["commit"] and table["command"])
+            self.assertEqual(table["sum"], figures.sum_of(table))
+        self.assertEqual(data["written_by"], figures.WRITER)
         self.assertEqual(polling["rows"][0][:3], ["streampolling", "stream, polling", 100])
         self.assertIn("bench: 1 of 3, recall: ", done.stderr)
         self.assertIn("| ours, beta 0.1 |", done.stdout)
@@ -84,8 +91,9 @@ class RunTest(unittest.TestCase):
         self.assertEqual(self.run_parts("recall").returncode, 0)
         path, data = self.data()
         for name, date, recall in (("a-old.json", "2020-01-01T00:00:00Z", 0.5), ("z-older.json", "2019-01-01T00:00:00Z", 0.4)):
-            data["measured"]["date"] = date
-            data["tables"][0]["rows"][0][3] = recall
+            table = data["tables"][0]
+            table["rows"][0][3], table["date"] = recall, date
+            table["sum"] = figures.sum_of(table)
             path.with_name(name).write_text(json.dumps(data), encoding="utf-8")
         self.assertEqual(figures.Results(self.root).figure("runrecall-oursbeta005-recall"), "0.9877")
         path.unlink()
@@ -93,6 +101,26 @@ class RunTest(unittest.TestCase):
         path.with_name("b.json").write_text(path.with_name("a-old.json").read_text(encoding="utf-8"), encoding="utf-8")
         with self.assertRaises(figures.Wrong):  # two of one moment
             figures.Results(self.root)
+
+    def test_two_commands_make_one_table_and_a_ledger_is_read(self):
+        self.assertEqual(self.run_parts("codes").returncode, 0)
+        (table,) = self.data()[1]["tables"]
+        self.assertEqual(len(table["rows"]), 4)
+        self.assertIn("--codec rsq; seine-bench recall", table["command"])
+        ledger = [
+            {"attack": "resets", "ops": 5, "faults": 1, "figures": {"step_p99_ms": 1.26}},
+            {"attack": "resets", "ops": 9, "faults": 2, "figures": {"step_p99_ms": 2.36}},
+            {"attack": "resets", "transport": "tls", "ops": 7, "faults": 3, "figures": {"rss_grown_mib": 3.6}},
+        ]
+        rows = run.table_of("soak", parts.PARTS["soak"].rows(ledger), ["x"], dict.fromkeys(run.ABOUT, "x"))["rows"]
+        self.assertEqual(rows[0], ["resetsunix", "resets, unix", 9, 2, 2.4, None, None, None])
+        self.assertEqual(rows[1], ["resetstls", "resets, tls", 7, 3, None, None, 4, None])
+
+    def test_every_part_is_listed_with_its_minutes(self):
+        done = subprocess.run([sys.executable, ROOT / "bench" / "run.py", "--list"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name, part in parts.PARTS.items():
+            self.assertRegex(done.stdout, rf"(?m)^{name} \({part.minutes:g} min")
 
     def test_an_unknown_part_is_refused(self):
         done = self.run_parts("everything")

@@ -1,4 +1,4 @@
-"""Makes the goldens of CriticalKV that tests/index/scorers/criticalkv_test.cc compares with: retained sets of NVIDIA
+"""Makes the goldens of CriticalKV that tests/index/scorers/kvpress_test.cc compares with: retained sets of NVIDIA
 kvpress 0.5.5, by CriticalKVPress and CriticalAdaKVPress over other presses.
 
     /tmp/kvpress/bin/python tests/golden/make_criticalkv.py tests/golden/criticalkv.safetensors 1

@@ -19,6 +19,7 @@ TABLE = {
     "title": "Demo",
     "machine": "pc",
     "commit": "0123456",
+    "date": "2026-01-02T03:04:05Z",
     "command": "./dev demo",
     "plot": {"kind": "bars", "column": "value", "title": "a plot"},
     "columns": [["value", "value"], ["cost", "cost"]],
@@ -41,7 +42,10 @@ class Tree(unittest.TestCase):
 
 class FiguresTest(Tree):
     def results(self, table):
-        self.write("bench/results/a.json", json.dumps({"format": figures.FORMAT, "machines": {"pc": "a pc"}, "tables": [table]}))
+        """Writes it as a bench that was run does."""
+        table = {**table, "sum": figures.sum_of(table)}
+        page = {"format": figures.FORMAT, "written_by": figures.WRITER, "machines": {"pc": "a pc"}, "tables": [table]}
+        return self.write("bench/results/a.json", json.dumps(page))
 
     def check(self):
         command = [sys.executable, str(TOOLS / "figures.py"), "--check", str(self.root)]
@@ -93,6 +97,55 @@ class FiguresTest(Tree):
             self.results(dict(TABLE, **wrong))
             with self.assertRaises(figures.Wrong, msg=wrong):
                 figures.Results(self.root)
+
+    def test_a_table_that_no_run_left_is_an_error(self):
+        path = self.results(TABLE)
+        written = json.loads(path.read_text(encoding="utf-8"))
+        typed = json.loads(path.read_text(encoding="utf-8"))
+        typed["tables"][0]["rows"][1][2] = 4096
+        faults = [(typed, "typed or changed by hand"), ({**written, "written_by": "me"}, "did not write the file")]
+        faults += [({key: value for key, value in written.items() if key != "written_by"}, "did not write the file")]
+        for lacking in ("commit", "command", "date"):
+            for without in ({**TABLE, lacking: None}, {key: value for key, value in TABLE.items() if key != lacking}):
+                faults.append(({**written, "tables": [{**without, "sum": figures.sum_of(without)}]}, f"it has no {lacking}"))
+        faults.append(({**written, "tables": [TABLE]}, "typed or changed by hand"))
+        for page, said in faults:
+            path.write_text(json.dumps(page), encoding="utf-8")
+            done = self.check()
+            self.assertEqual(done.returncode, 1, said)
+            self.assertIn("a.json: table demo is no recorded run: ", done.stderr)
+            self.assertIn(said, done.stderr)
+        path.write_text(json.dumps(written), encoding="utf-8")
+        self.assertEqual(self.check().returncode, 0)
+
+    def test_a_figure_without_a_run_is_an_error_and_a_table_is_absent(self):
+        self.write("docs/a.md", "before\n<!-- table: runmillion -->\n| old |\n<!-- end of table -->\nafter\n")
+        self.render()
+        text = (self.root / "docs/a.md").read_text(encoding="utf-8")
+        note = "*No run of `./dev bench --only million` is recorded yet.*"
+        self.assertEqual(text, f"before\n<!-- table: runmillion -->\n{note}\n<!-- end of table -->\nafter\n")
+        for wrong in ("[1.2 ms](benchmarks.md#runmillion-a)", "<!-- table: runnothing -->\n<!-- end of table -->"):
+            self.write("docs/a.md", wrong)
+            self.assertEqual(self.check().returncode, 1, wrong)
+
+    def test_a_page_may_show_some_rows(self):
+        self.write("docs/a.md", "<!-- table: demo of ize -->\n<!-- end of table -->\n")
+        self.render()
+        text = (self.root / "docs/a.md").read_text(encoding="utf-8")
+        self.assertIn("| size | 2,048 | – |\n<!-- end", text)
+        self.assertNotIn("recall", text)
+        self.write("docs/a.md", "<!-- table: demo of none -->\n<!-- end of table -->\n")
+        self.assertIn("ends in none", self.check().stderr)
+
+    def test_readme_states_no_figure_without_a_link(self):
+        text = self.page.read_text(encoding="utf-8")
+        for typed in ("It takes 12.5 ms.", "| 141 µs |", "Recall is 0.983.", "It holds 57 % of it.", "at 7 GB/s", "some 24.6 MiB"):
+            self.page.write_text(text + typed + "\n", encoding="utf-8")
+            self.assertEqual(self.check().returncode, 1, typed)
+            self.assertIn("README.md:", self.check().stderr)
+        for stated in ("β 5 % and 128 tokens of Debian 12", "`sleep 5 ms`", "```\n0.5 ms\n```", "version 0.3.36, 30 layers"):
+            self.page.write_text(text + stated + "\n", encoding="utf-8")
+            self.assertEqual(self.check().returncode, 0, stated)
 
     def test_a_plot_draws_the_rows_that_it_names(self):
         for rows, drawn in (({}, True), ({"rows": ["recall"]}, False)):

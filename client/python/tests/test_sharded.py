@@ -190,8 +190,8 @@ def test_constants_are_the_latest_that_were_measured(capsys, tmp_path):
     def write(name, date, node):
         keys = ["node", "step", "engine", "merge", "there", "back", "token"]
         rows = [["100", "100", node, node + 7, 5, 1, 8200, 16600, 4000], ["300", "300", 3 * node, 0, 0, 0, 8200, 16600, 4800]]
-        table = {"id": "runnodes", "commit": "c", "columns": [[key, key] for key in keys], "rows": rows}
-        (tmp_path / name).write_text(json.dumps({"measured": {"date": date}, "tables": [table]}))
+        table = {"id": "runnodes", "date": date, "columns": [[key, key] for key in keys], "rows": rows}
+        (tmp_path / name).write_text(json.dumps({"tables": [table]}))
 
     write("a.json", "2026-02-01", 200)
     write("b.json", "2026-01-01", 999)
@@ -205,14 +205,6 @@ def test_constants_are_the_latest_that_were_measured(capsys, tmp_path):
     with pytest.raises(SystemExit):
         simulate.main(["--results", str(PROFILES)])
     assert "has the table runnodes" in capsys.readouterr().err
-
-
-def test_figures_are_those_of_the_plans(capsys, tmp_path):
-    plans = json.loads(simulated(capsys, "-o", "json", "--figures", str(tmp_path / "plans.json")))["plans"]
-    whole, use = json.loads((tmp_path / "plans.json").read_text())["tables"]
-    assert [row[:2] for row in whole["rows"]] == [["text", plans[0]["plan"]], ["texts", plans[1]["plan"]]]
-    assert whole["rows"][0][2] == round(plans[0]["tokens_per_s"], 1) and whole["rows"][1][2] is None
-    assert [row[2] for row in use["rows"]] == [round(100 * share, 1) for plan in plans for share in plan["use"].values()]
 
 
 def test_plans_follow_their_flags(capsys):

@@ -1,4 +1,4 @@
-// The balanced codec (ours; retrieval.md, "The balanced code"): where each coordinate's bits lie, the encoder's tables,
+// The balanced codec (ours; docs/codecs.md#balanced): where each coordinate's bits lie, the encoder's tables,
 // and the query's. Keys are centred in the model's own space, so that one query serves every transform's centres.
 #include <algorithm>
 #include <array>

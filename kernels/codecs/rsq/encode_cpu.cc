@@ -1,4 +1,4 @@
-// RSQ codes of one window of rotated, centred keys (ParisKV, section 4.1; retrieval.md, "Encoding a key").
+// RSQ codes of one window of rotated, centred keys (ParisKV, section 4.1; docs/codecs.md#rsq).
 //
 // Nothing is normalised: signs and magnitude bins do not change with ||x||, |u| > tau is x~^2 > tau^2 r_b^2, and the
 // weight w_b = ||x|| r_b / alpha_b is r_b^2 / sum_j a[t_j] |x~_j| in the units of x itself.

@@ -1,5 +1,5 @@
-// Rows of one head as codes in orthonormal bases: what subspaces ask of a backend (ojakv.txt, 3.2; A.9). A row x [D] is
-// kept as its code y = x U [r] and read back as y U^T.
+// Rows of one head as codes in orthonormal bases: what subspaces ask of a backend (OjaKV, sections 3.2 and A.9).
+// A row x [D] is kept as its code y = x U [r] and read back as y U^T.
 //
 // Sums run over k in order, one multiplication and one addition each, as kernels/ops/matrix/matrix.h has them: the same
 // bits on every backend.

@@ -1,5 +1,5 @@
-// Attention's two products with rows that are kept low-rank, without rebuilding these (ojakv.txt, 3.2 and A.4). With U
-// [D, r] the basis and y the code of a row,
+// Attention's two products with rows that are kept low-rank, without rebuilding these (OjaKV, sections 3.2 and A.4).
+// With U [D, r] the basis and y the code of a row,
 //   <q, U y> = <U^T q, y>  and  sum_i w_i U y_i = U sum_i w_i y_i:
 // D r products once a version of the basis, and r a row. Keys that live before RoPE are rebuilt and turned instead;
 // rows kept full-rank are read as they are. Every operation gives the same bits on every target: sums run in 16 lanes

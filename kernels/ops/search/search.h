@@ -17,7 +17,7 @@
 namespace seine {
 
 enum class Scope : uint8_t { kPerKvHead = 0, kPerQHead = 1 };
-// How the heads of a group agree on one set (Scope::kPerKvHead). retrieval.md, "Grouped query attention". kSoftmaxSum's
+// How the heads of a group agree on one set (Scope::kPerKvHead; docs/architecture.md#a-decode-step). kSoftmaxSum's
 // weights are shares of the estimated mass of the zone and the dense runs.
 enum class GqaReduce : uint8_t { kSoftmaxSum = 0, kMax = 1, kMean = 2 };
 enum class Method : uint8_t { kIndex = 0, kExact = 1 };  // kExact reads every stored key

@@ -55,7 +55,7 @@ class SoftmaxScale : public ::testing::Test {
     return logits;
   }
 
-  // Definitions of scorers.cc's head comments, of one KV head; what they put above all else is left out.
+  // Definitions of the head comments of index/scorers, of one KV head; what they put above all else is left out.
   std::vector<double> Want(const std::string& scorer, int head, double scale) const {
     std::vector<double> want(kScaleTokens);
     if (scorer == "tova") {

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 TABLE = "runnodes"
-PLANS = ("text", "texts")  # in tables of figures
 MEASURED = {"kv_heads": 8, "q_heads": 32, "head_dim": 128}  # of seine-bench nodes
 
 
@@ -27,8 +26,7 @@ def measured(folder: Path) -> tuple[dict[str, Any], str]:
     found = []
     for file in sorted(folder.glob("*.json")):
         data = json.loads(file.read_text(encoding="utf-8"))
-        date = data.get("measured", {}).get("date", "")
-        found += [(date, file.name, table) for table in data["tables"] if table["id"] == TABLE]
+        found += [(table.get("date", ""), file.name, table) for table in data["tables"] if table["id"] == TABLE]
     if not found:
         raise FileNotFoundError(f"--results: no file of {folder} has the table {TABLE}; ./dev bench --only nodes makes it")
     _, name, table = max(found, key=lambda each: each[:2])
@@ -165,48 +163,6 @@ def plot(results: list[dict[str, Any]]) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{height}" {style}>{"".join(out)}</svg>\n'
 
 
-COLUMNS = [
-    ["rate", "tokens a second", "tokens_per_s", ""],
-    ["node", "of a token in the nodes", "node_ms_a_token", "ms"],
-    ["engine", "in the engine", "engine_ms_a_token", "ms"],
-    ["wire", "between them", "wire_ms_a_token", "ms"],
-    ["one", "on one node", "one_node_ms_a_token", "ms"],
-    ["memory", "memory of the fullest node", "memory_gib_node", "GiB"],
-    ["bytes", "bytes a token", "bytes_a_token", "MB"],
-    ["breaks", "breaks first", "breaks_first", ""],
-]
-
-
-def figures(results: list[dict[str, Any]], measured_on: dict[str, Any], file: str) -> dict[str, Any]:
-    """Both plans as tables of docs/benchmarks.md, of the machine and commit that measured the constants."""
-    command = "python -m seine_kv.sharded.simulate --results bench/results"
-    about = {"machine": "plans", "commit": measured_on["commit"], "command": command}
-    plans = [[plan_id, one["plan"], *(_cell(one, *column[2:]) for column in COLUMNS)] for plan_id, one in zip(PLANS, results)]
-    uses = [
-        [plan_id + name, f"{one['plan']}: {name}", round(100 * share, 1)]
-        for plan_id, one in zip(PLANS, results)
-        for name, share in one["use"].items()
-    ]
-    plot = {"kind": "bars", "column": "use", "title": "Of what there is, %"}
-    return {
-        "format": "seine-figures-1",
-        "about": "Written by seine_kv.sharded.simulate: arithmetic on constants that were measured.",
-        "machines": {"plans": f"a model on paper, with the constants of {file}"},
-        "tables": [
-            {"id": "plans", "title": "Many nodes on paper", **about, "columns": [c[:2] for c in COLUMNS], "rows": plans},
-            {"id": "planuse", "title": "What the plans use", **about, "plot": plot, "columns": [["use", "%"]], "rows": uses},
-        ],
-    }
-
-
-def _cell(plan: dict[str, Any], name: str, unit: str) -> Any:
-    value = plan.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    number = round(value / 1e6 if unit == "MB" else value, 1)
-    return {"v": number, "unit": unit} if unit else number
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m seine_kv.sharded.simulate", description=__doc__.split("\n")[0])
     parser.add_argument("--results", type=Path, required=True, help="folder of the measured figures: bench/results")
@@ -227,7 +183,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--decoding", type=float, default=0.05, help="share of the texts that decode at a time")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--plot", type=Path, help="writes what each plan uses as SVG")
-    parser.add_argument("--figures", type=Path, help="writes both plans as tables of docs/benchmarks.md, JSON")
     a = parser.parse_args(arguments)
     try:
         table, file = measured(a.results)
@@ -243,9 +198,6 @@ def main(arguments: list[str]) -> int:
         print("\n\n".join(map(report, results)))
     if a.plot is not None:
         a.plot.write_text(plot(results))
-    if a.figures is not None:
-        tables = json.dumps(figures(results, table, file), indent=1, ensure_ascii=False)
-        a.figures.write_text(f"{tables}\n", encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,381 @@
+"""The parts of `./dev bench`: what each runs, and which figures of its JSON become a table. bench/run.py runs them.
+
+A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
+the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
+the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. TRACE is a
+file that RECORD writes before the command runs; REFERENCE is a text that every Python brings.
+"""
+
+from dataclasses import dataclass, field
+
+import columns as c
+import rows
+
+DATA = "bench/data/smollm2-135m"
+REAL = f"--trace {DATA}-kjv-8k.safetensors"
+PROFILE = f"--profile {DATA}.profile.safetensors"
+MILLION = "recall --synthetic rope --num-keys 1048576 --head-dim 128"
+CODE = "recall --synthetic rope --num-keys 16384 --head-dim 128 --beta .02 --num-queries 8"
+STEADY = "evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --budget 2048 --interval 128"
+SERVICE = "service --spawn BIN/seined --transport stream"
+EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
+RECORD = "PYTHON -m seine_kv.trace --text REFERENCE --tokens 8192 --queries-last 8192 --out TRACE"
+PROMPT = f"prompt --trace TRACE {PROFILE} --horizon 4096 --step 512,2048"
+FLOOD = "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,idle-connections,unread,slow-readers --ledger LEDGER"
+
+
+AT_TENTH = [
+    f"{method}beta01"
+    for method in (
+        "seinebalanced11window64profilerefine300",
+        "seinersqsignipwindow64refine200",
+        "paperrsqcollisionnocentrerefine100",
+        "faisspqfastscan8b",
+        "faisspqfastscan16b",
+        "faissivfpq16b1664lists",
+    )
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table. `keys` tell its rows apart; `quiet`: its times want a machine that does nothing else; `minutes` on two cores."""
+
+    title: str
+    commands: tuple
+    columns: list
+    keys: tuple
+    minutes: float
+    quiet: bool = False
+    asked: bool = False  # runs only where --only names it: it takes long, or fetches what it needs
+    text: tuple = ()
+    plot: dict = None  # as docs/tools/figures.py draws it
+    rows: object = field(default=lambda measured: measured.get("rows") or measured.get("points") or [measured])
+
+
+def one(command):
+    return (command,)
+
+
+PARTS = {
+    "codes": Part(
+        "Bytes of code a key of head_dim 128, whose fp16 row has 256",
+        (f"{CODE} --codec rsq", f"{CODE} --codec balanced"),
+        c.BYTES,
+        ("method",),
+        1,
+        rows=lambda measured: [row for row in measured["rows"] if not row.get("exact")],
+    ),
+    "recall": Part(
+        "Recall on a real model's keys, beside ParisKV's pipeline and FAISS",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --beta .02,.05,.10,.25 --compare PEERS"),
+        c.FOUND,
+        ("method", "beta"),
+        5,
+        text=(
+            "SmolLM2-135M, head_dim 64, 8,192 tokens of the King James Bible, three layers; every token is held, and truth is the exact "
+            "top 100 of a query head. Seine and ParisKV's pipeline keep at least 400 candidates, and FAISS has no such floor: rows of "
+            "one β are rows of one work only from 10 % on.",
+        ),
+        plot={"kind": "bars", "column": "recall", "title": "recall@100 at β 10 %: 762 candidates", "rows": AT_TENTH},
+    ),
+    "equal": Part(
+        "Retrieval at equal numbers of candidates on a real model's keys: ours, ParisKV's pipeline, FAISS's PQ and Quest",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --num-queries 64 --candidates 1%,2%,5%,10%"),
+        c.EQUAL,
+        ("method", "share"),
+        5,
+    ),
+    "target": Part(
+        "Candidates and recall by a target of the balanced code",
+        one(f"recall {REAL} {PROFILE} --horizon 4096 --refine 300 --recall-target .9,.95,.99"),
+        c.TARGET,
+        ("method",),
+        3,
+        rows=lambda measured: [row for row in measured["rows"] if row.get("recall_target") is not None],
+    ),
+    "demo": Part("What the demo finds", one("./dev demo"), c.DEMO, ("demo",), 2, rows=rows.demo),
+    "demotimes": Part(
+        "A layer's append and attention in the demo: ours over every token, and over what Seine finds",
+        one("./dev demo"),
+        c.DEMO_TIMES,
+        ("num_tokens",),
+        2,
+        quiet=True,
+        text=("Both columns are of this server's own kernels. Lengths above 8,192 repeat the trace's rows, for times alone.",),
+        rows=lambda measured: measured["attention_times"],
+    ),
+    "million": Part(
+        "A million synthetic keys in the balanced code, one thread, cold",
+        one(f"{MILLION} --codec balanced --refine 300 --beta .005,.02"),
+        c.RECALL,
+        ("method", "beta"),
+        3,
+        quiet=True,
+    ),
+    "millionrsq": Part(
+        "A million synthetic keys without a profile, beside exact search, one thread, cold",
+        one(f"{MILLION} --beta .01,.02,.05 --baseline faiss_flat PEERS"),
+        c.RECALL,
+        ("method", "beta"),
+        5,
+        quiet=True,
+    ),
+    "gaussian": Part(
+        "A million Gaussian keys, which have no structure, in the balanced code, one thread, cold",
+        one("recall --synthetic gaussian --num-keys 1048576 --head-dim 128 --codec balanced --refine 300 --beta .02"),
+        c.RECALL,
+        ("method", "beta"),
+        2,
+        quiet=True,
+    ),
+    "step": Part(
+        "A decode step of one layer in process, 8 KV heads of 4 query heads, head_dim 128, one thread, cold",
+        one("step --num-keys 2048,8192,32768,131072"),
+        c.ONE_STEP,
+        ("num_keys",),
+        3,
+        quiet=True,
+    ),
+    "prompt": Part(
+        "Recall while a prompt grows in steps, with the balanced code",
+        one(PROMPT),
+        c.PROMPT,
+        ("num_tokens",),
+        6,
+        asked=True,
+        rows=rows.prompt,
+    ),
+    "encoding": Part(
+        "What a prompt in steps costs", one(PROMPT), c.ENCODING, ("step",), 6, quiet=True, asked=True, rows=rows.encoding
+    ),
+    "subspace": Part(
+        "Low-rank bases that follow a real model's stream",
+        one(f"subspace {REAL} {PROFILE} --rank 38"),
+        c.BASES,
+        ("stream", "method"),
+        2,
+    ),
+    "carried": Part(
+        "The same with bases that are carried to all 8,192 positions",
+        one(f"subspace {REAL} {PROFILE} --rank 38 --carried-to 8192"),
+        c.BASES,
+        ("stream", "method"),
+        2,
+    ),
+    "drift": Part(
+        "Low-rank bases that follow a synthetic drift",
+        one("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76"),
+        c.BASES,
+        ("stream", "method"),
+        1,
+    ),
+    "updates": Part(
+        "What an update of 32 rows costs, head_dim 128, rank 96",
+        one("subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 96"),
+        [column for column in c.SUBSPACE if column[0] in ("rank", "cost")],
+        ("stream", "method"),
+        1,
+        quiet=True,
+    ),
+    "lowrank": Part(
+        "What a low-rank index holds of 8,192 tokens, and what it errs",
+        one(f"subspace {REAL} {PROFILE} --evict keydiff --keep .5 --local 256 --full-rank .02"),
+        c.STORED,
+        ("what",),
+        4,
+        rows=rows.stored,
+    ),
+    "ojakv": Part(
+        "OjaKV's pipeline, in our reading, beside the library's, at equal bytes",
+        one(f"subspace {REAL} {PROFILE} --rank 38 --ojakv --full-rank .02 --num-queries 16"),
+        c.OJAKV,
+        ("frame", "method"),
+        15,
+        asked=True,
+    ),
+    "decode": Part(
+        "Recall over a synthetic decode whose keys drift, four times as long as the prefill",
+        one("drift --synthetic drift"),
+        c.DRIFT,
+        ("method",),
+        2,
+        text=(
+            "One head of head_dim 128, 4,096 tokens of prefill. Every method names as many candidates, which grow from 400 to a twentieth "
+            "of the keys: so a method that does not drift gains. `_all` is trained on all keys, the other peers on the prefill.",
+        ),
+    ),
+    "evict": Part(
+        "What eviction keeps of a real model's attention",
+        one(f"evict {REAL} --budget 10%,25%"),
+        c.KEPT,
+        ("scorer", "budget"),
+        3,
+    ),
+    "steady": Part(
+        "What steady eviction costs",
+        one(f"{STEADY} --scorer keydiff,manifoldkv,windowed_manifoldkv,qfilters,knorm"),
+        c.EVICT,
+        ("scorer", "budget"),
+        3,
+        quiet=True,
+    ),
+    "service": Part("Decode steps over a Unix socket", one(SERVICE), c.STEP, ("transport", "polling"), 1, quiet=True),
+    "polling": Part(
+        "Decode steps over a Unix socket, a client that spins", one(f"{SERVICE} --polling"), c.STEP, ("transport", "polling"), 1, quiet=True
+    ),
+    "channel": Part(
+        "Decode steps over the same-host channel",
+        one("service --spawn BIN/seined --transport shm"),
+        c.STEP,
+        ("transport", "polling"),
+        1,
+        quiet=True,
+    ),
+    "sharded": Part(
+        "A real model's layer of 8,192 tokens striped over servers of one machine, one thread each, beside one of them",
+        one(f"sharded {REAL} --spawn BIN/seined --shards 1,2,4"),
+        c.SHARDED,
+        ("shards",),
+        2,
+        quiet=True,
+    ),
+    "nodes": Part(
+        "A layer's step of 8 KV heads of 4 query heads on three nodes of one machine, one thread each",
+        one("nodes --spawn BIN/seined --nodes 3 --num-keys 8192,32768,131072"),
+        c.NODES,
+        ("num_keys",),
+        3,
+        quiet=True,
+    ),
+    "plans": Part(
+        "Many nodes on paper, from the latest run of the part nodes",
+        one("PYTHON -m seine_kv.sharded.simulate --results bench/results"),
+        c.PLANS,
+        ("plan",),
+        1,
+        rows=rows.plan,
+    ),
+    "idle": Part(
+        "Decode steps over ten times the sequences that memory holds, the rest on disk",
+        one("idle --sequences 100 --ratio 10 --steps 2000 --folder /var/tmp"),
+        c.IDLE,
+        ("sequences",),
+        2,
+        quiet=True,
+    ),
+    "kernels": Part(
+        "What CUDA kernels must at least take: predicted from bytes, never measured",
+        one("kernels"),
+        c.KERNELS,
+        ("shape",),
+        1,
+        text=("At 4,300 GB/s of device memory and 50 GB/s of link; Llama-3.1-8B's geometry, balanced, ½ bit scanned, β 1 %.",),
+        rows=rows.kernel,
+    ),
+    "quality": Part(
+        "SmolLM2-135M decodes by several methods, beside dense attention",
+        one(f"{EVAL} --quick --parts quality"),
+        c.MODEL,
+        ("label",),
+        20,
+        asked=True,
+        text=(
+            "Python's reference, 4,096 tokens of which the last 256 are decoded; head_dim 64. The rows of a budget attend as many tokens "
+            "a head, but retrieval holds every token, and eviction no more than it attends.",
+        ),
+        rows=rows.eval,
+    ),
+    "blocks": Part(
+        "Eviction of prompts read densely and in blocks, 10 and 25 % of the tokens held",
+        one(f"{EVAL} --parts quality --kept .1,.25 --context 4096 --decoded 256"),
+        c.MODEL,
+        ("label", "prompt"),
+        90,
+        asked=True,
+        rows=rows.eval,
+    ),
+    "needle": Part(
+        "Needles in 1,024 and 2,048 tokens, share found",
+        one(f"{EVAL} --quick --parts needle"),
+        c.NEEDLES,
+        ("method",),
+        30,
+        asked=True,
+        rows=rows.needle,
+    ),
+    "tasks": Part(
+        "Tasks over 4,096 tokens: share of answers chosen rightly",
+        one(f"{EVAL} --parts tasks --lengths 4096 --samples 3 --batches 0"),
+        c.TASKS,
+        ("label",),
+        120,
+        asked=True,
+        rows=rows.task,
+    ),
+    "token": Part(
+        "Milliseconds a token of SmolLM2-135M in PyTorch, fp32, batch 1, dense and Seine by turns",
+        one(f"{EVAL} --parts speed --speeds 1024,4096,8192"),
+        c.TOKEN,
+        ("context",),
+        8,
+        quiet=True,
+        asked=True,
+        text=("Dense is torch's own attention. How much of the gain is our exact kernel's is not told apart here.",),
+        rows=lambda measured: measured["speed"],
+    ),
+    "llama": Part(
+        "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
+        one("./dev llama --cells 1500,4000,7900 --steps 24"),
+        c.ENGINE + c.QUALITY,
+        ("cells",),
+        10,
+        quiet=True,
+        asked=True,
+    ),
+    "llamalong": Part(
+        "llama.cpp decodes SmolLM2-135M over long contexts of repeated cells, two threads",
+        one("./dev llama --cells 32000,131072 --repeat 8000 --yarn 16 --steps 24"),
+        c.ENGINE[:-1],
+        ("cells",),
+        6,
+        quiet=True,
+        asked=True,
+    ),
+    "llamaone": Part(
+        "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",
+        one("./dev llama --random --cells 8192,32768,131072 --repeat 1024 --steps 12"),
+        c.ENGINE[:-1],
+        ("cells",),
+        8,
+        quiet=True,
+        asked=True,
+    ),
+    "floods": Part(
+        "By how much floods grow a server, over each transport",
+        tuple(f"{FLOOD} --transport {transport}" for transport in ("unix", "tcp", "tls")),
+        c.SOAK,
+        ("attack", "transport"),
+        3,
+        asked=True,
+        rows=rows.soak,
+    ),
+    "soak": Part(
+        "Attacks, and what a bystander sees",
+        one("./dev soak --quick --ledger LEDGER"),
+        c.SOAK,
+        ("attack", "transport"),
+        10,
+        asked=True,
+        rows=rows.soak,
+    ),
+    "fleet": Part(
+        "After a kill -9 in a fleet of four servers, the longest seconds until",
+        one("./dev fleet --minutes 5 --seed 3"),
+        c.FLEET,
+        ("killed",),
+        8,
+        asked=True,
+        rows=rows.fleet,
+    ),
+}

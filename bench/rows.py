@@ -1,0 +1,58 @@
+"""Rows of a table from what a part of the bench measured, where these are not its JSON's "rows" as they stand."""
+
+
+def prompt(measured):
+    """Of each length: recall of one append and of the steps, smallest first."""
+    names = ("small_steps", "large_steps")
+    return [{**row, **{name: step["recall_at_k"] for name, step in zip(names, row["in_steps"])}} for row in measured["rows"]]
+
+
+def encoding(measured):
+    return [{"step": "one append", **measured["one_append"]}, *({**row, "step": f"steps of {row['step']}"} for row in measured["steps"])]
+
+
+def stored(measured):
+    """Of each kind of row, all tokens held and half of them."""
+    for row in measured["rows"]:
+        kind = f"keys {row['frame'].replace('_', ' ')}, rank {row['key_rank']}" if row["key_rank"] else "full-rank"
+        row["what"] = kind + (", half the tokens, by KeyDiff" if row["evicted"] else ", all tokens")
+    return measured["rows"]
+
+
+def demo(measured):
+    full = measured["full_cache_bytes"]
+    shares = {"code_share": measured["code_bytes"] / full, "held_share": (measured["code_bytes"] + measured["store_bytes"]) / full}
+    return [{"demo": "demo", **measured, **shares}]
+
+
+def kernel(measured):
+    shape = "{num_keys:,} keys, batch {batch}"
+    return [{**row, "shape": shape.format(**row), **{f"{step['step']}_us": step["us"] for step in row["steps"]}} for row in measured]
+
+
+def eval(measured):
+    return [{"prompt": "dense", **method, "text": text["text"]} for text in measured["quality"] for method in text["methods"]]
+
+
+def needle(measured):
+    return [{"method": method, **shares} for method, shares in measured["needle"]["accuracy"].items()]
+
+
+def task(measured):
+    (there,) = measured["tasks"]["lengths"]
+    labels = measured["tasks"]["labels"]
+    return [{**m, **m["right"], "label": labels[m["method"]], "mean": sum(m["right"].values()) / len(m["right"])} for m in there["methods"]]
+
+
+def plan(measured):
+    return [{**plan, "memory_share": plan["use"]["memory"]} for plan in measured["plans"]]
+
+
+def fleet(measured):
+    return [{"killed": kind, **row} for kind, row in measured["by_kind"].items()]
+
+
+def soak(runs):
+    """The last run of each attack and transport, of a ledger's lines."""
+    last = {(run["attack"], run.get("transport", "unix")): run for run in runs}
+    return [{**run["figures"], **run, "transport": transport} for (_, transport), run in last.items()]
