@@ -116,6 +116,25 @@ class Batch:
             self.owner.bury(old[i].sequence)
         self._queries = {layer: window.select(rows) for layer, window in self._queries.items()}
 
+    def cut(self, columns):
+        """Forgets all tokens from column `columns` on: the cache has been cropped, reset or rewritten there."""
+        for row in self.rows:
+            tokens = columns - row.padding
+            row.padding = min(row.padding, columns)
+            if tokens <= 0 or not self.owner.available():
+                self._forget(row)
+                continue
+            try:
+                for layer in range(len(row.sent)):
+                    self._truncate(row, layer, tokens)
+            except SeineError as error:
+                if not self.owner.keeps_cache:
+                    raise
+                if error.code in DOWN:
+                    self.owner.failed(error)
+                self._forget(row)
+                self.owner.counts.rebuilt_sequences += 1
+
     def prefill(self, layer, query, key, value, scale=None):
         """Sends a prompt's keys and values, or a later block's, with all before them. [rows, heads, tokens, head_dim]"""
         self._watch(layer, query, key.shape[2])

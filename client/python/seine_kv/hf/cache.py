@@ -1,5 +1,7 @@
 """transformers' DynamicCache that tells its Batch of sequences what happens to its rows, and may leave them to the index."""
 
+from copy import deepcopy
+
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -8,10 +10,12 @@ from transformers.cache_utils import DynamicLayer
 class SeineCache(DynamicCache):
     """A DynamicCache whose rows are sequences of an index. Behaves as DynamicCache in everything else.
 
-    Cropping needs no word: the next forward finds the cache shorter. A deep copy copies its batch, which forks.
+    A crop, a reset or an edit through its layers is seen before the next forward, or the next copy: `settle` compares the
+    layers' tensors with those that the last forward left. A deep copy copies its batch, which forks.
     """
 
     batch = None  # the Batch, once a forward has used the cache
+    seen = ()  # a Seen a layer, as the last forward left it
 
     @classmethod
     def adopt(cls, cache):
@@ -36,16 +40,42 @@ class SeineCache(DynamicCache):
         """Whether rows of the cache lie in an index, and nowhere else."""
         return any(isinstance(layer, IndexLayer) and layer.length and layer.pending is None for layer in self.layers)
 
+    def settle(self):
+        """Has the batch forget the columns that are no longer those that the last forward left."""
+        if self.batch is None or not self.seen:
+            return
+        lengths = {layer.length for layer in self.layers if isinstance(layer, IndexLayer)}
+        if len(lengths) > 1:
+            raise ValueError(f"cache: its layers hold {sorted(lengths)} tokens; crop all to the same length")
+        kept = [seen.kept(layer, self.offloading) for seen, layer in zip(self.seen, self.layers)]
+        self.seen = ()  # lets the tensors go before they are copied
+        self.batch.cut(min(kept))
+
+    def note(self):
+        """Remembers the layers as they are: what the batch has been told of."""
+        self.seen = tuple(map(Seen, self.layers))
+
+    def __deepcopy__(self, memo):
+        self.settle()
+        copy = memo[id(self)] = self.__class__.__new__(self.__class__)
+        copy.__dict__.update((name, deepcopy(value, memo)) for name, value in self.__dict__.items())
+        for cache in (self, copy):
+            cache.note()
+        return copy
+
     def reorder_cache(self, beam_idx):
+        self.settle()
         super().reorder_cache(beam_idx)
         self._select(beam_idx.tolist())
 
     def batch_select_indices(self, indices):
+        self.settle()
         super().batch_select_indices(indices)
         if self.batch is not None:
             self._select((indices.nonzero().flatten() if indices.dtype == torch.bool else indices).tolist())
 
     def batch_repeat_interleave(self, repeats):
+        self.settle()
         super().batch_repeat_interleave(repeats)
         if self.batch is not None:
             self._select([row for row in range(len(self.batch.rows)) for _ in range(repeats)])
@@ -53,6 +83,42 @@ class SeineCache(DynamicCache):
     def _select(self, rows):
         if self.batch is not None:
             self.batch.select(rows)
+            self.note()
+
+
+class Seen:
+    """A layer's tensors as they were. They are held, so that no other can lie where they did."""
+
+    def __init__(self, layer):
+        self.held = ()
+        if isinstance(layer, IndexLayer):
+            layer.kept = layer.length
+        elif layer.get_seq_length():
+            self.held = tuple((rows, _version(rows)) for rows in (layer.keys, layer.values))
+
+    def kept(self, layer, moved):
+        """Columns from the first on that `layer` still has as they were. moved: its tensors travel between devices, so
+        that their lengths alone tell."""
+        if isinstance(layer, IndexLayer):
+            return min(layer.kept, layer.length)
+        if not self.held or not layer.get_seq_length():
+            return 0
+        now = (layer.keys, layer.values)
+        if not moved and not all(_begins(rows, *was) for rows, was in zip(now, self.held)):
+            return 0
+        return min(rows.shape[-2] for rows in (*now, *(rows for rows, _ in self.held)))
+
+
+def _begins(rows, was, version):
+    """Whether `rows` are `was`, unwritten since, or its first columns."""
+    if _version(rows) != version or rows.data_ptr() != was.data_ptr() or rows.device != was.device:
+        return False
+    return rows.stride() == was.stride() and rows.shape[:2] == was.shape[:2] and rows.shape[3:] == was.shape[3:]
+
+
+def _version(rows):
+    """How often a tensor has been written in place; torch counts it not for those of inference mode."""
+    return None if rows.is_inference() else rows._version
 
 
 class IndexLayer(DynamicLayer):
@@ -72,6 +138,7 @@ class IndexLayer(DynamicLayer):
             layer.__dict__.pop("values", None)
             layer.__class__ = cls
             layer.pending, layer.length = held, held[0].shape[-2] if held else 0
+            layer.kept = layer.length  # columns that no crop or reset has touched since the last forward
             if held:
                 layer.lazy_initialization(*held)
         if not isinstance(layer, cls):
@@ -83,7 +150,7 @@ class IndexLayer(DynamicLayer):
         """Makes it a DynamicLayer again, which holds what was read back."""
         keys, values = self._held()
         self.__class__ = DynamicLayer
-        del self.pending, self.length, self.batch, self.number
+        del self.pending, self.length, self.kept, self.batch, self.number
         self.keys, self.values = keys, values
 
     def __deepcopy__(self, memo):
@@ -127,12 +194,13 @@ class IndexLayer(DynamicLayer):
         return self.batch.read(self.number, self.length, self.dtype, self.device)
 
     def reset(self):
-        self.pending, self.length, self.is_initialized = None, 0, False
+        self.pending, self.length, self.kept, self.is_initialized = None, 0, 0, False
 
     def crop(self, tokens_to_remove):
         """Negative: so many tokens less. Else the length that is left, as transformers before 5.24 has it."""
         kept = self.length + tokens_to_remove if tokens_to_remove <= 0 else tokens_to_remove
         self.length = min(self.length, max(kept, 0))
+        self.kept = min(self.kept, self.length)
         self._change(lambda rows: rows[..., : self.length, :])
 
     def reorder_cache(self, beam_idx):

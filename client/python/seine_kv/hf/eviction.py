@@ -72,7 +72,7 @@ class QueryWindow:
         """Queries of the columns before `end`. Those of columns that were cropped meanwhile go, and of columns beyond a gap."""
         begin = end - queries.shape[2]
         if self.queries is not None and 0 < begin <= self.end:
-            left = self.queries[:, :, : self.queries.shape[2] - (self.end - begin)]
+            left = self.queries[:, :, : max(0, self.queries.shape[2] - (self.end - begin))]
             queries = torch.cat([left, queries], dim=2)
         self.queries, self.end = queries[:, :, -self.size :].clone(), end
 

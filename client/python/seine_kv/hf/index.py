@@ -2,9 +2,9 @@
 
 import hashlib
 import json
+import secrets
 from pathlib import Path
 
-from seine_kv.arrays import ALIASES
 from seine_kv.client import SeineError
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
@@ -92,28 +92,46 @@ def ensure_index(client, name, settings):
         if error.code != "ALREADY_EXISTS":
             raise
     spec = client.get_index(name)["spec"]
-    wrong = [f"{field} is {have}, not {want}" for field, have, want in differences(spec, settings)]
+    wrong = [f"{field} is {have}, not {want}" for field, have, want in differences(spec, settings, _filled(client, settings))]
     if wrong:
         raise ValueError(f"the index {name!r} exists and does not fit: {'; '.join(wrong)}")
     return spec
 
 
-def differences(spec, settings):
-    """(field, what the index has, what is asked) of every setting asked for that an existing index has otherwise."""
-    shape = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "dtype")
-    asked = [("geometry", {name: settings[name] for name in shape}), ("", {"kv_store": settings["kv_store"]})]
-    asked += [(group, settings[group]) for group in ("zones", "codec", "retrieval")]
-    asked += [("subspace", settings["subspace"] or {"key_rank": None})]
-    for group, values in asked:
-        have = (spec[group] if group else spec) or {}  # None: the index has no such part
-        for name, want in values.items():
-            if have.get(name) not in (want, ALIASES.get(want) if isinstance(want, str) else want):
-                yield f"{group}.{name}".lstrip("."), have.get(name), want
-    have_tokens, want_tokens = (_budget_tokens(eviction) for eviction in (spec["eviction"], settings["eviction"]))
-    if have_tokens != want_tokens:
-        yield "eviction.budget.tokens", have_tokens, want_tokens
+def _filled(client, settings):
+    """The specification that an index of these settings would have: one is made, read and deleted, so that whoever fills
+    in defaults does so here too."""
+    name = f"hf-asked-{secrets.token_hex(8)}"
+    try:
+        return client.create_index(name, **settings)["spec"]
+    finally:
+        try:
+            client.delete_index(name)
+        except SeineError as error:
+            if error.code != "NOT_FOUND":
+                raise
 
 
-def _budget_tokens(eviction):
-    """The budget of an index's eviction; None without one."""
-    return eviction["budget"]["tokens"] if eviction else None
+def differences(spec, settings, asked):
+    """(field, what the index has, what is asked) of every setting asked for that an existing index has otherwise.
+
+    asked: the specification that the settings come to. Of geometry, eviction and subspace all is compared, named in the
+    settings or not; of the others what the settings name.
+    """
+    for group in ("geometry", "eviction", "subspace"):
+        yield from _unlike(group, spec[group], asked[group])
+    for group in ("zones", "codec", "retrieval"):
+        for name in settings[group]:
+            yield from _unlike(f"{group}.{name}", (spec[group] or {}).get(name), asked[group].get(name))
+    for name in ("kv_store", "model", "memory_limit_bytes"):
+        if settings[name]:
+            yield from _unlike(name, spec[name], asked[name])
+
+
+def _unlike(field, have, want):
+    """What differs between two parts of a specification, down to single settings."""
+    if isinstance(have, dict) and isinstance(want, dict):
+        for name in sorted({*have, *want}):
+            yield from _unlike(f"{field}.{name}", have.get(name), want.get(name))
+    elif have != want:
+        yield field, have, want

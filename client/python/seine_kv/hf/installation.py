@@ -88,6 +88,7 @@ class Installation:
         self._stats, self._stream = Stats(), None
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
+        self._cache = None  # of the forward that is running
         self._buried = deque()  # sequences that nobody needs any more
         try:
             self.spec = ensure_index(self.client, self.index, self._settings)
@@ -286,13 +287,19 @@ class Installation:
         if cache.batch is None or cache.batch.owner is not self or len(cache.batch.rows) != inputs.shape[0]:
             if cache.holds_elsewhere():
                 raise ValueError(f"cache: it holds {len(cache.batch.rows)} rows, and {inputs.shape[0]} are asked; or another model's")
+            cache.seen = ()
             cache.follow(Batch(self, inputs.shape[0]))
+        cache.settle()
         cache.batch.set_padding(kwargs.get("attention_mask"))
         current.set(cache.batch)
+        self._cache = cache
         return args, kwargs
 
     def _after(self, *_):
         current.set(None)
+        if self._cache is not None:
+            self._cache.note()
+            self._cache = None
 
     def _end_stream(self):
         if self._stream is not None:
