@@ -29,9 +29,9 @@ from seine_kv.hf import requirements  # noqa: F401, first: it says what is missi
 from seine_kv.hf.attention import NAME, register
 from seine_kv.hf.cache import SeineCache  # noqa: F401
 from seine_kv.hf.eviction import Eviction  # noqa: F401
-from seine_kv.hf.index import check_model
 from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa: F401
 from seine_kv.hf.low_rank import LowRank, Memory  # noqa: F401
+from seine_kv.hf.models import check_calls, check_model
 from seine_kv.hf.stats import Stats  # noqa: F401
 
 _installed: weakref.WeakKeyDictionary[Any, Installation] = weakref.WeakKeyDictionary()  # model -> Installation
@@ -80,6 +80,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
     try:
         register()
         installation.attach(NAME)
+        check_calls(model, installation.geometry)
     except BaseException:
         installation.close()
         raise

@@ -7,9 +7,16 @@ call outside any, as without a cache, is torch's own attention.
 from contextvars import ContextVar
 
 NAME = "seine"
+probe = ContextVar("seine_probe", default=None)  # what is told of each call instead, while a model is looked at
 current = ContextVar("seine_batch", default=None)  # the Batch of the forward that is running
 # Arguments that change what attention computes, and that Attend does not know.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
+
+
+def serves(module):
+    """Whether a module's calls are the text model's: a vision tower's have no layer of the cache, and are torch's."""
+    config = getattr(module, "config", None)
+    return getattr(module, "layer_idx", None) is not None and "vision" not in str(getattr(config, "model_type", ""))
 
 
 def register():
@@ -40,8 +47,11 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
             mask = mask[rows]
         return attend(query[rows], key[rows], value[rows], mask)
 
+    if probe.get() is not None:
+        probe.get()(module, query, key, value, attention_mask, kwargs)
+        return dense(), None
     batch = current.get()
-    if batch is None:
+    if batch is None or not serves(module):
         return dense(), None
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:

@@ -13,20 +13,6 @@ from seine_kv.model import rope_style, stated_rope
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server can compute a table of
 
 
-def check_model(model):
-    """ValueError for a model whose attention is not what Attend computes, or that cannot be reached."""
-    config, name = model.config.get_text_config(), type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
-    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if others:
-        raise ValueError(
-            f"{name} has layers of {', '.join(sorted(others))}; Seine serves full attention in every layer"
-        )
-    if getattr(model, "base_model", model) is model:
-        raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
-
-
 def geometry_of(model):
     """num_layers, num_q_heads, num_kv_heads, head_dim, dtype, and rope where it can be stated."""
     config = model.config.get_text_config()

@@ -13,7 +13,7 @@ import torch
 
 from seine_kv.client import Attention, Client, SeineError
 from seine_kv.forked import MadeHere
-from seine_kv.hf.attention import current
+from seine_kv.hf.attention import current, probe
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
@@ -171,6 +171,11 @@ class Installation:
         memory.full_bytes = memory.tokens * self._token_bytes
         return memory
 
+    @property
+    def geometry(self):
+        """num_layers, num_q_heads, num_kv_heads, head_dim of the index."""
+        return {name: self._settings[name] for name in ("num_layers", "num_q_heads", "num_kv_heads", "head_dim")}
+
     # For Batch ------------------------------------------------------------------------------------------------------
 
     @property
@@ -270,6 +275,8 @@ class Installation:
 
     def _before(self, module, args, kwargs):
         """Before a forward of the base model: finds, or makes, the batch of its cache. SeineError in a child of fork."""
+        if probe.get() is not None:
+            return None
         self._made.check()
         self.drain()
         # transformers that renamed the argument still take it by its old name.

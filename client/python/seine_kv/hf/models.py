@@ -1,0 +1,103 @@
+"""Which models can be served: those whose every layer attends as Attend does. The others are told at install, in one line."""
+
+import torch
+
+from seine_kv.hf.attention import UNSUPPORTED, probe, serves
+from seine_kv.model import cache_name
+
+LAYER_TYPES = {
+    "sliding_attention": "attends with a sliding window",
+    "chunked_attention": "attends in chunks",
+}
+# Of a text model's config: what a layer does where it is set. A window that never binds is one too: transformers caches
+# such a layer apart.
+TRAITS = {
+    "kv_lora_rank": "attends by MLA, whose keys and values are one latent row",
+    "index_topk": "attends natively sparse",
+    "attn_logit_softcapping": "attends with a soft cap on its logits",
+    "attention_chunk_size": "attends in chunks",
+    "sliding_window": "attends with a sliding window",
+    "alibi": "adds a bias to its logits",
+}
+KEYWORDS = {
+    "softcap": "attends with a soft cap on its logits",
+    "s_aux": "attends with attention sinks",
+    "position_bias": "adds a bias to its logits",
+    "sliding_window": "attends with a sliding window",
+}
+
+
+def check_model(model):
+    """ValueError for a model whose attention is not what Attend computes, or that cannot be reached."""
+    config, name = model.config.get_text_config(decoder=True), type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
+    if getattr(model, "base_model", model) is model:
+        raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
+    types = list(getattr(config, "layer_types", None) or ())
+    for trait in ("kv_lora_rank", "index_topk"):
+        if getattr(config, trait, None):
+            raise _refused(model, 0, f"{TRAITS[trait]} ({trait} {getattr(config, trait)})")
+    for number, kind in enumerate(types):
+        if kind != "full_attention":
+            raise _refused(model, number, f"{LAYER_TYPES.get(kind, 'is no full attention')} ({kind})")
+    for trait, reason in TRAITS.items():
+        value = getattr(config, trait, None)
+        windowed = trait in ("sliding_window", "attention_chunk_size")
+        if value and not (types and windowed):  # the types say which layers have it: none
+            raise _refused(model, 0, f"{reason} ({trait} {value})")
+
+
+def check_calls(model, geometry):
+    """Runs three tokens without Seine and looks at every call of attention. ValueError naming the layer and the reason.
+
+    geometry: num_layers, num_q_heads, num_kv_heads and head_dim of the index.
+    """
+    called = set()
+
+    def look(module, query, key, value, mask, kwargs):
+        if not serves(module):
+            return
+        number = module.layer_idx
+        for name in UNSUPPORTED:
+            if kwargs.get(name) is not None:
+                raise _refused(model, number, f"{KEYWORDS[name]} ({name})")
+        _check_shapes(model, number, query, key, value, geometry)
+        if mask is not None and query.shape[2] == 1:
+            attended = mask if mask.dtype == torch.bool else mask == 0
+            if not attended.all():
+                raise _refused(model, number, "masks or weighs the tokens before it")
+        if number in called and query.shape[2] > 1:
+            raise _refused(model, number, "is attended more than once a token")
+        called.add(number)
+
+    base = model.base_model
+    device = model.get_input_embeddings().weight.device
+    token = probe.set(look)
+    try:
+        with torch.no_grad():
+            ids = torch.ones(1, 2, dtype=torch.long, device=device)
+            out = base(input_ids=ids, use_cache=True)
+            name = cache_name(base)
+            base(input_ids=ids[:, :1], use_cache=True, **{name: out[name]})
+    except ValueError:
+        raise
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise ValueError(f"{type(model).__name__} cannot be run on three tokens: {type(error).__name__}: {first}") from error
+    finally:
+        probe.reset(token)
+    for number in sorted(set(range(geometry["num_layers"])) - called):
+        raise _refused(model, number, "does not attend by transformers' attention interface")
+
+
+def _check_shapes(model, number, query, key, value, geometry):
+    heads, shared, wide = (geometry[name] for name in ("num_q_heads", "num_kv_heads", "head_dim"))
+    for name, rows, count in (("queries", query, heads), ("keys", key, shared), ("values", value, shared)):
+        if (rows.shape[1], rows.shape[3]) != (count, wide):
+            have = f"{rows.shape[1]} heads of {rows.shape[3]}"
+            raise _refused(model, number, f"has {name} of {have}, where the config says {count} of {wide}")
+
+
+def _refused(model, number, reason):
+    return ValueError(f"{type(model).__name__}: layer {number} {reason}; Seine serves full attention in every layer")
