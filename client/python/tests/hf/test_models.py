@@ -30,6 +30,9 @@ MODELS = [
     ("mistral", {"sliding_window": None}, None),
     ("mistral", {"sliding_window": 8}, "sliding window"),
     ("starcoder2", {"sliding_window": 8, "hidden_size": 128}, "sliding window"),
+    ("gemma2", {}, "sliding window|soft cap"),
+    ("gemma3_text", {}, "sliding window"),
+    ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "sliding window|sinks"),
 ]
 
 
