@@ -7,16 +7,21 @@ call outside any, as without a cache, is torch's own attention.
 from contextvars import ContextVar
 
 NAME = "seine"
-probe = ContextVar("seine_probe", default=None)  # what is told of each call instead, while a model is looked at
+probe = ContextVar("seine_probe", default=None)  # told of each call instead, while a model is looked at; models._Look
 current = ContextVar("seine_batch", default=None)  # the Batch of the forward that is running
 # Arguments that change what attention computes, and that Attend does not know.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 
 
-def serves(module):
-    """Whether a module's calls are the text model's: a vision tower's have no layer of the cache, and are torch's."""
-    config = getattr(module, "config", None)
-    return getattr(module, "layer_idx", None) is not None and "vision" not in str(getattr(config, "model_type", ""))
+def text_config(model):
+    """The config of the layers that decode: the model's own, or the part of it that is about text."""
+    return model.config.get_text_config(decoder=True)
+
+
+def serves(module, text):
+    """Whether a module's calls are the text model's, whose config is `text`. Those of a vision or audio tower are torch's:
+    they have another config, or no layer of the cache."""
+    return getattr(module, "layer_idx", None) is not None and isinstance(getattr(module, "config", None), type(text))
 
 
 def register():
@@ -51,7 +56,7 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
         probe.get()(module, query, key, value, attention_mask, kwargs)
         return dense(), None
     batch = current.get()
-    if batch is None or not serves(module):
+    if batch is None or not serves(module, batch.owner.text):
         return dense(), None
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:

@@ -7,34 +7,15 @@ are one case. Where torch keeps nothing, whatever fails is raised: there is no o
 """
 
 import weakref
-from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 import torch
 
-from seine_kv.client import Append, Item, RetainedSets, SeineError, Sequence
+from seine_kv.client import Append, Item, RetainedSets, SeineError
 from seine_kv.hf.blocks import block_mask
 from seine_kv.hf.eviction import QueryWindow
+from seine_kv.hf.rows import DOWN, LOST, Row
 from seine_kv.hf.tensors import from_numpy, to_numpy
-
-# What says that the server's sequence is not the row's: it is gone, or holds other tokens. Any other code of an item is
-# its own failure, to be tried again with the next token.
-LOST = ("NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS")
-# What says that the server cannot be used, for now. Any other code of a whole step is a mistake of the settings, and
-# raised.
-DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
-
-
-@dataclass
-class Row:
-    """One sequence. `sent`: tokens of each layer that the server holds, the padding not counted."""
-
-    sent: list
-    padding: int = 0
-    sequence: Optional[Sequence] = None
-    evicted_at: dict = field(default_factory=dict)  # layer -> tokens at its last eviction by call
-    retained: dict = field(default_factory=dict)  # layer -> RetainedSets, where tokens are evicted
 
 
 class Batch:
@@ -43,7 +24,7 @@ class Batch:
     def __init__(self, owner, num_rows):
         self.owner = owner
         owner.follow(self)
-        self.rows = [Row([0] * owner.num_layers) for _ in range(num_rows)]
+        self.rows = [Row(owner, [0] * owner.num_layers) for _ in range(num_rows)]
         self.layers = weakref.WeakValueDictionary()  # number -> of the cache, where it leaves its rows to the index
         self._queries = {}  # layer -> QueryWindow, for evictions by call
 
@@ -53,7 +34,7 @@ class Batch:
     def leave(self):
         """Gives the sequences up."""
         for row in self.rows:
-            self._forget(row)
+            row.forget()
 
     def restore(self):
         """Gives the cache back what lies in the index alone."""
@@ -82,7 +63,7 @@ class Batch:
 
     def __deepcopy__(self, memo):
         copy = Batch(self.owner, 0)
-        copy.rows = [self._fork(row) for row in self.rows]
+        copy.rows = [row.fork() for row in self.rows]
         copy._queries = {layer: window.select(slice(None)) for layer, window in self._queries.items()}
         return copy
 
@@ -100,7 +81,7 @@ class Batch:
             if row.padding != columns:
                 if row.sequence is not None and not self.owner.keeps_cache:
                     raise ValueError("attention_mask: the padding of a row has changed, and its tokens lie in the index alone")
-                self._forget(row)
+                row.forget()
                 row.padding = columns
 
     def select(self, rows):
@@ -110,7 +91,7 @@ class Batch:
         taken, old = set(), self.rows
         self.rows = []
         for i in rows:
-            self.rows.append(self._fork(old[i]) if i in taken else old[i])
+            self.rows.append(old[i].fork() if i in taken else old[i])
             taken.add(i)
         for i in set(range(len(old))) - taken:
             self.owner.bury(old[i].sequence)
@@ -119,21 +100,7 @@ class Batch:
     def cut(self, columns):
         """Forgets all tokens from column `columns` on: the cache has been cropped, reset or rewritten there."""
         for row in self.rows:
-            tokens = columns - row.padding
-            row.padding = min(row.padding, columns)
-            if tokens <= 0 or not self.owner.available():
-                self._forget(row)
-                continue
-            try:
-                for layer in range(len(row.sent)):
-                    self._truncate(row, layer, tokens)
-            except SeineError as error:
-                if not self.owner.keeps_cache:
-                    raise
-                if error.code in DOWN:
-                    self.owner.failed(error)
-                self._forget(row)
-                self.owner.counts.rebuilt_sequences += 1
+            row.cut(columns)
 
     def prefill(self, layer, query, key, value, scale=None):
         """Sends a prompt's keys and values, or a later block's, with all before them. [rows, heads, tokens, head_dim]"""
@@ -257,7 +224,7 @@ class Batch:
         row = self.rows[r]
         for attempt in range(2):
             try:
-                self._truncate(row, layer, upto - row.padding)
+                row.truncate(layer, upto - row.padding)
                 first = row.padding + row.sent[layer]
                 if row.sequence is None:
                     row.sequence = self.owner.create_sequence()
@@ -276,7 +243,7 @@ class Batch:
             except SeineError as error:
                 if error.code not in LOST or attempt or not self.owner.keeps_cache:
                     raise
-                self._forget(row)
+                row.forget()
                 self.owner.counts.rebuilt_sequences += 1
 
     def _asked(self, r, query, tokens):
@@ -286,44 +253,12 @@ class Batch:
             return None
         return to_numpy(query[r, :, -most:].to(self.owner.dtype).transpose(0, 1))
 
-    def _truncate(self, row, layer, tokens):
-        if row.sent[layer] <= tokens:
-            return
-        self.owner.client.truncate(row.sequence, tokens)
-        row.sent = [min(sent, tokens) for sent in row.sent]
-        row.evicted_at = {layer: min(at, tokens) for layer, at in row.evicted_at.items()}
-        for sets in row.retained.values():
-            sets.truncate(tokens)
-        self.owner.counts.truncations += 1
-
-    def _fork(self, row):
-        """A Row with a sequence of its own that holds the same; an empty one, to be sent again, where that fails."""
-        fork = Row([0] * len(row.sent), row.padding)
-        if row.sequence is None or not self.owner.available():
-            return fork
-        try:
-            fork.sequence = self.owner.client.fork(row.sequence)
-        except SeineError as error:
-            if not self.owner.keeps_cache:
-                raise
-            if error.code in DOWN:
-                self.owner.failed(error)
-            return fork
-        fork.sent, fork.evicted_at = list(row.sent), dict(row.evicted_at)
-        fork.retained = {layer: sets.copy() for layer, sets in row.retained.items()}
-        self.owner.counts.forks += 1
-        return fork
-
-    def _forget(self, row):
-        self.owner.bury(row.sequence)
-        row.sequence, row.sent, row.evicted_at, row.retained = None, [0] * len(row.sent), {}, {}
-
     def _failed_row(self, r, error):
         """Notes one row's failure; returns its code."""
         if not self.owner.keeps_cache:
             raise error
         if error.code in LOST:
-            self._forget(self.rows[r])
+            self.rows[r].forget()
             self.owner.counts.rebuilt_sequences += 1
         self.owner.warn(error)
         return error.code

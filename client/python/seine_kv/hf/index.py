@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 from seine_kv.client import SeineError
+from seine_kv.hf.attention import text_config
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import rope_style, stated_rope
@@ -15,7 +16,7 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server
 
 def geometry_of(model):
     """num_layers, num_q_heads, num_kv_heads, head_dim, dtype, and rope where it can be stated."""
-    config = model.config.get_text_config()
+    config = text_config(model)
     q_heads = config.num_attention_heads
     geometry = {
         "num_layers": config.num_hidden_layers,
@@ -25,9 +26,16 @@ def geometry_of(model):
         "dtype": dtype_name(model.dtype),
     }
     rope, style = stated_rope(config), rope_style(model)
-    if rope and rope.get("rope_type", "default") in ROPE_TYPES and style != "unknown":
+    if rope and _is_known(rope) and style != "unknown":
         geometry["rope"] = {"config_json": json.dumps(rope), "style": style}
     return geometry
+
+
+def _is_known(rope):
+    """Whether a server can compute the table of a config's rope_parameters, and keys turn by it and their position alone:
+    not where RoPE turns a part of a head, differs between layers, or turns by places in an image."""
+    whole = rope.get("partial_rotary_factor") in (None, 1) and "rope_theta" in rope and not rope.get("mrope_section")
+    return whole and rope.get("rope_type", "default") in ROPE_TYPES
 
 
 def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype=None):
@@ -120,4 +128,4 @@ def _unlike(field, have, want):
         for name in sorted({*have, *want}):
             yield from _unlike(f"{field}.{name}", have.get(name), want.get(name))
     elif have != want:
-        yield field, have, want
+        yield field, *("set" if isinstance(value, dict) else value for value in (have, want))

@@ -13,7 +13,7 @@ import torch
 
 from seine_kv.client import Attention, Client, SeineError
 from seine_kv.forked import MadeHere
-from seine_kv.hf.attention import current, probe
+from seine_kv.hf.attention import current, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
@@ -97,6 +97,7 @@ class Installation:
             raise
         self.choosing_queries = (self.spec["subspace"] or {}).get("full_rank_queries") or 0
         self._model, self._hooks, self._previous = model, [], None
+        self.text = text_config(model)
         self._undo_blocks = lambda: None
         atexit.register(self.close)
 
@@ -276,6 +277,7 @@ class Installation:
     def _before(self, module, args, kwargs):
         """Before a forward of the base model: finds, or makes, the batch of its cache. SeineError in a child of fork."""
         if probe.get() is not None:
+            probe.get().followed = True
             return None
         self._made.check()
         self.drain()
@@ -284,7 +286,7 @@ class Installation:
         cache = kwargs.get(name)
         if cache is None:
             use_cache = kwargs.get("use_cache")
-            if not (module.config.use_cache if use_cache is None else use_cache):
+            if not (getattr(self.text, "use_cache", True) if use_cache is None else use_cache):
                 return None  # nothing to keep: torch's own attention
             cache = kwargs[name] = SeineCache(config=module.config)
         SeineCache.adopt(cache)

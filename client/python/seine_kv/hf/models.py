@@ -1,8 +1,10 @@
 """Which models can be served: those whose every layer attends as Attend does. The others are told at install, in one line."""
 
 import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from seine_kv.hf.attention import UNSUPPORTED, probe, serves
+from seine_kv.hf.attention import UNSUPPORTED, probe, serves, text_config
 from seine_kv.model import cache_name
 
 LAYER_TYPES = {
@@ -32,8 +34,6 @@ def check_model(model):
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
-    if getattr(model, "base_model", model) is model:
-        raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
     types = list(getattr(config, "layer_types", None) or ())
     for trait in ("kv_lora_rank", "index_topk"):
         if getattr(config, trait, None):
@@ -41,11 +41,52 @@ def check_model(model):
     for number, kind in enumerate(types):
         if kind != "full_attention":
             raise _refused(model, number, f"{LAYER_TYPES.get(kind, 'is no full attention')} ({kind})")
+    for number in getattr(config, "cross_attention_layers", None) or ():
+        raise _refused(model, number, "attends to images apart from the text (cross_attention_layers)")
     for trait, reason in TRAITS.items():
         value = getattr(config, trait, None)
         windowed = trait in ("sliding_window", "attention_chunk_size")
         if value and not (types and windowed):  # the types say which layers have it: none
             raise _refused(model, 0, f"{reason} ({trait} {value})")
+    _check_heads(model, config)
+    if getattr(model, "base_model", model) is model:
+        raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
+
+
+def _check_heads(model, config):
+    """Every layer must have as many heads, and as wide ones. transformers raises where they are of each layer."""
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+        try:
+            value = getattr(config, name, None)
+        except RuntimeError:
+            raise _refused(model, 0, f"has a {name} of its own") from None
+        if name == "num_attention_heads" and not value:
+            raise _refused(model, 0, "has no attention heads")
+
+
+class _Look:
+    """Looks at every call of attention while a model is run without Seine. ValueError naming the layer and the reason."""
+
+    def __init__(self, model, geometry):
+        self.model, self.geometry, self.text = model, geometry, text_config(model)
+        self.called = set()  # layers
+        self.followed = False  # whether the model has called its base model
+
+    def __call__(self, module, query, key, value, mask, kwargs):
+        if not serves(module, self.text):
+            return
+        model, number = self.model, module.layer_idx
+        for name in UNSUPPORTED:
+            if kwargs.get(name) is not None:
+                raise _refused(model, number, f"{KEYWORDS[name]} ({name})")
+        _check_shapes(model, number, query, key, value, self.geometry)
+        if mask is not None and query.shape[2] == 1:
+            attended = mask if mask.dtype == torch.bool else mask == 0
+            if not attended.all():
+                raise _refused(model, number, "masks or weighs the tokens before it")
+        if number in self.called and query.shape[2] > 1:
+            raise _refused(model, number, "is attended more than once a token")
+        self.called.add(number)
 
 
 def check_calls(model, geometry):
@@ -53,42 +94,35 @@ def check_calls(model, geometry):
 
     geometry: num_layers, num_q_heads, num_kv_heads and head_dim of the index.
     """
-    called = set()
-
-    def look(module, query, key, value, mask, kwargs):
-        if not serves(module):
-            return
-        number = module.layer_idx
-        for name in UNSUPPORTED:
-            if kwargs.get(name) is not None:
-                raise _refused(model, number, f"{KEYWORDS[name]} ({name})")
-        _check_shapes(model, number, query, key, value, geometry)
-        if mask is not None and query.shape[2] == 1:
-            attended = mask if mask.dtype == torch.bool else mask == 0
-            if not attended.all():
-                raise _refused(model, number, "masks or weighs the tokens before it")
-        if number in called and query.shape[2] > 1:
-            raise _refused(model, number, "is attended more than once a token")
-        called.add(number)
-
-    base = model.base_model
-    device = model.get_input_embeddings().weight.device
+    look, name = _Look(model, geometry), type(model).__name__
     token = probe.set(look)
     try:
         with torch.no_grad():
-            ids = torch.ones(1, 2, dtype=torch.long, device=device)
-            out = base(input_ids=ids, use_cache=True)
-            name = cache_name(base)
-            base(input_ids=ids[:, :1], use_cache=True, **{name: out[name]})
+            ids = torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+            out, key = model(input_ids=ids, use_cache=True), cache_name(model)
+            _check_cache(model, out.get(key))
+            model(input_ids=ids[:, :1], use_cache=True, **{key: out[key]})
     except ValueError:
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
-        raise ValueError(f"{type(model).__name__} cannot be run on three tokens: {type(error).__name__}: {first}") from error
+        raise ValueError(f"{name} cannot be run on three tokens: {type(error).__name__}: {first}") from error
     finally:
         probe.reset(token)
-    for number in sorted(set(range(geometry["num_layers"])) - called):
+    if not look.followed:
+        raise ValueError(f"{name} does not call its base model, {type(model.base_model).__name__}, where Seine follows forwards")
+    for number in sorted(set(range(geometry["num_layers"])) - look.called):
         raise _refused(model, number, "does not attend by transformers' attention interface")
+
+
+def _check_cache(model, cache):
+    """What a forward gives must be a cache that grows a token at a time in every layer."""
+    if not isinstance(cache, DynamicCache):
+        kind = "no cache" if cache is None else f"a {type(cache).__name__}"
+        raise ValueError(f"{type(model).__name__} keeps {kind}; Seine needs a DynamicCache")
+    for number, layer in enumerate(cache.layers):
+        if type(layer) is not DynamicLayer:
+            raise _refused(model, number, f"caches in a {type(layer).__name__}")
 
 
 def _check_shapes(model, number, query, key, value, geometry):
