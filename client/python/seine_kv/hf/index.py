@@ -3,6 +3,7 @@
 import hashlib
 import json
 import secrets
+import warnings
 from pathlib import Path
 
 from seine_kv.client import SeineError
@@ -86,7 +87,14 @@ def ensure_index(client, name, settings):
         if error.code != "ALREADY_EXISTS":
             raise
     spec = client.get_index(name)["spec"]
-    wrong = [f"{field} is {have}, not {want}" for field, have, want in differences(spec, settings, _filled(client, settings))]
+    try:
+        asked = _filled(client, settings)
+    except SeineError as error:
+        if error.code != "RESOURCE_EXHAUSTED":
+            raise
+        _check_named(client, name, settings, error)
+        return spec
+    wrong = [f"{field} is {have}, not {want}" for field, have, want in differences(spec, settings, asked)]
     if wrong:
         raise ValueError(f"the index {name!r} exists and does not fit: {'; '.join(wrong)}")
     return spec
@@ -104,6 +112,18 @@ def _filled(client, settings):
         except SeineError as error:
             if error.code != "NOT_FOUND":
                 raise
+
+
+def _check_named(client, name, settings, full):
+    """Compares the settings that are named alone, where the server may make no other index, and warns of it."""
+    try:
+        client.create_index(name, exist_ok=True, **settings)
+    except SeineError as error:
+        if error.code != "ALREADY_EXISTS":
+            raise
+        raise ValueError(f"the index {name!r} exists and does not fit: {error}") from None
+    text = f"the index {name!r} exists; only settings that are given were compared, not defaults, for which another is made: {full}"
+    warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def differences(spec, settings, asked):

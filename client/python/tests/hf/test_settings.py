@@ -1,9 +1,13 @@
 """An index that exists must be the one that hf.install is asked for: whatever differs is named. Needs torch and transformers."""
 
+import hashlib
+
 import pytest
+from conftest import start
 from small_model import client, make_model  # noqa: F401 - a fixture
 
 from seine_kv import hf
+from seine_kv.client import Client
 
 KEYDIFF = {"evict": hf.Eviction(64)}
 LOW_RANK = {"low_rank": hf.LowRank(0.5, 0.5)}
@@ -48,3 +52,26 @@ def test_rope_that_differs_is_named(client):  # noqa: F811
     other = make_model(rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     with pytest.raises(ValueError, match="geometry.rope"):
         hf.install(other, client.address, index="one")
+
+
+def test_where_no_other_index_may_be_made_the_settings_given_are_compared(tmp_path, monkeypatch):
+    digest = hashlib.sha256(b"s3cret").hexdigest()
+    (tmp_path / "tokens.yaml").write_text(f"- {{sha256: {digest}, tenant: acme, role: admin}}\n")
+    (tmp_path / "quotas.yaml").write_text("acme: {indexes: 1}\n")
+    files = ("--auth-tokens-file", str(tmp_path / "tokens.yaml"), "--auth-quotas-file", str(tmp_path / "quotas.yaml"))
+    process, endpoint = start(tmp_path / "seine.sock", *files, "--auth-unix", "token"), f"unix://{tmp_path}/seine.sock"
+    try:
+        monkeypatch.setenv("SEINE_TOKEN", "s3cret")
+        with Client(endpoint) as client:
+            client.wait_until_ready(20)
+        model = make_model()
+        hf.install(model, endpoint, index="one", **KEYDIFF)
+        hf.uninstall(model)
+        with pytest.raises(ValueError, match="does not fit: .*eviction.scorer.name is keydiff, not manifoldkv"):
+            hf.install(model, endpoint, index="one", evict=hf.Eviction(64, scorer="manifoldkv"))
+        with pytest.warns(RuntimeWarning, match="only settings that are given were compared"):
+            hf.install(model, endpoint, index="one", **KEYDIFF)
+        hf.uninstall(model)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=20) == 0
