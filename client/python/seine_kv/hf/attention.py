@@ -18,6 +18,18 @@ def text_config(model):
     return model.config.get_text_config(decoder=True)
 
 
+def implementations(config, name=None):
+    """What transformers' set_attn_implementation takes: the attention of a config and its parts, as they are; or `name`, and
+    as it is where a part, such as a vision tower's, is not about text."""
+    text, parts = config.get_text_config(decoder=True), {"": name or config._attn_implementation}
+    for part in getattr(config, "sub_configs", {}):
+        own = getattr(config, part, None)
+        if own is not None:
+            about_text = own is text or own.get_text_config(decoder=True) is text
+            parts[part] = name if name and about_text else own._attn_implementation
+    return parts
+
+
 def serves(module, text):
     """Whether a module's calls are the text model's, whose config is `text`. Those of a vision or audio tower are torch's:
     they have another config, or no layer of the cache."""

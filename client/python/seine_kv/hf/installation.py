@@ -13,7 +13,7 @@ import torch
 
 from seine_kv.client import Attention, Client, SeineError
 from seine_kv.forked import MadeHere
-from seine_kv.hf.attention import current, probe, text_config
+from seine_kv.hf.attention import current, implementations, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
@@ -103,10 +103,10 @@ class Installation:
 
     def attach(self, name):
         """Makes `name` the model's attention, and follows its forwards."""
-        self._previous = self._model.config._attn_implementation
-        self._model.set_attn_implementation(name)
+        self._previous = implementations(self._model.config)
+        self._model.set_attn_implementation(implementations(self._model.config, name))
         if self._model.config._attn_implementation != name:
-            raise ValueError(f"{type(self._model).__name__} does not use transformers' attention interface")
+            raise ValueError(f"{type(self._model).__name__}: no layer attends by transformers' attention interface")
         base = self._model.base_model
         if self.block is not None:
             self._undo_blocks = read_in_blocks(base, self.block)

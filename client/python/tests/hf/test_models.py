@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from small_model import EVERYTHING, generate, prompt
-from transformers import AutoConfig, AutoModelForCausalLM
+from small_model import EVERYTHING, assert_all_served, generate, prompt
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from seine_kv import hf
 
 SHAPE = {
     "vocab_size": 97,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -20,39 +20,155 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": None,
 }
-# model type, its settings, what the refusal says; None: it is served.
-MODELS = [
-    ("llama", {}, None),
-    ("qwen2", {}, None),
-    ("qwen3", {}, None),
-    ("phi3", {"sliding_window": None, "hidden_size": 128}, None),
-    ("phi3", {"sliding_window": 512, "hidden_size": 128}, "sliding window"),
-    ("mistral", {"sliding_window": None}, None),
-    ("mistral", {"sliding_window": 8}, "sliding window"),
-    ("starcoder2", {"sliding_window": 8, "hidden_size": 128}, "sliding window"),
-    ("gemma2", {}, "sliding window|soft cap"),
-    ("gemma3_text", {}, "sliding window"),
-    ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "sliding window|sinks"),
+OLD_NAMES = {"n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 512, "rotary_dim": 32}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MLA = {
+    "num_key_value_heads": 2,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+}
+SERVED = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": EXPERTS,
+    "mixtral": EXPERTS,
+    "mistral": {"sliding_window": None},
+    "phi3": {"sliding_window": None},
+    "olmo2": {},
+    "granite": {},
+    "cohere": {},
+    "smollm3": {},
+    "gpt2": OLD_NAMES,
+    "gptj": OLD_NAMES,
+    "gpt_neox": {},  # RoPE turns a part of each head, here and below
+    "phi": {},
+    "stablelm": {},
+    "glm4": {},
+    "nemotron": {},
+}
+# model type, its settings, what the refusal says
+REFUSED = [
+    ("phi3", {"sliding_window": 512}, "layer 0 attends with a sliding window"),  # as Phi-3.5-mini: it never binds
+    ("mistral", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
+    ("starcoder2", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
+    ("gemma2", {}, "layer 0 attends with a sliding window"),
+    ("gemma3_text", {}, "layer 0 attends with a sliding window"),
+    ("gpt_oss", EXPERTS, "layer 0 attends with a sliding window"),
+    ("gpt_oss", {**EXPERTS, "layer_types": ["full_attention"] * 2}, "layer 0 attends with (attention sinks|a sliding window)"),
+    ("cohere2", {}, "layer 0 attends with a sliding window"),
+    ("llama4_text", {"num_local_experts": 2, "intermediate_size_mlp": 64}, "layer 0 attends in chunks"),
+    ("deepseek_v2", MLA, "layer 0 attends by MLA"),
+    ("deepseek_v3", MLA, "layer 0 attends by MLA"),
+    ("minicpm3", MLA, "layer 0 attends by MLA"),
+    ("mamba", {}, "layer 0 is no full attention"),
+    ("rwkv", {"attention_hidden_size": 128}, "layer 0 has no attention heads"),
+    ("bloom", OLD_NAMES, "no layer attends by transformers' attention interface"),
+    ("opt", {"word_embed_proj_dim": 128, "ffn_dim": 64}, "does not call its base model"),
 ]
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+QWEN2_TOWER = {
+    "depth": 2,
+    "embed_dim": 32,
+    "hidden_size": 128,
+    "num_heads": 2,
+    "mlp_ratio": 2,
+    "patch_size": 4,
+    "temporal_patch_size": 2,
+}
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
+PICTURE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(7))
+# model type -> settings, what a picture of 16 x 16 is given as, tokens that it takes
+WITH_TOWERS = {
+    "smolvlm": (
+        {"text_config": {**SHAPE, "model_type": "llama"}, "vision_config": TOWER, "scale_factor": 2, "pad_token_id": 0},
+        {"pixel_values": PICTURE[None]},
+        4,
+    ),
+    "llava": (
+        {
+            "text_config": {**SHAPE, "model_type": "llama"},
+            "vision_config": {**TOWER, "model_type": "clip_vision_model"},
+            "vision_feature_layer": -1,
+        },
+        {"pixel_values": PICTURE},
+        16,
+    ),
+    "qwen2_vl": (
+        {
+            "text_config": {**SHAPE, "model_type": "qwen2_vl_text", "use_sliding_window": False, "rope_parameters": MROPE},
+            "vision_config": QWEN2_TOWER,
+            "video_token_id": 6,
+            "vision_start_token_id": 7,
+            "vision_end_token_id": 8,
+        },
+        {"pixel_values": PICTURE.reshape(16, 48).repeat(1, 2), "image_grid_thw": torch.tensor([[1, 4, 4]])},
+        4,
+    ),
+}
 
 
-def build(kind, settings):
+def build(kind, settings, auto=AutoModelForCausalLM):
     torch.manual_seed(3)
-    config = AutoConfig.for_model(kind, **{**SHAPE, **settings})
-    return AutoModelForCausalLM.from_config(config).eval()
+    default = AutoConfig.for_model(kind)  # which of SHAPE's names it knows
+    config = AutoConfig.for_model(kind, **{name: value for name, value in settings.items() if hasattr(default, name)})
+    config.get_text_config().initializer_range = 0.3  # no two tokens alike
+    return auto.from_config(config).eval()
 
 
-@pytest.mark.parametrize("kind, settings, refused", MODELS, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_model_is_refused_at_install_or_answered_as_without(kind, settings, refused):
-    model, ids = build(kind, settings), prompt(1, 24)
-    if refused is not None:
-        with pytest.raises(ValueError, match=rf"layer \d+ .*({refused})") as error:
-            hf.install(model, threads=1, **EVERYTHING)
-        assert "\n" not in str(error.value) and model.config._attn_implementation != "seine"
-        generate(model, ids, max_new_tokens=4)  # as it was
-        return
+@pytest.mark.parametrize("kind", SERVED)
+def test_a_model_of_full_attention_is_answered_as_without(kind):
+    model, ids = build(kind, {**SHAPE, **SERVED[kind]}), prompt(1, 24)
     expected = generate(model, ids, max_new_tokens=40)
     seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
     assert generate(model, ids, max_new_tokens=40).tolist() == expected.tolist()
-    assert seine.stats().rows > 0 and seine.stats().dense_rows == 0
+    assert_all_served(seine)
     hf.uninstall(model)
+
+
+@pytest.mark.parametrize("kind, settings, refused", REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_another_model_is_refused_at_install_and_left_as_it_was(kind, settings, refused):
+    model, ids = build(kind, {**SHAPE, **settings}), prompt(1, 24)
+    before, expected = model.config._attn_implementation, generate(model, ids, max_new_tokens=4)
+    with pytest.raises(ValueError, match=f"^{type(model).__name__}:? {refused}") as error:
+        hf.install(model, threads=1, **EVERYTHING)
+    assert "\n" not in str(error.value) and model.config._attn_implementation == before
+    assert generate(model, ids, max_new_tokens=4).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
+@pytest.mark.parametrize("kind", WITH_TOWERS)
+def test_a_vision_tower_attends_densely(kind, keep_cache):
+    settings, picture, tokens = WITH_TOWERS[kind]
+    model = build(kind, {**settings, "image_token_id": 5, "tie_word_embeddings": False}, AutoModelForImageTextToText)
+    model.set_attn_implementation({"vision_config": "eager"})
+    text = prompt(1, 20) % 80 + 10
+    ids = torch.cat([text[:, :4], torch.tensor([[7] + [5] * tokens + [8]]), text[:, 4:]], dim=1)
+    if kind == "qwen2_vl":
+        picture = {**picture, "mm_token_type_ids": (ids == 5).long()}
+    options = {"max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 0, **picture}
+    expected = generate(model, ids, **options)
+    other = {**options, "pixel_values": 1 - 4 * picture["pixel_values"]}
+    assert generate(model, ids, **other).tolist() != expected.tolist()  # what is seen matters
+    seine = hf.install(model, dtype="float32", threads=1, keep_cache=keep_cache, **EVERYTHING)
+    assert model.config.vision_config._attn_implementation == "eager"
+    assert generate(model, ids, **options).tolist() == expected.tolist()
+    assert_all_served(seine)
+    hf.uninstall(model)
+    assert model.config.vision_config._attn_implementation == "eager" and model.config._attn_implementation == "sdpa"
