@@ -29,6 +29,10 @@ KEYWORDS = {
 }
 
 
+class _Refused(ValueError):
+    """What hf.install says of a model that cannot be served; not a ValueError of the model's own."""
+
+
 def check_model(model):
     """ValueError for a model whose attention is not what Attend computes, or that cannot be reached."""
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
@@ -36,32 +40,32 @@ def check_model(model):
         raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
     types = list(getattr(config, "layer_types", None) or ())
     for trait in ("kv_lora_rank", "index_topk"):
-        if getattr(config, trait, None):
-            raise _refused(model, 0, f"{TRAITS[trait]} ({trait} {getattr(config, trait)})")
+        value = _setting(model, config, trait)
+        if value:
+            raise _refused(model, 0, f"{TRAITS[trait]} ({trait} {value})")
     for number, kind in enumerate(types):
         if kind != "full_attention":
             raise _refused(model, number, f"{LAYER_TYPES.get(kind, 'is no full attention')} ({kind})")
     for number in getattr(config, "cross_attention_layers", None) or ():
         raise _refused(model, number, "attends to images apart from the text (cross_attention_layers)")
     for trait, reason in TRAITS.items():
-        value = getattr(config, trait, None)
+        value = _setting(model, config, trait)
         windowed = trait in ("sliding_window", "attention_chunk_size")
         if value and not (types and windowed):  # the types say which layers have it: none
             raise _refused(model, 0, f"{reason} ({trait} {value})")
-    _check_heads(model, config)
+    heads = [_setting(model, config, name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim")]
+    if not heads[0]:
+        raise _refused(model, 0, "has no attention heads")
     if getattr(model, "base_model", model) is model:
         raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
 
 
-def _check_heads(model, config):
-    """Every layer must have as many heads, and as wide ones. transformers raises where they are of each layer."""
-    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
-        try:
-            value = getattr(config, name, None)
-        except RuntimeError:
-            raise _refused(model, 0, f"has a {name} of its own") from None
-        if name == "num_attention_heads" and not value:
-            raise _refused(model, 0, "has no attention heads")
+def _setting(model, config, name):
+    """A config's setting, or None. It must be one of all layers; transformers raises RuntimeError where each has its own."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        raise _refused(model, 0, f"has a {name} of its own") from None
 
 
 class _Look:
@@ -102,7 +106,7 @@ def check_calls(model, geometry):
             out, key = model(input_ids=ids, use_cache=True), cache_name(model)
             _check_cache(model, out.get(key))
             model(input_ids=ids[:, :1], use_cache=True, **{key: out[key]})
-    except ValueError:
+    except _Refused:
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
@@ -118,8 +122,8 @@ def check_calls(model, geometry):
 def _check_cache(model, cache):
     """What a forward gives must be a cache that grows a token at a time in every layer."""
     if not isinstance(cache, DynamicCache):
-        kind = "no cache" if cache is None else f"a {type(cache).__name__}"
-        raise ValueError(f"{type(model).__name__} keeps {kind}; Seine needs a DynamicCache")
+        kind = "gives no cache" if cache is None else f"caches in {type(cache).__name__}"
+        raise _Refused(f"{type(model).__name__} {kind}; Seine needs a DynamicCache")
     for number, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer:
             raise _refused(model, number, f"caches in a {type(layer).__name__}")
@@ -134,4 +138,4 @@ def _check_shapes(model, number, query, key, value, geometry):
 
 
 def _refused(model, number, reason):
-    return ValueError(f"{type(model).__name__}: layer {number} {reason}; Seine serves full attention in every layer")
+    return _Refused(f"{type(model).__name__}: layer {number} {reason}; Seine serves full attention in every layer")

@@ -44,11 +44,11 @@ class Pair:
 
     def crop(self, by_layers):
         held = self.mask.shape[1]
-        gone = self.random.randint(0, held)
+        gone = self.random.randint(0, held + 2)  # more than there are: all
         for cache in self.caches:
             for part in cache.layers if by_layers else [cache]:
                 part.crop(-gone)
-        self.mask = self.mask[:, : held - gone]
+        self.mask = self.mask[:, : max(0, held - gone)]
         if held and not self.mask.any(dim=1).all():  # a row of padding alone attends nothing: not a history of its own
             self.reset()
 

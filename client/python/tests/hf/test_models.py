@@ -152,6 +152,25 @@ def test_another_model_is_refused_at_install_and_left_as_it_was(kind, settings, 
     assert generate(model, ids, max_new_tokens=4).tolist() == expected.tolist()
 
 
+def test_a_model_that_cannot_be_run_is_refused_in_one_line(monkeypatch):
+    model = build("llama", SHAPE)
+
+    def broken(*_):
+        raise ValueError("no adapter\nis loaded")
+
+    monkeypatch.setattr(model.model.layers[1].mlp, "forward", broken)
+    with pytest.raises(ValueError, match="^LlamaForCausalLM cannot be run on three tokens: ValueError: no adapter$"):
+        hf.install(model, threads=1, **EVERYTHING)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_layers_that_differ_in_heads_are_refused():
+    model = build("llama", SHAPE)
+    model.config = AutoConfig.for_model("llama", **SHAPE, per_layer_config={1: {"num_key_value_heads": 2}})
+    with pytest.raises(ValueError, match="^LlamaForCausalLM: layer 0 has a num_key_value_heads of its own; "):
+        hf.install(model, threads=1, **EVERYTHING)
+
+
 @pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
 @pytest.mark.parametrize("kind", WITH_TOWERS)
 def test_a_vision_tower_attends_densely(kind, keep_cache):
