@@ -71,7 +71,8 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
 
-    ValueError: the model is none that can be served, or the index is of another geometry. SeineError: the server's.
+    ValueError: the model is none that can be served (its layer and the reason), or the index that exists has other settings
+    (each that differs). SeineError: the server's.
     """
     if model in _installed:
         raise ValueError("Seine is already installed in this model; hf.uninstall(model) first")
