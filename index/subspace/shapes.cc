@@ -16,7 +16,6 @@ namespace seine {
 
 namespace {
 
-
 LowRankOptions OptionsOf(const IndexConfig& config, int layer) {
   const SubspaceConfig& s = *config.subspace;
   LowRankOptions o;

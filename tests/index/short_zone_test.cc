@@ -150,8 +150,8 @@ TEST_F(ShortZoneTest, BeyondFewCandidatesAreAllScoredExactly) {
   const std::vector<float> queries = Queries(config.geometry, 4);
   const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
   const auto on_device = Filled(config, device.get(), 1400);
-  const auto answers_of = [&](const Index& index, SearchParams params) {
-    auto answers = index.Retrieve({{{"s"}, 0, queries.data()}}, params);
+  const auto answers_of = [&](const Index& asked, SearchParams params) {
+    auto answers = asked.Retrieve({{{"s"}, 0, queries.data()}}, params);
     EXPECT_TRUE(answers.ok()) << answers.status();
     EXPECT_EQ((*answers)[0].path, Path::kIndex);
     return *std::move(answers);
