@@ -9,7 +9,7 @@
 namespace seine {
 
 // statfs's f_type as a word: "nfs", "fuse" ...; empty: of no network, as far as is known. FUSE counts: nobody says
-// what is behind it. Numbers: linux/magic.h, and the file systems' own sources.
+// what is behind it. Numbers: of Linux and of the file systems' own sources.
 std::string NetworkFileSystem(int64_t type);
 
 // statfs's f_type of a path; 0 where the system does not say.
