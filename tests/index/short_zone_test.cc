@@ -139,8 +139,9 @@ TEST_F(ShortZoneTest, WithoutFullRankKeysBesideTheCodesTheCodesAreSearched) {
   EXPECT_EQ(PathOf(*Filled(SmallConfig(KvStore::kNone), &backend_), params), Path::kIndex);
   EXPECT_EQ(PathOf(*Filled(testing::LowRankConfig(), &backend_), params), Path::kIndex);
   const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
-  EXPECT_EQ(PathOf(*Filled(SmallConfig(), device.get()), params), Path::kIndex);
-  EXPECT_EQ(PathOf(*Filled(SmallConfig(), &backend_), params), Path::kExact);
+  for (Backend* const backend : {device.get(), &backend_}) {  // a device as the CPU
+    EXPECT_EQ(PathOf(*Filled(SmallConfig(), backend), params), Path::kExact);
+  }
 }
 
 // 256 candidates a query head, at the default share and at none.
@@ -175,7 +176,7 @@ TEST_F(ShortZoneTest, BeyondFewCandidatesAreAllScoredExactly) {
   EXPECT_FALSE(RefinesAll({.refine = 200, .scope = Scope::kPerKvHead}, 256));
   EXPECT_FALSE(RefinesAll({.mass_p = .5, .refine = 200, .scope = Scope::kPerQHead}, 256));
   EXPECT_FALSE(RefinesAll({.recall_target = .9, .refine = 200, .scope = Scope::kPerQHead}, 256));
-  EXPECT_EQ(answers_of(*on_device, usual)[0].stats.refined, 100 * heads);
+  EXPECT_EQ(answers_of(*on_device, usual)[0].stats.refined, 256 * heads) << "a device as the CPU";
 }
 
 TEST_F(ShortZoneTest, OfHeadsThatRetainDifferentTokens) {
