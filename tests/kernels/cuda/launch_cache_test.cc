@@ -238,7 +238,7 @@ TEST(LaunchKey, DiffersWithEveryField) {
   changed([&](Search* s) { s->args.items = &item; });
   changed([&](Search* s) { s->args.queries = &query; });
   changed([&](Search* s) { s->args.sets = &set; });
-  EXPECT_EQ(keys.size(), 1 + 2 * 13 + 6 * 2 + 2 + 3u);
+  EXPECT_EQ(keys.size(), 1 + 2 * 14 + 6 * 2 + 2 + 3u);
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < keys.size(); ++j) EXPECT_EQ(keys[i] == keys[j], i == j) << i << " and " << j;
   }
