@@ -21,6 +21,7 @@ llama.cpp alone, with our exact attention and with the index, by turns in one pr
 reference, five modules of its library, and the pages of docs/. Quality is over all of them, teacher-forced.
 
   --cells N,N,...  lengths of the context (default: $CELLS)
+  --context N      cells that a context has room for (default: as many as a length needs)
   --steps N        tokens decoded of each text at each (default: $STEPS)
   --top-k N,N,...  tokens chosen a query head (default: SEINE_TOP_K)
   --threads N      (default: 2)
@@ -67,7 +68,7 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --rows) more+=("$1" "$2") ;;
+  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;

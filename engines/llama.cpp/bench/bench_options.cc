@@ -21,6 +21,7 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --text FILE,...   read as the context, and decoded on from it (teacher-forced); each in its turn
   --plugin FILE     libggml-seine.so (default: beside this program)
   --cells N,N,...   lengths of the context (default: 2048,4096,8192)
+  --context N       cells that a context has room for (default: what a length and its steps need)
   --steps N         tokens decoded of each text at each length (default: 64)
   --top-k N,N,...   tokens chosen a query head (default: SEINE_TOP_K)
   --threads N       (default: 2)
@@ -89,6 +90,9 @@ Options ParseOptions(int argc, char** argv) {
     } else if (flag == "--hole") {
       o.hole = std::atoi(value.c_str());
       if (o.hole < 1) Fail("--hole must be a positive number");
+    } else if (flag == "--context") {
+      o.context = std::atoi(value.c_str());
+      if (o.context < 1) Fail("--context must be a positive number");
     } else if (flag == "--steps") {
       o.steps = std::atoi(value.c_str());
     } else if (flag == "--threads") {

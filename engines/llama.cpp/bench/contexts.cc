@@ -18,7 +18,10 @@ Context MakeContext(llama_model* model, const Options& o, int cells) {
   llama_context_params params = llama_context_default_params();
   int held = std::max(o.repeat, 1);
   while (o.repeat > 0 && held < cells) held *= 2;  // --repeat doubles what is held, and cuts off what is too much
-  params.n_ctx = static_cast<uint32_t>((std::max(cells, held) + o.steps + 64 + 255) / 256 * 256);
+  const int needed = (std::max(cells, held) + o.steps + 64 + 255) / 256 * 256;
+  if (o.context > 0 && o.context < needed)
+    Fail("--context " + std::to_string(o.context) + ": " + std::to_string(needed) + " are needed");
+  params.n_ctx = static_cast<uint32_t>(o.context > 0 ? o.context : needed);
   params.n_batch = params.n_ubatch = kBlock;
   params.n_seq_max = 2;  // --repeat copies one sequence's cells behind it
   params.kv_unified = true;

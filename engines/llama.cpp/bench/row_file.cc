@@ -18,14 +18,16 @@ Json KeyOf(const Options& o) {
     if (name.rfind("SEINE_", 0) != 0 || name == "SEINE_LOG" || name == "SEINE_REPORT") continue;
     settings[name] = text.substr(std::min(text.size(), name.size() + 1));
   }
-  return {{"version", 3},  // of what is measured
-          {"model", std::filesystem::path(o.model).filename().string()},
-          {"steps", o.steps},
-          {"threads", o.threads},
-          {"yarn", o.yarn},
-          {"repeat", o.repeat},
-          {"top_k", o.top_k},
-          {"settings", settings}};
+  Json key = {{"version", 3},  // of what is measured
+              {"model", std::filesystem::path(o.model).filename().string()},
+              {"steps", o.steps},
+              {"threads", o.threads},
+              {"yarn", o.yarn},
+              {"repeat", o.repeat},
+              {"top_k", o.top_k},
+              {"settings", settings}};
+  if (o.context > 0) key["context"] = o.context;
+  return key;
 }
 
 RowFile::RowFile(const std::string& path) : path_(path) {

@@ -118,6 +118,7 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--needles 2", "--needles wants a text"},
                                     {"--weights f32", "--weights f32: q4_K, q4_0 or q8_0"},
                                     {"--prompts 2 --needles 2", "give one"},
+                                    {"--context 0", "--context must be a positive number"},
                                     {"--hole 0", "--hole must be a positive number"},
                                     {"--hole 9 --needles 2", "--hole is a measure of its own"}}) {
     EXPECT_EQ(Run(flags), 1);
