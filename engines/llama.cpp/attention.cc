@@ -331,12 +331,21 @@ ggml_status Attention::Attend(ggml_tensor* tensor) {
   const std::string why = Answer(node);
   if (!why.empty()) return Decline(tensor, why);
   Report::Get().Answered(NowNs() - begin);
+  if (mode() == Mode::kSeine && !std::exchange(said_, true)) SayAnswered(node);
   const int64_t every = settings().check;
   if (every > 0 && ++answered_ % every == 0) Check(node);
   return GGML_STATUS_SUCCESS;
 }
 
+void Attention::SayAnswered(const AttentionNode& node) {
+  int64_t cells = 0;
+  for (const CellRun& run : seen_.front().all) cells += run.end - run.begin;
+  const CodecConfig& codec = LayerOf(RootOf(node.keys)->data)->context->config().codec;
+  llama::SayAnswered(cells, absl::StrCat("by the ", codec.name, " code"), codec.profile_name);
+}
+
 ggml_status Attention::Decline(ggml_tensor* node, const std::string& why) {
+  SayLeft(why);
   Report::Get().Declined(why);
   return team_.Compute(node);
 }

@@ -76,6 +76,7 @@ class Attention final : public NodeComputer, private WriteListener {
   void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream);
   bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
   void Check(const AttentionNode& node);
+  void SayAnswered(const AttentionNode& node);  // this context's first that is
   ggml_status Decline(ggml_tensor* node, const std::string& why);
 
   std::vector<std::unique_ptr<CellContext>> contexts_;
@@ -89,6 +90,7 @@ class Attention final : public NodeComputer, private WriteListener {
   std::vector<Item> items_;
   std::vector<CellLayer::Run> runs_;
   int64_t answered_ = 0;
+  bool said_ = false;  // that attention is answered
 };
 
 }  // namespace seine::llama

@@ -83,6 +83,11 @@ ggml_status Attention::SetRows(ggml_tensor* node) {
   const ggml_tensor* root = RootOf(node);
   const bool keys = IsKeyCache(root);
   const void* key_data = keys ? root->data : KeysOfValues(root->data);
+  const Refusal refusal = key_data == nullptr ? Refusal{} : FindRefusal(key_data);
+  if (!refusal.why.empty()) {                                         // nobody is to ask for codes
+    if (keys && refusal.counts) Report::Get().Declined(refusal.why);  // one write of keys a node
+    return GGML_STATUS_SUCCESS;
+  }
   Layer* layer = key_data == nullptr ? nullptr : LayerOf(key_data);
   if (layer == nullptr || !layer->unfit.empty()) return GGML_STATUS_SUCCESS;
   for (int64_t i = 0; i < count;) {  // run by run of neighbouring cells

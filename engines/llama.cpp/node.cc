@@ -120,6 +120,7 @@ struct Known {
   std::mutex mutex;
   std::map<const void*, CacheFacts> caches;  // by the keys' data
   std::map<const void*, const void*> keys_of_values;
+  std::map<const void*, Refusal> refusals;  // by the keys' data
 };
 
 Known& Everything() {
@@ -143,6 +144,7 @@ void Learn(const AttentionNode& node) {
   if (keys->data == nullptr || values->data == nullptr || !IsKeyCache(keys, &facts.layer)) return;
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
+  known.refusals.erase(keys->data);
   facts.head_dim = node.head_dim;
   facts.num_q_heads = node.num_q_heads;
   facts.num_kv_heads = node.num_kv_heads;
@@ -165,6 +167,19 @@ void Learn(const AttentionNode& node) {
   facts.plain_rope = RopeOf(node.queries, /*stretched=*/false);
   known.caches[keys->data] = facts;
   known.keys_of_values[values->data] = keys->data;
+}
+
+void LearnRefusal(const void* keys, const Refusal& refusal) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  known.refusals[keys] = refusal;
+}
+
+Refusal FindRefusal(const void* keys) {
+  Known& known = Everything();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto held = known.refusals.find(keys);
+  return held == known.refusals.end() ? Refusal{} : held->second;
 }
 
 bool FindFacts(const void* keys, CacheFacts* facts) {

@@ -59,6 +59,13 @@ struct CacheFacts {
   size_t cell_bytes = 0, value_cell_bytes = 0, stream_bytes = 0, value_stream_bytes = 0;
 };
 void Learn(const AttentionNode& node);
+// Why llama.cpp attends over a cache by itself in the graph that was planned last on it.
+struct Refusal {
+  std::string why;      // empty: it does not
+  bool counts = false;  // of few query tokens over many cells, as the nodes that are answered are
+};
+void LearnRefusal(const void* keys, const Refusal& refusal);
+Refusal FindRefusal(const void* keys);
 bool FindFacts(const void* keys, CacheFacts* facts);
 // The caches of a context that is freed: their memory may become another model's.
 void Forget(const void* keys);

@@ -19,6 +19,8 @@ ggml_backend_dev_t CpuDevice() { return ggml_backend_dev_by_type(GGML_BACKEND_DE
 
 NodeComputer* Of(ggml_backend_t backend) { return static_cast<NodeComputer*>(backend->context); }
 
+constexpr char kNoFlashAttention[] = "flash attention is off, which -fa on turns on";
+
 bool IsRemote() { return !settings().endpoint.empty(); }
 
 ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
@@ -43,6 +45,16 @@ bool SupportsRemote(const ggml_tensor* op) {
   return true;
 }
 
+// A node over `keys` that llama.cpp attends by itself. It is said when it is planned, and counted when it is computed:
+// by the write of keys that comes with it.
+void Refuse(const ggml_tensor* keys, int64_t num_tokens, int64_t num_cells, const char* why) {
+  if (Calibration* const calibration = Calibration::Get()) calibration->Refused(why);
+  const ggml_tensor* root = RootOf(keys);
+  if (root->data == nullptr || !IsKeyCache(root) || root->ne[1] < settings().min_kv) return;
+  SayLeft(why);
+  LearnRefusal(root->data, {why, num_tokens <= kMostTokens && num_cells >= settings().min_kv});
+}
+
 bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
   Calibration* const calibration = Calibration::Get();
   switch (op->op) {
@@ -55,16 +67,21 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
     case GGML_OP_FLASH_ATTN_EXT: {
       if (IsRemote()) return mode() != Mode::kPlain && SupportsRemote(op);
       const AttentionNode node(op);
+      if (mode() == Mode::kPlain) return false;
       if (const char* why = node.Unfit()) {
-        Report::Get().Declined(why);
-        if (calibration != nullptr) calibration->Refused(why);
+        Refuse(node.keys, node.num_tokens, node.num_cells, why);
         return false;
       }
-      if (mode() == Mode::kPlain) return false;
       Learn(node);
       if (calibration != nullptr) return calibration->measuring();
       return node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
     }
+    case GGML_OP_MUL_MAT:
+      // Keys are multiplied by themselves where flash attention is off: no node of ours is to come.
+      if (!IsRemote() && mode() != Mode::kPlain && IsKeyCache(RootOf(op->src[0]))) {
+        Refuse(op->src[0], op->src[1]->ne[1], op->src[0]->ne[1], kNoFlashAttention);
+      }
+      return false;
     case GGML_OP_SET_ROWS: {
       if (IsRemote()) return mode() != Mode::kPlain && SupportsRemote(op);
       const ggml_tensor* root = RootOf(op);

@@ -22,12 +22,21 @@ std::string Quoted(const std::string& text) {
 
 }  // namespace
 
-void SayOnce(const std::string& line) {
+void SayOnce(const std::string& line) { SayOnce(line, line); }
+
+void SayOnce(const std::string& key, const std::string& line) {
   static auto* const mutex = new std::mutex();
   static auto* const said = new std::set<std::string>();
   const std::lock_guard<std::mutex> lock(*mutex);
-  if (said->insert(line).second) std::fprintf(stderr, "seine: %s\n", line.c_str());
+  if (said->insert(key).second) std::fprintf(stderr, "seine: %s\n", line.c_str());
 }
+
+void SayAnswered(int64_t cells, const std::string& how, const std::string& profile) {
+  const std::string by = absl::StrCat(how, ", ", profile.empty() ? "no profile" : absl::StrCat("profile ", profile));
+  SayOnce(by, absl::StrCat("attention over ", cells, " cells is answered ", by));
+}
+
+void SayLeft(const std::string& reason) { SayOnce(absl::StrCat("llama.cpp attends by itself: ", reason)); }
 
 Report& Report::Get() {
   static Report* const report = [] {
@@ -46,9 +55,7 @@ void Report::Answered(int64_t ns) {
 
 void Report::Declined(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (declined_[reason]++ == 0 && settings().log) {
-    std::fprintf(stderr, "seine: attention is llama.cpp's own: %s\n", reason.c_str());
-  }
+  ++declined_[reason];
 }
 
 void Report::Encoded(int64_t keys, int64_t ns) {

@@ -15,7 +15,7 @@ class Report {
   static Report& Get();
 
   void Answered(int64_t ns);
-  // An attention node left to llama.cpp's kernel; said once a reason with SEINE_LOG.
+  // An attention node that llama.cpp's own kernel computed, where its size would have had it answered.
   void Declined(const std::string& reason);
   void Encoded(int64_t keys, int64_t ns);
   // An answer's distance from exact attention, as a share of its norm, and that of llama.cpp's own kernel; and windows
@@ -48,6 +48,13 @@ class Report {
 
 // A line on stderr, "seine: " in front, once a process however often it is said. Thread-safe.
 void SayOnce(const std::string& line);
+// The same, where what was said before is told by `key` instead of the line.
+void SayOnce(const std::string& key, const std::string& line);
+// That attention over so many cells is answered, how, and by which profile (empty: none). Once for each of the latter
+// two: a server's log shows that the plug-in works.
+void SayAnswered(int64_t cells, const std::string& how, const std::string& profile);
+// That llama.cpp attends by itself, and why.
+void SayLeft(const std::string& reason);
 
 }  // namespace seine::llama
 

@@ -263,6 +263,7 @@ ggml_status RemoteAttention::Attend(ggml_tensor* tensor) {
     }
   }
   if (why.empty() && block_.answered) {
+    SayAnswered(block_.positions[0] + 1, absl::StrCat("by the server at ", settings().endpoint), settings().profile);
     Report::Get().Answered(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
     return GGML_STATUS_SUCCESS;
   }
@@ -274,7 +275,7 @@ ggml_status RemoteAttention::Decline(const AttentionNode& node, const std::strin
   Report::Get().Declined(why);
   const bool planned = node.mask != nullptr && RootOf(node.mask) == block_.mask;
   if (planned ? block_.complete : IsComplete(node)) {
-    SayOnce(absl::StrCat("llama.cpp attends by itself: ", why));
+    SayLeft(why);
     return team_.Compute(const_cast<ggml_tensor*>(node.node));
   }
   SayOnce(absl::StrCat("decoding fails, since the engine's cache lacks cells and the server cannot answer: ", why));

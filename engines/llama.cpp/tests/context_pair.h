@@ -17,7 +17,8 @@ namespace seine::llama {
 // The same calls to a context with the plug-in and one without.
 class Pair {
  public:
-  Pair(llama_model* model, int cells, int sequences, bool unified, ggml_type type = GGML_TYPE_F16)
+  Pair(llama_model* model, int cells, int sequences, bool unified, ggml_type type = GGML_TYPE_F16,
+       llama_flash_attn_type flash = LLAMA_FLASH_ATTN_TYPE_ENABLED)
       : vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model))) {
     for (const Mode mode : {kPlain, kSeine}) {
       llama_context_params params = llama_context_default_params();
@@ -25,7 +26,7 @@ class Pair {
       params.n_batch = params.n_ubatch = 512;
       params.n_seq_max = sequences;
       params.n_threads = params.n_threads_batch = 2;
-      params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+      params.flash_attn_type = flash;
       params.kv_unified = unified;
       params.type_k = params.type_v = type;
       ThePlugin().set_mode(mode);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,12 @@ std::vector<float> Llama3Factors(const ModelShape& shape) {
   return factors;
 }
 
+llama_flash_attn_type FlashAttention() {
+  const char* text = std::getenv("TEST_FLASH");
+  if (text == nullptr) return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  return std::string(text) == "auto" ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+}
+
 // What processes of Profiles.* below run.
 TEST(Apart, DecodesAText) {
   const char *architecture = std::getenv("TEST_ARCHITECTURE"), *base = std::getenv("TEST_ROPE_BASE");
@@ -48,7 +55,8 @@ TEST(Apart, DecodesAText) {
   if (std::getenv("TEST_LLAMA3") != nullptr) shape.rope_factors = Llama3Factors(shape);
   const llama_token one = token == nullptr ? -1 : std::atoi(token);
   const Model model = MakeModel(shape);
-  Pair pair(model.get(), 1024, static_cast<int>(sequences.size()), sequences.size() == 1);
+  Pair pair(model.get(), 1024, static_cast<int>(sequences.size()), sequences.size() == 1, GGML_TYPE_F16,
+            FlashAttention());
   for (int left = tokens == nullptr ? 700 : std::atoi(tokens); left > 0; left -= 200) {
     EXPECT_LT(pair.Decode(sequences, std::min(left, 200), one), kSame);
   }
@@ -65,20 +73,25 @@ class Profiles : public ::testing::Test {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // Decodes with these variables set as well. said_ and report_ become what it wrote.
+  // Decodes with these variables set as well. said_, ours_ and report_ become what it wrote.
   void Decode(const std::string& variables) {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
     const std::string command = variables + " SEINE_REPORT=" + Path("report") + " " + program +
                                 " --gtest_filter=Apart.* > " + Path("out") + " 2> " + Path("err");
     EXPECT_EQ(std::system(command.c_str()), 0) << Contents(Path("out"));
     said_ = Contents(Path("err"));
+    ours_.clear();
+    std::istringstream lines(said_);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind("seine: ", 0) == 0) ours_ += line + "\n";
+    }
     report_ = Contents(Path("report"));
   }
   bool Said(const std::string& what) const { return said_.find(what) != std::string::npos; }
   bool Reported(const std::string& what) const { return report_.find(what) != std::string::npos; }
 
   const std::string folder_ = ::testing::TempDir() + "seine-profiles-" + std::to_string(getpid());
-  std::string said_, report_;
+  std::string said_, ours_, report_;  // ours_: the plug-in's lines of what was said
 };
 
 TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
@@ -91,7 +104,7 @@ TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
   Decode("SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_;
   EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
-  EXPECT_FALSE(Said("seine")) << said_;
+  EXPECT_EQ(ours_, "seine: attention over 701 cells is answered by the balanced code, profile " + path + "\n");
 
   Decode("TEST_ROPE_BASE=20000 SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Said("no profile is of this model (2 layers, 4 query heads, 2 KV heads, head_dim 64)")) << said_;
@@ -106,7 +119,19 @@ TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
 
   Decode("SEINE_PROFILE=" + other + " SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + other + "\"")) << report_;
-  EXPECT_FALSE(Said("seine")) << said_;
+  EXPECT_EQ(ours_, "seine: attention over 701 cells is answered by the balanced code, profile " + other + "\n");
+}
+
+// llama.cpp takes flash attention away where it is not asked for, since the plug-in's nodes lie on a device of its own.
+TEST_F(Profiles, WithoutFlashAttentionNothingIsEncoded) {
+  Decode("");
+  EXPECT_EQ(ours_, "seine: attention over 701 cells is answered by the rsq code, no profile\n");
+  for (const char* flash : {"auto", "off"}) {
+    Decode(std::string("TEST_FLASH=") + flash);
+    EXPECT_EQ(ours_, "seine: llama.cpp attends by itself: flash attention is off, which -fa on turns on\n") << flash;
+    EXPECT_TRUE(Reported("\"answered\": 0, ") && Reported("\"encoded_keys\": 0, ")) << flash << report_;
+    EXPECT_TRUE(Reported("\"flash attention is off, which -fa on turns on\": 140}")) << flash << report_;
+  }
 }
 
 // Frequencies come of the GGUF's own factors: a profile states them, and Hugging Face's says the same by its config.
