@@ -139,7 +139,7 @@ TEST_F(ShortZoneTest, WithoutFullRankKeysBesideTheCodesTheCodesAreSearched) {
   EXPECT_EQ(PathOf(*Filled(SmallConfig(KvStore::kNone), &backend_), params), Path::kIndex);
   EXPECT_EQ(PathOf(*Filled(testing::LowRankConfig(), &backend_), params), Path::kIndex);
   const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
-  for (Backend* const backend : {device.get(), &backend_}) {  // a device as the CPU
+  for (Backend* const backend : std::initializer_list<Backend*>{device.get(), &backend_}) {  // a device as the CPU
     EXPECT_EQ(PathOf(*Filled(SmallConfig(), backend), params), Path::kExact);
   }
 }

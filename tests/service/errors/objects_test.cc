@@ -32,7 +32,7 @@ TEST_P(ErrorsTest, CreateIndex) {
   };
   add("empty", "name", [](auto* s) { s->clear_name(); });
   add("a slash", "name", [](auto* s) { s->set_name("a/b"); });
-  add("too long", "name", [](auto* s) { s->set_name(std::string(65, 'n')); });
+  add("too long", "name", [](auto* s) { s->set_name(std::string(kMaxNameLength + 1, 'n')); });
   add(
       "taken", "name", [](auto* s) { s->set_name("keys"); }, StatusCode::ALREADY_EXISTS);
   for (const int value : {0, -1, 1 << 30}) {
