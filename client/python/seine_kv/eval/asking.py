@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicLayer
 
 from seine_kv.eval.engine import LAST, prefill, through, token_counts
 from seine_kv.eval.tasks import common_lead, encode
+from seine_kv.hf.cache import SeineCache
 from seine_kv.model import cache_name
 
 OPENING = 8  # tokens with which a method that searches takes the document in, once for all questions
@@ -177,6 +178,9 @@ class RoomyLayer(DynamicLayer):
 
 def leave_room(cache, tokens):
     """Makes the layers that hold their keys in torch RoomyLayers, in place. The cache must not be shared after it."""
+    is_seines = isinstance(cache, SeineCache)
+    if is_seines:
+        cache.settle()
     for layer in cache.layers:
         if type(layer) is DynamicLayer:
             held = layer.keys, layer.values
@@ -187,3 +191,5 @@ def leave_room(cache, tokens):
             for room, states in zip(layer.room, held):
                 room[:, :, : states.shape[2]] = states
             layer.keys, layer.values = (room[:, :, : held[0].shape[2]] for room in layer.room)
+    if is_seines:
+        cache.note()  # the same keys and values elsewhere
