@@ -44,7 +44,7 @@ const std::vector<Rule>& Rules() {
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "openssl", "profile",
         "index", "service"},
        {"kernels/backend.h", "kernels/priority.h", "kernels/stop.h", "kernels/thread_name.h", "kernels/types.h",
-        "kernels/yield.h", "kernels/codecs/codec_traits.h", "kernels/ops/search/search.h"}},
+        "kernels/yield.h", "kernels/machine/limits.h", "kernels/codecs/codec_traits.h", "kernels/ops/search/search.h"}},
       {"client/",
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "CLI", "nlohmann", "openssl", "profile", "client"},
        {}},
