@@ -37,7 +37,7 @@ TEST_F(CredentialsTest, AWrongEntryIsNamedAndADigestNeverRepeated) {
   EXPECT_EQ(Error("- {sha256: " + digest + ", san: x, role: reader}"), path_ + ": [0]: expected one of sha256 and san");
   EXPECT_EQ(Error("- {s3cret: x}"), path_ + ": [0]: unknown key; there are sha256, san, tenant and role");
   EXPECT_EQ(Error("- {sha256: " + digest + ", tenant: a/b, role: reader}"),
-            path_ + ": [0].tenant: expected 1 to 64 letters, digits, '.', '_' or '-'");
+            path_ + ": [0].tenant: expected 1 to 128 letters, digits, '.', '_' or '-'");
   const std::string entry = "- {sha256: " + digest + ", role: reader}\n";
   EXPECT_EQ(Error(entry + entry), path_ + ": [1]: a second entry for the same credential");
   const std::string upper = "- {sha256: " + std::string(64, 'A') + ", role: admin}\n";
@@ -110,7 +110,7 @@ TEST_F(CredentialsTest, QuotasAreReadAndAWrongOneIsNamed) {
   EXPECT_EQ(error("acme: {memory: much}"),
             path_ + ": acme.memory: 'much' is no size in bytes; write 8GiB, 512MiB or 1048576");
   EXPECT_EQ(error("acme: {sequence: 1}"), path_ + ": acme.sequence: unknown key; did you mean sequences?");
-  EXPECT_EQ(error("a b: {calls: 1}"), path_ + ": 'a b': expected 1 to 64 letters, digits, '.', '_' or '-'");
+  EXPECT_EQ(error("a b: {calls: 1}"), path_ + ": 'a b': expected 1 to 128 letters, digits, '.', '_' or '-'");
 }
 
 TEST(StepBucket, ASecondsWorthAtOnceThenOneByOne) {
