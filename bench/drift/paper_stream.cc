@@ -92,7 +92,7 @@ class PaperStream final : public StreamMethod {
   }
 
   // As the authors lay it out: a centroid's id, 4 bits a coordinate, a weight of 16 bits a subvector.
-  double BytesPerKey() const override { return subvectors_ * (1 + kCoordinates / 2 + 2); }
+  double BytesPerKey() const override { return subvectors_ * (1 + kCoordinates * .5 + 2); }
 
  private:
   int64_t held() const { return static_cast<int64_t>(signs_.size()) / subvectors_; }
