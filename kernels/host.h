@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/prefetch.h"
 #include "kernels/ops/attend/attention.h"
+#include "kernels/ops/attend/block_attention.h"
 #include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/hash/hash_rows.h"
 #include "kernels/ops/learn/oja_cpu.h"
@@ -41,6 +42,15 @@ using cpu::AttentionTask;
 using cpu::PlaceRun;
 using seine::EncodeWindowMeans;
 using seine::WindowMeansBytes;
+
+// Attention of blocks of query rows, and the masses of runs of keys (ops/attend/block_attention.h).
+using cpu::AttendBlock;
+using cpu::BlockTask;
+using cpu::KeyTile;
+using cpu::kRunKeys;
+using cpu::kTileKeys;
+using cpu::kTileRuns;
+using cpu::RunMasses;
 
 // Scores and running sums of keys (ops/score_keys/score_keys_cpu.h), and their largest (ops/select/select.h).
 using cpu::AddToSums;
