@@ -1,0 +1,134 @@
+#include "index/prompt/prompt_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "index/prompt/choose_runs.h"
+
+namespace seine {
+
+namespace {
+
+host::BlockTask TaskOf(const PromptTask& task) {
+  host::BlockTask block;
+  block.queries = task.queries;
+  block.num_rows = task.block->tokens() * task.group;
+  block.group = task.group;
+  block.scale = task.scale;
+  block.keys = task.keys, block.values = task.values;
+  block.num_places = task.num_places;
+  return block;
+}
+
+int64_t CountRuns(const std::vector<host::KeyTile>& tiles) {
+  int64_t runs = 0;
+  for (const host::KeyTile& tile : tiles) {
+    for (const int32_t run : tile.runs) runs += run >= 0 ? 1 : 0;
+  }
+  return runs;
+}
+
+// The block's tiles: those that are always attended, and those whose runs are chosen.
+struct Parts {
+  std::vector<host::KeyTile> dense, zone;
+};
+
+Parts Divide(const PromptBlock& block, const PromptParams& params) {
+  const auto tiles_of = [](int keys) { return (keys + host::kTileKeys - 1) / host::kTileKeys; };
+  int64_t whole = 0, next = 0;
+  for (const host::KeyTile& tile : block.tiles()) whole += tile.seen == nullptr ? 1 : 0;
+  const int64_t first = tiles_of(params.sink), last = whole - tiles_of(params.local);
+  Parts parts;
+  for (const host::KeyTile& tile : block.tiles()) {
+    const bool in_zone = tile.seen == nullptr && next >= first && next < last;
+    next += tile.seen == nullptr ? 1 : 0;
+    (in_zone ? parts.zone : parts.dense).push_back(tile);
+  }
+  return parts;
+}
+
+// The sampled tokens' view of some tiles.
+class Samples {
+ public:
+  Samples(const PromptTask& task, const PromptParams& params) : task_(task) {
+    const int tokens = task.block->tokens();
+    for (int t = std::min(params.sample, tokens) - 1; t < tokens; t += params.sample) {
+      tokens_.push_back(t);
+      queries_.insert(queries_.end(), task.queries + static_cast<ptrdiff_t>(t) * task.group,
+                      task.queries + static_cast<ptrdiff_t>(t + 1) * task.group);
+    }
+  }
+
+  // masses [dense and zone tiles][kTileRuns], as RunMasses has them.
+  void Weigh(const Parts& parts, std::vector<float>* masses) const {
+    std::vector<host::KeyTile> tiles = parts.dense;
+    std::vector<uint64_t> words(tiles.size() * tokens_.size());
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      if (tiles[i].seen == nullptr) continue;
+      uint64_t* const of_tile = words.data() + i * tokens_.size();
+      for (size_t t = 0; t < tokens_.size(); ++t) of_tile[t] = tiles[i].seen[tokens_[t]];
+      tiles[i].seen = of_tile;
+    }
+    tiles.insert(tiles.end(), parts.zone.begin(), parts.zone.end());
+    host::BlockTask block = TaskOf(task_);
+    block.queries = queries_.data();
+    block.num_rows = static_cast<int>(queries_.size());
+    block.tiles = tiles.data();
+    block.num_tiles = static_cast<int64_t>(tiles.size());
+    masses->resize(tiles.size() * host::kTileRuns);
+    host::RunMasses(block, masses->data());
+  }
+
+ private:
+  const PromptTask& task_;
+  std::vector<int> tokens_;
+  std::vector<const float*> queries_;
+};
+
+// Adds tiles of the chosen runs; run i is run i % kTileRuns of zone tile i / kTileRuns.
+void Gather(const std::vector<host::KeyTile>& zone, const std::vector<int32_t>& chosen,
+            std::vector<host::KeyTile>* tiles) {
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (i % host::kTileRuns == 0) {
+      host::KeyTile& tile = tiles->emplace_back();
+      std::fill_n(tile.runs, host::kTileRuns, -1);
+    }
+    tiles->back().runs[i % host::kTileRuns] = zone[chosen[i] / host::kTileRuns].runs[chosen[i] % host::kTileRuns];
+  }
+}
+
+}  // namespace
+
+PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, float* const* outputs,
+                          float* log_sum_exp) {
+  const std::vector<host::KeyTile>& all = task.block->tiles();
+  PromptCounts counts{.seen = CountRuns(all), .taken = CountRuns(all), .blocks = 1, .exact_blocks = 1};
+  host::BlockTask block = TaskOf(task);
+  block.tiles = all.data();
+  block.num_tiles = static_cast<int64_t>(all.size());
+  std::vector<host::KeyTile> tiles;
+  if (params.mass < 1) {
+    const Parts parts = Divide(*task.block, params);
+    const auto runs = static_cast<int64_t>(parts.zone.size()) * host::kTileRuns;
+    if (runs * host::kRunKeys >= std::max<int64_t>(params.least, 1)) {
+      std::vector<float> masses;
+      Samples(task, params).Weigh(parts, &masses);
+      const size_t zone = parts.dense.size() * host::kTileRuns;
+      double sum = 0, dense = 0;
+      for (size_t i = 0; i < masses.size(); ++i) (i < zone ? dense : sum) += masses[i];
+      std::vector<int32_t> chosen;
+      if (ChooseRuns(masses.data() + zone, runs, params.mass * (sum + dense) - dense,
+                     static_cast<int64_t>(params.most * static_cast<double>(runs)), &chosen)) {
+        tiles = parts.dense;
+        Gather(parts.zone, chosen, &tiles);
+        block.tiles = tiles.data();
+        block.num_tiles = static_cast<int64_t>(tiles.size());
+        counts.taken = CountRuns(tiles), counts.exact_blocks = 0;
+      }
+    }
+  }
+  host::AttendBlock(block, outputs, log_sum_exp);
+  return counts;
+}
+
+}  // namespace seine

@@ -1,0 +1,55 @@
+// Attention of a block of a prompt's tokens, exact or by chosen runs of 8 keys.
+//
+// Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells the mass that each run has
+// in all heads of the group. The block takes the heaviest runs until what it attends holds the share `mass` of what the
+// sampled rows see. The first keys, the last ones before the block, and keys that some token of the block does not see
+// are always attended. Means of windows, which MInference (arXiv 2407.02490), FlexPrefill (2502.20766) and XAttention
+// (2503.16428) choose by, find less: docs/decisions says how much. A block that would take more than the share `most`
+// of the runs is attended exactly.
+#ifndef SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
+#define SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
+
+#include <cstdint>
+
+#include "index/prompt/prompt_block.h"
+#include "kernels/host.h"
+
+namespace seine {
+
+struct PromptParams {
+  double mass = 1;       // in (0, 1]; 1: exact
+  double most = 0.3;     // in [0, 1]
+  int sample = 8;        // at least 1
+  int sink = 64;         // keys
+  int local = 256;       // keys
+  int64_t least = 2048;  // keys of which runs are chosen; a block over fewer is attended exactly
+};
+
+// One KV head's part of a block.
+struct PromptTask {
+  const PromptBlock* block = nullptr;
+  // Rows [tokens x group], each [head_dim]; row r is of token r / group.
+  const float* const* queries = nullptr;
+  int group = 1;
+  float scale = 1;
+  ChunkedRows keys, values;  // by place
+  int64_t num_places = 0;
+};
+
+// What was attended, in runs of 8 keys, each counted once for the block.
+struct PromptCounts {
+  int64_t seen = 0, taken = 0;
+  int64_t blocks = 0, exact_blocks = 0;
+  void Add(const PromptCounts& other) {
+    seen += other.seen, taken += other.taken, blocks += other.blocks, exact_blocks += other.exact_blocks;
+  }
+};
+
+// outputs: [tokens x group] rows, each [head_dim]. log_sum_exp: [tokens x group], or nullptr. Thread-safe. The same
+// runs are chosen on every target that fuses multiply-adds, and with any number of threads.
+PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, float* const* outputs,
+                          float* log_sum_exp);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
