@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "index/cells/outliers.h"
 #include "kernels/host.h"
@@ -43,6 +44,7 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
   if (config.capacity < 1 || config.capacity > std::numeric_limits<int32_t>::max()) {
     return BadField("capacity", config.capacity, " is not in [1, 2^31)");
   }
+  if (config.shortest < 1) return BadField("shortest", "must be positive");
   if (config.geometry.dtype == DType::kFloat32) return BadField("dtype", "fp16 or bf16");
   IndexConfig index = ToIndexConfig(config);
   if (absl::Status s = Validate(index); !s.ok()) return s;
@@ -51,12 +53,36 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
 }
 
 absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* context, int layer) {
-  std::unique_ptr<CellLayer> made(new CellLayer(context));
-  absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context->transforms_.Of(layer, context->config_.capacity);
-  if (!codecs.ok()) return codecs.status();
-  made->codecs_ = *std::move(codecs);
+  std::unique_ptr<CellLayer> made(new CellLayer(context, layer));
   made->heads_ = std::vector<Head>(context->config_.geometry.num_kv_heads);
+  for (int h = 0; h < made->num_heads(); ++h) {
+    if (absl::Status s = made->Refit(h, context->config_.shortest); !s.ok()) return s;
+  }
   return made;
+}
+
+int64_t CellLayer::LengthToSuit(int64_t length) const {
+  const CellConfig& config = context_->config_;
+  const auto least = static_cast<uint64_t>(std::max(length, config.shortest));
+  return std::min(config.capacity, static_cast<int64_t>(absl::bit_ceil(least)));
+}
+
+int CellLayer::FindOutgrown(int64_t length) const {
+  const int64_t wanted = LengthToSuit(length);
+  for (int h = 0; h < num_heads(); ++h) {
+    // Without positions all lengths have the same codecs.
+    if (heads_[h].suits < wanted && heads_[h].codecs->position >= 0) return h;
+  }
+  return -1;
+}
+
+absl::Status CellLayer::Refit(int head, int64_t length) {
+  Head& of = heads_[head];
+  of.suits = LengthToSuit(length);
+  absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context_->transforms_.Of(layer_, of.suits);
+  if (!codecs.ok()) return codecs.status();
+  if (std::exchange(of.codecs, *codecs) != *codecs) std::fill(of.fresh.begin(), of.fresh.end(), uint8_t{0});
+  return absl::OkStatus();
 }
 
 std::pair<int64_t, int64_t> CellLayer::WindowsOf(int64_t begin, int64_t end) const {
@@ -173,7 +199,7 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
   const auto count = static_cast<int>(run.count * kWindowTokens);
   const ConstRows keys = Keys(run.head, cell, rows), values = Values(run.head, cell, rows);
   if (host::FirstNonFinite(keys, count, dim) >= 0 || host::FirstNonFinite(values, count, dim) >= 0) return false;
-  const Codec& codec = *codecs_->heads[run.head].codec;
+  const Codec& codec = *head.codecs->heads[run.head].codec;
   const CodePlanes& segment = head.planes[run.window / kWindowsOfSegment];
   codec.Encode(keys, count, nullptr,
                PlanesFrom(codec.layout(), segment, run.window % kWindowsOfSegment * kWindowTokens));
@@ -257,7 +283,7 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   FetchCells(head, check, kPieceCells, rows);
   constexpr int kOneChunk = std::numeric_limits<int>::max();
   SearchTask task;
-  task.codec = codecs_->heads[head].codec.get();
+  task.codec = of.codecs->heads[head].codec.get();
   task.segments = of.read.data();
   task.segment_keys = kSegmentKeys;
   task.num_keys = windows * kWindowTokens;

@@ -29,12 +29,12 @@ namespace seine {
 struct CellConfig {
   Geometry geometry;  // dtype: of the rows, fp16 or bf16
   CodecConfig codec;
-  SearchParams search;  // top_k, beta, refine, softmax_scale
-  int sink = 64;        // cells before the zone
-  int local = 256;      // cells behind it, at least
-  bool tail = true;     // AttentionParams::tail
-  // Cells of a stream. The codecs of a layer are made for so many positions, once.
-  int64_t capacity = 0;
+  SearchParams search;   // top_k, beta, refine, softmax_scale
+  int sink = 64;         // cells before the zone
+  int local = 256;       // cells behind it, at least
+  bool tail = true;      // AttentionParams::tail
+  int64_t capacity = 0;  // cells of a stream
+  int64_t shortest = 1;  // positions of the shortest text that codes are made for
 };
 
 // Where a layer's rows lie while a call lasts: [cells][KV heads][head_dim], strides in bytes.
@@ -67,11 +67,18 @@ class CellContext {
 };
 
 // Attend and AttendExactly may run at once, on one head too. Encode and Verify come one at a time on a head and not
-// beside its Attend; different heads' may run at once. Reserve, Wrote, Placed and Changed come alone.
+// beside its Attend; different heads' may run at once. Refit, Reserve, Wrote, Placed and Changed come alone.
 class CellLayer {
  public:
   // `context` must outlive it. INVALID_ARGUMENT where the layer's moments cannot be balanced.
   static absl::StatusOr<std::unique_ptr<CellLayer>> Create(CellContext* context, int layer);
+
+  // A head's codes suit texts of up to so many positions: a power of two, `shortest` at least, the capacity at most.
+  // Returns the first head whose codes suit none of `length`; -1: all do.
+  int FindOutgrown(int64_t length) const;
+  // Codes that suit such a text: all windows of the head become stale. RESOURCE_EXHAUSTED, or INVALID_ARGUMENT where
+  // the layer's moments cannot be balanced: its codes stay, and are not outgrown until the text is as long again.
+  absl::Status Refit(int head, int64_t length);
 
   // Cells [begin, end) were written: they are the newest, and hold other rows than before.
   void Wrote(int64_t begin, int64_t end) { Placed(begin, end), Changed(begin, end); }
@@ -127,11 +134,14 @@ class CellLayer {
     std::vector<uint32_t> value_hashes;  // [windows]: of what the means are of
     std::vector<uint8_t> fresh;          // [windows]
     std::vector<uint64_t> outliers;      // [windows], outliers.h
+    std::shared_ptr<const LayerCodecs> codecs;
+    int64_t suits = 0;  // positions of the longest text that they are for
     uint32_t& hash(int64_t key) const { return hashes[key / kSegmentKeys][key % kSegmentKeys]; }
     std::atomic<int64_t> next_check{0};  // whose keys an answer compares besides those that it chose
   };
 
-  explicit CellLayer(CellContext* context) : context_(context) {}
+  CellLayer(CellContext* context, int layer) : context_(context), layer_(layer) {}
+  int64_t LengthToSuit(int64_t length) const;
   ConstRows Keys(int head, int64_t cell, const CellRows& rows) const;
   ConstRows Values(int head, int64_t cell, const CellRows& rows) const;
   void HashCells(int head, int64_t first, int64_t count, const CellRows& rows, uint32_t* hashes) const;
@@ -143,7 +153,7 @@ class CellLayer {
   void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
 
   CellContext* const context_;
-  std::shared_ptr<const LayerCodecs> codecs_;
+  const int layer_;
   std::vector<Head> heads_;
   WriteOrder order_;
   int64_t windows_ = 0;  // that there is room for
