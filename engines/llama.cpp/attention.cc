@@ -30,6 +30,20 @@ int64_t NowNs() {
       .count();
 }
 
+size_t CountOutputs(const AttentionNode& node) {
+  return static_cast<size_t>(node.head_dim) * node.num_q_heads * node.num_tokens * node.num_streams;
+}
+
+// As a share of the norm.
+double Distance(const float* x, const std::vector<float>& exact) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    difference += (x[i] - exact[i]) * (x[i] - exact[i]);
+    norm += exact[i] * exact[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
 }  // namespace
 
 Attention::~Attention() {
@@ -83,6 +97,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.local = s.local;
   config.tail = s.tail;
   config.capacity = facts.capacity;
+  config.shortest = std::max<int64_t>(s.min_kv, 1);
   if (profile_ != nullptr) {
     config.geometry.num_layers = profile_->num_layers();
     config.codec.name = "balanced";
@@ -196,6 +211,28 @@ void Attention::Verify(Stream* stream, int64_t end) {
   if (changed > 0) Report::Get().Changed(changed);
 }
 
+void Attention::Refit(Stream* stream, int head) {
+  if (const absl::Status status = stream->cells->Refit(head, stream->length); !status.ok()) {
+    SayOnce(absl::StrCat(status.message(), "; codes for a shorter text are used"));
+  }
+}
+
+void Attention::RefitAll(Stream* stream) {
+  for (int head; (head = stream->cells->FindOutgrown(stream->length)) >= 0;) Refit(stream, head);
+}
+
+void Attention::RefitOne(Layer* layer, int64_t first_stream, int64_t num_streams) {
+  if (++since_refit_ < layers_.size()) return;
+  for (int64_t s = first_stream; s < first_stream + num_streams; ++s) {
+    Stream& stream = layer->streams[s];
+    const int head = stream.cells->FindOutgrown(stream.length);
+    if (head < 0) continue;
+    since_refit_ = 0;
+    Refit(&stream, head);
+    return;
+  }
+}
+
 bool Attention::Prepare(Stream* stream, const SeenCells& seen) {
   const int64_t end = settings().sink + seen.end_window() * kWindowTokens;
   const int64_t cells = seen.all.empty() ? 0 : seen.all.back().end;
@@ -259,21 +296,13 @@ bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
 }
 
 void Attention::Check(const AttentionNode& node) {
-  const size_t count = static_cast<size_t>(node.head_dim) * node.num_q_heads * node.num_tokens * node.num_streams;
+  const size_t count = CountOutputs(node);
   float* out = node.Output(0, 0, 0);
   const std::vector<float> answer(out, out + count);
   AttendItems(node, /*exactly=*/true);
   const std::vector<float> exact(out, out + count);
-  const auto distance = [&](const float* x) {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < count; ++i) {
-      difference += (x[i] - exact[i]) * (x[i] - exact[i]);
-      norm += exact[i] * exact[i];
-    }
-    return std::sqrt(difference / std::max(norm, 1e-30));
-  };
   double plain_error = 0;
-  if (team_.Compute(const_cast<ggml_tensor*>(node.node)) == GGML_STATUS_SUCCESS) plain_error = distance(out);
+  if (team_.Compute(const_cast<ggml_tensor*>(node.node)) == GGML_STATUS_SUCCESS) plain_error = Distance(out, exact);
   std::copy(answer.begin(), answer.end(), out);
   std::atomic<int64_t> stale{0};
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
@@ -281,7 +310,7 @@ void Attention::Check(const AttentionNode& node) {
     const int64_t end = item.stream->end;
     if (item.token == 0 && item.first == 0) stale += item.stream->cells->Verify(item.kv_head, end, item.stream->rows);
   });
-  Report::Get().Checked(distance(answer.data()), plain_error, stale);
+  Report::Get().Checked(Distance(answer.data(), exact), plain_error, stale);
 }
 
 std::string Attention::Answer(const AttentionNode& node) {
@@ -306,6 +335,7 @@ std::string Attention::Answer(const AttentionNode& node) {
     AttendItems(node, /*exactly=*/true);
     return {};
   }
+  RefitOne(layer, first_stream, node.num_streams);
   constexpr int kTries = 2;
   for (int i = 0; i < kTries; ++i) {
     for (int64_t s = 0; s < node.num_streams; ++s) {
@@ -327,6 +357,7 @@ ggml_status Attention::Attend(ggml_tensor* tensor) {
     calibration->RecordQueries(this, node);
     return Decline(tensor, "a run that measures a profile");
   }
+  if (node.num_tokens > kMostTokens) return AttendPrompt(tensor, node);
   const int64_t begin = NowNs();
   const std::string why = Answer(node);
   if (!why.empty()) return Decline(tensor, why);
@@ -335,6 +366,32 @@ ggml_status Attention::Attend(ggml_tensor* tensor) {
   const int64_t every = settings().check;
   if (every > 0 && ++answered_ % every == 0) Check(node);
   return GGML_STATUS_SUCCESS;
+}
+
+ggml_status Attention::AttendPrompt(ggml_tensor* tensor, const AttentionNode& node) {
+  int layer = 0;
+  if (const char* why = node.Unfit()) return Decline(tensor, why);
+  IsKeyCache(RootOf(node.keys), &layer);
+  PromptParams params;
+  const Settings& s = settings();
+  if (mode() == Mode::kSeine && s.prompt == "sparse" && node.num_cells >= s.prompt_min) params.mass = s.prompt_mass;
+  const int64_t begin = NowNs();
+  const std::string why = prompt_.Answer(node, layer, params);
+  if (!why.empty()) return Decline(tensor, why);
+  const int64_t ns = NowNs() - begin;
+  Report::Get().AnsweredPrompt(ns);
+  if (s.check > 0 && ++prompts_ % s.check == 0) ComparePrompt(tensor, node, ns);
+  return GGML_STATUS_SUCCESS;
+}
+
+void Attention::ComparePrompt(ggml_tensor* tensor, const AttentionNode& node, int64_t ns) {
+  float* out = node.Output(0, 0, 0);
+  const std::vector<float> answer(out, out + CountOutputs(node));
+  const int64_t begin = NowNs();
+  if (team_.Compute(tensor) == GGML_STATUS_SUCCESS) {
+    Report::Get().ComparedPrompt(ns, NowNs() - begin, Distance(out, answer));
+  }
+  std::copy(answer.begin(), answer.end(), out);
 }
 
 void Attention::SayAnswered(const AttentionNode& node) {

@@ -3,6 +3,7 @@
 #define SEINE_ENGINES_LLAMA_CPP_ATTENTION_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/node_computer.h"
 #include "engines/llama.cpp/outside_writes.h"
+#include "engines/llama.cpp/prompt.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
 #include "profile/profile.h"
@@ -37,6 +39,7 @@ class Attention final : public NodeComputer, private WriteListener {
     std::unique_ptr<CellLayer> cells;
     CellRows rows;
     int64_t end = 0;       // behind the last cell that was seen written, or attended
+    int64_t length = 0;    // positions of the longest text whose keys were seen written
     bool suspect = false;  // a row that an answer read was not the one that was encoded
     std::pair<int64_t, int64_t> keys_written, values_written;  // the last ranges
     std::pair<int64_t, int64_t> run;                           // both written, up to the last range, without a gap
@@ -65,6 +68,13 @@ class Attention final : public NodeComputer, private WriteListener {
   // Puts the first cells of a stream into huge pages.
   void UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells);
   void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
+  // Of a stream whose text has outgrown its codes: those of one head of one layer a step, so that none waits for long;
+  // a prompt's at once.
+  void RefitOne(Layer* layer, int64_t first_stream, int64_t num_streams);
+  void RefitAll(Stream* stream);
+  void Refit(Stream* stream, int head);
+  // Reads off the write of a graph's first keys how long the text is.
+  void ReadLength(const Layer& layer, const ggml_tensor* rows);
   void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
   // Encodes runs_. False: a row is not finite.
   bool Encode(Stream* stream);
@@ -77,6 +87,9 @@ class Attention final : public NodeComputer, private WriteListener {
   bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
   void Check(const AttentionNode& node);
   void SayAnswered(const AttentionNode& node);  // this context's first that is
+  ggml_status AttendPrompt(ggml_tensor* tensor, const AttentionNode& node);
+  // Computes it by llama.cpp's own kernel as well.
+  void ComparePrompt(ggml_tensor* tensor, const AttentionNode& node, int64_t ns);
   ggml_status Decline(ggml_tensor* node, const std::string& why);
 
   std::vector<std::unique_ptr<CellContext>> contexts_;
@@ -89,8 +102,12 @@ class Attention final : public NodeComputer, private WriteListener {
   std::vector<SeenCells> seen_;  // [streams][tokens] of the node that is answered
   std::vector<Item> items_;
   std::vector<CellLayer::Run> runs_;
-  int64_t answered_ = 0;
-  bool said_ = false;  // that attention is answered
+  PromptAttention prompt_{&team_};
+  int64_t answered_ = 0, prompts_ = 0;
+  size_t since_refit_ = 0;  // nodes: a step has one a layer
+  int64_t length_ = 0;      // 1 + the largest position of the tokens that are written; 0: it cannot be read
+  int length_layer_ = std::numeric_limits<int>::max();  // that it was read at
+  bool said_ = false;                                   // that attention is answered
 };
 
 }  // namespace seine::llama

@@ -22,11 +22,13 @@ void Attention::Wrote(Layer* layer, int64_t begin, int64_t end, bool keys) {
     const int64_t first = std::max(begin - s * capacity, int64_t{0}), last = std::min(end - s * capacity, capacity);
     stream.cells->Wrote(first, last);
     stream.end = std::max(stream.end, last);
+    stream.length = std::max(stream.length, length_ > 0 ? length_ : stream.end);
     (keys ? stream.keys_written : stream.values_written) = {first, last};
     if (stream.keys_written != stream.values_written) continue;
     stream.keys_written = stream.values_written = {0, 0};
     stream.run = {first == stream.run.second ? stream.run.first : first, last};
     if (last - first < kPromptCells || !stream.cells->Reserve(last).ok()) continue;
+    RefitAll(&stream);
     const int64_t sink = settings().sink;
     runs_.clear();
     stream.cells->ListStale((std::max(stream.run.first - sink, int64_t{0}) + kWindowTokens - 1) / kWindowTokens,
@@ -62,6 +64,20 @@ void Attention::WritesOutside(const uint8_t* at, const uint8_t* data, size_t siz
   }
 }
 
+// Behind the last layer's RoPE the positions' memory may be another tensor's.
+void Attention::ReadLength(const Layer& layer, const ggml_tensor* rows) {
+  if (layer.facts.layer > length_layer_) return;
+  const ggml_tensor* rope = FindRope(rows);
+  const ggml_tensor* positions = rope == nullptr ? nullptr : rope->src[1];
+  if (positions == nullptr || positions->type != GGML_TYPE_I32 || positions->ne[0] != rows->ne[1] ||
+      !IsOnHost(positions)) {
+    return;
+  }
+  const auto* data = static_cast<const int32_t*>(positions->data);
+  length_ = 1 + *std::max_element(data, data + positions->ne[0]);
+  length_layer_ = layer.facts.layer;
+}
+
 ggml_status Attention::SetRows(ggml_tensor* node) {
   if (Calibration* calibration = Calibration::Get()) {
     calibration->RecordRows(this, node);
@@ -90,6 +106,7 @@ ggml_status Attention::SetRows(ggml_tensor* node) {
   }
   Layer* layer = key_data == nullptr ? nullptr : LayerOf(key_data);
   if (layer == nullptr || !layer->unfit.empty()) return GGML_STATUS_SUCCESS;
+  if (keys) ReadLength(*layer, rows);
   for (int64_t i = 0; i < count;) {  // run by run of neighbouring cells
     const int64_t begin = RowIndex(indices, i);
     int64_t end = begin;

@@ -80,9 +80,34 @@ const char* AttentionNode::Unfit() const {
   return "a head_dim that is none of 64, 80, 96, 128, 192, 256";
 }
 
+const uint16_t* AttentionNode::MaskRow(int64_t token, int64_t stream) const {
+  return reinterpret_cast<const uint16_t*>(static_cast<const char*>(mask->data) + token * mask->nb[1] +
+                                           (mask->ne[3] > 1 ? stream : 0) * mask->nb[3]);
+}
+
+bool AttentionNode::CellsSeen(int64_t first, int64_t stream, PromptBlock* block) const {
+  std::vector<uint64_t> words(block->tokens());
+  for (int64_t begin = 0; begin < num_cells; begin += kWindowTokens) {
+    const auto count = static_cast<int>(std::min<int64_t>(kWindowTokens, num_cells - begin));
+    for (int t = 0; t < block->tokens(); ++t) {
+      const uint16_t* cells = MaskRow(first + t, stream) + begin;
+      uint16_t others = 0, hidden = 0;
+      for (int i = 0; i < count; ++i) others |= cells[i], hidden |= cells[i] ^ kMinusInfinity;
+      words[t] = others == 0 ? ~uint64_t{0} >> (kWindowTokens - count) : 0;
+      if (others == 0 || hidden == 0) continue;
+      for (int i = 0; i < count; ++i) {
+        if (cells[i] != 0 && cells[i] != kMinusInfinity) return false;
+        words[t] |= static_cast<uint64_t>(cells[i] == 0 ? 1 : 0) << i;
+      }
+    }
+    block->Add(begin, words.data());
+  }
+  block->Seal();
+  return true;
+}
+
 bool AttentionNode::CellsSeen(int64_t token, int64_t stream, std::vector<CellRun>* runs) const {
-  const auto* row = reinterpret_cast<const uint16_t*>(static_cast<const char*>(mask->data) + token * mask->nb[1] +
-                                                      (mask->ne[3] > 1 ? stream : 0) * mask->nb[3]);
+  const uint16_t* row = MaskRow(token, stream);
   constexpr int64_t kBlock = 64;  // compared at once
   const auto first_other = [&](int64_t begin, uint16_t wanted) {
     int64_t i = begin;

@@ -11,6 +11,7 @@
 #include "ggml.h"
 #include "index/cells/seen_cells.h"
 #include "index/config.h"
+#include "index/prompt/prompt_block.h"
 #include "profile/rope.h"
 
 namespace seine::llama {
@@ -40,8 +41,13 @@ struct AttentionNode {
   const char* Unfit() const;
   // Runs of cells that a token sees. False: the mask weighs cells.
   bool CellsSeen(int64_t token, int64_t stream, std::vector<CellRun>* runs) const;
+  // The same of a block of tokens from `first` on. Adds tiles and seals it.
+  bool CellsSeen(int64_t first, int64_t stream, PromptBlock* block) const;
   const float* Query(int head, int64_t token, int64_t stream) const;  // [head_dim]
   float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]
+
+ private:
+  const uint16_t* MaskRow(int64_t token, int64_t stream) const;  // [num_cells], fp16
 };
 
 // Facts about a layer's caches, learnt from the nodes that were planned. The key cache's data finds them. Thread-safe.

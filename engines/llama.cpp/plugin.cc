@@ -74,7 +74,8 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       }
       Learn(node);
       if (calibration != nullptr) return calibration->measuring();
-      return node.num_tokens <= kMostTokens && node.num_cells >= settings().min_kv;
+      if (node.num_tokens > kMostTokens) return settings().prompt != "off";
+      return node.num_cells >= settings().min_kv;
     }
     case GGML_OP_MUL_MAT:
       // Keys are multiplied by themselves where flash attention is off: no node of ours is to come.

@@ -53,6 +53,25 @@ void Report::Answered(int64_t ns) {
   answered_ns_ += ns;
 }
 
+void Report::AnsweredPrompt(int64_t ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++prompt_answered_;
+  prompt_ns_ += ns;
+}
+
+void Report::Prompt(const PromptCounts& counts) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  prompt_.Add(counts);
+}
+
+void Report::ComparedPrompt(int64_t ns, int64_t plain_ns, double difference) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++prompt_compared_;
+  prompt_compared_ns_ += ns;
+  prompt_plain_ns_ += plain_ns;
+  worst_prompt_difference_ = std::max(worst_prompt_difference_, difference);
+}
+
 void Report::Declined(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++declined_[reason];
@@ -116,7 +135,12 @@ std::string Report::Json() {
       ", \"remote_grpc_steps\": ", remote_grpc_steps_, ", \"remote_bytes\": ", remote_bytes_,
       ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
       ", \"mean_error\": ", sum_error_ / checks, ", \"worst_plain_error\": ", worst_plain_error_,
-      ", \"mean_plain_error\": ", sum_plain_error_ / checks, ", \"declined\": {");
+      ", \"mean_plain_error\": ", sum_plain_error_ / checks, ", \"prompt_answered\": ", prompt_answered_,
+      ", \"ms_prompt\": ", prompt_ns_ / 1e6, ", \"prompt_blocks\": ", prompt_.blocks,
+      ", \"prompt_exact_blocks\": ", prompt_.exact_blocks, ", \"prompt_runs_seen\": ", prompt_.seen,
+      ", \"prompt_runs_taken\": ", prompt_.taken, ", \"prompt_compared\": ", prompt_compared_,
+      ", \"ms_prompt_compared\": ", prompt_compared_ns_ / 1e6, ", \"ms_prompt_plain\": ", prompt_plain_ns_ / 1e6,
+      ", \"worst_prompt_difference\": ", worst_prompt_difference_, ", \"declined\": {");
   const char* between = "";
   for (const auto& [reason, count] : declined_) {
     absl::StrAppend(&json, between, "\"", reason, "\": ", count);

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string>
 
+#include "index/prompt/prompt_attention.h"
+
 namespace seine::llama {
 
 // Thread-safe. Written at exit where SEINE_REPORT says so.
@@ -15,6 +17,11 @@ class Report {
   static Report& Get();
 
   void Answered(int64_t ns);
+  // The same for a prompt's node, and what it attended.
+  void AnsweredPrompt(int64_t ns);
+  void Prompt(const PromptCounts& counts);
+  // A prompt's answer beside llama.cpp's own: both times, and how far apart, as a share of the norm.
+  void ComparedPrompt(int64_t ns, int64_t plain_ns, double difference);
   // An attention node that llama.cpp's own kernel computed, where its size would have had it answered.
   void Declined(const std::string& reason);
   void Encoded(int64_t keys, int64_t ns);
@@ -41,6 +48,9 @@ class Report {
   int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
   int64_t huge_page_bytes_ = 0;
   int64_t remote_steps_ = 0, remote_grpc_steps_ = 0, remote_bytes_ = 0, remote_waiting_ns_ = 0;
+  int64_t prompt_answered_ = 0, prompt_ns_ = 0, prompt_compared_ = 0, prompt_compared_ns_ = 0, prompt_plain_ns_ = 0;
+  double worst_prompt_difference_ = 0;
+  PromptCounts prompt_;
   double worst_error_ = 0, sum_error_ = 0, worst_plain_error_ = 0, sum_plain_error_ = 0;
   std::map<std::string, int64_t> declined_;
   std::string codec_, profile_;

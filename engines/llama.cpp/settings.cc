@@ -71,6 +71,15 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_PROFILES", &s.profiles);
   Read("SEINE_CALIBRATE", &s.calibrate);
   Read("SEINE_CALIBRATE_TOKENS", 512, 1 << 30, &calibrate_tokens);
+  Read("SEINE_PROMPT", &s.prompt);
+  if (s.prompt != "exact" && s.prompt != "sparse" && s.prompt != "off") {
+    std::fprintf(stderr, "seine: SEINE_PROMPT=%s is none of exact, sparse, off; exact is taken\n", s.prompt.c_str());
+    s.prompt = "exact";
+  }
+  Read("SEINE_PROMPT_MIN", 0, 1 << 30, &s.prompt_min);
+  Read(
+      "SEINE_PROMPT_MASS", 0.0, 1.0, [](const char* text, double* value) { return absl::SimpleAtod(text, value); },
+      &s.prompt_mass);
   Read("SEINE_HUGE_PAGES", &s.huge_pages);
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);

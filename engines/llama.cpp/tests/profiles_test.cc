@@ -16,6 +16,7 @@
 #include "engines/llama.cpp/random_model.h"
 #include "engines/llama.cpp/tests/context_pair.h"
 #include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "engines/llama.cpp/tests/one_context.h"
 #include "llama.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
@@ -63,6 +64,32 @@ TEST(Apart, DecodesAText) {
   for (int i = 0; i < 70; ++i) ASSERT_LT(pair.Decode(sequences, 1, one), kSame) << i;
 }
 
+// The logits of steps behind a text, by a context with room for so many cells.
+std::vector<std::vector<float>> LogitsIn(llama_model* model, int cells) {
+  constexpr int kPrompt = 1000, kSteps = 70;  // codes change at 1,024
+  ThePlugin().set_mode(kSeine);
+  OneContext context(model, {.cells = cells, .sequences = 1});
+  for (int read = 0; read < kPrompt; read += 200) context.Decode({0}, RandomTokens(200, read, context.vocabulary()));
+  std::vector<std::vector<float>> logits;
+  for (int i = 0; i < kSteps; ++i) logits.push_back(context.Decode({0}, RandomTokens(1, i, context.vocabulary())));
+  return logits;
+}
+
+TEST(InMoreRoom, LogitsAreTheSame) {
+  const Model model = MakeModel({.embedding = 256, .q_heads = 4, .kv_heads = 2});
+  const auto few = LogitsIn(model.get(), 2048);
+  const int64_t encoded = ThePlugin().Count("encoded_keys");
+  for (const int cells : {4096, 16384}) {
+    const auto more = LogitsIn(model.get(), cells);
+    for (size_t i = 0; i < few.size(); ++i) ASSERT_TRUE(few[i] == more[i]) << cells << " cells, step " << i;
+  }
+  EXPECT_EQ(ThePlugin().Count("encoded_keys"), 3 * encoded);
+  // Without the text's growth, each key behind the sink is encoded once: of 2 layers, 2 heads.
+  EXPECT_GT(encoded, 2 * 4 * (1070 - 64 - 64));
+  EXPECT_EQ(ThePlugin().Count("stale_windows"), 0);
+  EXPECT_GT(ThePlugin().Count("checked"), 0);
+}
+
 class Profiles : public ::testing::Test {
  protected:
   Profiles() { std::filesystem::create_directories(folder_); }
@@ -74,10 +101,10 @@ class Profiles : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   // Decodes with these variables set as well. said_, ours_ and report_ become what it wrote.
-  void Decode(const std::string& variables) {
+  void Decode(const std::string& variables, const std::string& test = "Apart.*") {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
     const std::string command = variables + " SEINE_REPORT=" + Path("report") + " " + program +
-                                " --gtest_filter=Apart.* > " + Path("out") + " 2> " + Path("err");
+                                " --gtest_filter=" + test + " > " + Path("out") + " 2> " + Path("err");
     EXPECT_EQ(std::system(command.c_str()), 0) << Contents(Path("out"));
     said_ = Contents(Path("err"));
     ours_.clear();
@@ -120,6 +147,14 @@ TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
   Decode("SEINE_PROFILE=" + other + " SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + other + "\"")) << report_;
   EXPECT_EQ(ours_, "seine: attention over 701 cells is answered by the balanced code, profile " + other + "\n");
+}
+
+// Codes are made for the text that is held, not for the room that there is.
+TEST_F(Profiles, CodesAreForTheText) {
+  const std::string path = Path("tiny.profile.safetensors");
+  Decode("SEINE_CALIBRATE=" + path);
+  Decode("SEINE_PROFILE=" + path + " SEINE_MIN_KV=256 SEINE_TOP_K=20 SEINE_REFINE=40 SEINE_CHECK=1", "InMoreRoom.*");
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\"")) << report_ << said_;
 }
 
 // llama.cpp takes flash attention away where it is not asked for, since the plug-in's nodes lie on a device of its own.
