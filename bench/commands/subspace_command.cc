@@ -42,7 +42,7 @@ constexpr char kSubspaceDescription[] =
     "    --profile bench/data/smollm2-135m.profile.safetensors --rank 38\n"
     "  seine-bench subspace --synthetic drift --num-keys 8192 --head-dim 128 --rank 76\n"
     "  seine-bench subspace --trace ... --profile ... --rank 38 --evict keydiff --keep .5  # bytes held\n"
-    "  seine-bench subspace --trace ... --profile ... --rank 38 --ojakv  # our reading of OjaKV, at equal bytes";
+    "  seine-bench subspace --trace ... --profile ... --rank 38 --ojakv  # OjaKV, our reading";
 
 struct SubspaceFlags {
   DatasetOptions data;

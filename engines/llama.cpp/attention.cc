@@ -362,7 +362,7 @@ ggml_status Attention::Attend(ggml_tensor* tensor) {
   const std::string why = Answer(node);
   if (!why.empty()) return Decline(tensor, why);
   Report::Get().Answered(NowNs() - begin);
-  if (mode() == Mode::kSeine && !std::exchange(said_, true)) SayAnswered(node);
+  if (mode() != Mode::kExact && !std::exchange(said_, true)) SayAnswered(node);
   const int64_t every = settings().check;
   if (every > 0 && ++answered_ % every == 0) Check(node);
   return GGML_STATUS_SUCCESS;
@@ -374,13 +374,14 @@ ggml_status Attention::AttendPrompt(ggml_tensor* tensor, const AttentionNode& no
   IsKeyCache(RootOf(node.keys), &layer);
   PromptParams params;
   const Settings& s = settings();
-  if (mode() == Mode::kSeine && s.prompt == "sparse" && node.num_cells >= s.prompt_min) params.mass = s.prompt_mass;
+  if (mode() != Mode::kExact && s.prompt == "sparse" && node.num_cells >= s.prompt_min) params.mass = s.prompt_mass;
   const int64_t begin = NowNs();
   const std::string why = prompt_.Answer(node, layer, params);
   if (!why.empty()) return Decline(tensor, why);
   const int64_t ns = NowNs() - begin;
   Report::Get().AnsweredPrompt(ns);
-  if (s.check > 0 && ++prompts_ % s.check == 0) ComparePrompt(tensor, node, ns);
+  const int64_t every = mode() == Mode::kCompare ? 1 : s.check;
+  if (every > 0 && ++prompts_ % every == 0) ComparePrompt(tensor, node, ns);
   return GGML_STATUS_SUCCESS;
 }
 

@@ -74,7 +74,7 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       }
       Learn(node);
       if (calibration != nullptr) return calibration->measuring();
-      if (node.num_tokens > kMostTokens) return settings().prompt != "off";
+      if (node.num_tokens > kMostTokens) return settings().prompt != "off" && mode() != Mode::kDecode;
       return node.num_cells >= settings().min_kv;
     }
     case GGML_OP_MUL_MAT:

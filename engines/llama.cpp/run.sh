@@ -30,6 +30,8 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --prompts N      time to the first token alone, over N pairs of contexts at each length
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
+  --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
+                   and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -62,6 +64,7 @@ while (($# > 0)); do
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
   --random) random=1 && shift && continue ;;
+  --whole) more+=("$1") && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
   case $1 in

@@ -44,7 +44,13 @@ struct CodeBits {
 inline CodeBits CodeBitsOf(int head_dim) { return head_dim <= 64 ? CodeBits{2, 2.125} : CodeBits{}; }
 
 // For programs that compare: what the plug-in does from the next graph on.
-enum class Mode : int { kSeine = 0, kPlain = 1, kExact = 2 };  // kExact: our exact attention in place of llama.cpp's
+enum class Mode : int {
+  kSeine = 0,
+  kPlain = 1,
+  kExact = 2,   // our exact attention in place of llama.cpp's
+  kDecode = 3,  // prompts are llama.cpp's
+  kCompare = 4  // a prompt's nodes are computed by llama.cpp as well, and both are timed
+};
 Mode mode();
 void SetMode(Mode mode);
 // settings().top_k until another is set, from the next graph on.

@@ -3,9 +3,7 @@
 // Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells the mass that each run has
 // in all heads of the group. The block takes the heaviest runs until what it attends holds the share `mass` of what the
 // sampled rows see. The first keys, the last ones before the block, and keys that some token of the block does not see
-// are always attended. Means of windows, which MInference (arXiv 2407.02490), FlexPrefill (2502.20766) and XAttention
-// (2503.16428) choose by, find less: docs/decisions says how much. A block that would take more than the share `most`
-// of the runs is attended exactly.
+// are always attended. A block that would take more than the share `most` of the runs is attended exactly.
 #ifndef SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 #define SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 

@@ -17,6 +17,7 @@
 #include "engines/llama.cpp/bench/needles.h"
 #include "engines/llama.cpp/bench/prompt_measure.h"
 #include "engines/llama.cpp/bench/row_file.h"
+#include "engines/llama.cpp/bench/whole_measure.h"
 #include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
 #include "llama.h"
@@ -251,6 +252,8 @@ int main(int argc, char** argv) {
     rows = MeasurePrompts(model, plugin, o, texts, &file);
   } else if (o.hole > 0) {
     rows = MeasureHoles(model, plugin, o, texts[0]);
+  } else if (o.whole) {
+    rows = MeasureWhole(model, plugin, o, texts[0]);
   } else if (o.needles > 0) {
     rows = MeasureNeedles(model, plugin, o, texts, TopKs(o, plugin), &file);
   } else {
@@ -265,7 +268,7 @@ int main(int argc, char** argv) {
     std::cout << Json{{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}, {"plugin", report}}
               << std::endl;
   } else {
-    o.prompts > 0 || o.needles > 0 || o.hole > 0 ? PrintRows(rows) : PrintTable(rows);
+    o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole ? PrintRows(rows) : PrintTable(rows);
     std::printf("%s\n", plugin.report());
   }
   llama_model_free(model);

@@ -34,6 +34,9 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --needles N       needles alone: N (at most 32) numbers hidden in each text at even depths, and asked for behind it
   --hole N          processor's time a token alone: N cells near the beginning are freed, and filled again by decoding,
                     beside a text in a row
+  --whole           whole answers alone: a prompt of each length and --steps tokens behind it, by llama.cpp, with decoding
+                    through the plug-in, and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's.
+                    With --repeat those alone are timed, behind copied cells
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
@@ -64,6 +67,10 @@ Options ParseOptions(int argc, char** argv) {
     }
     if (flag == "--random") {
       o.random = true;
+      continue;
+    }
+    if (flag == "--whole") {
+      o.whole = true;
       continue;
     }
     if (i + 1 == argc) Fail(flag + ": has no value, or is no flag (--help)");
@@ -132,10 +139,13 @@ Options ParseOptions(int argc, char** argv) {
   if (o.hole > 0 && (o.prompts > 0 || o.needles > 0 || o.repeat > 0)) {
     Fail("--hole is a measure of its own, without --prompts, --needles and --repeat");
   }
+  if (o.whole && (o.prompts > 0 || o.needles > 0 || o.hole > 0)) {
+    Fail("--whole is a measure of its own, without --prompts, --needles and --hole");
+  }
   if (o.prompts > 0 && o.repeat > 0) Fail("--repeat copies cells, which --prompts would not time");
   if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");
-  if ((o.prompts > 0 || o.needles > 0 || o.hole > 0) && !o.plot.empty()) {
-    Fail("--plot draws neither --prompts nor --needles nor --hole");
+  if ((o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole) && !o.plot.empty()) {
+    Fail("--plot draws neither --prompts nor --needles nor --hole nor --whole");
   }
   if (o.top_k.empty()) o.top_k = {0};
   return o;

@@ -14,6 +14,26 @@ namespace {
 
 constexpr int kBlock = 512;  // tokens of a prompt that are read at once
 
+}  // namespace
+
+double Plugin::Number(const std::string& name) const {
+  const std::string json = report();
+  const size_t at = json.find("\"" + name + "\": ");
+  return at == std::string::npos ? 0 : std::atof(json.c_str() + at + name.size() + 4);
+}
+
+Plugin LoadPlugin(const std::string& path) {
+  ggml_backend_reg_t registry = ggml_backend_load(path.c_str());
+  if (registry == nullptr) Fail(path + ": llama.cpp does not take it (another version of its interface?)");
+  Plugin plugin;
+  plugin.set_mode = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode"));
+  plugin.set_top_k = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_top_k"));
+  plugin.report = reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"));
+  if (plugin.set_mode == nullptr || plugin.set_top_k == nullptr || plugin.report == nullptr)
+    Fail(path + ": not Seine's plug-in");
+  return plugin;
+}
+
 Context MakeContext(llama_model* model, const Options& o, int cells) {
   llama_context_params params = llama_context_default_params();
   int held = std::max(o.repeat, 1);
@@ -38,26 +58,6 @@ Context MakeContext(llama_model* model, const Options& o, int cells) {
   return {made, &llama_free};
 }
 
-}  // namespace
-
-double Plugin::Number(const std::string& name) const {
-  const std::string json = report();
-  const size_t at = json.find("\"" + name + "\": ");
-  return at == std::string::npos ? 0 : std::atof(json.c_str() + at + name.size() + 4);
-}
-
-Plugin LoadPlugin(const std::string& path) {
-  ggml_backend_reg_t registry = ggml_backend_load(path.c_str());
-  if (registry == nullptr) Fail(path + ": llama.cpp does not take it (another version of its interface?)");
-  Plugin plugin;
-  plugin.set_mode = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode"));
-  plugin.set_top_k = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_top_k"));
-  plugin.report = reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"));
-  if (plugin.set_mode == nullptr || plugin.set_top_k == nullptr || plugin.report == nullptr)
-    Fail(path + ": not Seine's plug-in");
-  return plugin;
-}
-
 ContextPair MakePair(const Plugin& plugin, llama_model* model, const Options& o, int cells) {
   plugin.set_mode(kPlain);
   Context plain = MakeContext(model, o, cells);
@@ -73,6 +73,20 @@ void Decode(llama_context* context, const llama_token* tokens, int count) {
   // llama.cpp reads them alone.
   if (llama_decode(context, llama_batch_get_one(const_cast<llama_token*>(tokens), count)) != 0)
     Fail("llama_decode failed");
+}
+
+void Repeat(llama_context* context, int held, int wanted) {
+  llama_memory_t memory = llama_get_memory(context);
+  while (held < wanted) {
+    std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
+    llama_state_seq_get_data(context, state.data(), state.size(), 0);
+    if (llama_state_seq_set_data(context, state.data(), state.size(), 1) == 0) Fail("--repeat: cells cannot be copied");
+    if (held > wanted - held) llama_memory_seq_rm(memory, 1, wanted - held, -1);
+    llama_memory_seq_add(memory, 1, 0, -1, held);
+    llama_memory_seq_cp(memory, 1, 0, -1, -1);
+    llama_memory_seq_rm(memory, 1, -1, -1);
+    held += std::min(held, wanted - held);
+  }
 }
 
 PromptTimes Read(const Plugin& plugin, const ContextPair& pair, const std::vector<llama_token>& tokens, int count) {

@@ -11,7 +11,7 @@
 
 namespace seine::llama {
 
-enum Mode { kSeine = 0, kPlain = 1, kExact = 2 };  // settings.h
+enum Mode { kSeine = 0, kPlain = 1, kExact = 2, kDecode = 3, kCompare = 4 };  // settings.h
 
 struct Plugin {
   void (*set_mode)(int) = nullptr;
@@ -27,6 +27,7 @@ Plugin LoadPlugin(const std::string& path);
 using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
 // Two contexts of one model and length. Each is called in the mode that it was made in.
+Context MakeContext(llama_model* model, const Options& o, int cells);  // in the mode that is set
 struct ContextPair {
   Context plain, seine;
 };
@@ -36,6 +37,10 @@ double Now();  // milliseconds, of a steady clock
 
 // Fails where llama.cpp does.
 void Decode(llama_context* context, const llama_token* tokens, int count);
+
+// Cells [0, held) of sequence 0 again behind themselves, and so on until there are `wanted`. Fails where llama.cpp
+// does.
+void Repeat(llama_context* context, int held, int wanted);
 
 struct PromptTimes {
   double plain_ms = 0, seine_ms = 0;

@@ -10,21 +10,6 @@ namespace seine::llama {
 
 namespace {
 
-// Cells [0, held) again behind themselves, and so on until there are `wanted`.
-void Repeat(llama_context* context, int held, int wanted) {
-  llama_memory_t memory = llama_get_memory(context);
-  while (held < wanted) {
-    std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
-    llama_state_seq_get_data(context, state.data(), state.size(), 0);
-    if (llama_state_seq_set_data(context, state.data(), state.size(), 1) == 0) Fail("--repeat: cells cannot be copied");
-    if (held > wanted - held) llama_memory_seq_rm(memory, 1, wanted - held, -1);
-    llama_memory_seq_add(memory, 1, 0, -1, held);
-    llama_memory_seq_cp(memory, 1, 0, -1, -1);
-    llama_memory_seq_rm(memory, 1, -1, -1);
-    held += std::min(held, wanted - held);
-  }
-}
-
 auto Likeliest(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
 // KL(p, q) of two distributions' logarithms.

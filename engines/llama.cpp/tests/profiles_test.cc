@@ -157,6 +157,11 @@ TEST_F(Profiles, CodesAreForTheText) {
   EXPECT_TRUE(Reported("\"codec\": \"balanced\"")) << report_ << said_;
 }
 
+TEST_F(Profiles, ASettingThatIsNoneIsSaid) {
+  Decode("SEINE_PROMPT=maybe");
+  EXPECT_TRUE(Said("seine: SEINE_PROMPT=maybe is none of exact, sparse, off; exact is taken")) << said_;
+}
+
 // llama.cpp takes flash attention away where it is not asked for, since the plug-in's nodes lie on a device of its own.
 TEST_F(Profiles, WithoutFlashAttentionNothingIsEncoded) {
   Decode("");

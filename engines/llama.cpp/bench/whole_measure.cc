@@ -1,0 +1,106 @@
+#include "engines/llama.cpp/bench/whole_measure.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "bench/report/progress.h"
+
+namespace seine::llama {
+
+namespace {
+
+constexpr int kMicroBatch = 512, kCompared = 2048;
+constexpr std::array<Mode, 3> kModes = {kPlain, kDecode, kSeine};
+
+struct AnswerTimes {
+  double prompt_ms = 0, first_ms = 0, rest_ms = 0;
+  double first() const { return prompt_ms + first_ms; }
+  double whole() const { return first() + rest_ms; }
+};
+
+Json MeasureAnswer(llama_model* model, const Plugin& plugin, const Options& o, const std::vector<llama_token>& tokens,
+                   int cells) {
+  std::vector<Context> contexts;
+  for (const Mode mode : kModes) {
+    plugin.set_mode(mode);
+    contexts.push_back(MakeContext(model, o, cells));
+  }
+  const auto decode = [&](size_t which, const llama_token* from, int count) {
+    plugin.set_mode(kModes[which]);
+    const double begin = Now();
+    Decode(contexts[which].get(), from, count);
+    return Now() - begin;
+  };
+  const int timed = o.repeat > 0 && o.repeat < cells ? std::min(kCompared, cells) : cells;
+  std::vector<llama_token> text(tokens.begin(), tokens.begin() + std::min<size_t>(tokens.size(), cells));
+  while (static_cast<int>(text.size()) < cells + o.steps + 1) text.push_back(tokens[text.size() % tokens.size()]);
+  if (timed < cells) {  // behind copies of what is read once
+    const int before = cells - timed, read = std::min(o.repeat, before);
+    for (size_t w = 0; w < kModes.size(); ++w) {
+      for (int i = 0; i < read; i += kMicroBatch) decode(w, text.data() + i, std::min(kMicroBatch, read - i));
+      Repeat(contexts[w].get(), read, before);
+    }
+  }
+  std::array<AnswerTimes, kModes.size()> times;
+  bench::Progress progress(timed);
+  double attention = plugin.Number("ms_prompt"), answering = plugin.Number("ms_answering");
+  const double seen = plugin.Number("prompt_runs_seen"), taken = plugin.Number("prompt_runs_taken");
+  for (int i = 0; i < timed; i += kMicroBatch) {
+    const int count = std::min(kMicroBatch, timed - i);
+    for (size_t turn = 0; turn < kModes.size(); ++turn) {
+      const size_t w = (turn + i / kMicroBatch) % kModes.size();
+      times[w].prompt_ms += decode(w, text.data() + cells - timed + i, count);
+    }
+    progress.Step("tokens of a prompt, by all three", count);
+  }
+  attention = plugin.Number("ms_prompt") - attention;
+  const double taken_share =
+      (plugin.Number("prompt_runs_taken") - taken) / std::max(1.0, plugin.Number("prompt_runs_seen") - seen);
+  for (int i = 0; i < o.steps; ++i) {
+    for (size_t turn = 0; turn < kModes.size(); ++turn) {
+      const size_t w = (turn + i) % kModes.size();
+      (i == 0 ? times[w].first_ms : times[w].rest_ms) += decode(w, text.data() + cells + i, 1);
+    }
+  }
+  answering = (plugin.Number("ms_answering") - answering) / 2;  // of two contexts
+  const int again = std::min(kCompared, timed);
+  llama_memory_seq_rm(llama_get_memory(contexts[2].get()), 0, cells - again, -1);
+  double ours = plugin.Number("ms_prompt_compared"), plain = plugin.Number("ms_prompt_plain");
+  plugin.set_mode(kCompare);
+  for (int i = 0; i < again; i += kMicroBatch) {
+    Decode(contexts[2].get(), text.data() + cells - again + i, std::min(kMicroBatch, again - i));
+  }
+  ours = plugin.Number("ms_prompt_compared") - ours, plain = plugin.Number("ms_prompt_plain") - plain;
+  return {{"cells", cells},
+          {"timed", timed},
+          {"decoded", o.steps},
+          {"first_plain_ms", times[0].first()},
+          {"first_decode_ms", times[1].first()},
+          {"first_both_ms", times[2].first()},
+          {"whole_plain_ms", times[0].whole()},
+          {"whole_decode_ms", times[1].whole()},
+          {"whole_both_ms", times[2].whole()},
+          {"first_ratio", times[0].first() / times[2].first()},
+          {"whole_ratio", times[0].whole() / times[2].whole()},
+          {"prompt_attention_ms", attention},
+          {"decode_attention_ms", answering},
+          {"compared_plain_ms", plain},
+          {"compared_ms", ours},
+          {"compared_ratio", plain / ours},
+          {"compared_difference", plugin.Number("worst_prompt_difference")},
+          {"taken", taken_share}};
+}
+
+}  // namespace
+
+Json MeasureWhole(llama_model* model, const Plugin& plugin, const Options& o, const std::vector<llama_token>& tokens) {
+  Json rows = Json::array();
+  for (const int cells : o.cells) {
+    std::fprintf(stderr, "seine-llama-bench: %d cells, whole answers\n", cells);
+    rows.push_back(MeasureAnswer(model, plugin, o, tokens, cells));
+  }
+  return rows;
+}
+
+}  // namespace seine::llama
