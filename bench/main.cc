@@ -8,6 +8,7 @@
 #include "bench/commands/drift_command.h"
 #include "bench/commands/evict_command.h"
 #include "bench/commands/kernels_command.h"
+#include "bench/commands/prompt_attention_command.h"
 #include "bench/commands/prompt_command.h"
 #include "bench/commands/recall/recall_command.h"
 #include "bench/commands/snapshot_command.h"
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
   seine::bench::AddRecallCommand(&app, &run);
   seine::bench::AddDriftCommand(&app, &run);
   seine::bench::AddPromptCommand(&app, &run);
+  seine::bench::AddPromptAttentionCommand(&app, &run);
   seine::bench::AddEvictCommand(&app, &run);
   seine::bench::AddStepCommand(&app, &run);
   seine::bench::AddKernelsCommand(&app, &run);

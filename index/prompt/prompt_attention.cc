@@ -110,6 +110,7 @@ PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, fl
   if (params.mass < 1) {
     const Parts parts = Divide(*task.block, params);
     const auto runs = static_cast<int64_t>(parts.zone.size()) * host::kTileRuns;
+    counts.zone = runs;
     if (runs * host::kRunKeys >= std::max<int64_t>(params.least, 1)) {
       std::vector<float> masses;
       Samples(task, params).Weigh(parts, &masses);

@@ -16,7 +16,7 @@ namespace seine {
 
 struct PromptParams {
   double mass = 1;       // in (0, 1]; 1: exact
-  double most = 0.3;     // in [0, 1]
+  double most = 0.75;    // in [0, 1]
   int sample = 8;        // at least 1
   int sink = 64;         // keys
   int local = 256;       // keys
@@ -37,9 +37,11 @@ struct PromptTask {
 // What was attended, in runs of 8 keys, each counted once for the block.
 struct PromptCounts {
   int64_t seen = 0, taken = 0;
+  int64_t zone = 0;  // of those seen: that are chosen from
   int64_t blocks = 0, exact_blocks = 0;
   void Add(const PromptCounts& other) {
-    seen += other.seen, taken += other.taken, blocks += other.blocks, exact_blocks += other.exact_blocks;
+    seen += other.seen, taken += other.taken, zone += other.zone, blocks += other.blocks,
+        exact_blocks += other.exact_blocks;
   }
 };
 
