@@ -3,6 +3,7 @@
 // not end in time; 4 ended itself, for it no longer answered its own calls; 5 ended, but not all sequences were written
 // (snapshots.at_exit).
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -46,7 +47,9 @@ namespace {
 
 constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4, kNotWritten = 5;
 constexpr int64_t kStartBytes = int64_t{64} << 20;  // that a start adds to what the process holds, at most as a rule
-constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
+constexpr absl::Duration kHardEnd = absl::Milliseconds(900);      // after the grace
+constexpr absl::Duration kHardEndLines = absl::Milliseconds(50);  // of the log, after that
+constexpr absl::Duration kLastLines = absl::Seconds(1);           // of any other end
 
 constexpr char kFooter[] = R"(
 Settings, the last one counts: a YAML file (--config), the environment, flags. server.memory_limit in the file is
@@ -75,8 +78,19 @@ from is closed, SIGHUP is a SIGTERM.
 SIGQUIT ends it at once with a core dump. SIGUSR1, SIGUSR2, SIGALRM, SIGPROF and the like do nothing.)";
 
 int Fail(int code, absl::string_view what) {
-  std::cerr << "seined: " << what << std::endl;
+  const std::string line = absl::StrCat("seined: ", what, "\n");
+  if (LogAsItIs(line)) {
+    FlushLog(absl::Now() + kLastLines);
+  } else {
+    std::cerr << line << std::flush;
+  }
   return code;
+}
+
+// For threads that end the process themselves. The log is told of it and waited for only so long.
+[[noreturn]] void EndAtOnce(int code, absl::Duration lines) {
+  FlushLog(absl::Now() + lines);
+  _exit(code);
 }
 
 struct CommandLine {
@@ -146,8 +160,7 @@ void EndHardAfter(absl::Duration time, Core* core) {
   std::thread([time, core] {
     absl::SleepFor(time);
     spdlog::error("ended hard; cut off: {}", OpenCalls(*core));
-    spdlog::shutdown();
-    _exit(kCutOff);
+    EndAtOnce(kCutOff, kHardEndLines);
   }).detach();
 }
 
@@ -187,8 +200,7 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
                                                       spdlog::error(
                                                           "no answer to its own calls for {}: ended; under way: {}",
                                                           absl::FormatDuration(limit), OpenCalls(server->core()));
-                                                      spdlog::shutdown();
-                                                      _exit(kSilent);
+                                                      EndAtOnce(kSilent, kLastLines);
                                                     }});
 }
 
@@ -238,13 +250,16 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
   const bool writes = config.server.snapshots.at_exit;
   const absl::Duration writing = writes ? absl::Seconds(config.server.snapshots.exit_seconds) : absl::ZeroDuration();
-  EndHardAfter(delay + grace + kHardEnd + writing, &core);
+  const absl::Duration most = delay + grace + kHardEnd + writing;
+  const absl::Time last = absl::Now() + most - kHardEndLines;
+  EndHardAfter(most, &core);
   watchdog = nullptr;
   (*server)->Unready();
   absl::SleepFor(delay);
   (*server)->Shutdown(grace);
   const bool written = !writes || WriteExitSnapshots(&core, writing);
   spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
+  FlushLog(last);
   return written ? 0 : kNotWritten;
 }
 
@@ -263,8 +278,11 @@ int Main(int argc, char** argv) {
   }
   // What nothing catches, such as an allocation that fails on a thread of its own: one line, then a core dump.
   std::set_terminate([] {
+    FlushLog(absl::Now() + kLastLines);
     constexpr char kLine[] = "seined: ended by an error that it cannot survive, such as want of memory\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+    pollfd out = {STDERR_FILENO, POLLOUT, 0};
+    if (poll(&out, 1, 0) == 1) [[maybe_unused]]
+      const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
     abort();
   });
   BoundHeap();
@@ -274,7 +292,7 @@ int Main(int argc, char** argv) {
   // gRPC's epoll engine lets one thread wait for all queues of a process: each event of a Decode stream would wake that
   // one first, then the stream's own. With poll every thread waits for its own sockets (measured: 20-30 us a step).
   if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
-  StartLog(config->log_level, config->log_format);
+  if (auto s = StartLog(config->log_level, config->log_format); !s.ok()) return Fail(kFailed, s.message());
   for (const std::string& warning : config->warnings) spdlog::warn("{}", warning);
   if (auto s = RaiseDescriptorLimit(); !s.ok()) return Fail(kFailed, s.message());
   return Serve(line, *std::move(config), signals);

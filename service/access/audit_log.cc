@@ -26,13 +26,24 @@ absl::Status WrongAuditFile(const std::string& path, absl::string_view what) {
   return WrongSetting("audit.file", absl::StrCat(path, ": ", what));
 }
 
+// Read as well where that is allowed, for the file's last byte says whether its last line is whole.
 absl::StatusOr<int> OpenToAppend(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  constexpr int kHow = O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  int fd = open(path.c_str(), O_RDWR | kHow, 0600);
+  if (fd < 0 && errno == EACCES) fd = open(path.c_str(), O_WRONLY | kHow, 0600);
   if (fd < 0) return WrongAuditFile(path, strerror(errno));
   struct stat info = {};
   if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
   close(fd);
   return WrongAuditFile(path, "is no regular file");
+}
+
+// Whether a line that is added would be glued to one that was cut; also where that cannot be seen.
+bool EndsWithinALine(int fd) {
+  struct stat info = {};
+  char last = 0;
+  if (fstat(fd, &info) == 0 && info.st_size == 0) return false;
+  return pread(fd, &last, 1, info.st_size - 1) != 1 || last != '\n';
 }
 
 // A text field of a message, or of the message in its field `outer`; empty where there is none.
@@ -63,16 +74,6 @@ std::string FirstNotEmpty(std::initializer_list<std::string> texts) {
   return "";
 }
 
-bool WriteWhole(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path,
@@ -92,6 +93,7 @@ absl::Status AuditLog::Reopen() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int old = std::exchange(fd_, *fd);
   if (old >= 0) close(old);
+  out_ = LineWriter(fd_, EndsWithinALine(fd_));
   return absl::OkStatus();
 }
 
@@ -119,7 +121,7 @@ void AuditLog::Record(const Message& request, const Message& response, const abs
   if (const auto draining = BoolField(request, "draining"); !draining.is_null()) line["draining"] = draining;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (WriteWhole(fd_, text)) return;
+  if (out_.Write(text)) return;
   failed_(absl::UnavailableError(absl::StrCat(path_, ": a line is lost: ", strerror(errno))));
 }
 

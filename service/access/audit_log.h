@@ -4,6 +4,8 @@
 //   {"time":"2024-05-01T12:00:00.123Z","tenant":"acme","who":"token 5e884898","peer":"ipv4:10.0.0.7:40022",
 //    "call":"Evict","index":"llama","sequence":"chat","code":"OK"}
 //
+// A line that the disk did not take in whole is lost and said to be; the next begins on a line of its own.
+//
 // Thread-safe.
 #ifndef SEINE_SERVICE_ACCESS_AUDIT_LOG_H_
 #define SEINE_SERVICE_ACCESS_AUDIT_LOG_H_
@@ -18,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "service/line_writer.h"
 
 namespace seine {
 
@@ -44,7 +47,8 @@ class AuditLog {
   const std::string path_;
   const std::function<void(const absl::Status&)> failed_;
   std::mutex mutex_;
-  int fd_ = -1;  // guarded by mutex_
+  int fd_ = -1;         // guarded by mutex_
+  LineWriter out_{-1};  // into fd_; guarded by mutex_
 };
 
 }  // namespace seine
