@@ -28,6 +28,7 @@
 #include "kernels/machine/limits.h"
 #include "profile/io/standard_output.h"
 #include "profile/spelling.h"
+#include "service/access/guards.h"
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
@@ -225,6 +226,8 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
                                 : "what is stored";
   spdlog::info("memory: at most {} + {} (requests and answers under way take {} of it at most)", limit,
                FormatBytes(core.ConstantBytes()), FormatBytes(core.in_flight.limit_bytes()));
+  spdlog::info("who may come in: {}", WhoMayComeIn(*ParseAddress((*server)->address()), config.server.tls,
+                                                   core.access.get(), config.server.access.unix_calls));
   spdlog::info("{}", DescribeMachine(machine));
   if (const std::string more = MoreThanAllowed(machine, core); !more.empty()) spdlog::warn("{}", more);
   for (const auto& [key, folder] :
