@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
@@ -21,6 +22,7 @@ struct Mapped {
 std::mutex g_mutex;  // of whoever adds or removes one
 std::atomic<Mapped*> g_first{nullptr};
 std::atomic<CutShort> g_tell{nullptr};
+std::atomic_flag g_told;
 
 Mapped* Unused() {
   for (Mapped* one = g_first.load(); one != nullptr; one = one->next) {
@@ -36,6 +38,7 @@ void OnBusError(int signal_number, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
   for (const Mapped* one = g_first.load(); one != nullptr; one = one->next) {
     if (at < one->begin.load() || at >= one->end.load()) continue;
+    while (g_told.test_and_set()) pause();  // another thread has met the end, and says so once for all
     g_tell.load()(absl::DataLossError(absl::StrCat(one->path, ": cut short while it is read")));
   }
   signal(signal_number, SIG_DFL);  // the read is tried again, and ends the process

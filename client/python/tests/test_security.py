@@ -118,8 +118,10 @@ def test_a_byte_order_mark_is_passed_over_or_named(connect, unix_server, tmp_pat
     """As editors of Windows save a file."""
     (tmp_path / "marked").write_bytes(mark + (TOKEN + "\r\n").encode("utf-8" if says is None else "utf-16-le"))
     security = Security(token_file=tmp_path / "marked")
+    with ready(connect, unix_server, Security(token=TOKEN)):  # the server serves
+        pass
     if says is None:
-        with ready(connect, unix_server, security) as client:
+        with connect(unix_server, 10.0, security=security) as client:
             assert client.list_indexes() == []
     else:
         with pytest.raises((ValueError, SeineError), match=f"token_file: .*marked: is {says} by its byte order mark"):
