@@ -82,8 +82,8 @@ struct Entry {
 };
 
 // One tensor's entry of a safetensors header; `data_size` bytes follow the header.
-absl::StatusOr<Entry> ParseEntry(const std::string& path, const std::string& name,
-                                                       const Json& entry, const uint8_t* data, uint64_t data_size) {
+absl::StatusOr<Entry> ParseEntry(const std::string& path, const std::string& name, const Json& entry,
+                                 const uint8_t* data, uint64_t data_size) {
   const auto bad = [&](const auto&... parts) { return BadFile(path, "tensor ", name, ": ", parts...); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
     return bad("header needs dtype, shape and data_offsets");

@@ -40,10 +40,10 @@ class TensorFile {
   // The one tensor of a .npy file has this name.
   static constexpr char kNpyName[] = "array";
 
-  // Maps the file, of any size: for traces, in programs that a person runs. Where somebody cuts it short
-  // meanwhile, a read of it goes as mapping.h says, and no checksum is looked at. Errors open with the path and say what is wrong: NOT_FOUND
-  // (no such file), PERMISSION_DENIED, DATA_LOSS (the file is cut short), INVALID_ARGUMENT (no regular file, another
-  // format, or a header that contradicts itself or the file).
+  // Maps the file, of any size: for traces, in programs that a person runs. Where somebody cuts it short meanwhile, a
+  // read of it goes as mapping.h says, and no checksum is looked at. Errors open with the path and say what is wrong:
+  // NOT_FOUND (no such file), PERMISSION_DENIED, DATA_LOSS (the file is cut short), INVALID_ARGUMENT (no regular file,
+  // another format, or a header that contradicts itself or the file).
   static absl::StatusOr<TensorFile> Open(const std::string& path);
   // Copies the file into memory, of at most 2 GiB: for what a server reads. DATA_LOSS also where it changes meanwhile
   // or is not what its checksum states.

@@ -37,7 +37,7 @@ absl::Status SetQuota(const std::string& key, const YAML::Node& value, const std
     names.emplace_back(field.name);
     if (key != field.name) continue;
     if (!value.IsScalar()) return WrongSetting(where, "expected one value");
-    const std::string text = value.Scalar();
+    const std::string& text = value.Scalar();
     if (field.bytes) {
       const auto bytes = ParseBytes(text);
       if (!bytes.ok()) return WrongSetting(where, bytes.status().message());

@@ -11,11 +11,12 @@ namespace seine {
 namespace {
 
 Setting MetricsListen() {
-  auto set = [](const std::string& text, ServerConfig* config) {
+  auto set = [](const std::string& text, ServerConfig* config) -> absl::Status {
     absl::StatusOr<std::string> address = TextOrOff(text, /*path=*/false);
     if (address.ok() && !address->empty()) address = ParseHttpAddress(*address);
-    if (address.ok()) config->server.metrics_listen = *std::move(address);
-    return address.status();
+    if (!address.ok()) return address.status();
+    config->server.metrics_listen = *std::move(address);
+    return absl::OkStatus();
   };
   return {
       "metrics.listen", "HOST:PORT",

@@ -19,10 +19,11 @@ inline std::string OffIfEmpty(const std::string& text) { return text.empty() ? "
 template <typename Field>
 Setting OptionalText(std::string key, std::string hint, std::string help, Field field) {
   const bool path = hint != "NAME";
-  auto set = [=](const std::string& text, ServerConfig* config) {
+  auto set = [=](const std::string& text, ServerConfig* config) -> absl::Status {
     absl::StatusOr<std::string> value = TextOrOff(text, path);
-    if (value.ok()) field(*config) = *std::move(value);
-    return value.status();
+    if (!value.ok()) return value.status();
+    field(*config) = *std::move(value);
+    return absl::OkStatus();
   };
   return {std::move(key), std::move(hint), std::move(help), std::move(set),
           [=](const ServerConfig& config) { return OffIfEmpty(field(config)); }};

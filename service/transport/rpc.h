@@ -58,8 +58,8 @@ inline void CountEnd(Core& core, const std::string& peer, CallEnd end) {
 inline StopToken::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
   // deadline() counts nanoseconds since 1970 in 64 bits, which one of centuries overflows.
   constexpr int64_t kYear = 365 * 24 * 3600;
-  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME),
-                                         gpr_now(GPR_CLOCK_REALTIME));
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME), gpr_now(GPR_CLOCK_REALTIME));
   if (left.tv_sec > kYear) return StopToken::Clock::time_point::max();
   return StopToken::Clock::now() + std::chrono::seconds(std::max<int64_t>(left.tv_sec, -1)) +
          std::chrono::nanoseconds(left.tv_nsec);

@@ -144,9 +144,9 @@ TEST(TensorFileDeathTest, AMappedFileThatIsCutShortIsToldOf) {
   const TempFolder folder;
   constexpr size_t kBytes = 1 << 20;
   const std::string path = folder.Write(
-      "cut.safetensors", Safetensors(absl::StrCat(R"({"a":{"dtype":"U8","shape":[)", kBytes, R"(],"data_offsets":[0,)",
-                                                  kBytes, "]}}"),
-                                     std::string(kBytes, 'x')));
+      "cut.safetensors",
+      Safetensors(absl::StrCat(R"({"a":{"dtype":"U8","shape":[)", kBytes, R"(],"data_offsets":[0,)", kBytes, "]}}"),
+                  std::string(kBytes, 'x')));
   const auto read = [&](bool ask) {
     if (ask) {
       TellOfCutFiles([](const absl::Status& error) {
@@ -190,7 +190,8 @@ TEST(TensorFile, RefusesForeignAndContradictoryFiles) {
       {"entry no object", one("7"), "tensor a: header needs dtype, shape and data_offsets"},
       {"no dtype", one(R"({"shape":[6],"data_offsets":[0,24]})"), "tensor a: header needs dtype"},
       {"dtype no string", one(R"({"dtype":3,"shape":[6],"data_offsets":[0,24]})"), "dtype must be text, not 3"},
-      {"unknown dtype, hole", one(R"({"dtype":"F8","shape":[20],"data_offsets":[4,24]})"), "bytes before it are unused"},
+      {"unknown dtype, hole", one(R"({"dtype":"F8","shape":[20],"data_offsets":[4,24]})"),
+       "bytes before it are unused"},
       {"unknown dtype, backwards", one(R"({"dtype":"F8","shape":[24],"data_offsets":[24,0]})"), "contradict shape"},
       {"unknown dtype, shape", one(R"({"dtype":"F8","shape":[-24],"data_offsets":[0,24]})"), "is no size"},
       {"shape no list", one(R"({"dtype":"F32","shape":6,"data_offsets":[0,24]})"), "shape must be a list"},

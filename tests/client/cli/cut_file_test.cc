@@ -17,8 +17,8 @@ constexpr int64_t kTokensOfTheFile = 200'000;
 
 // Its rows are a hole of the file: zeros.
 void WriteLargeNpy(const std::string& path) {
-  const std::string shape = "(" + std::to_string(kTokensOfTheFile) + ", " + std::to_string(RandomModel::kKvHeads) + ", " +
-                            std::to_string(RandomModel::kHeadDim) + ")";
+  const std::string shape = "(" + std::to_string(kTokensOfTheFile) + ", " + std::to_string(RandomModel::kKvHeads) +
+                            ", " + std::to_string(RandomModel::kHeadDim) + ")";
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + ", }\n";
   const auto size = static_cast<uint16_t>(header.size());
   std::string file("\x93NUMPY\x01\x00", 8);
@@ -38,8 +38,8 @@ TEST(CutFile, IsOneClearError) {
     const std::string path = folder.Path("trace.npy");
     WriteLargeNpy(path);
     auto ended = std::async(std::launch::async, [&] {
-      return RunProgram({SEINE_PROGRAM, "--server", server.endpoint(), "-o", json ? "json" : "table", "append", "m", "s",
-                         "--layer", "0", "--file", path, "--tensor", "array"});
+      return RunProgram({SEINE_PROGRAM, "--server", server.endpoint(), "-o", json ? "json" : "table", "append", "m",
+                         "s", "--layer", "0", "--file", path, "--tensor", "array"});
     });
     for (int i = 0; i < 20'000 && client->GetSequence(*sequence)->layer_tokens[0] == 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
