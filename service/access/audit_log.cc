@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,18 +84,19 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path
   return log;
 }
 
-AuditLog::~AuditLog() {
-  if (fd_ >= 0) close(fd_);
-}
-
-absl::Status AuditLog::Reopen() {
+absl::Status AuditLog::Reopen() try {
   const auto fd = OpenToAppend(path_);
   if (!fd.ok()) return fd.status();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const int old = std::exchange(fd_, *fd);
-  if (old >= 0) close(old);
-  out_ = LineWriter(fd_, EndsWithinALine(fd_));
-  return absl::OkStatus();
+  auto lines = std::make_shared<AuditLines>(*fd, EndsWithinALine(*fd), [this](const std::string& why) {
+    failed_(absl::UnavailableError(absl::StrCat(path_, ": ", why)));
+  });
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(lines, lines_);
+  }
+  return absl::OkStatus();  // what waits for the file of before is waited for here
+} catch (const std::system_error& error) {
+  return absl::ResourceExhaustedError(absl::StrCat("audit.file: the system has no thread for it: ", error.what()));
 }
 
 void AuditLog::Record(const Message& request, const Message& response, const absl::Status& status) {
@@ -120,9 +122,12 @@ void AuditLog::Record(const Message& request, const Message& response, const abs
   if (const std::string family = TextField(request, nullptr, "family"); !family.empty()) line["family"] = family;
   if (const auto draining = BoolField(request, "draining"); !draining.is_null()) line["draining"] = draining;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (out_.Write(text)) return;
-  failed_(absl::UnavailableError(absl::StrCat(path_, ": a line is lost: ", strerror(errno))));
+  std::shared_ptr<AuditLines> lines;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    lines = lines_;
+  }
+  lines->Write(text);
 }
 
 }  // namespace seine
