@@ -1,5 +1,7 @@
 // seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.
 // Data on stdout, errors on stderr. Exit code 0: done; 1: the run failed; 2: wrong flags or input.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
@@ -15,6 +17,7 @@
 #include "bench/commands/step_command.h"
 #include "bench/commands/subspace_command.h"
 #include "bench/idle/idle_command.h"
+#include "profile/io/mapping.h"
 #include "profile/io/standard_output.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/serving/fleet/migrate_command.h"
@@ -53,6 +56,7 @@ int Ended(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  seine::TellOfCutFiles([](const absl::Status& error) { _exit(Ended(error)); });
   CLI::App app(
       "seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.\n"
       "`seine-bench COMMAND --help` says what is measured and how.");

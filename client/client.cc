@@ -14,6 +14,7 @@
 #include "client/convert/eviction.h"
 #include "client/convert/pieces.h"
 #include "client/convert/subspace.h"
+#include "client/deadline.h"
 #include "client/grpc_client.h"
 #include "google/protobuf/arena.h"
 #include "profile/profile.h"
@@ -324,7 +325,11 @@ absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer,
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& endpoint, const Options& options) {
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& endpoint, const Options& given) {
+  Options options = given;
+  for (absl::Duration* wait : {&options.connect_timeout, &options.timeout, &options.step_timeout}) {
+    *wait = WithoutEndIfHuge(*wait);
+  }
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ConnectChannel(endpoint, options);
   if (!channel.ok()) return channel.status();
   return std::make_unique<GrpcClient>(endpoint, options, *std::move(channel));

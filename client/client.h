@@ -52,6 +52,7 @@ std::string ReasonOf(const absl::Status& status);
 // How long the server asks to wait before the call is made again (google.rpc.RetryInfo); zero: it does not say.
 absl::Duration RetryDelayOf(const absl::Status& status);
 
+// Times longer than a century have no end.
 struct Options {
   absl::Duration connect_timeout = absl::Seconds(5);
   bool wait_for_server = false;                // true: try again until connect_timeout; false: the first refusal counts

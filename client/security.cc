@@ -4,7 +4,9 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "profile/io/file.h"
 
 namespace seine::client {
@@ -44,7 +46,12 @@ absl::StatusOr<std::string> ReadToken(const Security& security) {
     const absl::StatusOr<File> file = File::Open(security.token_file);
     const absl::StatusOr<std::string> text = file.ok() ? file->ReadAll(kMostTokenBytes) : file.status();
     if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat(field, ": ", text.status().message()));
-    token = std::string(absl::StripAsciiWhitespace(*text));
+    // Editors of Windows begin a file with a byte order mark.
+    if (absl::StartsWith(*text, "\xff\xfe") || absl::StartsWith(*text, "\xfe\xff")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": ", security.token_file, ": is UTF-16 by its byte order mark; save it as UTF-8"));
+    }
+    token = std::string(absl::StripAsciiWhitespace(absl::StripPrefix(*text, "\xef\xbb\xbf")));
     if (token.empty()) return absl::InvalidArgumentError(absl::StrCat(field, ": ", security.token_file, ": is empty"));
   }
   if (token.size() > kMostTokenBytes || !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {

@@ -3,6 +3,7 @@
 // not end in time; 4 ended itself, for it no longer answered its own calls; 5 ended, but not all sequences were written
 // (snapshots.at_exit).
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #include "kernels/machine/limits.h"
 #include "profile/io/standard_output.h"
 #include "profile/spelling.h"
+#include "service/access/guards.h"
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/log.h"
@@ -46,7 +48,9 @@ namespace {
 
 constexpr int kFailed = 1, kBadConfiguration = 2, kCutOff = 3, kSilent = 4, kNotWritten = 5;
 constexpr int64_t kStartBytes = int64_t{64} << 20;  // that a start adds to what the process holds, at most as a rule
-constexpr absl::Duration kHardEnd = absl::Milliseconds(900);  // after the grace
+constexpr absl::Duration kHardEnd = absl::Milliseconds(900);      // after the grace
+constexpr absl::Duration kHardEndLines = absl::Milliseconds(50);  // of the log, after that
+constexpr absl::Duration kLastLines = absl::Seconds(1);           // of any other end
 
 constexpr char kFooter[] = R"(
 Settings, the last one counts: a YAML file (--config), the environment, flags. server.memory_limit in the file is
@@ -75,8 +79,19 @@ from is closed, SIGHUP is a SIGTERM.
 SIGQUIT ends it at once with a core dump. SIGUSR1, SIGUSR2, SIGALRM, SIGPROF and the like do nothing.)";
 
 int Fail(int code, absl::string_view what) {
-  std::cerr << "seined: " << what << std::endl;
+  const std::string line = absl::StrCat("seined: ", what, "\n");
+  if (LogAsItIs(line)) {
+    FlushLog(absl::Now() + kLastLines);
+  } else {
+    std::cerr << line << std::flush;
+  }
   return code;
+}
+
+// For threads that end the process themselves. The log is told of it and waited for only so long.
+[[noreturn]] void EndAtOnce(int code, absl::Duration lines) {
+  FlushLog(absl::Now() + lines);
+  _exit(code);
 }
 
 struct CommandLine {
@@ -146,8 +161,7 @@ void EndHardAfter(absl::Duration time, Core* core) {
   std::thread([time, core] {
     absl::SleepFor(time);
     spdlog::error("ended hard; cut off: {}", OpenCalls(*core));
-    spdlog::shutdown();
-    _exit(kCutOff);
+    EndAtOnce(kCutOff, kHardEndLines);
   }).detach();
 }
 
@@ -187,8 +201,7 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
                                                       spdlog::error(
                                                           "no answer to its own calls for {}: ended; under way: {}",
                                                           absl::FormatDuration(limit), OpenCalls(server->core()));
-                                                      spdlog::shutdown();
-                                                      _exit(kSilent);
+                                                      EndAtOnce(kSilent, kLastLines);
                                                     }});
 }
 
@@ -213,6 +226,8 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
                                 : "what is stored";
   spdlog::info("memory: at most {} + {} (requests and answers under way take {} of it at most)", limit,
                FormatBytes(core.ConstantBytes()), FormatBytes(core.in_flight.limit_bytes()));
+  spdlog::info("who may come in: {}", WhoMayComeIn(*ParseAddress((*server)->address()), config.server.tls,
+                                                   core.access.get(), config.server.access.unix_calls));
   spdlog::info("{}", DescribeMachine(machine));
   if (const std::string more = MoreThanAllowed(machine, core); !more.empty()) spdlog::warn("{}", more);
   for (const auto& [key, folder] :
@@ -238,13 +253,16 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
   const bool writes = config.server.snapshots.at_exit;
   const absl::Duration writing = writes ? absl::Seconds(config.server.snapshots.exit_seconds) : absl::ZeroDuration();
-  EndHardAfter(delay + grace + kHardEnd + writing, &core);
+  const absl::Duration most = delay + grace + kHardEnd + writing;
+  const absl::Time last = absl::Now() + most - kHardEndLines;
+  EndHardAfter(most, &core);
   watchdog = nullptr;
   (*server)->Unready();
   absl::SleepFor(delay);
   (*server)->Shutdown(grace);
   const bool written = !writes || WriteExitSnapshots(&core, writing);
   spdlog::info("ended after {} calls, {} of them with an error", core.calls.load(), core.errors.load());
+  FlushLog(last);
   return written ? 0 : kNotWritten;
 }
 
@@ -263,8 +281,11 @@ int Main(int argc, char** argv) {
   }
   // What nothing catches, such as an allocation that fails on a thread of its own: one line, then a core dump.
   std::set_terminate([] {
+    FlushLog(absl::Now() + kLastLines);
     constexpr char kLine[] = "seined: ended by an error that it cannot survive, such as want of memory\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+    pollfd out = {STDERR_FILENO, POLLOUT, 0};
+    if (poll(&out, 1, 0) == 1) [[maybe_unused]]
+      const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
     abort();
   });
   BoundHeap();
@@ -274,7 +295,7 @@ int Main(int argc, char** argv) {
   // gRPC's epoll engine lets one thread wait for all queues of a process: each event of a Decode stream would wake that
   // one first, then the stream's own. With poll every thread waits for its own sockets (measured: 20-30 us a step).
   if (!config->server.polling) setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
-  StartLog(config->log_level, config->log_format);
+  if (auto s = StartLog(config->log_level, config->log_format); !s.ok()) return Fail(kFailed, s.message());
   for (const std::string& warning : config->warnings) spdlog::warn("{}", warning);
   if (auto s = RaiseDescriptorLimit(); !s.ok()) return Fail(kFailed, s.message());
   return Serve(line, *std::move(config), signals);

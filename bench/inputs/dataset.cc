@@ -100,7 +100,8 @@ class TraceDataset : public Dataset {
   absl::StatusOr<TensorFile::Tensor> Tensor3(int layer, char which) const {
     const std::string name = absl::StrCat("layers.", layer, ".", std::string(1, which));
     auto tensor = file_.Get(name);
-    if (!tensor.ok()) return Wrong(file_.path(), absl::StrCat("has no tensor ", name));
+    if (absl::IsNotFound(tensor.status())) return Wrong(file_.path(), absl::StrCat("has no tensor ", name));
+    if (!tensor.ok()) return tensor.status();
     if (tensor->type != Type::kF16 && tensor->type != Type::kBF16 && tensor->type != Type::kF32) {
       return Wrong(file_.path(),
                    absl::StrCat(name, " is ", TensorFile::NameOf(tensor->type), ", not F16, BF16 or F32"));

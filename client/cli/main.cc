@@ -1,4 +1,6 @@
 // `seine`: inspects and steers a running seined from the command line.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include "client/cli/flags/security_flags.h"
 #include "client/cli/help.h"
 #include "client/cli/names.h"
+#include "profile/io/mapping.h"
 #include "profile/io/standard_output.h"
 
 namespace seine::cli {
@@ -96,6 +99,12 @@ absl::Status Perform(const CLI::App& command, Session* session) {
   return session->action();
 }
 
+// A trace that is cut short while a command reads it.
+[[noreturn]] void EndForACutFile(const absl::Status& error, bool json) {
+  if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);  // a progress bar
+  _exit(Report("seine", {FileError(error), "", "", "", ""}, json));
+}
+
 int Run(int argc, char** argv) {
   Session session;
   session.server = client::DefaultEndpoint();
@@ -129,6 +138,8 @@ int Run(int argc, char** argv) {
     return Report("seine", InWordsOfTheCommandLine(*GivenCommand(app), "", ExplainParseError(app, error)), wants_json);
   }
   session.json = output == "json";
+  TellOfCutFiles(session.json ? [](const absl::Status& error) { EndForACutFile(error, true); }
+                              : [](const absl::Status& error) { EndForACutFile(error, false); });
   const CLI::App& command = *GivenCommand(app);
   if (!session.action) {  // a group of commands, or nothing at all
     if (!session.json) std::fputs(app.help().c_str(), stderr);

@@ -1,6 +1,7 @@
 // Tables, JSON and progress bars.
 #include "client/cli/output.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,12 @@ namespace {
 bool IsNumber(const std::string& cell) {
   double value;
   return cell.empty() || cell == "-" || absl::SimpleAtod(cell, &value);
+}
+
+// Whether the terminal takes a line now: one that is stopped (Ctrl-S) does not.
+bool Takes(int fd) {
+  pollfd terminal = {fd, POLLOUT, 0};
+  return poll(&terminal, 1, 0) == 1 && (terminal.revents & POLLOUT) != 0;
 }
 
 }  // namespace
@@ -100,12 +107,13 @@ void ProgressBar::Update(int64_t done) {
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
   std::string left;
   if (share > 0.02) left = absl::StrFormat("  %.0f s left", absl::ToDoubleSeconds(now - start_) * (1 - share) / share);
+  if (!Takes(STDERR_FILENO)) return;
   std::fprintf(stderr, "\r\033[K%s [%s] %3.0f%%%s", title_.c_str(), bar.c_str(), share * 100, left.c_str());
   std::fflush(stderr);
 }
 
 ProgressBar::~ProgressBar() {
-  if (shown_ && next_ != absl::Time()) std::fprintf(stderr, "\r\033[K");
+  if (shown_ && next_ != absl::Time() && Takes(STDERR_FILENO)) std::fprintf(stderr, "\r\033[K");
 }
 
 }  // namespace seine::cli

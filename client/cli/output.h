@@ -35,7 +35,7 @@ std::string FormatDouble(double value, int digits);
 std::string FormatRuns(const std::vector<int32_t>& ascending);  // "16-19 40 42-43"
 
 // A line on stderr that shows how far a loop has come, drawn at most ten times a second and only on a terminal; cleared
-// at the end, so that nothing of it stays between results.
+// at the end, so that nothing of it stays between results. A terminal that is stopped (Ctrl-S) is not waited for.
 class ProgressBar {
  public:
   ProgressBar(std::string title, int64_t total);

@@ -1,5 +1,7 @@
 // `seine-demo`: shows what Seine does. A decode of a real model, recorded with its queries and keys, is answered by a
 // running seined; the answers are held against exact attention.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
@@ -15,6 +17,7 @@
 #include "client/demo/replay.h"
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"
+#include "profile/io/mapping.h"
 #include "profile/io/standard_output.h"
 
 namespace seine::demo {
@@ -90,6 +93,7 @@ int Run(int argc, char** argv) {
   app.formatter(cli::HelpFormatter());
   AddFlags(&app, &flags);
   const bool json = cli::WantsJson(argc, argv);
+  TellOfCutFiles([](const absl::Status& error) { _exit(cli::Report("seine-demo", cli::FileError(error))); });
   absl::Status status;
   try {
     app.parse(argc, argv);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/deadline.h"
 #include "engines/python/arrays.h"
 #include "engines/python/connection.h"
 #include "engines/python/errors.h"
@@ -25,7 +26,7 @@ namespace {
 absl::Duration DurationOf(std::optional<double> seconds, absl::Duration otherwise) {
   if (!seconds) return otherwise;
   if (!(*seconds > 0)) throw nb::value_error(absl::StrCat("timeout: must be above 0 s, not ", *seconds).c_str());
-  return absl::Seconds(*seconds);
+  return client::WithoutEndIfHuge(absl::Seconds(*seconds));
 }
 
 std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::Descriptor& type) {

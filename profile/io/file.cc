@@ -1,7 +1,6 @@
 #include "profile/io/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "profile/io/mapping.h"
 
 namespace seine {
 namespace {
@@ -76,10 +76,9 @@ absl::StatusOr<std::string> File::ReadAll(uint64_t max_bytes) const {
 absl::StatusOr<std::shared_ptr<const uint8_t>> File::Map() const {
   const size_t count = size();
   if (count == 0) return absl::DataLossError(absl::StrCat(path_, ": cut short: the file is empty"));
-  void* data = mmap(nullptr, count, PROT_READ, MAP_PRIVATE, fd_, 0);
-  if (data == MAP_FAILED) return ReadError(path_, errno);
-  const auto unmap = [count](const uint8_t* bytes) { munmap(const_cast<uint8_t*>(bytes), count); };
-  return std::shared_ptr<const uint8_t>(static_cast<const uint8_t*>(data), unmap);
+  std::shared_ptr<const uint8_t> bytes = MapFile(fd_, count, path_);
+  if (bytes == nullptr) return ReadError(path_, errno);
+  return bytes;
 }
 
 }  // namespace seine

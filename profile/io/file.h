@@ -27,8 +27,8 @@ class File {
   absl::StatusOr<std::string> Read(uint64_t offset, uint64_t count) const;
   // All of it, the same at the end as at the start.
   absl::StatusOr<std::string> ReadAll(uint64_t max_bytes) const;
-  // The pages of the file itself: of any size, but touching them once the file was cut short is SIGBUS. For programs
-  // that a person runs on a trace, not for a server.
+  // The pages of the file itself: of any size, but touching them once the file was cut short is SIGBUS, or what
+  // TellOfCutFiles (mapping.h) was given. For programs that a person runs on a trace, not for a server.
   absl::StatusOr<std::shared_ptr<const uint8_t>> Map() const;
 
  private:

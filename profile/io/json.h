@@ -15,7 +15,7 @@ namespace seine {
 // we read needs six.
 inline constexpr int kMaxNesting = 64;
 
-// INVALID_ARGUMENT "is not JSON" or "is nested more than 64 levels deep".
+// INVALID_ARGUMENT "is not JSON", "is nested more than 64 levels deep", or "has the name "a" twice in one object".
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text);
 
 // A value as an error names it: in ASCII, and its beginning alone where it is long.

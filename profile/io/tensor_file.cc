@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -73,20 +74,29 @@ bool ByteSize(const std::vector<int64_t>& shape, size_t element, size_t* bytes) 
   return true;
 }
 
+// Where a tensor lies among the bytes after a safetensors header.
+struct Entry {
+  uint64_t begin = 0, end = 0;
+  Tensor tensor;
+  std::string unknown;  // its dtype, where no Type has it: `tensor` is empty
+};
+
 // One tensor's entry of a safetensors header; `data_size` bytes follow the header.
-absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, const std::string& name,
-                                                       const Json& entry, const uint8_t* data, uint64_t data_size) {
+absl::StatusOr<Entry> ParseEntry(const std::string& path, const std::string& name, const Json& entry,
+                                 const uint8_t* data, uint64_t data_size) {
   const auto bad = [&](const auto&... parts) { return BadFile(path, "tensor ", name, ": ", parts...); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
     return bad("header needs dtype, shape and data_offsets");
   }
-  Tensor tensor;
+  Entry out;
+  Tensor& tensor = out.tensor;
   const Json& dtype = entry["dtype"];
   const auto row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& candidate) {
     return dtype.is_string() && dtype.get_ref<const std::string&>() == candidate.safetensors_name;
   });
-  if (row == std::end(kTypes)) return bad("unknown dtype ", ShownJson(dtype));
-  tensor.type = row->type;
+  const bool known = row != std::end(kTypes);
+  if (!dtype.is_string()) return bad("dtype must be text, not ", ShownJson(dtype));
+  if (known) tensor.type = row->type;
 
   const Json& shape = entry["shape"];
   if (!shape.is_array()) return bad("shape must be a list");
@@ -96,23 +106,26 @@ absl::StatusOr<std::pair<uint64_t, Tensor>> ParseEntry(const std::string& path, 
     }
     tensor.shape.push_back(dim.get<int64_t>());
   }
-  if (!ByteSize(tensor.shape, row->size, &tensor.bytes)) return bad("shape ", ShownJson(shape), " is too large");
+  if (!ByteSize(tensor.shape, known ? row->size : 1, &tensor.bytes)) {
+    return bad("shape ", ShownJson(shape), " is too large");
+  }
 
   const Json& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
     return bad("data_offsets must be two sizes");
   }
-  const uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
-  if (begin > end || end - begin != tensor.bytes) {
+  const uint64_t begin = out.begin = offsets[0].get<uint64_t>(), end = out.end = offsets[1].get<uint64_t>();
+  if (begin > end || (known && end - begin != tensor.bytes)) {
     return bad("data_offsets ", ShownJson(offsets), " contradict shape ", ShownJson(shape), " of ",
-               row->safetensors_name);
+               dtype.get_ref<const std::string&>());
   }
   if (end > data_size) {
     return Torn(path, "tensor ", name, " ends at byte ", end, " of the data and the file holds ", data_size);
   }
   tensor.data = data + begin;
-  return std::make_pair(begin, std::move(tensor));
+  if (!known) out.unknown = ShownJson(dtype);
+  return out;
 }
 
 // The value after `key` in a .npy header, a Python dict literal such as
@@ -228,7 +241,7 @@ absl::Status TensorFile::ReadSafetensors() {
   data_begin_ = 8 + header_size;
 
   const uint64_t data_size = size - 8 - header_size;
-  std::vector<std::pair<uint64_t, std::string>> order;
+  std::vector<std::tuple<uint64_t, uint64_t, std::string>> order;  // begin, end, name
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
       if (!entry.is_object()) return BadFile(path_, "__metadata__ must be an object of strings");
@@ -240,20 +253,20 @@ absl::Status TensorFile::ReadSafetensors() {
     }
     auto parsed = ParseEntry(path_, name, entry, bytes_.get() + 8 + header_size, data_size);
     if (!parsed.ok()) return parsed.status();
-    order.emplace_back(parsed->first, name);
-    tensors_.emplace(name, std::move(parsed->second));
+    order.emplace_back(parsed->begin, parsed->end, name);
+    if (parsed->unknown.empty()) {
+      tensors_.emplace(name, std::move(parsed->tensor));
+    } else {
+      unknown_.emplace(name, std::move(parsed->unknown));
+    }
   }
   // The format: tensors lie back to back and fill the file.
-  const auto end_of = [&](const auto& entry) { return entry.first + tensors_.find(entry.second)->second.bytes; };
-  std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
-    return std::make_pair(a.first, end_of(a)) < std::make_pair(b.first, end_of(b));
-  });
+  std::sort(order.begin(), order.end());
   uint64_t expected = 0;
-  for (const auto& entry : order) {
-    if (entry.first != expected)
-      return BadFile(path_, "tensor ", entry.second, " overlaps another, or bytes before it are unused");
-    expected = end_of(entry);
-    names_.push_back(entry.second);
+  for (const auto& [begin, end, name] : order) {
+    if (begin != expected) return BadFile(path_, "tensor ", name, " overlaps another, or bytes before it are unused");
+    expected = end;
+    names_.push_back(name);
   }
   if (expected != data_size) return BadFile(path_, data_size - expected, " bytes after the last tensor");
   return absl::OkStatus();
@@ -308,6 +321,9 @@ absl::Status TensorFile::ReadNpy() {
 absl::StatusOr<TensorFile::Tensor> TensorFile::Get(absl::string_view name) const {
   const auto it = tensors_.find(name);
   if (it != tensors_.end()) return it->second;
+  if (const auto unknown = unknown_.find(name); unknown != unknown_.end()) {
+    return BadFile(path_, "tensor ", name, ": unknown dtype ", unknown->second);
+  }
   return absl::NotFoundError(
       absl::StrCat(path_, ": no tensor named ", name, "; it holds ", absl::StrJoin(names_, ", ")));
 }

@@ -40,10 +40,10 @@ class TensorFile {
   // The one tensor of a .npy file has this name.
   static constexpr char kNpyName[] = "array";
 
-  // Maps the file, of any size: for traces, in programs that a person runs. Somebody who cuts it short meanwhile ends
-  // the process with SIGBUS, and no checksum is looked at. Errors open with the path and say what is wrong: NOT_FOUND
-  // (no such file), PERMISSION_DENIED, DATA_LOSS (the file is cut short), INVALID_ARGUMENT (no regular file, another
-  // format, or a header that contradicts itself or the file).
+  // Maps the file, of any size: for traces, in programs that a person runs. Where somebody cuts it short meanwhile, a
+  // read of it goes as mapping.h says, and no checksum is looked at. Errors open with the path and say what is wrong:
+  // NOT_FOUND (no such file), PERMISSION_DENIED, DATA_LOSS (the file is cut short), INVALID_ARGUMENT (no regular file,
+  // another format, or a header that contradicts itself or the file).
   static absl::StatusOr<TensorFile> Open(const std::string& path);
   // Copies the file into memory, of at most 2 GiB: for what a server reads. DATA_LOSS also where it changes meanwhile
   // or is not what its checksum states.
@@ -59,7 +59,8 @@ class TensorFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   absl::string_view checksum() const;  // as the metadata states it; empty: it does not
 
-  // NOT_FOUND names the tensor, and the file's own tensors.
+  // NOT_FOUND names the tensor, and the file's own tensors. INVALID_ARGUMENT: its dtype is none of Type; such a tensor
+  // is in nobody's way who asks for another.
   absl::StatusOr<Tensor> Get(absl::string_view name) const;
 
   // safetensors' name: "F16", "BF16", "F32", ...
@@ -85,6 +86,7 @@ class TensorFile {
   size_t size_ = 0, data_begin_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, Tensor, std::less<>> tensors_;
+  std::map<std::string, std::string, std::less<>> unknown_;  // dtypes of tensors that cannot be read, by name
   std::map<std::string, std::string> metadata_;
 };
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,13 +27,24 @@ absl::Status WrongAuditFile(const std::string& path, absl::string_view what) {
   return WrongSetting("audit.file", absl::StrCat(path, ": ", what));
 }
 
+// Read as well where that is allowed, for the file's last byte says whether its last line is whole.
 absl::StatusOr<int> OpenToAppend(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  constexpr int kHow = O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  int fd = open(path.c_str(), O_RDWR | kHow, 0600);
+  if (fd < 0 && errno == EACCES) fd = open(path.c_str(), O_WRONLY | kHow, 0600);
   if (fd < 0) return WrongAuditFile(path, strerror(errno));
   struct stat info = {};
   if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
   close(fd);
   return WrongAuditFile(path, "is no regular file");
+}
+
+// Whether a line that is added would be glued to one that was cut; also where that cannot be seen.
+bool EndsWithinALine(int fd) {
+  struct stat info = {};
+  char last = 0;
+  if (fstat(fd, &info) == 0 && info.st_size == 0) return false;
+  return pread(fd, &last, 1, info.st_size - 1) != 1 || last != '\n';
 }
 
 // A text field of a message, or of the message in its field `outer`; empty where there is none.
@@ -63,16 +75,6 @@ std::string FirstNotEmpty(std::initializer_list<std::string> texts) {
   return "";
 }
 
-bool WriteWhole(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path,
@@ -82,17 +84,19 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path
   return log;
 }
 
-AuditLog::~AuditLog() {
-  if (fd_ >= 0) close(fd_);
-}
-
-absl::Status AuditLog::Reopen() {
+absl::Status AuditLog::Reopen() try {
   const auto fd = OpenToAppend(path_);
   if (!fd.ok()) return fd.status();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const int old = std::exchange(fd_, *fd);
-  if (old >= 0) close(old);
-  return absl::OkStatus();
+  auto lines = std::make_shared<AuditLines>(*fd, EndsWithinALine(*fd), [this](const std::string& why) {
+    failed_(absl::UnavailableError(absl::StrCat(path_, ": ", why)));
+  });
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(lines, lines_);
+  }
+  return absl::OkStatus();  // what waits for the file of before is waited for here
+} catch (const std::system_error& error) {
+  return absl::ResourceExhaustedError(absl::StrCat("audit.file: the system has no thread for it: ", error.what()));
 }
 
 void AuditLog::Record(const Message& request, const Message& response, const absl::Status& status) {
@@ -118,9 +122,12 @@ void AuditLog::Record(const Message& request, const Message& response, const abs
   if (const std::string family = TextField(request, nullptr, "family"); !family.empty()) line["family"] = family;
   if (const auto draining = BoolField(request, "draining"); !draining.is_null()) line["draining"] = draining;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (WriteWhole(fd_, text)) return;
-  failed_(absl::UnavailableError(absl::StrCat(path_, ": a line is lost: ", strerror(errno))));
+  std::shared_ptr<AuditLines> lines;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    lines = lines_;
+  }
+  lines->Write(text);
 }
 
 }  // namespace seine

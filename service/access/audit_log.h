@@ -4,6 +4,9 @@
 //   {"time":"2024-05-01T12:00:00.123Z","tenant":"acme","who":"token 5e884898","peer":"ipv4:10.0.0.7:40022",
 //    "call":"Evict","index":"llama","sequence":"chat","code":"OK"}
 //
+// A line that the disk did not take in whole is lost and said to be; the next begins on a line of its own. A disk that
+// hangs holds up no call for longer than a second (audit_lines.h).
+//
 // Thread-safe.
 #ifndef SEINE_SERVICE_ACCESS_AUDIT_LOG_H_
 #define SEINE_SERVICE_ACCESS_AUDIT_LOG_H_
@@ -18,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "service/access/audit_lines.h"
 
 namespace seine {
 
@@ -27,7 +31,6 @@ class AuditLog {
   // `failed` is told of lines that are lost, on any thread; it must not wait.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path,
                                                         std::function<void(const absl::Status&)> failed);
-  ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
@@ -44,7 +47,7 @@ class AuditLog {
   const std::string path_;
   const std::function<void(const absl::Status&)> failed_;
   std::mutex mutex_;
-  int fd_ = -1;  // guarded by mutex_
+  std::shared_ptr<AuditLines> lines_;  // guarded by mutex_
 };
 
 }  // namespace seine

@@ -46,4 +46,21 @@ absl::Status CheckCredentials(const Address& address, const TlsOptions& tls, con
   return absl::OkStatus();
 }
 
+std::string WhoMayComeIn(const Address& address, const TlsOptions& tls, const Access* access,
+                         const std::string& unix_calls) {
+  const bool over_unix = !address.unix_path.empty();
+  std::string who = "whoever reaches the address, as admin";
+  if (access != nullptr) {
+    who = absl::StrCat("whoever shows one of ", access->num_credentials(), " credentials");
+    if (over_unix && unix_calls == "owner") absl::StrAppend(&who, ", and the socket's owner as admin");
+  } else if (over_unix) {
+    who = "the socket's owner, as admin";
+  }
+  if (over_unix) return who;
+  if (!tls.client_ca.empty())
+    absl::StrAppend(&who, access != nullptr ? " and" : ", with", " a certificate of tls.client_ca");
+  return absl::StrCat(who, tls.enabled() ? ", over TLS" : ", without TLS",
+                      access == nullptr ? "; auth.tokens_file is off" : "");
+}
+
 }  // namespace seine

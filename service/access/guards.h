@@ -2,6 +2,8 @@
 #ifndef SEINE_SERVICE_ACCESS_GUARDS_H_
 #define SEINE_SERVICE_ACCESS_GUARDS_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "service/access/access.h"
 #include "service/access/tls_files.h"
@@ -16,6 +18,10 @@ absl::Status CheckGuards(const Address& address, const TlsOptions& tls, const Ac
 // Asked once the files are read. INVALID_ARGUMENT: beyond loopback there is no credential in the file; certificates are
 // mapped to tenants, but TLS asks for none.
 absl::Status CheckCredentials(const Address& address, const TlsOptions& tls, const Access& access);
+
+// One line for whoever starts the server: who may come in. `access`: null where no call needs a credential.
+std::string WhoMayComeIn(const Address& address, const TlsOptions& tls, const Access* access,
+                         const std::string& unix_calls);
 
 }  // namespace seine
 

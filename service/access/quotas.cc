@@ -36,7 +36,8 @@ absl::Status SetQuota(const std::string& key, const YAML::Node& value, const std
   for (const QuotaField& field : kQuotaFields) {
     names.emplace_back(field.name);
     if (key != field.name) continue;
-    const std::string text = value.IsScalar() ? value.Scalar() : "";
+    if (!value.IsScalar()) return WrongSetting(where, "expected one value");
+    const std::string& text = value.Scalar();
     if (field.bytes) {
       const auto bytes = ParseBytes(text);
       if (!bytes.ok()) return WrongSetting(where, bytes.status().message());

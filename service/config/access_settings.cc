@@ -4,20 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/access/guards.h"
+#include "service/config/optional_text.h"
 
 namespace seine {
 namespace {
-
-// `field` is a lambda from a config, const or not, to a string.
-template <typename Field>
-Setting PathSetting(std::string key, std::string help, Field field) {
-  auto set = [=](const std::string& text, ServerConfig* config) -> absl::Status {
-    field(*config) = text;
-    return absl::OkStatus();
-  };
-  return {std::move(key), "FILE", std::move(help), std::move(set),
-          [=](const ServerConfig& config) { return field(config); }};
-}
 
 Setting UnixSetting() {
   auto set = [](const std::string& text, ServerConfig* config) -> absl::Status {
@@ -37,32 +27,32 @@ Setting UnixSetting() {
 
 std::vector<Setting> AccessSettings() {
   return {
-      PathSetting(
-          "tls.cert",
+      OptionalText(
+          "tls.cert", "FILE",
           "The server's certificate in PEM, then those between it and its authority; TLS is on where it is given. "
           "Files "
           "of TLS are read again at SIGHUP and when they change; bad ones are not taken.",
           [](auto& c) -> auto& { return c.server.tls.cert; }),
-      PathSetting(
-          "tls.key", "The certificate's private key in PEM, without a passphrase.",
+      OptionalText(
+          "tls.key", "FILE", "The certificate's private key in PEM, without a passphrase.",
           [](auto& c) -> auto& { return c.server.tls.key; }),
-      PathSetting(
-          "tls.client_ca", "Authorities in PEM. Every client must then show a certificate of one of them.",
+      OptionalText(
+          "tls.client_ca", "FILE", "Authorities in PEM. Every client must then show a certificate of one of them.",
           [](auto& c) -> auto& { return c.server.tls.client_ca; }),
-      PathSetting(
-          "auth.tokens_file",
+      OptionalText(
+          "auth.tokens_file", "FILE",
           "YAML list of credentials, {sha256, tenant, role} or {san, tenant, role}; role is reader, writer or admin. "
           "Every call then needs one. Read again at SIGHUP.",
           [](auto& c) -> auto& { return c.server.access.tokens_file; }),
-      PathSetting(
-          "auth.quotas_file",
+      OptionalText(
+          "auth.quotas_file", "FILE",
           "YAML of quotas by tenant: {memory, device_memory, indexes, sequences, steps_per_second, calls}. Read again "
           "at "
           "SIGHUP.",
           [](auto& c) -> auto& { return c.server.access.quotas_file; }),
       UnixSetting(),
-      PathSetting(
-          "audit.file",
+      OptionalText(
+          "audit.file", "FILE",
           "Lines of JSON are added to it: who made, deleted, forked, cut back, evicted or loaded what. Opened anew at "
           "SIGHUP.",
           [](auto& c) -> auto& { return c.server.audit_file; }),

@@ -3,10 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <set>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,9 +19,9 @@
 #include "service/config/access_settings.h"
 #include "service/config/idle_settings.h"
 #include "service/config/metrics_settings.h"
+#include "service/config/optional_text.h"
 #include "service/config/quality_settings.h"
 #include "service/config/snapshot_settings.h"
-#include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
 #include "service/transport/sockets/address.h"
 
@@ -104,15 +103,11 @@ Setting Flag(std::string key, std::string help, bool ServerOptions::*field) {
 }
 
 Setting ProfilesSetting() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    config->profiles = text;
-    return absl::OkStatus();
-  };
-  return {
+  return OptionalText(
       "server.profiles", "DIR",
       "Folder of model profiles (seine calibrate), NAME.profile.safetensors or NAME.safetensors; an index names one "
       "by NAME. Each is read when an index first asks for it.",
-      set, [](const ServerConfig& config) { return config.profiles; }};
+      [](auto& c) -> auto& { return c.profiles; });
 }
 
 Setting SpinSetting() {
@@ -213,39 +208,20 @@ std::vector<Setting> MakeSettings() {
 
 std::string AsItIs(absl::string_view key) { return std::string(key); }
 
-absl::Status ApplyIndexes(const YAML::Node& list, const std::string& file, ServerConfig* config) {
-  if (!list.IsSequence()) return Wrong("indexes: expected a list");
-  std::set<std::string> names;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string path = absl::StrCat("indexes[", i, "]");
-    v1::IndexSpec spec;
-    if (auto s = FromYaml(list[i], path, &spec); !s.ok()) return s;
-    if (!names.insert(spec.name()).second) return Wrong(path + ".name: a second index of this name");
-    config->entries.push_back({file, path, std::move(spec)});
-  }
-  return absl::OkStatus();
-}
+// What a section is nothing without.
+constexpr const char* kSwitches[] = {"tls.cert",      "auth.tokens_file", "audit.file",
+                                     "snapshots.dir", "idle.dir",         "quality.sample"};
 
-absl::Status ApplyRoot(const YAML::Node& root, const std::string& file, ServerConfig* config) {
-  if (root.IsNull()) return absl::OkStatus();  // an empty file
-  if (!root.IsMap()) return Wrong("expected sections");
-  for (const auto& section : root) {
-    const std::string name = section.first.IsScalar() ? section.first.Scalar() : "?";
-    if (name == "indexes") {
-      if (auto s = ApplyIndexes(section.second, file, config); !s.ok()) return s;
-      continue;
-    }
-    if (!section.second.IsMap()) {
-      const auto& all = Settings();
-      const bool known =
-          std::any_of(all.begin(), all.end(), [&](const Setting& s) { return absl::StartsWith(s.key, name + "."); });
-      return Wrong(absl::StrCat(name, known ? ": expected keys and values" : ": unknown key"));
-    }
-    for (const auto& entry : section.second) {
-      const std::string key = absl::StrCat(name, ".", entry.first.IsScalar() ? entry.first.Scalar() : "?");
-      const std::string value = entry.second.IsScalar() ? entry.second.Scalar() : "";
-      if (auto s = ApplySetting(key, value, key, config, AsItIs); !s.ok()) return s;
-    }
+// A section that the file names is not off, unless the file says so: a door that was to be shut would stand open.
+absl::Status CheckSections(const ServerConfig& config) {
+  for (const Setting& setting : Settings()) {
+    const bool is_switch = std::find(std::begin(kSwitches), std::end(kSwitches), setting.key) != std::end(kSwitches);
+    const std::pair<std::string, std::string> key = absl::StrSplit(setting.key, absl::MaxSplits('.', 1));
+    if (!is_switch || !config.named.contains(key.first) || config.named.contains(setting.key)) continue;
+    const std::string value = setting.get(config);
+    if (value != "off" && value != "0") continue;
+    return Wrong(absl::StrCat(key.first, ": the file names it, but nothing sets ", setting.key,
+                              ", without which it is off; set it, or write ", key.second, ": ", value));
   }
   return absl::OkStatus();
 }
@@ -280,13 +256,6 @@ absl::Status ApplySetting(const std::string& key, const std::string& value, cons
   return Wrong(absl::StrCat(where, ": unknown key", hint));
 }
 
-absl::Status ApplyYaml(const std::string& path, ServerConfig* config) {
-  const absl::StatusOr<YAML::Node> root = LoadYaml(path);
-  if (!root.ok()) return root.status();
-  if (auto s = ApplyRoot(*root, path, config); !s.ok()) return Wrong(absl::StrCat(path, ": ", s.message()));
-  return absl::OkStatus();
-}
-
 absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& keys_and_values, ServerConfig* config) {
   for (const auto& [key, value] : keys_and_values) {
     if (auto s = ApplySetting(key, value, FlagOf(key), config, AsItIs); !s.ok()) return s;
@@ -297,6 +266,7 @@ absl::Status ApplyFlags(const std::vector<std::pair<std::string, std::string>>& 
 // The first error has been named by its path in the file ("indexes[0].zones.sink: ..."), as a call's would in its
 // request.
 absl::Status Resolve(ServerConfig* config) {
+  if (auto s = CheckSections(*config); !s.ok()) return s;
   if (!config->profiles.empty()) {
     auto profiles = Profiles::Open(config->profiles);
     if (!profiles.ok()) return Wrong(absl::StrCat("server.profiles: ", profiles.status().message()));

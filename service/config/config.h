@@ -4,6 +4,7 @@
 #define SEINE_SERVICE_CONFIG_CONFIG_H_
 
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ struct ServerConfig {
   ServerOptions server;
   std::string profiles;             // folder; empty: none
   std::vector<IndexEntry> entries;  // what server.indexes is made of
+  std::set<std::string> named;      // sections and keys that the file has: "auth", "auth.unix"
   int grace_seconds = 10;
   int drain_delay_seconds = 0;
   int watchdog_seconds = 0;  // 0: what a service manager asks for, if any does

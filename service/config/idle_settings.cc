@@ -5,19 +5,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "service/config/bytes.h"
+#include "service/config/optional_text.h"
 
 namespace seine {
 namespace {
 
 Setting IdleFolder() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    config->server.idle.folder = text;
-    return absl::OkStatus();
-  };
-  return {"idle.dir", "DIR",
-          "Folder, made where there is none, that sequences are written to while nobody uses them; it may be "
-          "snapshots.dir. Where memory is short, the least recently used ones go there. Not given: all stay in memory.",
-          set, [](const ServerConfig& config) { return config.server.idle.folder; }};
+  return OptionalText(
+      "idle.dir", "DIR",
+      "Folder, made where there is none, that sequences are written to while nobody uses them; it may be "
+      "snapshots.dir. Where memory is short, the least recently used ones go there. off: all stay in memory.",
+      [](auto& c) -> auto& { return c.server.idle.folder; });
 }
 
 Setting SpillAfter() {

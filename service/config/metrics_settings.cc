@@ -1,26 +1,28 @@
 #include "service/config/metrics_settings.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/config/optional_text.h"
 #include "service/metrics/http_listener.h"
 
 namespace seine {
 namespace {
 
 Setting MetricsListen() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    config->server.metrics_listen.clear();
-    if (text.empty()) return absl::OkStatus();
-    auto address = ParseHttpAddress(text);
-    if (address.ok()) config->server.metrics_listen = *address;
-    return address.status();
+  auto set = [](const std::string& text, ServerConfig* config) -> absl::Status {
+    absl::StatusOr<std::string> address = TextOrOff(text, /*path=*/false);
+    if (address.ok() && !address->empty()) address = ParseHttpAddress(*address);
+    if (!address.ok()) return address.status();
+    config->server.metrics_listen = *std::move(address);
+    return absl::OkStatus();
   };
   return {
       "metrics.listen", "HOST:PORT",
-      "Serve /metrics (Prometheus), /livez, /readyz and /healthz over HTTP on loopback, port 0 for any free one; not "
-      "given: no HTTP.",
-      set, [](const ServerConfig& config) { return config.server.metrics_listen; }};
+      "Serve /metrics (Prometheus), /livez, /readyz and /healthz over HTTP on loopback, port 0 for any free one; off: "
+      "no HTTP.",
+      set, [](const ServerConfig& config) { return OffIfEmpty(config.server.metrics_listen); }};
 }
 
 Setting MetricsCount() {

@@ -4,30 +4,25 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "service/config/optional_text.h"
 
 namespace seine {
 namespace {
 
 Setting Folder() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    config->server.snapshots.folder = text;
-    return absl::OkStatus();
-  };
-  return {"snapshots.dir", "DIR",
-          "Folder, made where there is none, that Snapshot writes to and Restore reads from, by tenant; not given: "
-          "neither is served.",
-          set, [](const ServerConfig& config) { return config.server.snapshots.folder; }};
+  return OptionalText(
+      "snapshots.dir", "DIR",
+      "Folder, made where there is none, that Snapshot writes to and Restore reads from, by tenant; off: neither is "
+      "served.",
+      [](auto& c) -> auto& { return c.server.snapshots.folder; });
 }
 
 Setting Node() {
-  auto set = [](const std::string& text, ServerConfig* config) {
-    config->server.snapshots.node = text;
-    return absl::OkStatus();
-  };
-  return {"snapshots.node", "NAME",
-          "The server's name among those that share snapshots.dir: what it writes for itself, at exit and of families "
-          "that have moved, stands in a folder of that name.",
-          set, [](const ServerConfig& config) { return config.server.snapshots.node; }};
+  return OptionalText(
+      "snapshots.node", "NAME",
+      "The server's name among those that share snapshots.dir: what it writes for itself, at exit and of families "
+      "that have moved, stands in a folder of that name. off: it shares with none.",
+      [](auto& c) -> auto& { return c.server.snapshots.node; });
 }
 
 Setting Flag(const std::string& key, const std::string& help, bool SnapshotOptions::*field) {

@@ -32,6 +32,7 @@ class Checker : public YAML::EventHandler {
     if (!IsUtf8(text)) {
       throw YAML::Exception(mark, absl::StrCat("'", absl::CHexEscape(text), "' must be UTF-8"));
     }
+    if (text.find('\0') != std::string::npos) throw YAML::Exception(mark, "has a zero byte");
     if (AwaitsKey() && !open_.back().keys.insert(text).second) {
       throw YAML::Exception(mark, absl::StrCat("'", absl::Utf8SafeCEscape(text), "' stands twice in one map"));
     }

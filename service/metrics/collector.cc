@@ -3,6 +3,7 @@
 #include <prometheus/text_serializer.h>
 
 #include "profile/scorer_list.h"
+#include "service/log.h"
 #include "service/metrics/build_info.h"
 #include "service/metrics/families.h"
 #include "service/metrics/tenant_families.h"
@@ -292,6 +293,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Counter("seine_connections_cut_total", "Connections cut off, because their clients did not read or sent resets.");
   out.Add({{"reason", "unread"}}, Number(core_.connections.cut_unread()));
   out.Add({{"reason", "resets"}}, Number(core_.connections.cut_resets()));
+  out.Counter("seine_log_lines_lost_total", "Lines of the log that stderr did not take in time, or refused.");
+  out.Add({}, Number(LostLogLines()));
   out.Gauge("seine_channels", "Same-host channels that are open.");
   out.Add({}, Number(core_.channels.open()));
   out.Gauge("seine_in_flight_bytes", "Bytes of requests and answers under way, and of channels' rings.");

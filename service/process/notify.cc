@@ -61,7 +61,8 @@ Notifier::~Notifier() {
 absl::Status Notifier::Tell(const std::string& lines) const {
   if (!why_not_.empty()) return absl::UnavailableError(why_not_);
   if (fd_ < 0) return absl::OkStatus();
-  if (send(fd_, lines.data(), lines.size(), MSG_NOSIGNAL) >= 0) return absl::OkStatus();
+  // A manager that does not read is not waited for.
+  if (send(fd_, lines.data(), lines.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the service manager was not told: ", std::strerror(errno)));
 }
 

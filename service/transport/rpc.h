@@ -6,7 +6,9 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
@@ -54,9 +56,13 @@ inline void CountEnd(Core& core, const std::string& peer, CallEnd end) {
 }
 
 inline StopToken::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
-  const auto left = context.deadline() - std::chrono::system_clock::now();
-  if (left > std::chrono::hours(24 * 365)) return StopToken::Clock::time_point::max();
-  return StopToken::Clock::now() + std::chrono::duration_cast<StopToken::Clock::duration>(left);
+  // deadline() counts nanoseconds since 1970 in 64 bits, which one of centuries overflows.
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME), gpr_now(GPR_CLOCK_REALTIME));
+  if (left.tv_sec > kYear) return StopToken::Clock::time_point::max();
+  return StopToken::Clock::now() + std::chrono::seconds(std::max<int64_t>(left.tv_sec, -1)) +
+         std::chrono::nanoseconds(left.tv_nsec);
 }
 
 // Not OK: nobody waits for the answer any more, so the next stage is not begun.

@@ -14,7 +14,8 @@
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
 
-// A child lacks its parent's threads, and what only those hold looks lost there: LeakSanitizer asks here whether to look.
+// A child lacks its parent's threads, and what only those hold looks lost there: LeakSanitizer asks here whether to
+// look.
 static bool is_child = false;
 extern "C" int __lsan_is_turned_off() { return is_child; }  // NOLINT(bugprone-reserved-identifier): its name
 

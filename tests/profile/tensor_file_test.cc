@@ -2,14 +2,19 @@
 #include "profile/io/tensor_file.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "profile/io/mapping.h"
 #include "tests/temp_folder.h"
 
 namespace seine {
@@ -105,6 +110,65 @@ TEST(TensorFile, RefusesEveryTruncationAndAnExtraByte) {
   }
 }
 
+// Of any size an element: F4 has half a byte, C64 eight.
+TEST(TensorFile, ATensorOfAnUnknownDtypeIsInNobodysWay) {
+  TempFolder folder;
+  const struct {
+    const char* dtype;
+    const char* shape;
+    size_t bytes;
+  } cases[] = {{"F8_E4M3", "[2,3]", 6}, {"C64", "[3]", 24}, {"F4", "[5]", 3}, {"no such type", "[]", 0}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.dtype);
+    const std::string header = absl::StrCat(
+        R"({"x":{"dtype":")", test.dtype, R"(","shape":)", test.shape, R"(,"data_offsets":[0,)", test.bytes,
+        R"(]},"a":{"dtype":"F32","shape":[2],"data_offsets":[)", test.bytes, ",", test.bytes + 8, "]}}");
+    const std::string path =
+        folder.Write("mixed.safetensors", Safetensors(header, std::string(test.bytes, '?') + Raw<float>({1, 2})));
+    for (const auto& file : {TensorFile::Open(path), TensorFile::Read(path), TensorFile::ReadHeader(path)}) {
+      ASSERT_TRUE(file.ok()) << file.status();
+      EXPECT_EQ(file->names(), (std::vector<std::string>{"x", "a"}));
+      EXPECT_EQ(file->Get("x").status(),
+                absl::InvalidArgumentError(absl::StrCat(path, ": tensor x: unknown dtype \"", test.dtype, "\"")));
+      EXPECT_TRUE(absl::IsNotFound(file->Get("y").status()));
+      ASSERT_TRUE(file->Get("a").ok());
+    }
+    EXPECT_EQ(*TensorFile::ToFloat32(*TensorFile::Open(path)->Get("a")), (std::vector<float>{1, 2}));
+    EXPECT_EQ(TensorFile::Open(folder.Write("torn", Safetensors(header, ""))).status().code(),
+              absl::StatusCode::kDataLoss);
+  }
+}
+
+// A file that another program cuts while it is read.
+TEST(TensorFileDeathTest, AMappedFileThatIsCutShortIsToldOf) {
+  const TempFolder folder;
+  constexpr size_t kBytes = 1 << 20;
+  const std::string path = folder.Write(
+      "cut.safetensors",
+      Safetensors(absl::StrCat(R"({"a":{"dtype":"U8","shape":[)", kBytes, R"(],"data_offsets":[0,)", kBytes, "]}}"),
+                  std::string(kBytes, 'x')));
+  const auto read = [&](bool ask) {
+    if (ask) {
+      TellOfCutFiles([](const absl::Status& error) {
+        std::fprintf(stderr, "%s\n", error.ToString().c_str());
+        _exit(7);
+      });
+    } else {
+      signal(SIGBUS, SIG_DFL);
+    }
+    const auto file = TensorFile::Open(path);
+    const auto other = TensorFile::Open(folder.Write("other", SmallSafetensors()));
+    std::filesystem::resize_file(path, 4096);
+    volatile uint8_t last = file->Get("a")->data[kBytes - 1];
+    _exit(last);
+  };
+  EXPECT_EXIT(read(true), testing::ExitedWithCode(7), "DATA_LOSS: .*cut.safetensors: cut short while it is read");
+  folder.Write("cut.safetensors", Safetensors(absl::StrCat(R"({"a":{"dtype":"U8","shape":[)", kBytes,
+                                                           R"(],"data_offsets":[0,)", kBytes, "]}}"),
+                                              std::string(kBytes, 'x')));
+  EXPECT_EXIT(read(false), testing::KilledBySignal(SIGBUS), "");
+}
+
 TEST(TensorFile, RefusesForeignAndContradictoryFiles) {
   const std::string a6 = Raw<float>({1, 2, 3, 4, 5, 6});
   const auto one = [&](const std::string& entry) { return Safetensors("{\"a\":" + entry + "}", a6); };
@@ -119,10 +183,17 @@ TEST(TensorFile, RefusesForeignAndContradictoryFiles) {
       {"huge header", Raw<uint64_t>({uint64_t{1} << 40}) + "{}", "neither a safetensors nor a .npy file"},
       {"no JSON", Safetensors("{\"a\":", ""), "header is not JSON"},
       {"bad UTF-8", Safetensors("{\"\xff\":{}}", ""), "header is not JSON"},
+      {"a name twice", Safetensors(R"({"a":7,"a":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}})", a6),
+       "has the name \"a\" twice in one object"},
+      {"a field twice", one(R"({"dtype":"F16","dtype":"F32","shape":[6],"data_offsets":[0,24]})"),
+       "has the name \"dtype\" twice"},
       {"entry no object", one("7"), "tensor a: header needs dtype, shape and data_offsets"},
       {"no dtype", one(R"({"shape":[6],"data_offsets":[0,24]})"), "tensor a: header needs dtype"},
-      {"unknown dtype", one(R"({"dtype":"F8_E4M3","shape":[24],"data_offsets":[0,24]})"), "unknown dtype \"F8_E4M3\""},
-      {"dtype no string", one(R"({"dtype":3,"shape":[6],"data_offsets":[0,24]})"), "unknown dtype 3"},
+      {"dtype no string", one(R"({"dtype":3,"shape":[6],"data_offsets":[0,24]})"), "dtype must be text, not 3"},
+      {"unknown dtype, hole", one(R"({"dtype":"F8","shape":[20],"data_offsets":[4,24]})"),
+       "bytes before it are unused"},
+      {"unknown dtype, backwards", one(R"({"dtype":"F8","shape":[24],"data_offsets":[24,0]})"), "contradict shape"},
+      {"unknown dtype, shape", one(R"({"dtype":"F8","shape":[-24],"data_offsets":[0,24]})"), "is no size"},
       {"shape no list", one(R"({"dtype":"F32","shape":6,"data_offsets":[0,24]})"), "shape must be a list"},
       {"negative dim", one(R"({"dtype":"F32","shape":[-6],"data_offsets":[0,24]})"), "holds something that is no size"},
       {"fraction", one(R"({"dtype":"F32","shape":[6.0],"data_offsets":[0,24]})"), "holds something that is no size"},

@@ -132,7 +132,7 @@ TEST_F(SettingsTest, NestingEnds) {
   for (int i = 0; i < 100; ++i) block += std::string(i, ' ') + "a:\n";
   ExpectRefused(block, ":65: " + says);
   ExpectRefused("server: {threads: " + std::string(62, '[') + std::string(62, ']') + "}",
-                ": server.threads: '' is no number in [0, 1024]");  // 64 levels: what it says is looked at
+                ": server.threads: expected one value, and there is a list");  // 64 levels: what it says is looked at
 }
 
 TEST_F(SettingsTest, SharesOfLiveQualityAreChecked) {

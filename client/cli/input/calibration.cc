@@ -60,7 +60,8 @@ absl::Status AddLayer(int layer, CalibrationTrace* trace) {
   LayerTensors tensors;
   for (const auto& [suffix, tensor] : {std::pair(".q", &tensors.q), {".k", &tensors.k}, {".v", &tensors.v}}) {
     const absl::StatusOr<TensorFile::Tensor> found = trace->file.Get(name + suffix);
-    if (!found.ok()) return trace->Bad("tensor ", name, suffix, " is missing");
+    if (absl::IsNotFound(found.status())) return trace->Bad("tensor ", name, suffix, " is missing");
+    if (!found.ok()) return FileError(found.status());
     *tensor = *found;
     if (tensor->shape.size() != 3) return trace->Bad(name, suffix, ": must be [tokens, heads, head_dim]");
   }

@@ -52,6 +52,7 @@ from seine_kv.messages import (
     StepError,
 )
 from seine_kv.stream import DecodeStream, native, raised
+from seine_kv.timeouts import LONGEST, seconds_of
 
 if TYPE_CHECKING:
     from seine_kv.index import Index
@@ -82,18 +83,18 @@ _RETRY_SECONDS = 0.05  # between two attempts to reach a server that is starting
 
 class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
-    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. `security`: TLS
-    and a token; None: what the environment says (seine_kv.Security). A server that is not there is an error of
-    the first call. Client.in_process() needs none."""
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call; None, inf and
+    more than a century: any. `security`: TLS and a token; None: what the environment says (seine_kv.Security). A server
+    that is not there is an error of the first call. Client.in_process() needs none."""
 
     timeout: Optional[float]
 
     def __init__(
-        self, address: Optional[str] = None, timeout: float = 60.0, security: Optional[Security] = None
+        self, address: Optional[str] = None, timeout: Optional[float] = 60.0, security: Optional[Security] = None
     ) -> None:
-        self.address, self.timeout = target_of(address) if address else default_address(), timeout
+        self.address, self.timeout = target_of(address) if address else default_address(), seconds_of(timeout)
         self._connection: Any = native.Connection.connect(
-            self.address, timeout, **(security or Security()).resolved()
+            self.address, self.timeout, **(security or Security()).resolved()
         )
         self._own = threading.local()  # each thread's stream
 
@@ -131,7 +132,8 @@ class Client(Calls):
 
     def wait_until_ready(self, seconds: float) -> None:
         """Waits for a server that is starting; SeineError UNAVAILABLE if none answers in time."""
-        end = time.monotonic() + seconds
+        seconds_given = seconds_of(seconds, "seconds", zero=True)
+        end = time.monotonic() + (LONGEST if seconds_given is None else seconds_given)
         while True:
             try:
                 left = max(_RETRY_SECONDS, end - time.monotonic())

@@ -14,6 +14,7 @@ except ImportError as error:
 from seine_kv.address import unavailable
 from seine_kv.calls import Steps
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, Retained, SeineError, Step, error_of
+from seine_kv.timeouts import seconds_of
 
 
 class DecodeStream(Steps):
@@ -23,7 +24,7 @@ class DecodeStream(Steps):
     """
 
     def __init__(self, connection: Any, timeout: Optional[float] = None, address: str = "") -> None:
-        self._connection, self._timeout, self._address = connection, timeout, address
+        self._connection, self._timeout, self._address = connection, seconds_of(timeout), address
         self._stream: Any = None  # opened by the first step, whose error it is where nobody answers
 
     def __enter__(self) -> DecodeStream:

@@ -1,5 +1,6 @@
 """TLS and tokens, by both clients of a server."""
 
+import codecs
 import hashlib
 import socket
 import subprocess
@@ -110,6 +111,22 @@ def test_tls(connect, tls_server, certificates, monkeypatch):
     monkeypatch.setenv("SEINE_TOKEN", TOKEN)
     with connect(tls_server, 10.0) as client:
         assert client.list_indexes() == []
+
+
+@pytest.mark.parametrize("mark, says", [(codecs.BOM_UTF8, None), (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16")])
+def test_a_byte_order_mark_is_passed_over_or_named(connect, unix_server, tmp_path, mark, says):
+    """As editors of Windows save a file."""
+    (tmp_path / "marked").write_bytes(mark + (TOKEN + "\r\n").encode("utf-8" if says is None else "utf-16-le"))
+    security = Security(token_file=tmp_path / "marked")
+    with ready(connect, unix_server, Security(token=TOKEN)):  # the server serves
+        pass
+    if says is None:
+        with connect(unix_server, 10.0, security=security) as client:
+            assert client.list_indexes() == []
+    else:
+        with pytest.raises((ValueError, SeineError), match=f"token_file: .*marked: is {says} by its byte order mark"):
+            with connect(unix_server, 10.0, security=security) as client:
+                client.list_indexes()
 
 
 def test_what_cannot_be_right_is_said(connect, tmp_path):

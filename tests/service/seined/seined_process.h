@@ -31,9 +31,11 @@ inline int64_t Lines(const std::string& text) { return std::count(text.begin(), 
 // A seined of its own, its output in files.
 class Process {
  public:
-  // With `terminal`, the path of a pseudo-terminal, that is the process's own; else it has none.
+  // With `terminal`, the path of a pseudo-terminal, that is the process's own; else it has none. `err`: a descriptor
+  // that stderr is instead of the file.
   Process(const std::string& folder, const std::vector<std::string>& flags,
-          const std::vector<std::string>& environment = {}, const std::string& terminal = "", bool nohup = false)
+          const std::vector<std::string>& environment = {}, const std::string& terminal = "", bool nohup = false,
+          int err = -1)
       : out_(folder + "/out"), err_(folder + "/err") {
     std::vector<std::string> words = {SEINED_PATH};
     words.insert(words.end(), flags.begin(), flags.end());
@@ -44,7 +46,7 @@ class Process {
       setsid();
       if (!terminal.empty()) ioctl(open(terminal.c_str(), O_RDWR), TIOCSCTTY, 0);
       if (nohup) signal(SIGHUP, SIG_IGN);
-      Become(words, environment);
+      Become(words, environment, err);
     }
   }
   ~Process() {
@@ -72,13 +74,13 @@ class Process {
   }
 
  private:
-  [[noreturn]] void Become(std::vector<std::string>& words, const std::vector<std::string>& environment) {
+  [[noreturn]] void Become(std::vector<std::string>& words, const std::vector<std::string>& environment, int err) {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
-    const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600),
-              err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (err < 0) err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(out, 1);
     dup2(err, 2);
     execv(arguments[0], arguments.data());

@@ -20,6 +20,7 @@ from seine_kv.fleet.router import GONE, Directory, Router, fleet_generation
 from seine_kv.fleet.static_directory import StaticDirectory
 from seine_kv.fleet.stream import FleetStream
 from seine_kv.messages import Append, Attention, Item, Retained, SeineError, Sequence, Step
+from seine_kv.timeouts import seconds_of
 
 if TYPE_CHECKING:
     from seine_kv.index import Index
@@ -58,7 +59,7 @@ class FleetClient(Calls):
         patience: float,
         closing: Callable[[], None] = lambda: None,
     ) -> None:
-        self.timeout = timeout
+        self.timeout = seconds_of(timeout)
         self._nodes, self._closing = nodes, closing
         self.router = Router(directory, nodes, patience)
         self._own = threading.local()  # each thread's stream

@@ -9,6 +9,7 @@ from typing import Any, Optional, TypeVar
 
 from seine_kv.address import Security
 from seine_kv.messages import SeineError
+from seine_kv.timeouts import seconds_of
 
 QUICK_SECONDS = 3.0
 _Result = TypeVar("_Result")
@@ -27,8 +28,8 @@ class NodeClients:
     """May be shared by threads."""
 
     def __init__(self, security: Optional[Security], timeout: float) -> None:
-        self._security, self._timeout = security, timeout
-        self._clients: dict[tuple[str, float], Any] = {}  # by address and timeout
+        self._security, self._timeout = security, seconds_of(timeout)
+        self._clients: dict[tuple[str, Optional[float]], Any] = {}  # by address and timeout
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="seine-fleet")
         self._closed = False
@@ -39,9 +40,9 @@ class NodeClients:
 
     def quick(self, address: str) -> Any:
         """One that soon gives up: for questions whether a node is there, and what it has."""
-        return self._made(address, min(QUICK_SECONDS, self._timeout))
+        return self._made(address, min(QUICK_SECONDS, self._timeout or QUICK_SECONDS))
 
-    def _made(self, address: str, timeout: float) -> Any:
+    def _made(self, address: str, timeout: Optional[float]) -> Any:
         with self._lock:
             if self._closed:
                 raise ValueError("this client of a fleet is closed")

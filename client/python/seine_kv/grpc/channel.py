@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import collections
 import re
 from collections.abc import Callable
@@ -58,7 +59,10 @@ def _token_of(security: dict[str, str]) -> str:
     where, token = "token", security["token"]
     if security["token_file"]:
         where = "token_file"
-        token = _read(where, security[where]).decode("latin-1").strip()
+        read = _read(where, security[where])
+        if read.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ValueError(f"{where}: {security[where]}: is UTF-16 by its byte order mark; save it as UTF-8")
+        token = read.removeprefix(codecs.BOM_UTF8).decode("latin-1").strip()
     if not token or not all("!" <= character <= "~" for character in token):
         raise ValueError(f"{where}: expected printable ASCII characters without spaces")
     return token

@@ -15,22 +15,24 @@ from seine_kv.grpc import methods, settings, wire
 from seine_kv.grpc.channel import channel
 from seine_kv.grpc.stream import DecodeStream
 from seine_kv.messages import Append, Attention, Item, Retained, SeineError
+from seine_kv.timeouts import seconds_of
 
 
 class Client(Calls):
     """Calls one server. `address`: unix:///path/to/socket, /path/to/socket or host:port; None: what the environment
-    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call. `security`: TLS
-    and a token; None: what the environment says (seine_kv.Security). May be shared by threads, and not with a child of
-    fork: there every call is SeineError FAILED_PRECONDITION, "made before fork"."""
+    variable SEINE_SERVER says, else where seined listens by default. `timeout`: seconds for each call; None, inf and
+    more than a century: any. `security`: TLS and a token; None: what the environment says (seine_kv.Security). May be
+    shared by threads, and not with a child of fork: there every call is SeineError FAILED_PRECONDITION, "made before
+    fork"."""
 
     def __init__(
         self,
         address: Optional[str] = None,
-        timeout: float = 60.0,
+        timeout: Optional[float] = 60.0,
         max_message_bytes: int = 64 << 20,
         security: Optional[Security] = None,
     ) -> None:
-        self.address, self.timeout = target_of(address) if address else default_address(), timeout
+        self.address, self.timeout = target_of(address) if address else default_address(), seconds_of(timeout)
         options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),  # the server's limit counts, and it says so itself
@@ -60,7 +62,7 @@ class Client(Calls):
         """Waits for a server that is starting; SeineError UNAVAILABLE if none answers in time."""
         self._made.check()
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=seconds)
+            grpc.channel_ready_future(self._channel).result(timeout=seconds_of(seconds, "seconds", zero=True))
         except grpc.FutureTimeoutError:
             raise SeineError("UNAVAILABLE", no_server(self.address, f"none within {seconds} s")) from None
 

@@ -15,6 +15,7 @@ from seine_kv.calls import Steps
 from seine_kv.forked import MadeHere, keep
 from seine_kv.grpc import wire
 from seine_kv.messages import Append, Attention, Item, SeineError, Step
+from seine_kv.timeouts import seconds_of
 
 
 class DecodeStream(Steps):
@@ -24,6 +25,7 @@ class DecodeStream(Steps):
     """
 
     def __init__(self, method: Callable[..., Any], timeout: Optional[float] = None, address: str = "") -> None:
+        timeout = seconds_of(timeout)
         self._made = MadeHere()
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._call = method(iter(self._requests.get, None))
