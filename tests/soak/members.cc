@@ -41,6 +41,11 @@ const std::vector<Member>& Members() {
          "40 servers killed while idle families go to files and come back; the next has what was snapshotted",
          {240, 40},
          &KillIdle});
+    all->push_back(
+        {"lives",
+         "200 servers in a row over one folder: killed, on full disks, with files damaged or hidden, settings others",
+         {200, 0},
+         &Lives});
     for (const FrontProgram& program : FrontPrograms()) {
       if (PathOfProgram(program.program).empty()) continue;
       all->push_back({absl::StrCat("front-", program.name),

@@ -23,6 +23,9 @@ void KillMoves(const RunOptions& options, Result* result);
 // A server is killed while its idle tier writes families out and brings them back. Every answer before is right. The
 // next server has the families that an orderly end has written, and nothing of what the tier had.
 void KillIdle(const RunOptions& options, Result* result);
+// Servers live, end and start again over one folder, by chance (tests/service/snapshots/random_lives_test.cc): nothing
+// that an end has written is lost. The seed is the first life's.
+void Lives(const RunOptions& options, Result* result);
 // A flood of resets on a front, through which another client decodes meanwhile: the front cuts the flood's connections
 // off, the server behind it grows by at most 64 MiB, and every step is answered.
 void RunFront(const FrontProgram& program, const RunOptions& options, Result* result);
