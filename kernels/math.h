@@ -64,20 +64,26 @@ SEINE_HD inline float RotationSign(uint64_t seed, uint64_t i) { return (SplitMix
 
 // Per-key factor in one byte: a logarithmic minifloat of 8 octaves below the window's largest factor, 32 steps an
 // octave (relative error at most 1/64). The float's own bit pattern serves as the logarithm, so decoding is a shift and
-// an add.
-inline constexpr int kFactorShift = 18;
-SEINE_HD inline uint32_t FactorBase(float largest) {
-  const uint32_t top = FloatBits(largest), span = 255u << kFactorShift;
-  return top > span ? top - span : 0u;
+// an add. Where a factor of the window lies further down, the base's sign bit is set: 16 octaves of 16 steps (1/32),
+// and code 0 is 0. Factors are not negative.
+inline constexpr int kFactorShift = 18, kWideFactorShift = 19;
+inline constexpr uint32_t kWideFactors = 1u << 31;
+SEINE_HD inline uint32_t FactorBase(float largest, float smallest) {
+  const uint32_t top = FloatBits(largest), span = 255u << kFactorShift, wide_span = 255u << kWideFactorShift;
+  const uint32_t base = top > span ? top - span : 0u;
+  if (FloatBits(smallest) >= base) return base;
+  return (top > wide_span ? top - wide_span : 0u) | kWideFactors;
 }
 SEINE_HD inline uint8_t EncodeFactor(float f, uint32_t base) {
-  const uint32_t bits = FloatBits(f);
-  if (bits <= base) return 0;
-  const uint32_t code = (bits - base + (1u << (kFactorShift - 1))) >> kFactorShift;
+  const int shift = (base & kWideFactors) != 0 ? kWideFactorShift : kFactorShift;
+  const uint32_t bits = FloatBits(f), least = base & ~kWideFactors;
+  if (bits <= least) return 0;
+  const uint32_t code = (bits - least + (1u << (shift - 1))) >> shift;
   return static_cast<uint8_t>(code < 255u ? code : 255u);
 }
 SEINE_HD inline float DecodeFactor(uint8_t code, uint32_t base) {
-  return BitsFloat(base + (static_cast<uint32_t>(code) << kFactorShift));
+  if ((base & kWideFactors) == 0) return BitsFloat(base + (static_cast<uint32_t>(code) << kFactorShift));
+  return code == 0 ? 0.0f : BitsFloat((base & ~kWideFactors) + (static_cast<uint32_t>(code) << kWideFactorShift));
 }
 
 // int8 with one scale a vector: x is stored as round(x * inverse), half away from zero; step is a unit's true value.

@@ -16,7 +16,7 @@ namespace seine {
 
 struct PromptParams {
   double mass = 1;       // in (0, 1]; 1: exact
-  double most = 0.75;    // in [0, 1]
+  double most = 0.3;     // in [0, 1]
   int sample = 8;        // at least 1
   int sink = 64;         // keys
   int local = 256;       // keys

@@ -36,8 +36,8 @@
 namespace seine {
 
 // Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
-// Version 1 does not say how many windows' means a piece holds.
-inline constexpr uint32_t kSnapshotVersion = 2, kOldestSnapshotVersion = 1;
+// Version 1 does not say how many windows' means a piece holds. Versions 1 and 2 know no wide factors (kernels/math.h).
+inline constexpr uint32_t kSnapshotVersion = 3, kOldestSnapshotVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero
 inline constexpr uint32_t kMaxSections = 1 << 20;
 // Bytes that are hashed and handed on at once: they stay in a core's cache meanwhile, and take some ten

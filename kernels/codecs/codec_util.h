@@ -23,6 +23,12 @@ inline float Largest(const float* x, size_t n) {
   return std::max(0.0f, std::max(-low, high));
 }
 
+// The base of a window's factors [kWindowTokens], none negative.
+inline uint32_t WindowFactorBase(const float* factors) {
+  const auto [smallest, largest] = std::minmax_element(factors, factors + kWindowTokens);
+  return FactorBase(*largest, *smallest);
+}
+
 // int8 values with one scale; returns the scale, 0 for a zero vector. n a multiple of 16.
 inline float Quantise8(const float* x, int n, int8_t* out) {
   const Scale8 scale = Scale8Of(Largest(x, n));

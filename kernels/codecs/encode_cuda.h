@@ -56,6 +56,15 @@ SEINE_BODY float LargestOf(Block& block, uint32_t* shared, int n, Value value) {
   return BitsFloat(block.Read(*shared));
 }
 
+// The base of value(i) >= 0, i < n. `shared` is used.
+template <typename Block, typename Value>
+SEINE_BODY uint32_t FactorBaseOf(Block& block, uint32_t* shared, int n, Value value) {
+  constexpr uint32_t kMost = 0x7F7FFFFFu;  // bits of the largest float: order is turned round below it
+  const float largest = LargestOf(block, shared, n, value);
+  const float mirrored = LargestOf(block, shared, n, [&](int i) { return BitsFloat(kMost - FloatBits(value(i))); });
+  return FactorBase(largest, BitsFloat(kMost - FloatBits(mirrored)));
+}
+
 // Keys [first, first + 64) of the item into s.x. turn() brings them to the space where they are centred.
 template <typename Block, int kDim, typename Turn>
 SEINE_BODY void LoadWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
@@ -128,7 +137,7 @@ SEINE_BODY void SumRows(Block& block, WindowShared<kDim>& s, int dim, float* tot
 // One byte a key: factors[64] above the base of the largest. put(key, byte).
 template <typename Block, int kDim, typename Put>
 SEINE_BODY void StoreFactors(Block& block, WindowShared<kDim>& s, const float* factors, uint32_t* base_out, Put put) {
-  const uint32_t base = FactorBase(LargestOf(block, &s.largest, kWindowTokens, [&](int k) { return factors[k]; }));
+  const uint32_t base = FactorBaseOf(block, &s.largest, kWindowTokens, [&](int k) { return factors[k]; });
   ForEach(block, kWindowTokens, [&](int key) {
     if (key == 0) *base_out = base;
     put(key, EncodeFactor(factors[key], base));

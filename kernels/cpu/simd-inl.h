@@ -9,6 +9,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/math.h"
 #include "kernels/types.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -167,6 +168,19 @@ HWY_INLINE uint32_t Bits16(const Masks& masks) {
     bits |= (part[0] | (kN > 8 ? uint32_t{part[1]} << 8 : 0u)) << (i * kN);
   }
   return bits;
+}
+
+// The factors that kN codes stand for (math.h, DecodeFactor).
+template <typename Codes>
+HWY_INLINE VF DecodeFactors(Codes codes, uint32_t base) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  if (HWY_LIKELY((base & kWideFactors) == 0)) {
+    return hn::BitCast(d, hn::Add(hn::ShiftLeft<kFactorShift>(codes), hn::Set(di, static_cast<int32_t>(base))));
+  }
+  const auto least = hn::Set(di, static_cast<int32_t>(base & ~kWideFactors));
+  const auto factors = hn::BitCast(d, hn::Add(hn::ShiftLeft<kWideFactorShift>(codes), least));
+  return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(codes, hn::Zero(di))), factors);
 }
 
 // 16 elements of a typed row as floats.

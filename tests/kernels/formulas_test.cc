@@ -75,13 +75,29 @@ TEST(Factor, RelativeErrorIsBelowOneIn64WithinEightOctaves) {
   std::uniform_real_distribution<float> octaves(-7.9f, 0);
   for (int i = 0; i < 10000; ++i) {
     const float largest = std::exp2(octaves(rng) * 5), f = largest * std::exp2(octaves(rng));
-    const uint32_t base = FactorBase(largest);
+    const uint32_t base = FactorBase(largest, f);
+    EXPECT_EQ(base & kWideFactors, 0u);
     EXPECT_LE(std::fabs(DecodeFactor(EncodeFactor(f, base), base) / f - 1), 1 / 64.0 + 1e-6);
   }
-  EXPECT_EQ(DecodeFactor(EncodeFactor(0, FactorBase(0)), FactorBase(0)), 0);
-  const uint32_t base = FactorBase(1.0f);
-  EXPECT_LE(DecodeFactor(EncodeFactor(0, base), base), 1 / 128.0f);  // far below the largest: as small as can be said
-  EXPECT_EQ(EncodeFactor(5.0f, base), 255);
+  EXPECT_EQ(DecodeFactor(EncodeFactor(0, FactorBase(0, 0)), FactorBase(0, 0)), 0);
+  EXPECT_EQ(EncodeFactor(5.0f, FactorBase(1.0f, .5f)), 255);
+}
+
+TEST(Factor, RelativeErrorIsBelowOneIn32WithinSixteenOctavesAndNothingIsNothing) {
+  std::mt19937 rng(4);
+  std::uniform_real_distribution<float> octaves(-15.87f, 0), more(-40, 0);
+  for (int i = 0; i < 10000; ++i) {
+    const float largest = std::exp2(octaves(rng) * 5), f = largest * std::exp2(octaves(rng));
+    for (const float smallest : {0.0f, largest * 1e-4f, std::min(f, largest / 300)}) {
+      const uint32_t base = FactorBase(largest, smallest);
+      EXPECT_EQ(base & kWideFactors, kWideFactors);
+      EXPECT_LE(std::fabs(DecodeFactor(EncodeFactor(f, base), base) / f - 1), 1 / 32.0 + 1e-6);
+      EXPECT_EQ(DecodeFactor(EncodeFactor(0, base), base), 0);
+      const float far = largest * std::exp2(more(rng));  // no farther off than the least that can be said
+      EXPECT_NEAR(DecodeFactor(EncodeFactor(far, base), base), far, std::max(far / 32, largest / 65536) * 1.1f);
+    }
+  }
+  EXPECT_EQ(EncodeFactor(5.0f, FactorBase(1.0f, 0)), 255);
 }
 
 TEST(Exp, CloseToStdExpAndZeroFarDown) {

@@ -372,8 +372,7 @@ class BalancedCodec final : public Codec {
       for (; b + 4 <= record_bytes; b += 4, from += kWindowTokens) memcpy(record + b, from, 4);
       memcpy(record + b, from, record_bytes - b);
     }
-    const uint32_t coarse_base = FactorBase(*std::max_element(coarse_factors, coarse_factors + kWindowTokens));
-    const uint32_t fine_base = FactorBase(*std::max_element(fine_factors, fine_factors + kWindowTokens));
+    const uint32_t coarse_base = WindowFactorBase(coarse_factors), fine_base = WindowFactorBase(fine_factors);
     out.factor_base[first / kWindowTokens] = coarse_base;
     out.fine_base[first / kWindowTokens] = fine_base;
     for (int k = 0; k < kWindowTokens; ++k) {

@@ -80,14 +80,19 @@ HWY_INLINE uint32_t StoreWeights(const float* weights, float largest, size_t str
                                  uint8_t* fine) {
   const hn::Rebind<int32_t, DF> di;  // positive floats: their bits compare as signed integers too
   const hn::Rebind<uint8_t, DF> d8;
-  const uint32_t base = FactorBase(largest);
-  const auto vbase = hn::Set(di, static_cast<int32_t>(base)), half = hn::Set(di, 1 << (kFactorShift - 1));
+  uint32_t smallest = FloatBits(largest);
+  for (int i = 0; i < kWindowTokens; ++i) {
+    for (int b = 0; b < subvectors; ++b) smallest = std::min(smallest, FloatBits(weights[i * stride + b]));
+  }
+  const uint32_t base = FactorBase(largest, BitsFloat(smallest));
+  const int shift = (base & kWideFactors) != 0 ? kWideFactorShift : kFactorShift;
+  const auto vbase = hn::Set(di, static_cast<int32_t>(base & ~kWideFactors)), half = hn::Set(di, 1 << (shift - 1));
   for (int i = 0; i < kWindowTokens; ++i) {
     alignas(64) uint8_t codes[kMaxHeadDim / 8];
     for (size_t b = 0; b < stride; b += kN) {
       const auto bits = hn::BitCast(di, hn::LoadU(DF(), weights + i * stride + b));
       const auto above = hn::Max(hn::Sub(bits, vbase), hn::Zero(di));
-      hn::StoreU(hn::DemoteTo(d8, hn::ShiftRight<kFactorShift>(hn::Add(above, half))), d8,
+      hn::StoreU(hn::DemoteTo(d8, hn::ShiftRightSame(hn::Add(above, half), shift)), d8,
                  codes + b);  // saturates at 255
     }
     memcpy(fine + static_cast<size_t>(i) * fine_bytes + 3 * subvectors, codes, subvectors);

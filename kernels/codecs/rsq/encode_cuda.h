@@ -97,7 +97,7 @@ SEINE_BODY void EncodeRsqWindow(Block& block, RsqShared<kDim>& s, const EncodeIt
   StoreFactors(block, window, s.squares, item.out.factor_base + first / kWindowTokens,
                [&](int key, uint8_t code) { item.out.factor[first + key] = code; });
   const uint32_t base =
-      FactorBase(LargestOf(block, &window.largest, kWindowTokens * subvectors, [&](int i) { return s.weights[i]; }));
+      FactorBaseOf(block, &window.largest, kWindowTokens * subvectors, [&](int i) { return s.weights[i]; });
   ForEach(block, kWindowTokens * subvectors, [&](int i) {
     if (i == 0) item.out.fine_base[first / kWindowTokens] = base;
     fine[i / subvectors * layout.fine_bytes + 3 * subvectors + i % subvectors] = EncodeFactor(s.weights[i], base);

@@ -43,7 +43,11 @@ void EncodeRsqWindow(const float* x, int dim, const RsqTables& tables, int coars
     const float l1 = Tree(absolutes, 16);
     factor[i] = l1 > 0 ? Tree(squares, 16) / l1 : 0.0f;
   }
-  *fine_base = FactorBase(largest);
+  float smallest = largest;
+  for (int i = 0; i < kWindowTokens; ++i) {
+    for (int b = 0; b < subvectors; ++b) smallest = weights[i][b] < smallest ? weights[i][b] : smallest;
+  }
+  *fine_base = FactorBase(largest, smallest);
   for (int i = 0; i < kWindowTokens; ++i) {
     uint8_t* codes = fine + static_cast<size_t>(i) * fine_bytes + 3 * subvectors;
     for (int b = 0; b < subvectors; ++b) codes[b] = EncodeFactor(weights[i][b], *fine_base);

@@ -95,8 +95,7 @@ HWY_INLINE VF Weights(const uint8_t* codes, int subvectors, int first, uint32_t 
     if (subvectors > first) memcpy(padded, from, subvectors - first);
     from = padded;
   }
-  const auto code = hn::PromoteTo(di, hn::LoadU(d8, from));
-  return hn::BitCast(DF(), hn::Add(hn::ShiftLeft<kFactorShift>(code), hn::Set(di, static_cast<int32_t>(base))));
+  return DecodeFactors(hn::PromoteTo(di, hn::LoadU(d8, from)), base);
 }
 
 inline constexpr int kAhead = 16;  // records in flight

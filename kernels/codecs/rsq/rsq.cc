@@ -175,7 +175,7 @@ class RsqCodec final : public Codec {
                          out.coarse + static_cast<size_t>(first) * layout_.coarse_bytes, factors,
                          out.fine + static_cast<size_t>(first) * layout_.fine_bytes,
                          out.fine_base + first / kWindowTokens);
-    const uint32_t base = FactorBase(*std::max_element(factors, factors + kWindowTokens));
+    const uint32_t base = WindowFactorBase(factors);
     out.factor_base[first / kWindowTokens] = base;
     for (int i = 0; i < kWindowTokens; ++i) out.factor[first + i] = EncodeFactor(factors[i], base);
   }

@@ -55,13 +55,9 @@ HWY_INLINE void WindowBases(const ScanArgs& a, int begin, int end, float (*bases
 
 // The factors of a window's keys.
 HWY_INLINE F16 FactorsAt(const uint8_t* factor, uint32_t base) {
-  const DF d;
   const hn::Rebind<int32_t, DF> di;
   const hn::Rebind<uint8_t, DF> d8;
-  return Map([&](size_t i) HWY_ATTR {
-    const auto code = hn::PromoteTo(di, hn::LoadU(d8, factor + i * kN));
-    return hn::BitCast(d, hn::Add(hn::ShiftLeft<kFactorShift>(code), hn::Set(di, static_cast<int32_t>(base))));
-  });
+  return Map([&](size_t i) HWY_ATTR { return DecodeFactors(hn::PromoteTo(di, hn::LoadU(d8, factor + i * kN)), base); });
 }
 
 // Windows [begin, end) of a.planes one after another, at most kStride keys: their bases, then use(q, key, scores) of

@@ -120,10 +120,10 @@ TEST(SnapshotRefusalTest, NewerVersionsAndOtherFilesAreRefusedByName) {
   const std::string snapshot = SnapshotOf(*MakeState(Named("keys"), &backend));
   auto index = MakeIndex(SmallConfig(), &backend);
   std::string newer = snapshot, foreign = snapshot;
-  newer[8] = 3;
+  newer[8] = 4;
   foreign.replace(0, 8, "SAFETENS");
   EXPECT_EQ(RestoreFrom(newer, index.get()),
-            absl::FailedPreconditionError("the snapshot is of version 3, and this build reads 1 to 2"));
+            absl::FailedPreconditionError("the snapshot is of version 4, and this build reads 1 to 3"));
   EXPECT_EQ(RestoreFrom(foreign, index.get()), absl::FailedPreconditionError("the file is no snapshot of Seine's"));
   EXPECT_EQ(RestoreFrom("", index.get()).code(), StatusCode::kDataLoss);
 }
