@@ -305,6 +305,7 @@ int Main(int argc, char** argv) {
 }  // namespace seine
 
 int main(int argc, char** argv) {
+  seine::OpenStandardDescriptors();
   const int code = seine::Main(argc, argv);
   const absl::Status printed = seine::FinishStandardOutput();
   return code != 0 || printed.ok() ? code : seine::Fail(seine::kFailed, printed.message());

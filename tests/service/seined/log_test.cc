@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -33,6 +35,31 @@ TEST_F(SeinedTest, LogsAreJsonOnRequestAndIndexesAreThereFromTheStart) {
     EXPECT_FALSE(parsed.at("message").get<std::string>().empty());
   }
   EXPECT_GE(count, 3);
+}
+
+// Else the first files that it opens would be its stdin, stdout and stderr.
+TEST_F(SeinedTest, ALogWithoutDescriptorsGoesIntoNoFileOfItsOwn) {
+  const std::string command =
+      std::string("'") + SEINED_PATH + "' --listen " + socket() + " --log-level debug <&- >&- 2>&- & echo $!; exec >&-";
+  std::FILE* const shell = popen(command.c_str(), "r");
+  int pid = 0;
+  ASSERT_EQ(std::fscanf(shell, "%d", &pid), 1);
+  pclose(shell);
+  bool answers = false;
+  for (int i = 0; i < 500 && !answers; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    answers = Creates(Stubs(socket()), Spec("own"));
+  }
+  EXPECT_TRUE(answers);
+  const auto descriptor = [pid](int number) {
+    std::error_code none;
+    return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number), none);
+  };
+  for (const int number : {1, 2}) EXPECT_EQ(descriptor(number), "/dev/null");  // 0 may be a library's by then
+  EXPECT_EQ(ReadFile(dir_.path + "/seine.sock.lock").find("info"), std::string::npos);
+  kill(pid, SIGTERM);
+  for (int i = 0; i < 500 && descriptor(0) != ""; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(descriptor(0), "");
 }
 
 TEST_F(SeinedTest, LogsIndexesFailuresRefusalsAndEvictions) {
