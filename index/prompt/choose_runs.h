@@ -1,4 +1,4 @@
-// The heaviest of many runs, down to a given mass.
+// The heaviest of many runs, until every query head has its mass.
 #ifndef SEINE_INDEX_PROMPT_CHOOSE_RUNS_H_
 #define SEINE_INDEX_PROMPT_CHOOSE_RUNS_H_
 
@@ -7,9 +7,11 @@
 
 namespace seine {
 
-// Sets `chosen` to the fewest of masses [count], none negative, that add up to `wanted`: the largest, of equal ones the
-// first; ascending. Returns false, and leaves `chosen` without meaning, where more than `most` would be needed.
-bool ChooseRuns(const float* masses, int64_t count, double wanted, int64_t most, std::vector<int32_t>* chosen);
+// Takes runs by the sum of their masses [count][group], none negative, the largest first, of equal ones the first,
+// until those taken add up to wanted[g] of each head g. Sets `chosen` to them, ascending. Returns false, and leaves
+// `chosen` without meaning, where more than `most` would be needed.
+bool ChooseRuns(const float* masses, int64_t count, int group, const double* wanted, int64_t most,
+                std::vector<int32_t>* chosen);
 
 }  // namespace seine
 

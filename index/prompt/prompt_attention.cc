@@ -59,7 +59,7 @@ class Samples {
     }
   }
 
-  // masses [dense and zone tiles][kTileRuns], as RunMasses has them.
+  // masses [dense and zone tiles][kTileRuns][group], as RunMasses has them.
   void Weigh(const Parts& parts, std::vector<float>* masses) const {
     std::vector<host::KeyTile> tiles = parts.dense;
     std::vector<uint64_t> words(tiles.size() * tokens_.size());
@@ -75,7 +75,7 @@ class Samples {
     block.num_rows = static_cast<int>(queries_.size());
     block.tiles = tiles.data();
     block.num_tiles = static_cast<int64_t>(tiles.size());
-    masses->resize(tiles.size() * host::kTileRuns);
+    masses->resize(tiles.size() * host::kTileRuns * task_.group);
     host::RunMasses(block, masses->data());
   }
 
@@ -114,11 +114,13 @@ PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, fl
     if (runs * host::kRunKeys >= std::max<int64_t>(params.least, 1)) {
       std::vector<float> masses;
       Samples(task, params).Weigh(parts, &masses);
-      const size_t zone = parts.dense.size() * host::kTileRuns;
-      double sum = 0, dense = 0;
-      for (size_t i = 0; i < masses.size(); ++i) (i < zone ? dense : sum) += masses[i];
+      const size_t zone = parts.dense.size() * host::kTileRuns * task.group;
+      std::vector<double> wanted(task.group);
+      for (size_t i = 0; i < masses.size(); ++i) {
+        wanted[i % task.group] += i < zone ? (params.mass - 1) * masses[i] : params.mass * masses[i];
+      }
       std::vector<int32_t> chosen;
-      if (ChooseRuns(masses.data() + zone, runs, params.mass * (sum + dense) - dense,
+      if (ChooseRuns(masses.data() + zone, runs, task.group, wanted.data(),
                      static_cast<int64_t>(params.most * static_cast<double>(runs)), &chosen)) {
         tiles = parts.dense;
         Gather(parts.zone, chosen, &tiles);

@@ -1,9 +1,9 @@
 // Attention of a block of a prompt's tokens, exact or by chosen runs of 8 keys.
 //
 // Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells the mass that each run has
-// in all heads of the group. The block takes the heaviest runs until what it attends holds the share `mass` of what the
-// sampled rows see. The first keys, the last ones before the block, and keys that some token of the block does not see
-// are always attended. A block that would take more than the share `most` of the runs is attended exactly.
+// in each head of the group. The block takes the heaviest runs until what it attends holds the share `mass` of what the
+// sampled rows of every head see. The first keys, the last ones before the block, and keys that some token of the block
+// does not see are always attended. A block that would take more than the share `most` of the runs is attended exactly.
 #ifndef SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 #define SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 

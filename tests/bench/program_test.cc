@@ -137,7 +137,7 @@ TEST(ProgramTest, HelpIsAHundredColumnsWide) {
 TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "subcommand is required"},
-      {"fly", "unknown command fly; there are recall, drift, prompt, evict"},
+      {"fly", "unknown command fly; there are recall, drift, prompt, prompt-attention, evict"},
       {"recal", "unknown command recal; did you mean recall?"},
       {"recall --trac x", "recall: unknown flag --trac; did you mean --trace?"},
       {"recall", "exactly one of --trace FILE and --synthetic KIND"},
@@ -163,6 +163,10 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--plot /no/such/folder/plot.svg", "--plot: cannot write /no/such/folder/plot.svg: No such file"},
       {"evict --synthetic rope --plot /no/such/plot.png", "--plot: cannot write /no/such/plot.png"},
       {"subspace --synthetic rope --plot /no/such/plot.png", "--plot: cannot write /no/such/plot.png"},
+      {"prompt-attention --trace a --mass 1", "--mass: 1 is not in (0, 1)"},
+      {"prompt-attention --trace a --most 2", "--most: 2 is not in [0, 1]"},
+      {"prompt-attention --trace a --sample 0", "--sample: 0 is not at least 1"},
+      {"prompt-attention --trace /nowhere", "--trace: /nowhere"},
       {"kernels --num-keys 100", "--num-keys: 100 is no multiple of 64"},
       {"kernels --batch 0", "--batch"},
       {"kernels --rank 100 --head-dim 64", "--rank: 100 is above --head-dim 64"},
@@ -194,6 +198,22 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
     EXPECT_EQ(run.out, "");
   }
+}
+
+TEST(ProgramTest, SampledRowsChooseBetterThanMeans) {
+  const ProgramRun run = RunBench(std::string("prompt-attention --trace ") + SEINE_TRACE +
+                                  " --layers 15 --mass .9,.95 --repeats 1 -o json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto rows = nlohmann::json::parse(run.out).at("rows");
+  ASSERT_EQ(rows.size(), 5u);  // exact, and two ways at each mass
+  for (size_t i = 1; i < rows.size(); i += 2) {
+    EXPECT_EQ(rows[i].at("method"), "sampled");
+    EXPECT_LT(rows[i].at("taken"), .5);
+    EXPECT_LT(rows[i].at("error"), .2);
+    EXPECT_LT(rows[i].at("error").get<double>(), rows[i + 1].at("error").get<double>());
+    EXPECT_NEAR(rows[i].at("taken"), rows[i + 1].at("taken"), 1e-9);
+  }
+  EXPECT_GT(rows[1].at("error").get<double>(), rows[3].at("error").get<double>());
 }
 
 TEST(ProgramTest, EverySpellingOfAValueIsTaken) {

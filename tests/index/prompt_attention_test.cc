@@ -24,22 +24,28 @@ TEST(ChooseRuns, TakesTheFewest) {
     for (float& mass : masses) {  // many equal, many zero, many octaves
       mass = random() % 4 == 0 ? 0 : std::ldexp(static_cast<float>(1 + random() % 5), -static_cast<int>(random() % 30));
     }
+    // A second head, whose masses are a quarter of the first's.
+    constexpr float kTimes = 0.25f;
+    std::vector<float> both;
+    for (const float mass : masses) both.push_back(mass), both.push_back(mass * kTimes);
     const double sum = std::accumulate(masses.begin(), masses.end(), 0.0);
     const double wanted = sum * static_cast<double>(random() % 1000) / 1000;
+    const bool second = random() % 2 == 0;  // which of them decides
+    const double of_each[] = {second ? wanted / 2 : wanted, second ? wanted * kTimes : 0};
     std::vector<int32_t> order(count), chosen;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return masses[a] > masses[b]; });
     double mass = 0;
     size_t fewest = 0;
     while (mass < wanted * (1 - 1e-12) && fewest < order.size()) mass += masses[order[fewest++]];
-    ASSERT_TRUE(ChooseRuns(masses.data(), count, wanted, count, &chosen));
+    ASSERT_TRUE(ChooseRuns(both.data(), count, 2, of_each, count, &chosen));
     ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
     ASSERT_NEAR(static_cast<double>(chosen.size()), static_cast<double>(fewest), 1);
     order.resize(chosen.size());
     std::sort(order.begin(), order.end());
     ASSERT_EQ(chosen, order);
     if (chosen.size() > 1) {
-      EXPECT_FALSE(ChooseRuns(masses.data(), count, wanted, static_cast<int64_t>(chosen.size()) - 1, &chosen));
+      EXPECT_FALSE(ChooseRuns(both.data(), count, 2, of_each, static_cast<int64_t>(chosen.size()) - 1, &chosen));
     }
   }
 }

@@ -41,8 +41,8 @@ struct BlockTask {
 // -infinity. What a stopped call (stop.h) gets is of no use.
 void AttendBlock(const BlockTask& task, float* const* outputs, float* log_sum_exp);
 
-// masses [num_tiles][kTileRuns]: the sum over all rows of the shares of a row's e^s that lie in a run. Rows are added
-// in order. A row that sees nothing adds nothing.
+// masses [num_tiles][kTileRuns][group]: the sum over a query head's rows of the shares of a row's e^s that lie in a
+// run. Rows are added in order. A row that sees nothing adds nothing.
 void RunMasses(const BlockTask& task, float* masses);
 
 namespace scalar {

@@ -44,14 +44,16 @@ HWY_INLINE VF Exp2(VF x) {
 
 // What a thread works in. All [..][kStripRows] with rows in lanes, but `keys` and `values`, [kTileKeys][head_dim].
 struct Workspace {
-  std::vector<float> memory;
+  struct alignas(64) Line {
+    float lanes[16];
+  };
+  std::vector<Line> memory;
   float *keys, *values, *logits, *queries, *sums, *most, *total;
 
   Workspace(int dim, int strips) {
     const size_t tile = static_cast<size_t>(kTileKeys) * dim, rows = static_cast<size_t>(strips) * kStripRows;
-    memory.resize(2 * tile + kTileKeys * kStripRows + 2 * rows * dim + 2 * rows + 16);
-    float* at = memory.data();
-    at += (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64 / sizeof(float);
+    memory.resize((2 * tile + kTileKeys * kStripRows + 2 * rows * dim + 2 * rows) / 16 + 1);
+    float* at = memory.data()->lanes;
     const auto take = [&](size_t count) { return at += count, at - count; };
     keys = take(tile), values = take(tile), logits = take(static_cast<size_t>(kTileKeys) * kStripRows);
     queries = take(rows * dim), sums = take(rows * dim), most = take(rows), total = take(rows);
@@ -261,7 +263,7 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
   static constexpr decltype(&WeighStrip<1>) kOf[] = {WeighStrip<1>, WeighStrip<2>, WeighStrip<3>};
   const int dim = task.keys.head_dim;
   const DF d;
-  std::fill_n(masses, task.num_tiles * kTileRuns, 0.0f);
+  std::fill_n(masses, task.num_tiles * kTileRuns * task.group, 0.0f);
   std::vector<float> of_runs(task.num_tiles * kTileRuns * kStripRows), at_most(task.num_tiles * kStripRows);
   std::vector<uint8_t> seen(task.num_tiles);
   for (int first = 0; first < task.num_rows; first += kStripRows) {  // strip by strip: few rows are asked
@@ -292,9 +294,11 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
       }
       for (int run = 0; run < kTileRuns; ++run) {
         const float* of_rows = of_runs.data() + (t * kTileRuns + run) * kStripRows;
-        float sum = masses[t * kTileRuns + run];
-        for (int r = 0; r < rows.num_rows; ++r) sum += of_rows[r] * shares[r];
-        masses[t * kTileRuns + run] = sum;
+        float* of_heads = masses + (t * kTileRuns + run) * task.group;
+        for (int r = 0, head = first % task.group; r < rows.num_rows; ++r) {
+          of_heads[head] += of_rows[r] * shares[r];
+          head = head + 1 == task.group ? 0 : head + 1;
+        }
       }
     }
   }

@@ -13,7 +13,8 @@ namespace seine {
 
 void OpenStandardDescriptors() {
   for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
-    if (fcntl(descriptor, F_GETFD) == -1 && open("/dev/null", O_RDWR) != descriptor) return;  // the lowest that is free
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    if (open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;  // the lowest that is free
   }
 }
 
