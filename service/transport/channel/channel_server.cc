@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kChannelSuffix[] = ".channel";
 constexpr int kChannelBacklog = 64;
-constexpr size_t kMostGuests = 8;
+constexpr size_t kMostGuests = 64;
+constexpr int kAcceptedAtOnce = 64;
 constexpr auto kGuestPatience = std::chrono::seconds(2);  // with a guest that sends no token
 constexpr int kWatchRoundMs = 10;                         // while guests wait, or channels are to end
 
@@ -98,7 +99,7 @@ void ChannelServer::Work() {
       ending = true;
     }
     if (stopping && members_.empty()) break;
-    waits = {{changed_, POLLIN, 0}, {listener_, static_cast<short>(guests_.size() < kMostGuests ? POLLIN : 0), 0}};
+    waits = {{changed_, POLLIN, 0}, {listener_, POLLIN, 0}};
     for (const Guest& guest : guests_) waits.push_back({guest.socket, POLLIN, 0});
     // Nothing is sent once a channel is open: whatever happens is its end. One that ends already is not asked again.
     for (const Member& member : members_) {
@@ -119,23 +120,30 @@ void ChannelServer::Work() {
       return true;
     });
     std::erase_if(guests_, [this](Guest& guest) { return Greet(&guest); });
-    if (waits[1].revents != 0) Accept();
+    for (int i = 0; waits[1].revents != 0 && i < kAcceptedAtOnce && Accept(); ++i) {
+    }
   }
   for (const Guest& guest : guests_) close(guest.socket);
   guests_.clear();
 }
 
-void ChannelServer::Accept() {
+bool ChannelServer::Accept() {
   const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (socket < 0) return;  // gone again, or no descriptor is left: it waits
+  if (socket < 0) return false;  // gone again, or no descriptor is left: it waits
   ucred peer = {};
   socklen_t length = sizeof(peer);
   Guest guest = {socket, Clock::now(), ""};
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid()) {
-    guests_.push_back(std::move(guest));
-  } else {
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != geteuid()) {
     TurnAway(guest, absl::PermissionDeniedError("the peer is another user's process"));
+    return true;
   }
+  if (Greet(&guest)) return true;  // as a client does, it has sent its token already
+  if (guests_.size() == kMostGuests) {
+    TurnAway(guests_.front(), absl::ResourceExhaustedError("the peer sent no token, and others wait"));
+    guests_.erase(guests_.begin());
+  }
+  guests_.push_back(std::move(guest));
+  return true;
 }
 
 bool ChannelServer::Greet(Guest* guest) {

@@ -46,7 +46,7 @@ class ChannelServer {
 
   absl::Status Listen(const std::string& path);
   void Work();
-  void Accept();
+  bool Accept();             // false: nobody waits
   bool Greet(Guest* guest);  // whether it is dealt with
   absl::Status Admit(const Guest& guest);
   void TurnAway(const Guest& guest, const absl::Status& why);

@@ -1,7 +1,9 @@
 // Same-host channels of a server, in both ways of serving: answers equal gRPC's, tokens, limits, the server's end.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -218,6 +220,23 @@ TEST_P(ChannelTest, AClientThatDoesNotReadIsCutOff) {
   ASSERT_TRUE(channel->Send(step));
   EXPECT_TRUE(channel->HangsUp(std::chrono::seconds(20)));
   EXPECT_TRUE(BecomesOpen(0));
+}
+
+TEST_P(ChannelTest, SilentPeersKeepNobodyOut) {
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  const std::string path = dir_.path + "/seine.sock.channel";
+  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  std::vector<int> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0) << i;
+    if (i % 50 != 49) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(RawChannel::Open(*stubs_), nullptr);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << i;
+  }
+  for (const int peer : silent) close(peer);
 }
 
 TEST_P(ChannelTest, ShutdownEndsOpenChannels) {
