@@ -183,13 +183,7 @@ void CellLayer::ListStale(int64_t begin, int64_t end, int64_t most, std::vector<
 }
 
 void CellLayer::ListStale(const SeenCells& seen, int64_t most, std::vector<Run>* runs) const {
-  if (seen.one_run()) return ListStale(0, seen.end_window(), most, runs);
-  for (size_t i = 0; i < seen.windows.size();) {
-    const int64_t begin = seen.windows[i];
-    int64_t end = begin;
-    while (i < seen.windows.size() && seen.windows[i] == end) ++i, ++end;
-    ListStale(begin, end, most, runs);
-  }
+  for (const WindowRun& run : seen.zone) ListStale(run.begin, run.end, most, runs);
 }
 
 bool CellLayer::Encode(const Run& run, const CellRows& rows) {
@@ -249,44 +243,27 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
   return changed;
 }
 
-namespace {
-
-// The cells that a query sees of a head, where there are holes: the zone's windows one by one and the dense cells
-// behind them, in chunks of 64. Cell j of chunk i is at place 64 i + j.
-struct Places {
-  std::vector<ConstCodePlanes> planes;       // of the zone's windows, as are
-  std::vector<const uint8_t*> means;         // these
-  std::vector<uint64_t> outliers;            // and these
-  std::vector<const uint8_t*> keys, values;  // of all chunks
-  std::vector<int64_t> cells;                // the first of each
-  int64_t Cell(int64_t place) const { return cells[place / kWindowTokens] + place % kWindowTokens; }
-  void Clear() { planes.clear(), means.clear(), outliers.clear(), keys.clear(), values.clear(), cells.clear(); }
-};
-
-}  // namespace
-
 bool CellLayer::Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                        int top_k, float* out) {
-  if (seen.windows.empty()) {
+  if (seen.zone.empty()) {
     AttendExactly(head, queries, count, seen, rows, out);
     return true;
   }
   const CellConfig& config = context_->config_;
   const Geometry& g = config.geometry;
   Head& of = heads_[head];
-  const auto windows = static_cast<int64_t>(seen.windows.size());
   const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
   const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
   const uint8_t* means = of.means.data();
-  const int64_t piece = of.next_check.fetch_add(1, std::memory_order_relaxed) % (windows * kPieces);
-  const int64_t check = seen.windows[piece / kPieces] * kWindowTokens + piece % kPieces * kPieceCells;
+  const int64_t piece = of.next_check.fetch_add(1, std::memory_order_relaxed) % (seen.num_windows * kPieces);
+  const int64_t check = seen.window(piece / kPieces) * kWindowTokens + piece % kPieces * kPieceCells;
   FetchCells(head, check, kPieceCells, rows);
   constexpr int kOneChunk = std::numeric_limits<int>::max();
   SearchTask task;
   task.codec = of.codecs->heads[head].codec.get();
   task.segments = of.read.data();
   task.segment_keys = kSegmentKeys;
-  task.num_keys = windows * kWindowTokens;
+  task.num_keys = seen.end_window() * kWindowTokens;
   task.zone_begin = config.sink;
   task.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
   task.queries = queries;
@@ -298,62 +275,30 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
   attention.dense = seen.dense;
   attention.windows = {&means, kOneChunk};
-  const uint64_t* outliers = of.outliers.data();
-  static thread_local Places places;
-  const bool one_run = seen.one_run();
-  if (!one_run) {
-    const CodeLayout& layout = task.codec->layout();
-    places.Clear();
-    const auto add_cells = [&](int64_t cell) {
-      places.cells.push_back(cell);
-      places.keys.push_back(first_key + cell * rows.key_cell);
-      places.values.push_back(first_value + cell * rows.value_cell);
-    };
-    for (const int64_t w : seen.windows) {
-      add_cells(config.sink + w * kWindowTokens);
-      places.planes.push_back(
-          AsConst(PlanesFrom(layout, of.planes[w / kWindowsOfSegment], w % kWindowsOfSegment * kWindowTokens)));
-      places.means.push_back(means + w * host::WindowMeansBytes(g.head_dim));
-      places.outliers.push_back(outliers[w]);
-    }
-    attention.dense.clear();
-    for (const CellRun& run : seen.dense) {
-      for (int64_t cell = run.begin; cell < run.end; cell += kWindowTokens) {
-        const auto place = static_cast<int64_t>(places.cells.size()) * kWindowTokens;
-        attention.dense.push_back({place, place + std::min<int64_t>(kWindowTokens, run.end - cell)});
-        add_cells(cell);
-      }
-    }
-    task.segments = places.planes.data();
-    task.segment_keys = kWindowTokens;
-    task.zone_begin = 0;
-    task.keys.chunks = places.keys.data();
-    task.keys.chunk_tokens = attention.values.chunk_tokens = kWindowTokens;
-    attention.values.chunks = places.values.data();
-    attention.windows = {places.means.data(), 1};
-    outliers = places.outliers.data();
+  if (!seen.one_run()) {
+    task.runs = attention.window_runs = &seen.zone;
+    task.keys_of_runs = seen.num_windows * kWindowTokens;
   }
   SearchParams search = context_->index_.search;
   search.top_k = top_k;
-  task.whole = ReadsWhole(search, count, task.num_keys);
+  task.whole = ReadsWhole(search, count, task.searched_keys());
   static thread_local SearchOutput found;
   (void)context_->backend_->Search(&task, 1, search, &found);  // on the CPU: it is done
   attention.keys = task.keys;
   attention.sets = &found.positions;
   attention.logits = &found.scores;
   attention.zone_begin = task.zone_begin;
-  if (!task.whole) AddOutliers(outliers, windows, attention, &found);
+  if (!task.whole) AddOutliers(of.outliers.data(), seen.zone, attention, &found);
   static thread_local std::vector<int32_t> chosen;
   static thread_local std::vector<uint32_t> hashes;
   chosen.clear();
   for (const std::vector<int32_t>& set : found.positions) {
-    for (const int32_t place : set) {
-      const int64_t cell = one_run ? place : places.Cell(place);
-      chosen.push_back(static_cast<int32_t>(cell));
+    for (const int32_t cell : set) {
+      chosen.push_back(cell);
       host::PrefetchFar(&of.hash(cell - config.sink));
     }
   }
-  if (config.tail) attention.num_windows = windows;
+  if (config.tail) attention.num_windows = seen.end_window();
   float log_sum_exp[kMaxGroup];
   host::Attend(attention, out, log_sum_exp);
   if (hashes.size() < chosen.size()) hashes.resize(chosen.size());

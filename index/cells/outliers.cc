@@ -50,15 +50,18 @@ uint64_t FindOutliers(const float* keys, int dim) {
   return outliers;
 }
 
-void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::AttentionTask& task, SearchOutput* found) {
+void AddOutliers(const uint64_t* outliers, const std::vector<WindowRun>& zone, const host::AttentionTask& task,
+                 SearchOutput* found) {
   static thread_local std::vector<int32_t> cells;
   static thread_local std::vector<float> dots;
   static thread_local std::vector<uint64_t> chosen, entering;
-  host::PrefetchRange(outliers, num_windows * sizeof(uint64_t));
   cells.clear();
-  for (int64_t w = 0; w < num_windows; ++w) {
-    for (uint64_t left = outliers[w]; left != 0; left &= left - 1) {
-      cells.push_back(static_cast<int32_t>(task.zone_begin + w * kWindowTokens + __builtin_ctzll(left)));
+  for (const WindowRun& run : zone) {
+    host::PrefetchRange(outliers + run.begin, (run.end - run.begin) * sizeof(uint64_t));
+    for (int64_t w = run.begin; w < run.end; ++w) {
+      for (uint64_t left = outliers[w]; left != 0; left &= left - 1) {
+        cells.push_back(static_cast<int32_t>(task.zone_begin + w * kWindowTokens + __builtin_ctzll(left)));
+      }
     }
   }
   if (cells.empty()) return;

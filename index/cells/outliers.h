@@ -23,9 +23,11 @@ inline constexpr int kMostOutliers = 8;
 // Bit i: keys[i] of a window is an outlier. keys: [64][dim].
 uint64_t FindOutliers(const float* keys, int dim);
 
-// Adds to each query's set those outliers whose logit is above the set's least, with their logits. `outliers`: a word a
-// window from task.zone_begin on. `task` gives the queries and keys; `found` holds sets of its own for each query.
-void AddOutliers(const uint64_t* outliers, int64_t num_windows, const host::AttentionTask& task, SearchOutput* found);
+// Adds to each query's set those outliers of the zone's windows whose logit is above the set's least, with their
+// logits. `outliers`: a word a window from task.zone_begin on. `task` gives the queries and keys; `found` holds sets of
+// its own for each query.
+void AddOutliers(const uint64_t* outliers, const std::vector<WindowRun>& zone, const host::AttentionTask& task,
+                 SearchOutput* found);
 
 }  // namespace seine
 

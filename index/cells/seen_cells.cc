@@ -47,6 +47,12 @@ std::vector<int64_t> FindNewest(const std::vector<CellRun>& runs, int64_t sink, 
 
 }  // namespace
 
+int64_t SeenCells::window(int64_t i) const {
+  auto run = zone.begin();
+  for (; i >= run->end - run->begin; ++run) i -= run->end - run->begin;
+  return run->begin + i;
+}
+
 SeenCells Divide(std::vector<CellRun> runs, int64_t sink, int64_t local, const WriteOrder& order) {
   SeenCells seen;
   const std::vector<int64_t> newest = FindNewest(runs, sink, local, order);
@@ -72,7 +78,8 @@ SeenCells Divide(std::vector<CellRun> runs, int64_t sink, int64_t local, const W
     next = std::lower_bound(next, newest.end(), from);
     for (int64_t w = from; w < to; ++w) {
       if (next == newest.end() || *next != w) {
-        seen.windows.push_back(w);
+        if (seen.zone.empty() || seen.zone.back().end != w) seen.zone.push_back({w, w});
+        ++seen.zone.back().end, ++seen.num_windows;
         continue;
       }
       add(sink + w * kWindowTokens, sink + (w + 1) * kWindowTokens);

@@ -18,14 +18,17 @@ namespace seine {
 using CellRun = host::PlaceRun;  // cells [begin, end)
 
 struct SeenCells {
-  std::vector<int64_t> windows;  // of the zone, ascending; window w is cells [sink + 64 w, sink + 64 (w + 1))
-  std::vector<CellRun> dense;    // ascending; none of the zone's
-  std::vector<CellRun> all;      // what is seen
+  std::vector<WindowRun> zone;  // ascending and apart; window w is cells [sink + 64 w, sink + 64 (w + 1))
+  int64_t num_windows = 0;      // of the zone
+  std::vector<CellRun> dense;   // ascending; none of the zone's
+  std::vector<CellRun> all;     // what is seen
 
   // Windows are 0, 1, 2, ...
-  bool one_run() const { return windows.empty() || windows.back() + 1 == static_cast<int64_t>(windows.size()); }
+  bool one_run() const { return num_windows == end_window(); }
   // Codes are needed of windows before this one.
-  int64_t end_window() const { return windows.empty() ? 0 : windows.back() + 1; }
+  int64_t end_window() const { return zone.empty() ? 0 : zone.back().end; }
+  // The i-th window of the zone.
+  int64_t window(int64_t i) const;
 };
 
 // `runs`: ascending and apart, none empty. `sink`, `local`: in cells. `order` tells which are the newest; cells that

@@ -35,7 +35,7 @@
 
 namespace seine {
 
-// Goes up when a build that reads the version before would misread a file. Builds read their own and the one before.
+// Goes up when a build that reads the version before would misread a file. Builds read versions 1 to their own.
 // Version 1 does not say how many windows' means a piece holds. Versions 1 and 2 know no wide factors (kernels/math.h).
 inline constexpr uint32_t kSnapshotVersion = 3, kOldestSnapshotVersion = 1;
 inline constexpr char kSnapshotMagic[] = "SEINSNAP";  // 8 bytes, without the zero

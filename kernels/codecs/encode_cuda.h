@@ -59,7 +59,7 @@ SEINE_BODY float LargestOf(Block& block, uint32_t* shared, int n, Value value) {
 // The base of value(i) >= 0, i < n. `shared` is used.
 template <typename Block, typename Value>
 SEINE_BODY uint32_t FactorBaseOf(Block& block, uint32_t* shared, int n, Value value) {
-  constexpr uint32_t kMost = 0x7F7FFFFFu;  // bits of the largest float: order is turned round below it
+  constexpr uint32_t kMost = 0x7FFFFFFFu;  // no bits above it, infinity's among them: order is turned round below it
   const float largest = LargestOf(block, shared, n, value);
   const float mirrored = LargestOf(block, shared, n, [&](int i) { return BitsFloat(kMost - FloatBits(value(i))); });
   return FactorBase(largest, BitsFloat(kMost - FloatBits(mirrored)));

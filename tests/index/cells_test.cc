@@ -159,26 +159,66 @@ TEST(CellLayer, AllChosenIsExactAttention) {
 }
 
 // Cells of other sequences between: the same as a cache that holds the seen cells alone, where windows stay whole.
-TEST(CellLayer, WithHolesAsWithout) {
-  const Cache cache(3000);
+void ExpectHolesAsWithout(int64_t cells, double beta) {
+  SCOPED_TRACE(cells);
+  SCOPED_TRACE(beta);
+  const Cache cache(cells);
+  std::mt19937 rng(static_cast<uint32_t>(cells));
+  std::vector<CellRun> runs = {{0, 16 + 10 * 64}};
+  for (int64_t begin = 16 + 13 * 64; begin + 500 < cells;) {
+    runs.push_back(
+        {begin, std::min<int64_t>(cells - 44, begin + static_cast<int64_t>(1 + rng() % (cells / 1000)) * 64)});
+    begin = runs.back().end + static_cast<int64_t>(1 + rng() % 9) * 64;
+  }
+  runs.back().end = cells - 44;
   Cache dense(0);
-  const std::vector<CellRun> runs = {
-      {0, 16 + 10 * 64}, {16 + 13 * 64, 16 + 30 * 64}, {16 + 31 * 64, 16 + 45 * 64 + 20}};
   for (const CellRun& run : runs) {
     const int64_t row = kHeads * kDim;
     dense.keys.insert(dense.keys.end(), &cache.keys[run.begin * row], &cache.keys[run.end * row]);
     dense.values.insert(dense.values.end(), &cache.values[run.begin * row], &cache.values[run.end * row]);
   }
-  const auto cells = static_cast<int64_t>(dense.keys.size()) / (kHeads * kDim);
-  auto context = *CellContext::Create(Config());
+  const auto packed = static_cast<int64_t>(dense.keys.size()) / (kHeads * kDim);
+  CellConfig config = Config(1 << 16);
+  config.search.beta = beta;
+  auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 0), without = *CellLayer::Create(context.get(), 0);
-  ASSERT_TRUE(EncodeAll(layer.get(), cache, 3000));
-  ASSERT_TRUE(EncodeAll(without.get(), dense, cells));
+  const SeenCells seen = layer->Divide(runs);
+  ASSERT_FALSE(seen.one_run());
+  ASSERT_TRUE(layer->Reserve(cells).ok());
+  std::vector<CellLayer::Run> stale;
+  layer->ListStale(seen, 3, &stale);  // what is not seen holds no codes
+  for (const CellLayer::Run& run : stale) ASSERT_TRUE(layer->Encode(run, cache.Rows()));
+  ASSERT_TRUE(EncodeAll(without.get(), dense, packed));
   for (int seed = 0; seed < 8; ++seed) {
-    const std::vector<float> queries = RandomQueries(seed), want = Attend(without.get(), dense, 1, cells, queries);
+    const std::vector<float> queries = RandomQueries(seed), want = Attend(without.get(), dense, 1, packed, queries);
     std::vector<float> got(queries.size());
-    ASSERT_TRUE(layer->Attend(1, queries.data(), kGroup, layer->Divide(runs), cache.Rows(), 40, got.data()));
+    ASSERT_TRUE(layer->Attend(1, queries.data(), kGroup, seen, cache.Rows(), 40, got.data()));
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+  }
+}
+
+TEST(CellLayer, WithHolesAsWithout) {
+  ExpectHolesAsWithout(3000, .05);
+  ExpectHolesAsWithout(1400, 0);  // read whole
+  ExpectHolesAsWithout(14000, 0);
+  ExpectHolesAsWithout(40000, .05);  // scanned against a threshold
+}
+
+// Fewer seen than are asked for.
+TEST(CellLayer, OneWindowOfManyIsSeen) {
+  const Cache cache(3000);
+  CellConfig config = Config();
+  for (const double beta : {0.0, .05}) {
+    config.search.beta = beta;
+    auto context = *CellContext::Create(config);
+    auto layer = *CellLayer::Create(context.get(), 0);
+    ASSERT_TRUE(EncodeAll(layer.get(), cache, 3000));
+    const SeenCells seen = layer->Divide({{0, 16}, {16 + 20 * 64, 16 + 21 * 64}, {2900, 3000}});
+    ASSERT_EQ(seen.num_windows, 1);
+    std::vector<float> got(kGroup * kDim), want(got);
+    ASSERT_TRUE(layer->Attend(1, RandomQueries(1).data(), kGroup, seen, cache.Rows(), 200, got.data()));
+    layer->AttendExactly(1, RandomQueries(1).data(), kGroup, seen, cache.Rows(), want.data());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-5);
   }
 }
 
@@ -231,24 +271,30 @@ TEST(SeenCells, DividesEachCellOnce) {
     for (const CellRun& run : seen.dense) {
       for (int64_t i = run.begin; i < run.end; ++i) ++got[i];
     }
-    for (const int64_t w : seen.windows) {
-      for (int64_t i = 0; i < kWindowTokens; ++i) ++got[sink + w * kWindowTokens + i];
+    int64_t windows = 0, last = -1;
+    for (const WindowRun& run : seen.zone) {
+      EXPECT_GT(run.begin, last);  // ascending and apart
+      last = run.end;
+      for (int64_t w = run.begin; w < run.end; ++w) {
+        EXPECT_EQ(seen.window(windows++), w);
+        for (int64_t i = 0; i < kWindowTokens; ++i) ++got[sink + w * kWindowTokens + i];
+      }
     }
     EXPECT_EQ(got, want);
-    EXPECT_TRUE(std::is_sorted(seen.windows.begin(), seen.windows.end()));
+    EXPECT_EQ(windows, seen.num_windows);
     int64_t before = 0, behind = 0;  // seen cells around the zone
     for (const CellRun& run : seen.dense) {
-      const int64_t first = seen.windows.empty() ? 4000 : sink + seen.windows.front() * kWindowTokens;
-      const int64_t end = seen.windows.empty() ? 0 : sink + seen.windows.back() * kWindowTokens;
+      const int64_t first = seen.zone.empty() ? 4000 : sink + seen.zone.front().begin * kWindowTokens;
+      const int64_t end = seen.zone.empty() ? 0 : sink + (seen.zone.back().end - 1) * kWindowTokens;
       before += std::max<int64_t>(0, std::min(run.end, first) - run.begin);
       behind += std::max<int64_t>(0, run.end - std::max(run.begin, end));
     }
-    if (!seen.windows.empty()) {
+    if (!seen.zone.empty()) {
       EXPECT_GE(before, sink);
       EXPECT_GE(behind, local);
     }
   }
-  EXPECT_TRUE(Divide({}, 16, 32).windows.empty());
+  EXPECT_TRUE(Divide({}, 16, 32).zone.empty());
   const SeenCells prefix = Divide({{0, 3000}}, 16, 32);
   EXPECT_TRUE(prefix.one_run());
   EXPECT_EQ(prefix.end_window(), (3000 - 16 - 32) / kWindowTokens);
@@ -307,20 +353,20 @@ TEST(CellLayer, TheNewestCellsAreLocal) {
   for (int64_t cell = 0; cell < 2000; ++cell) {  // a text in a row, as if nothing were known of its order
     layer->Wrote(cell, cell + 1);
     const SeenCells seen = layer->Divide({{0, cell + 1}}), want = Divide({{0, cell + 1}}, 16, 32);
-    ASSERT_EQ(seen.windows, want.windows);
+    ASSERT_EQ(seen.zone, want.zone);
   }
   for (int64_t cell = 300; cell < 400; ++cell) {  // a hole that is filled
     layer->Wrote(cell, cell + 1);
     const SeenCells seen = layer->Divide({{0, cell + 1}, {400, 2000}});
     for (int64_t newest = std::max<int64_t>(300, cell - 31); newest <= cell; ++newest)
       EXPECT_TRUE(is_dense(seen, newest));
-    EXPECT_LE(seen.windows.back(), (2000 - 16) / kWindowTokens - 1);
+    EXPECT_LE(seen.end_window(), (2000 - 16) / kWindowTokens);
   }
   const SeenCells seen = layer->Divide({{0, 2000}});
   EXPECT_FALSE(is_dense(seen, 1000));
   EXPECT_FALSE(seen.one_run());
   layer->Placed(16, 2000);  // all of it is loaded: its last cells are the newest again
-  EXPECT_EQ(layer->Divide({{0, 2000}}).windows, Divide({{0, 2000}}, 16, 32).windows);
+  EXPECT_EQ(layer->Divide({{0, 2000}}).zone, Divide({{0, 2000}}, 16, 32).zone);
 }
 
 TEST(WriteOrder, IsThatOfTheLastWrites) {

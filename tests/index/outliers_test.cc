@@ -67,7 +67,7 @@ TEST(Outliers, JoinTheSetsThatTheyBelongTo) {
     for (const int32_t cell : found.positions[g]) found.scores[g].push_back(logit(g, cell));
   }
   const SearchOutput before = found;
-  AddOutliers(outliers, 2, task, &found);
+  AddOutliers(outliers, {{0, 2}}, task, &found);
   for (int g = 0; g < kTheGroup; ++g) {
     const float least = *std::min_element(before.scores[g].begin(), before.scores[g].end());
     std::vector<int32_t> want = before.positions[g];
@@ -119,7 +119,7 @@ TEST(Outliers, JoinManySets) {
     }
     std::sort(want.begin(), want.end());
     want.erase(std::unique(want.begin(), want.end()), want.end());
-    AddOutliers(outliers, kWindows, task, &found);
+    AddOutliers(outliers, {{0, kWindows}}, task, &found);
     ASSERT_EQ(found.positions[0], want);
     ASSERT_EQ(found.scores[0].size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(found.scores[0][i], logits[want[i]]);

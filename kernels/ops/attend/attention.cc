@@ -142,13 +142,41 @@ void ChosenLogits(const AttentionTask& task, LowRankDots* low, Workspace* w) {
   }
 }
 
+// The windows that count in: use(begin, end) of each run.
+template <typename Use>
+void ForEachWindowRun(const AttentionTask& task, Use use) {
+  if (task.window_runs == nullptr || task.num_windows == 0) return use(int64_t{0}, task.num_windows);
+  for (const WindowRun& run : *task.window_runs) use(run.begin, run.end);
+}
+
 // Windows lie in chunks: use(records, count, first) for what lies together.
 template <typename Use>
 void ForEachWindowPart(const AttentionTask& task, Use use) {
-  const int length = task.windows.chunk_windows;
-  for (int64_t first = 0; first < task.num_windows; first += length) {
-    use(task.windows.chunks[first / length], std::min<int64_t>(length, task.num_windows - first), first);
-  }
+  const int64_t length = task.windows.chunk_windows;
+  const size_t stride = WindowMeansBytes(task.keys.head_dim);
+  ForEachWindowRun(task, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin, next; first < end; first = next) {
+      next = std::min(end, (first / length + 1) * length);
+      use(task.windows.chunks[first / length] + first % length * stride, next - first, first);
+    }
+  });
+}
+
+// Windows that do not count in weigh nothing.
+void MaskOtherWindows(const AttentionTask& task, Workspace* w) {
+  if (task.window_runs == nullptr || task.num_windows == 0) return;
+  int64_t end_before = 0;
+  const auto mask = [&](int64_t begin, int64_t end) {
+    std::fill(w->value_steps.begin() + begin, w->value_steps.begin() + end, 0.0f);
+    for (int g = 0; g < task.group; ++g) {
+      std::fill_n(w->windows.begin() + g * task.num_windows + begin, end - begin, -INFINITY);
+    }
+  };
+  ForEachWindowRun(task, [&](int64_t begin, int64_t end) {
+    mask(end_before, begin);
+    end_before = end;
+  });
+  mask(end_before, task.num_windows);
 }
 
 // scale <q, c_w>, queries in int8 as the scan has them.
@@ -175,6 +203,7 @@ void WindowLogits(const AttentionTask& task, Workspace* w) {
   for (int g = 0; g < task.group; ++g) {
     ScaleEach(w->windows.data() + g * task.num_windows, w->key_steps.data(), unit[g], task.num_windows);
   }
+  MaskOtherWindows(task, w);
 }
 
 float Largest(const float* x, size_t n) {

@@ -52,6 +52,7 @@ struct AttentionTask {
   int64_t num_windows = 0;
   int64_t zone_begin = 0;
   ChunkedWindows windows;
+  const std::vector<WindowRun>* window_runs = nullptr;  // those that count in, with every row of the sets; nullptr: all
   AttendedRows* attended = nullptr;  // where given: filled, from empty. The tail's weights belong to no row
 };
 

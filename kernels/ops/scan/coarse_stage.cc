@@ -22,9 +22,9 @@
 namespace seine::cpu {
 namespace {
 
-constexpr int64_t kShortZone = 16384;         // keys: a group's scores still fit the second cache beside the codes
-constexpr int kSlack = 16;                    // ScanAbove writes whole vectors
-constexpr int64_t kSegmentsBetweenLooks = 8;  // at the caller's token
+constexpr int64_t kShortZone = 16384;      // keys: a group's scores still fit the second cache beside the codes
+constexpr int kSlack = 16;                 // ScanAbove writes whole vectors
+constexpr size_t kPiecesBetweenLooks = 8;  // at the caller's token
 
 void Reserve(Candidates* c, size_t size, int coarse_bytes) {
   if (c->index.size() >= size && c->rows.size() >= size * coarse_bytes) return;  // rows: another codec may have used it
@@ -81,6 +81,10 @@ void ChooseShort(const SearchTask& task, const SearchParams& params, size_t want
     for (uint32_t i = 0; i < shape.count; ++i) work->sample_bases[i] = work->bases[SampledWindow(shape, i)];
   }
   FillCandidates(task, *work, work->chosen, work->bases.data(), &work->found);
+  if (task.runs != nullptr) {
+    SearchedKeys searched(task);
+    for (size_t i = 0; i < work->found.size; ++i) work->found.index[i] = searched.Key(work->found.index[i]);
+  }
   std::iota(work->chosen.begin(), work->chosen.end(), 0u);
 }
 
@@ -88,11 +92,12 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
   const int64_t start = NowNs();
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   for (int g = 0; g < task.group; ++g) {
-    work[g].scores.resize(task.num_keys);
-    work[g].bases.resize(task.num_keys / kWindowTokens);
+    work[g].scores.resize(task.searched_keys());
+    work[g].bases.resize(task.searched_keys() / kWindowTokens);
   }
-  for (int64_t s = 0; s < NumSegments(task); ++s) {
-    const int64_t first = s * task.segment_keys;
+  const std::vector<ScanPiece>& pieces = PiecesOf(task);
+  int64_t first = 0;  // of the keys that are searched
+  for (size_t i = 0; i < pieces.size(); first += pieces[i].end - pieces[i].begin, ++i) {
     for (int p = 0; p < passes.count; ++p) {
       float *scores[kMostFused], *bases[kMostFused];
       for (int q = 0; q < passes.pass[p].count; ++q) {
@@ -100,12 +105,12 @@ void ScanShort(const SearchTask& task, const SearchParams& params, size_t wanted
         scores[q] = w.scores.data() + first;
         bases[q] = w.bases.data() + first / kWindowTokens;
       }
-      ScanScores(ArgsFor(task, work, passes, p, params.coarse == Coarse::kCollision, s), scores, bases);
+      ScanScores(ArgsFor(task, work, passes, p, params.coarse == Coarse::kCollision, pieces, i), scores, bases);
     }
   }
   const int64_t scanned = NowNs();
   stats->scan_ns += scanned - start;
-  stats->scanned_keys += task.num_keys * task.group;
+  stats->scanned_keys += task.searched_keys() * task.group;
   for (int g = 0; g < task.group; ++g) {
     ChooseShort(task, params, wanted, &work[g]);
     stats->candidates += static_cast<int64_t>(work[g].chosen.size());
@@ -139,9 +144,9 @@ void SampleAll(const SearchTask& task, const SearchParams& params, size_t wanted
   for (int g = 0; g < task.group; ++g) {
     samples[g] = collision || by_target ? &queries[g].own_sample : &work[g].sample;
     queries[g].sample = samples[g];
-    queries[g].share = static_cast<double>(wanted) / static_cast<double>(task.num_keys);
+    queries[g].share = static_cast<double>(wanted) / static_cast<double>(task.searched_keys());
   }
-  const int64_t keys = task.num_keys;
+  const int64_t keys = task.searched_keys();
   SampleScores(task, collision,
                by_target               ? ScoreSample()
                : NeedsZoneMass(params) ? SampleForMass(keys)
@@ -165,6 +170,7 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
   int64_t start = NowNs();
   std::vector<OpenQuery> queries(task.group);
   SampleAll(task, params, wanted, work, queries.data());
+  const std::vector<ScanPiece>& pieces = PiecesOf(task);
   int64_t open = task.group;
   for (int loosen = 0; open > 0; ++loosen) {
     for (int g = 0; g < task.group; ++g) {
@@ -178,8 +184,8 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
     const int64_t decided = NowNs();
     stats->select_ns += decided - start;
     const ScanPasses passes = PassesOf(task.group, [&](int g) { return queries[g].open; });
-    for (int64_t s = 0; s < NumSegments(task); ++s) {  // a segment stays in the cache for every pass
-      if (s % kSegmentsBetweenLooks == 0 && StopRequested()) return;
+    for (size_t i = 0; i < pieces.size(); ++i) {  // a piece stays in the cache for every pass
+      if (i % kPiecesBetweenLooks == 0 && StopRequested()) return;
       for (int p = 0; p < passes.count; ++p) {
         float thresholds[kMostFused];
         Candidates* found[kMostFused];
@@ -187,13 +193,13 @@ void ScanLong(const SearchTask& task, const SearchParams& params, size_t wanted,
           const int g = passes.pass[p].members[q];
           thresholds[q] = queries[g].threshold;
           found[q] = &work[g].found;
-          Reserve(found[q], found[q]->size + task.segment_keys + kSlack, row_bytes);
+          Reserve(found[q], found[q]->size + (pieces[i].end - pieces[i].begin) + kSlack, row_bytes);
         }
-        ScanAbove(ArgsFor(task, work, passes, p, collision, s), thresholds,
-                  static_cast<uint32_t>(s * task.segment_keys), found);
+        ScanAbove(ArgsFor(task, work, passes, p, collision, pieces, i), thresholds,
+                  static_cast<uint32_t>(pieces[i].segment * task.segment_keys), found);
       }
     }
-    stats->scanned_keys += task.num_keys * open;
+    stats->scanned_keys += task.searched_keys() * open;
     start = NowNs();
     stats->scan_ns += start - decided;
     open = 0;

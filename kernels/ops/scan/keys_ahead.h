@@ -46,6 +46,7 @@ class KeysAhead {
         own_(a.planes),
         next_(a.next),
         place_(place),
+        next_place_(a.next_begin),
         own_keys_(a.end - place),
         keys_(own_keys_ + (a.passes > 1 && a.pass == 0 ? 0 : a.next_keys)) {
     const size_t read_bytes = static_cast<size_t>(kWindowTokens) * (layout_.coarse_bytes + 1) +
@@ -86,7 +87,7 @@ class KeysAhead {
   static constexpr size_t kFarBytes = 12 << 10, kNear = 3 * kWindowTokens;
 
   HWY_INLINE const ConstCodePlanes& PlanesOf(size_t key) const { return key < own_keys_ ? own_ : *next_; }
-  HWY_INLINE size_t PlaceOf(size_t key) const { return key < own_keys_ ? key + place_ : key - own_keys_; }
+  HWY_INLINE size_t PlaceOf(size_t key) const { return key < own_keys_ ? key + place_ : key - own_keys_ + next_place_; }
   HWY_INLINE const uint8_t* Coarse(size_t key) const {
     return PlanesOf(key).coarse + PlaceOf(key) * layout_.coarse_bytes;
   }
@@ -108,7 +109,7 @@ class KeysAhead {
   const CodeLayout& layout_;
   const ConstCodePlanes& own_;
   const ConstCodePlanes* const next_;
-  const size_t place_, own_keys_, keys_;
+  const size_t place_, next_place_, own_keys_, keys_;
   size_t far_;
   size_t sharers_ = 0, shared_ = 0,
          wait_ = 0;  // of a later pass: those that share, the next window to ask for, and when

@@ -30,8 +30,8 @@ struct ScanArgs {
   ScanQuery queries[kMostFused];
   int count = 1;
   int begin = 0, end = 0;
-  const ConstCodePlanes* next = nullptr;  // what is scanned after this from its first key on, to be fetched ahead
-  int next_keys = 0;
+  const ConstCodePlanes* next = nullptr;  // what is scanned after this from its key next_begin on, to be fetched ahead
+  int next_begin = 0, next_keys = 0;
   int pass = 0, passes = 1;  // which of the scans of these same keys, by other queries, one right after another
 };
 // The same for keys [begin, end) of one window: 16, 32 or 64 of them from a multiple of 16 on. bases[query].

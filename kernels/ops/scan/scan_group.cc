@@ -22,22 +22,43 @@ void FetchRow(const ScanArgs& a) {
 
 }  // namespace
 
+const std::vector<ScanPiece>& PiecesOf(const SearchTask& task) {
+  static thread_local std::vector<ScanPiece> pieces;
+  pieces.clear();
+  const auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t next; begin < end; begin = next) {
+      const int64_t segment = begin / task.segment_keys, first = segment * task.segment_keys;
+      next = std::min(end, first + task.segment_keys);
+      pieces.push_back({segment, static_cast<int>(begin - first), static_cast<int>(next - first)});
+    }
+  };
+  if (task.runs == nullptr) {
+    add(0, task.num_keys);
+    return pieces;
+  }
+  for (const WindowRun& run : *task.runs) add(run.begin * kWindowTokens, run.end * kWindowTokens);
+  return pieces;
+}
+
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
-                 int64_t segment) {
+                 const std::vector<ScanPiece>& pieces, size_t at) {
   const ScanPass& pass = passes.pass[index];
+  const ScanPiece& piece = pieces[at];
   ScanArgs a;
-  a.planes = task.segments[segment];
+  a.planes = task.segments[piece.segment];
   a.layout = &task.codec->layout();
   a.count = pass.count;
   for (int i = 0; i < pass.count; ++i) {
     const QueryWork& w = work[pass.members[i]];
     a.queries[i] = {&w.prepared, collision ? w.tiers.data() : nullptr, w.shared_base};
   }
-  const int64_t first = segment * task.segment_keys;
-  a.end = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first));
-  if (first + a.end < task.num_keys) {
-    a.next = &task.segments[segment + 1];
-    a.next_keys = static_cast<int>(std::min<int64_t>(task.segment_keys, task.num_keys - first - a.end));
+  a.begin = piece.begin;
+  a.end = piece.end;
+  if (at + 1 < pieces.size()) {
+    const ScanPiece& next = pieces[at + 1];
+    a.next = &task.segments[next.segment];
+    a.next_begin = next.begin;
+    a.next_keys = next.end - next.begin;
   }
   a.pass = index;
   a.passes = passes.count;
@@ -53,15 +74,17 @@ ScoreSample SampleForThreshold(int64_t num_keys) {
 
 void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sample, QueryWork* work,
                   std::vector<float>* const* samples) {
-  const SampleShape shape = SampleOf(task.num_keys);
+  const SampleShape shape = SampleOf(task.searched_keys());
   const uint32_t count = (shape.count + sample.step - 1) / sample.step;
   const ScanPasses passes = PassesOf(task.group, [](int) { return true; });
   constexpr uint32_t kAhead = 8;  // windows in flight
   ScanArgs args[kMostPasses];
-  for (int p = 0; p < passes.count; ++p) args[p] = ArgsFor(task, work, passes, p, collision, 0);
+  const std::vector<ScanPiece> first_piece = {{0, 0, kWindowTokens}};
+  for (int p = 0; p < passes.count; ++p) args[p] = ArgsFor(task, work, passes, p, collision, first_piece, 0);
+  SearchedKeys at(task), at_ahead(task);
   // The i-th window's keys.
-  const auto turn_to = [&](uint32_t i, ScanArgs* a) {
-    const auto window = static_cast<uint32_t>(SampledWindow(shape, i * sample.step)) * kWindowTokens;
+  const auto turn_to = [&](uint32_t i, SearchedKeys* keys, ScanArgs* a) {
+    const uint32_t window = keys->Window(SampledWindow(shape, i * sample.step)) * kWindowTokens;
     const auto segment_keys = static_cast<uint32_t>(task.segment_keys);
     a->planes = task.segments[window / segment_keys];
     a->begin = static_cast<int>(window % segment_keys + i * sample.keys % kWindowTokens);
@@ -69,7 +92,7 @@ void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sam
   };
   ScanArgs ahead = args[0];
   const auto fetch = [&](uint32_t i) {
-    turn_to(i, &ahead);
+    turn_to(i, &at_ahead, &ahead);
     FetchRow(ahead);
   };
   for (int g = 0; g < task.group; ++g) {
@@ -81,7 +104,7 @@ void SampleScores(const SearchTask& task, bool collision, const ScoreSample& sam
     if (i + kAhead < count) fetch(i + kAhead);
     for (int p = 0; p < passes.count; ++p) {
       const ScanPass& pass = passes.pass[p];
-      turn_to(i, &args[p]);
+      turn_to(i, &at, &args[p]);
       float *to[kMostFused], bases[kMostFused];
       for (int q = 0; q < pass.count; ++q) to[q] = samples[pass.members[q]]->data() + size_t{i} * sample.keys;
       ScanRow(args[p], to, bases);

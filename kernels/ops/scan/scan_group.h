@@ -40,13 +40,36 @@ ScanPasses PassesOf(int group, Open open) {
   return passes;
 }
 
-inline int64_t NumSegments(const SearchTask& task) {
-  return (task.num_keys + task.segment_keys - 1) / task.segment_keys;
-}
+// The windows and keys that are searched, by their order among these; asked for ascending.
+class SearchedKeys {
+ public:
+  explicit SearchedKeys(const SearchTask& task) : runs_(task.runs) {}
+  uint32_t Window(uint32_t i) {
+    if (runs_ == nullptr) return i;
+    for (; i >= before_ + Size(); ++run_) before_ += Size();
+    return static_cast<uint32_t>((*runs_)[run_].begin) + (i - before_);
+  }
+  uint32_t Key(uint32_t i) { return Window(i / kWindowTokens) * kWindowTokens + i % kWindowTokens; }
 
-// The scan of a whole segment by pass `index`.
+ private:
+  uint32_t Size() const { return static_cast<uint32_t>((*runs_)[run_].end - (*runs_)[run_].begin); }
+
+  const std::vector<WindowRun>* const runs_;
+  size_t run_ = 0;
+  uint32_t before_ = 0;  // windows of earlier runs
+};
+
+// Keys [begin, end) of a segment, scanned in one go.
+struct ScanPiece {
+  int64_t segment = 0;
+  int begin = 0, end = 0;
+};
+// What is searched of the zone, ascending. Valid until the thread's next call.
+const std::vector<ScanPiece>& PiecesOf(const SearchTask& task);
+
+// The scan of piece `at` by pass `index`.
 ScanArgs ArgsFor(const SearchTask& task, const QueryWork* work, const ScanPasses& passes, int index, bool collision,
-                 int64_t segment);
+                 const std::vector<ScanPiece>& pieces, size_t at);
 
 // Which keys are sampled: `keys` neighbours, 16, 32 or 64, of every step-th of the windows of zone_mass.h's sample.
 struct ScoreSample {

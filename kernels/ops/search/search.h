@@ -132,6 +132,12 @@ struct DenseRun {
   int count = 0;
 };
 
+// Windows [begin, end) of a zone.
+struct WindowRun {
+  int64_t begin = 0, end = 0;
+  bool operator==(const WindowRun&) const = default;
+};
+
 // One (sequence, layer, KV head) with the queries of its group.
 struct SearchTask {
   const Codec* codec = nullptr;
@@ -139,6 +145,10 @@ struct SearchTask {
   int segment_keys = 0;                       // keys a full segment holds
   int64_t num_keys = 0;                       // keys in the zone, a multiple of 64
   int64_t zone_begin = 0;                     // position of key 0 of the zone
+  // What is searched of it, ascending and apart, and how many keys that is; nullptr: all. Others are not read. Only on
+  // the CPU, with `keys`, a set for each query head, neither a mass nor a recall target, and Coarse::kSignIp.
+  const std::vector<WindowRun>* runs = nullptr;
+  int64_t keys_of_runs = 0;
   const SharedCentre* shared_centre = nullptr;
   // Coarse::kCollision only: [head_dim / 8][256] of the first counted_keys >= num_keys keys. Whoever searches takes
   // those that are not searched off, or counts anew.
@@ -152,6 +162,8 @@ struct SearchTask {
   bool refine_all = false;         // every candidate is scored exactly, and none reranked
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
+
+  int64_t searched_keys() const { return runs == nullptr ? num_keys : keys_of_runs; }
 };
 
 // Answers of one task: `rows` = 1 (kPerKvHead) or group (kPerQHead) sets, each ascending by position.

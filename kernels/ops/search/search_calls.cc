@@ -39,6 +39,7 @@ struct TaskSizes {
 };
 
 SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* views) {
+  assert(t.runs == nullptr);
   const TaskSizes sizes(t);
   SearchItem item;
   item.codec = codec;

@@ -14,6 +14,7 @@
 #include "kernels/ops/rows/row_walk.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/coarse_stage.h"
+#include "kernels/ops/scan/scan_group.h"
 #include "kernels/ops/search/survivors.h"
 #include "kernels/ops/select/select.h"
 #include "kernels/stop.h"
@@ -50,7 +51,7 @@ float Scale(const SearchTask& task, const SearchParams& params) {
 }
 
 // The set of row r: the best top_k (or fewer, by mass_p) of scores[n], ascending by position; score i is of
-// position_of(i).
+// position_of(i), called with ascending i.
 template <typename PositionOf>
 void Emit(const SearchTask& task, const SearchParams& params, const float* scores, size_t n, PositionOf position_of,
           SearchWorkspace* w, size_t r, SearchOutput* out) {
@@ -201,8 +202,9 @@ void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
 
 void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec* next, SearchOutput* out,
                  SearchWorkspace* w) {
-  const auto wanted = static_cast<size_t>(
-      CandidatesWanted(params, task.codec->layout(), task.codec->UsualShare(task.num_keys), task.num_keys));
+  const int64_t searched = task.searched_keys();
+  const auto wanted =
+      static_cast<size_t>(CandidatesWanted(params, task.codec->layout(), task.codec->UsualShare(searched), searched));
   const size_t keep = task.refine_all ? wanted : static_cast<size_t>(std::max(params.refine, params.top_k));
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;
@@ -266,33 +268,44 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
   }
 }
 
-// Every stored key of the zone, chunk by chunk, with every query. w->logits [group][num_keys], scaled.
+// Every stored key that is searched, chunk by chunk, with every query. w->logits [group][searched_keys()], scaled.
 void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
   std::vector<float>* out = &w->logits;
   const ChunkedRows& keys = task.keys;
   const size_t stride = keys.stride();
-  const int64_t end = task.zone_begin + task.num_keys;
-  out->resize(static_cast<size_t>(task.num_keys) * task.group);
-  if (task.low_rank != nullptr) DotLowRank(task, w);
-  for (int64_t p = task.low_rank != nullptr ? end : task.zone_begin; p < end && !StopRequested();) {
-    const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p), next = p + count;
-    RowsAhead ahead;
-    if (next < end) {
-      ahead = {{keys.row(next), stride, keys.dtype}, std::min<int64_t>(keys.chunk_tokens, end - next)};
+  const int64_t searched = task.searched_keys();
+  out->resize(static_cast<size_t>(searched) * task.group);
+  int64_t done = 0;
+  const auto dot = [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end && !StopRequested();) {
+      const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p), next = p + count;
+      RowsAhead ahead;
+      if (next < end) {
+        ahead = {{keys.row(next), stride, keys.dtype}, std::min<int64_t>(keys.chunk_tokens, end - next)};
+      }
+      DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group, out->data() + done,
+              searched, ahead);
+      done += count;
+      p = next;
     }
-    DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group,
-            out->data() + (p - task.zone_begin), task.num_keys, ahead);
-    p = next;
+  };
+  if (task.low_rank != nullptr) {
+    DotLowRank(task, w);
+  } else if (task.runs == nullptr) {
+    dot(task.zone_begin, task.zone_begin + task.num_keys);
+  } else {
+    for (const WindowRun& run : *task.runs) {
+      dot(task.zone_begin + run.begin * kWindowTokens, task.zone_begin + run.end * kWindowTokens);
+    }
   }
   for (float& logit : *out) logit *= scale;
 }
 
 void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
   const int64_t start = NowNs();
-  const size_t n = task.num_keys;
+  const size_t n = task.searched_keys();
   const float scale = Scale(task, params);
   const bool joint = params.scope == Scope::kPerKvHead;
-  const auto position_of = [&task](uint32_t i) { return static_cast<int32_t>(task.zone_begin + i); };
   if (joint || task.low_rank != nullptr) ListAll(task, w);
   ExactLogits(task, scale, w);
   if (StopRequested()) return;
@@ -308,9 +321,12 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
     AddDense(task, scale, w);
     for (int g = 0; g < task.group; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
+    const auto position_of = [&task](uint32_t i) { return static_cast<int32_t>(task.zone_begin + i); };
     Emit(task, params, w->combined.data(), n, position_of, w, 0, out);
   } else {
     for (int g = 0; g < task.group && !StopRequested(); ++g) {
+      SearchedKeys searched(task);
+      const auto position_of = [&](uint32_t i) { return static_cast<int32_t>(task.zone_begin + searched.Key(i)); };
       const float* logits = w->logits.data() + g * n;
       if (params.mass_p > 0) {
         w->mass.assign(n, 0.0f);
@@ -327,6 +343,8 @@ void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutpu
 
 void SearchOne(const SearchTask& task, const SearchParams& params, SearchOutput* out, const Codec* next) {
   assert(task.group >= 1 && task.group <= kMaxGroup && params.top_k > 0);
+  assert(task.runs == nullptr || (task.keys.chunks != nullptr && params.scope == Scope::kPerQHead &&
+                                  params.mass_p == 0 && params.recall_target == 0 && params.coarse == Coarse::kSignIp));
   const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
   out->positions.resize(rows);
   out->scores.resize(rows);

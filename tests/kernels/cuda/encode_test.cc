@@ -103,6 +103,18 @@ TEST_P(EncodeTest, BalancedEqualsTheCpu) {
   }
 }
 
+// Whole windows of keys so large that factors reach infinity, beside one ordinary window.
+TEST_P(EncodeTest, HugeKeysEqualTheCpu) {
+  const int dim = GetParam();
+  for (const float scale : {1e15f, 1e18f, 1e20f, 1e30f}) {
+    SCOPED_TRACE(scale);
+    std::vector<float> values = Keys(128, dim, dim);
+    for (size_t i = 0; i < values.size() / 2; ++i) values[i] *= scale;
+    ExpectSameCodes(*MakeRsqCodec({.head_dim = dim, .seed = 5}), values, DType::kFloat32);
+    ExpectSameCodes(*MakeBalancedCodec(RandomBalanced(dim, dim, false)), values, DType::kFloat32);
+  }
+}
+
 TEST_P(EncodeTest, WiderCentresEqualTheCpu) {
   const int dim = GetParam();
   const auto rsq = MakeRsqCodec({.head_dim = dim, .seed = 5, .centre = Centre::kWindow, .centre_tokens = 192});
