@@ -41,6 +41,26 @@ absl::Status NoServer(const std::string& endpoint, const std::string& why) {
                                              missing ? " (there is no such socket)" : " (the connection was refused)"));
 }
 
+// As service/transport/sockets/address.cc has it.
+bool IsOwnFolder(const struct stat& info) {
+  return S_ISDIR(info.st_mode) && info.st_uid == getuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+std::string FolderInTmp() { return absl::StrCat("/tmp/seine-", getuid()); }
+
+// Whoever owns the folder of the default address could listen there. Once it is one's own, nobody can take its place:
+// what lies in /tmp is moved by its owner alone.
+absl::Status CheckFolderInTmp(const std::string& endpoint, const std::string& path) {
+  const std::string folder = FolderInTmp();
+  struct stat info;
+  if (path != folder + "/seine.sock" || lstat(folder.c_str(), &info) != 0 || IsOwnFolder(info)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "nothing is sent to ", endpoint, ": ", folder,
+      " is no folder of this user alone; start seined with another --listen, and say where it is in SEINE_SERVER"));
+}
+
 }  // namespace
 
 absl::Status CheckEndpoint(const std::string& endpoint) {
@@ -71,10 +91,10 @@ std::string EndpointFromEnvironment() {
 std::string DefaultEndpoint() {
   const char* folder = std::getenv("XDG_RUNTIME_DIR");
   struct stat info;
-  if (folder != nullptr && *folder == '/' && stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) {
+  if (folder != nullptr && *folder == '/' && stat(folder, &info) == 0 && IsOwnFolder(info)) {
     return absl::StrCat("unix://", folder, "/seine.sock");
   }
-  return absl::StrCat("unix:///tmp/seine-", getuid(), ".sock");
+  return absl::StrCat("unix://", FolderInTmp(), "/seine.sock");
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options) {
@@ -95,6 +115,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string&
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   }
   const std::string path = SocketPath(endpoint);
+  if (absl::Status own = CheckFolderInTmp(endpoint, path); !own.ok()) return own;
   const absl::StatusOr<ChannelSecurity> security = SecurityFor(endpoint, options.security);
   if (!security.ok()) return security.status();
   auto channel = MakeChannel(path.empty() ? endpoint : absl::StrCat("unix:", path), *security, arguments);

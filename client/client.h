@@ -39,8 +39,9 @@ struct Profile;  // profile/profile.h
 
 namespace seine::client {
 
-// Where seined listens unless told otherwise: unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else
-// unix:///tmp/seine-<uid>.sock.
+// Where seined listens unless told otherwise: unix://$XDG_RUNTIME_DIR/seine.sock where that folder is one's own and
+// nobody else may write to it, else unix:///tmp/seine-<uid>/seine.sock. FAILED_PRECONDITION of Connect where that
+// folder in /tmp is another's, who would be sent everything.
 std::string DefaultEndpoint();
 // What SEINE_SERVER names, as every program takes it; DefaultEndpoint() where it is not set or empty.
 std::string EndpointFromEnvironment();

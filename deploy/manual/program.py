@@ -57,7 +57,7 @@ def run(program, *arguments):
     """Standard output of a program, without what this machine and user put into it."""
     environment = {key: value for key, value in os.environ.items() if key != "XDG_RUNTIME_DIR" and not key.startswith("SEINE")}
     text = subprocess.run([program, *arguments], check=True, capture_output=True, text=True, env=environment).stdout
-    return text.replace(f"/tmp/seine-{os.getuid()}.sock", "/tmp/seine-UID.sock")
+    return text.replace(f"/tmp/seine-{os.getuid()}/", "/tmp/seine-UID/")
 
 
 def split_row(line):

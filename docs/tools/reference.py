@@ -31,7 +31,7 @@ def run(command, *arguments):
     done = subprocess.run([command, *arguments], capture_output=True, text=True, env=environment, timeout=60)
     if done.returncode:
         sys.exit(f"reference: {command} {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
-    return re.sub(r"/tmp/seine-\d+\.sock", "/tmp/seine-<uid>.sock", done.stdout)
+    return re.sub(r"/tmp/seine-\d+/", "/tmp/seine-<uid>/", done.stdout)
 
 
 def commands(program, words=()):

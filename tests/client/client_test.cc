@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
+#include "tests/default_folder.h"
 #include "tests/temp_folder.h"
 
 namespace seine {
@@ -459,7 +461,7 @@ TEST(Connect, DefaultIsWhereSeinedListens) {
     ASSERT_TRUE(absl::StartsWith(path, "unix://")) << path;
     path = path.substr(7);
     EXPECT_EQ(path, folder.Path("") == setting + "/" ? folder.Path("seine.sock")
-                                                     : absl::StrCat("/tmp/seine-", getuid(), ".sock"));
+                                                     : absl::StrCat("/tmp/seine-", getuid(), "/seine.sock"));
     const Outcome outcome = RunProgram({SEINED_PROGRAM, "--check-config"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     bool found = false;
@@ -468,6 +470,33 @@ TEST(Connect, DefaultIsWhereSeinedListens) {
     EXPECT_TRUE(found) << path << " is not in\n" << outcome.out;
   }
   unsetenv("XDG_RUNTIME_DIR");
+}
+
+// A folder in /tmp that another may have made: by his link, in his name, or open to him.
+TEST(Connect, NothingIsSentWhereOthersMayListen) {
+  const DefaultFolder folder;
+  const std::string path = folder.path(), endpoint = "unix://" + path + "/seine.sock";
+  const TempFolder own;
+  const auto code = [&] { return Client::Connect(endpoint).status().code(); };
+  EXPECT_EQ(code(), absl::StatusCode::kUnavailable);  // no folder
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  EXPECT_EQ(code(), absl::StatusCode::kUnavailable);  // no socket
+  for (const mode_t mode : {0777, 0770, 01777, 0702}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_EQ(code(), absl::StatusCode::kFailedPrecondition) << mode;
+  }
+  std::filesystem::remove(path);
+  ASSERT_EQ(symlink(own.Path("").c_str(), path.c_str()), 0);
+  const absl::Status refused = Client::Connect(endpoint).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(refused.message(), path)) << refused;
+  EXPECT_EQ(Client::Connect("unix://" + path + "/other.sock").status().code(), absl::StatusCode::kUnavailable);
+  if (getuid() == 0) {  // the CI's user may make another's
+    std::filesystem::remove(path);
+    ASSERT_EQ(mkdir(path.c_str(), 0755), 0);
+    ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+    EXPECT_EQ(code(), absl::StatusCode::kFailedPrecondition);
+  }
 }
 
 TEST(Client, SaysThatTheServerIsLost) {

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/default_folder.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {
@@ -40,6 +41,23 @@ class ListenerTest : public ::testing::Test {
   bool Exists(const std::string& name) const { return std::filesystem::exists(dir_.path + "/" + name); }
   TempDir dir_;
 };
+
+// /tmp is everybody's: the folder there is made, and is refused where another could have made it.
+TEST_F(ListenerTest, TheDefaultFolderIsItsUsersAlone) {
+  const DefaultFolder folder;
+  const std::string path = folder.path();
+  const Address address = *ParseAddress("unix:" + path + "/seine.sock");
+  for (const char* what : {"made", "there"}) {
+    EXPECT_TRUE(Listener::Open(address).ok()) << what;
+    EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all) << what;
+  }
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  EXPECT_EQ(Listener::Open(address).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Listener::Open(*ParseAddress("unix:" + path + "/stated.sock")).ok());  // whoever names it means it
+  std::filesystem::remove_all(path);
+  ASSERT_EQ(symlink(dir_.path.c_str(), path.c_str()), 0);
+  EXPECT_EQ(Listener::Open(address).status().code(), absl::StatusCode::kFailedPrecondition);
+}
 
 TEST_F(ListenerTest, TakesWhatIsFreeAndLeavesNothing) {
   EXPECT_TRUE(Listener::Open(At("fresh")).ok());

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -15,14 +16,37 @@ MAX_PATH_BYTES = 107  # of a Unix socket's path, as Linux has it
 
 def default_address() -> str:
     """What the environment variable SEINE_SERVER says, else where seined listens unless told otherwise:
-    unix://$XDG_RUNTIME_DIR/seine.sock if that folder exists, else unix:///tmp/seine-<uid>.sock."""
+    unix://$XDG_RUNTIME_DIR/seine.sock where that folder is one's own and nobody else may write to it, else
+    unix:///tmp/seine-<uid>/seine.sock."""
     stated = os.environ.get(VARIABLE, "")
     if stated:
         return target_of(stated, VARIABLE)
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    if folder.startswith("/") and os.path.isdir(folder):
+    if folder.startswith("/") and os.path.isdir(folder) and is_own_folder(os.stat(folder)):
         return f"unix://{folder}/seine.sock"
-    return f"unix:///tmp/seine-{os.getuid()}.sock"
+    return f"unix://{folder_in_tmp()}/seine.sock"
+
+
+def folder_in_tmp() -> str:
+    """Where the default address lies on a machine without XDG_RUNTIME_DIR; seined makes it."""
+    return f"/tmp/seine-{os.getuid()}"
+
+
+def is_own_folder(info: os.stat_result) -> bool:
+    """Whether it is a folder of this user, which nobody else may write to; as client/channel.cc has it."""
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def why_not_trusted(address: str) -> str:
+    """The text of an error where the address is the default one in /tmp, and its folder is another's, who would be sent
+    everything; else ""."""
+    folder = folder_in_tmp()
+    if socket_path(address) != f"{folder}/seine.sock" or not os.path.lexists(folder) or is_own_folder(os.lstat(folder)):
+        return ""
+    return (
+        f"nothing is sent to {address}: {folder} is no folder of this user alone; start seined with another --listen, "
+        f"and say where it is in {VARIABLE}"
+    )
 
 
 def target_of(address: str, what: str = "address") -> str:

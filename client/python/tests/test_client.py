@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import seine_kv.address
+import seine_kv.grpc
 from seine_kv.address import default_address
 from seine_kv.messages import Append, Attention, Item, SeineError
 from seine_kv.tensor_file import read_tensors
@@ -242,7 +244,31 @@ def test_default_address(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_address() == f"unix://{tmp_path}/seine.sock"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+    assert default_address() == f"unix:///tmp/seine-{os.getuid()}/seine.sock"
+    tmp_path.chmod(0o777)  # anybody could listen there
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_address().startswith("unix:///tmp/seine-")
+
+
+def test_nothing_is_sent_where_others_may_listen(monkeypatch, tmp_path):
+    folder, own = tmp_path / "folder", tmp_path / "own"
+    own.mkdir(mode=0o700)
+    monkeypatch.setattr(seine_kv.address, "folder_in_tmp", lambda: str(folder))
+    address = f"unix://{folder}/seine.sock"
+
+    def make_open():
+        folder.mkdir()
+        folder.chmod(0o777)
+
+    for make in (make_open, lambda: folder.symlink_to(own), folder.touch):
+        make()
+        with pytest.raises(SeineError, match="no folder of this user alone") as refused:
+            seine_kv.grpc.Client(address)
+        assert refused.value.code == "FAILED_PRECONDITION"
+        (folder.rmdir if folder.is_dir() and not folder.is_symlink() else folder.unlink)()
+    assert not seine_kv.address.why_not_trusted(address)  # nobody listens: said as ever
+    folder.mkdir(mode=0o700)
+    assert not seine_kv.address.why_not_trusted(address)
 
 
 def test_an_index_by_its_models_profile(client):

@@ -3,13 +3,14 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
+#include <cstring>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -34,6 +35,13 @@ bool IsHost(absl::string_view host) {
     return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
   });
 }
+
+// client/channel.cc and client/python/seine_kv/address.py have the same.
+bool IsOwnFolder(const struct stat& info) {
+  return S_ISDIR(info.st_mode) && info.st_uid == getuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+std::string FolderInTmp() { return absl::StrCat("/tmp/seine-", getuid()); }
 
 }  // namespace
 
@@ -78,11 +86,23 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
 
 std::string DefaultAddress() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  std::error_code ignored;
-  if (runtime != nullptr && *runtime != '\0' && std::filesystem::is_directory(runtime, ignored)) {
+  struct stat info;
+  if (runtime != nullptr && *runtime == '/' && stat(runtime, &info) == 0 && IsOwnFolder(info)) {
     return absl::StrCat("unix:", runtime, "/seine.sock");
   }
-  return absl::StrCat("unix:/tmp/seine-", getuid(), ".sock");
+  return absl::StrCat("unix:", FolderInTmp(), "/seine.sock");
+}
+
+absl::Status MakeDefaultFolder(const Address& address) {
+  const std::string folder = FolderInTmp();
+  if (address.unix_path != folder + "/seine.sock") return absl::OkStatus();
+  struct stat info;
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::FailedPreconditionError(absl::StrCat("listen: ", folder, ": ", strerror(errno)));
+  }
+  if (lstat(folder.c_str(), &info) == 0 && IsOwnFolder(info)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "listen: ", folder, " is no folder of this user alone; remove it, or --listen takes another address"));
 }
 
 }  // namespace seine

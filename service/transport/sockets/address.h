@@ -21,8 +21,11 @@ struct Address {
 // unix:/path, unix:///path, host:port or [v6]:port. INVALID_ARGUMENT for another form.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
-// $XDG_RUNTIME_DIR/seine.sock if that folder exists, else /tmp/seine-<uid>.sock; as an address.
+// $XDG_RUNTIME_DIR/seine.sock where that folder is one's own, else /tmp/seine-<uid>/seine.sock; as an address. Nobody
+// else may write to either folder: /tmp is everybody's, and who owns a socket there is given all that clients send.
 std::string DefaultAddress();
+// Makes the folder of a default address in /tmp. FAILED_PRECONDITION where it is another's.
+absl::Status MakeDefaultFolder(const Address& address);
 
 }  // namespace seine
 

@@ -139,6 +139,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const Address& address)
 
 absl::Status Listener::OpenUnix() {
   const std::string& path = address_.unix_path;
+  if (absl::Status s = MakeDefaultFolder(address_); !s.ok()) return s;
   const auto folder = std::filesystem::absolute(path).parent_path();
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {

@@ -10,7 +10,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from seine_kv.address import Security
+from seine_kv.address import Security, is_own_folder
 from seine_kv.fleet import actors
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -37,6 +37,8 @@ def usual_listen(name: str) -> str:
         return "tcp"
     folder = f"/tmp/seine-{name}-{os.getuid()}"
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not is_own_folder(os.lstat(folder)):
+        raise ValueError(f"listen: {folder} is no folder of this user alone; name another, as unix:/FOLDER")
     return f"unix:{folder}"
 
 

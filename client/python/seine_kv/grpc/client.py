@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import grpc
 
 from seine.v1 import retrieval_service_pb2, retrieval_service_pb2_grpc
-from seine_kv.address import Security, default_address, no_server, target_of
+from seine_kv.address import Security, default_address, no_server, target_of, why_not_trusted
 from seine_kv.calls import Calls, Settings
 from seine_kv.forked import MadeHere, keep
 from seine_kv.grpc import methods, settings, wire
@@ -33,6 +33,8 @@ class Client(Calls):
         security: Optional[Security] = None,
     ) -> None:
         self.address, self.timeout = target_of(address) if address else default_address(), seconds_of(timeout)
+        if why := why_not_trusted(self.address):
+            raise SeineError("FAILED_PRECONDITION", why)
         options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),  # the server's limit counts, and it says so itself
