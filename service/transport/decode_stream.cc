@@ -84,7 +84,7 @@ bool DecodeStream::OnAccepted(bool ok, Taker) {
   began_ = Clock::now();
   peer_ = context_.peer();
   core_.call_counts.Started(CallCounts::decode());
-  token_.emplace(DeadlineOf(context_));
+  token_.emplace(DeadlineOf(context_.raw_deadline()));
   const absl::Status admitted = core_.under_way.Enter();
   const bool listed = admitted.ok() && core_.open_calls.Add(this);
   const absl::Status allowed = listed ? Admit(core_, context_, kDecodeRole, &caller_) : absl::OkStatus();
@@ -295,7 +295,7 @@ void DecodeStream::Leave(std::unique_lock<std::mutex>* lock) {
   const bool gone = pending_ == 0;
   lock->unlock();
   if (!gone) return;
-  CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.deadline()));
+  CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.raw_deadline()));
   if (listed_) core_.open_calls.Remove(this);
   DecodeLanes& lanes = lanes_;
   DecodeLanes::Lane* const lane = lane_;

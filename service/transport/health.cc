@@ -161,7 +161,7 @@ class HealthCall final : public OpenCall {
     const bool gone = pending_ == 0;
     lock->unlock();
     if (!gone) return false;
-    CountEnd(health_.core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.deadline()));
+    CountEnd(health_.core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.raw_deadline()));
     {
       const std::lock_guard<std::mutex> watchers(health_.mutex_);
       health_.watchers_.erase(this);

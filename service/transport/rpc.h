@@ -42,27 +42,28 @@ inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Sta
   return ToGrpc(status);
 }
 
+// Of a ServerContext's raw_deadline(): deadline() counts nanoseconds since 1970 in 64 bits, which one of centuries
+// overflows.
+inline StopToken::Clock::time_point DeadlineOf(gpr_timespec deadline) {
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_REALTIME), gpr_now(GPR_CLOCK_REALTIME));
+  if (left.tv_sec > kYear) return StopToken::Clock::time_point::max();
+  return StopToken::Clock::now() + std::chrono::seconds(std::max<int64_t>(left.tv_sec, -1)) +
+         std::chrono::nanoseconds(left.tv_nsec);
+}
+
 // How a call ended. `reset`: its client ended it before a message came. A deadline travels as the time that is left: a
 // server that is late to hear of a call takes it for later than the client does.
-inline CallEnd EndOf(bool reset, std::chrono::system_clock::time_point deadline) {
+inline CallEnd EndOf(bool reset, gpr_timespec deadline) {
   constexpr auto kNear = std::chrono::seconds(1);
   if (!reset) return CallEnd::kServed;
-  return deadline <= std::chrono::system_clock::now() + kNear ? CallEnd::kLateReset : CallEnd::kReset;
+  return DeadlineOf(deadline) <= StopToken::Clock::now() + kNear ? CallEnd::kLateReset : CallEnd::kReset;
 }
 
 // Tells a call's connection that the call is over. `peer`: as gRPC named it when the call came; later it may not know.
 inline void CountEnd(Core& core, const std::string& peer, CallEnd end) {
   if (core.connections.Ended(peer, end)) core.log.CutOffForResets(PeerName(peer));
-}
-
-inline StopToken::Clock::time_point DeadlineOf(const grpc::ServerContext& context) {
-  // deadline() counts nanoseconds since 1970 in 64 bits, which one of centuries overflows.
-  constexpr int64_t kYear = 365 * 24 * 3600;
-  const gpr_timespec left =
-      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME), gpr_now(GPR_CLOCK_REALTIME));
-  if (left.tv_sec > kYear) return StopToken::Clock::time_point::max();
-  return StopToken::Clock::now() + std::chrono::seconds(std::max<int64_t>(left.tv_sec, -1)) +
-         std::chrono::nanoseconds(left.tv_nsec);
 }
 
 // Not OK: nobody waits for the answer any more, so the next stage is not begun.

@@ -70,7 +70,7 @@ class ServedCall final : public OpenCall {
     peer_ = context_.peer();
     began_ = std::chrono::steady_clock::now();
     core_.call_counts.Started(number_);
-    token_.emplace(DeadlineOf(context_));
+    token_.emplace(DeadlineOf(context_.raw_deadline()));
     const absl::Status admitted = core_.under_way.Enter();
     const bool listed = admitted.ok() && core_.open_calls.Add(this);
     const absl::Status allowed = listed ? Admit(core_, context_, entry_.method->role, &caller_) : absl::OkStatus();
@@ -239,7 +239,7 @@ class ServedCall final : public OpenCall {
     const bool gone = pending_ == 0;
     lock->unlock();
     if (!gone) return false;
-    CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.deadline()));
+    CountEnd(core_, peer_, EndOf(/*reset=*/(cancelled_ || ended_) && !received_, context_.raw_deadline()));
     if (listed_) core_.open_calls.Remove(this);
     delete this;
     return false;

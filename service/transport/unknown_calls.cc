@@ -33,7 +33,7 @@ class UnknownCall {
     }
     calls_.Offer();
     const std::lock_guard<std::mutex> lock(mutex_);  // its end waits until Finish has returned
-    CountEnd(calls_.core_, context_.peer(), EndOf(/*reset=*/true, context_.deadline()));
+    CountEnd(calls_.core_, context_.peer(), EndOf(/*reset=*/true, context_.raw_deadline()));
     wire_.Finish(Unknown(context_.method()), finished_.tag());  // in place of accepted_
     return false;
   }

@@ -56,7 +56,7 @@ class ReflectionCall final : public OpenCall {
     }
     calls_.Offer(version_);
     peer_ = context_.peer();
-    CountEnd(core_, peer_, EndOf(/*reset=*/true, context_.deadline()));
+    CountEnd(core_, peer_, EndOf(/*reset=*/true, context_.raw_deadline()));
     const absl::Status admitted = core_.under_way.Enter();
     const bool listed = admitted.ok() && core_.open_calls.Add(this);
     std::unique_lock<std::mutex> lock(mutex_);

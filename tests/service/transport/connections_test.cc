@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "service/transport/rpc.h"
 
 namespace seine {
 namespace {
@@ -42,6 +43,21 @@ TEST(ResetWindowTest, CallsCancelledAtTheirDeadlinesWeighLittle) {
   const ResetWindow::Time now{seconds(100)};
   EXPECT_EQ(Flood(window, ResetWindow::kMostLateResets, CallEnd::kLateReset, now), 0);
   EXPECT_TRUE(window.Count(CallEnd::kLateReset, now));
+}
+
+// "grpc-timeout: 99999999H" is 11,415 years, more than 64 bits of nanoseconds: by that, resets would weigh an eighth.
+TEST(ResetWindowTest, ADeadlineOfCenturiesIsFarAway) {
+  const auto in = [](int64_t seconds) {
+    return gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_seconds(seconds, GPR_TIMESPAN));
+  };
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  for (const int64_t far : {int64_t{60}, 2 * kYear, 293 * kYear, 400 * kYear, 99'999'999 * int64_t{3600}}) {
+    EXPECT_EQ(EndOf(true, in(far)), CallEnd::kReset) << far;
+  }
+  EXPECT_EQ(EndOf(true, gpr_inf_future(GPR_CLOCK_REALTIME)), CallEnd::kReset);
+  EXPECT_EQ(EndOf(true, in(0)), CallEnd::kLateReset);
+  EXPECT_EQ(EndOf(true, in(-400 * kYear)), CallEnd::kLateReset);
+  EXPECT_EQ(EndOf(false, in(60)), CallEnd::kServed);
 }
 
 TEST(ResetWindowTest, AConnectionWithAsManyServedCallsGoesOn) {
