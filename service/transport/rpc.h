@@ -42,8 +42,8 @@ inline grpc::Status Finished(Core& core, const CallRecord& call, const absl::Sta
   return ToGrpc(status);
 }
 
-// Of a ServerContext's raw_deadline(): deadline() counts nanoseconds since 1970 in 64 bits, which one of centuries
-// overflows.
+// Turns a ServerContext's raw_deadline() into the time of the server's clock. Its deadline() would not do: a deadline
+// of centuries overflows 64 bits of nanoseconds.
 inline StopToken::Clock::time_point DeadlineOf(gpr_timespec deadline) {
   constexpr int64_t kYear = 365 * 24 * 3600;
   const gpr_timespec left =

@@ -25,18 +25,13 @@ void FetchRow(const ScanArgs& a) {
 const std::vector<ScanPiece>& PiecesOf(const SearchTask& task) {
   static thread_local std::vector<ScanPiece> pieces;
   pieces.clear();
-  const auto add = [&](int64_t begin, int64_t end) {
+  task.ForEachRun([&](int64_t begin, int64_t end) {
     for (int64_t next; begin < end; begin = next) {
       const int64_t segment = begin / task.segment_keys, first = segment * task.segment_keys;
       next = std::min(end, first + task.segment_keys);
       pieces.push_back({segment, static_cast<int>(begin - first), static_cast<int>(next - first)});
     }
-  };
-  if (task.runs == nullptr) {
-    add(0, task.num_keys);
-    return pieces;
-  }
-  for (const WindowRun& run : *task.runs) add(run.begin * kWindowTokens, run.end * kWindowTokens);
+  });
   return pieces;
 }
 

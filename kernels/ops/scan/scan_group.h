@@ -64,7 +64,7 @@ struct ScanPiece {
   int64_t segment = 0;
   int begin = 0, end = 0;
 };
-// What is searched of the zone, ascending. Valid until the thread's next call.
+// Lists the pieces that a task searches, ascending. The thread's next call writes them anew.
 const std::vector<ScanPiece>& PiecesOf(const SearchTask& task);
 
 // The scan of piece `at` by pass `index`.

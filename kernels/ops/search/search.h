@@ -145,8 +145,9 @@ struct SearchTask {
   int segment_keys = 0;                       // keys a full segment holds
   int64_t num_keys = 0;                       // keys in the zone, a multiple of 64
   int64_t zone_begin = 0;                     // position of key 0 of the zone
-  // What is searched of it, ascending and apart, and how many keys that is; nullptr: all. Others are not read. Only on
-  // the CPU, with `keys`, a set for each query head, neither a mass nor a recall target, and Coarse::kSignIp.
+  // Windows that are searched, ascending and apart, and the number of their keys; nullptr: the whole zone. No other is
+  // read. The CPU alone takes them, with `keys`, Scope::kPerQHead, Coarse::kSignIp, and without a mass or recall
+  // target.
   const std::vector<WindowRun>* runs = nullptr;
   int64_t keys_of_runs = 0;
   const SharedCentre* shared_centre = nullptr;
@@ -164,6 +165,12 @@ struct SearchTask {
   int group = 1;
 
   int64_t searched_keys() const { return runs == nullptr ? num_keys : keys_of_runs; }
+  // Calls use(begin, end) for each run of keys that is searched, ascending.
+  template <typename Use>
+  void ForEachRun(Use use) const {
+    if (runs == nullptr) return use(int64_t{0}, num_keys);
+    for (const WindowRun& run : *runs) use(run.begin * kWindowTokens, run.end * kWindowTokens);
+  }
 };
 
 // Answers of one task: `rows` = 1 (kPerKvHead) or group (kPerQHead) sets, each ascending by position.

@@ -268,37 +268,36 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
   }
 }
 
-// Every stored key that is searched, chunk by chunk, with every query. w->logits [group][searched_keys()], scaled.
-void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
-  std::vector<float>* out = &w->logits;
+// Products of every stored key that is searched, chunk by chunk, with every query: w->logits [group][searched_keys()].
+void DotSearched(const SearchTask& task, SearchWorkspace* w) {
   const ChunkedRows& keys = task.keys;
   const size_t stride = keys.stride();
-  const int64_t searched = task.searched_keys();
-  out->resize(static_cast<size_t>(searched) * task.group);
-  int64_t done = 0;
-  const auto dot = [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end && !StopRequested();) {
+  float* out = w->logits.data();
+  task.ForEachRun([&](int64_t first, int64_t last) {
+    const int64_t end = task.zone_begin + last;
+    for (int64_t p = task.zone_begin + first; p < end && !StopRequested();) {
       const int64_t count = std::min<int64_t>(keys.chunk_tokens - p % keys.chunk_tokens, end - p), next = p + count;
       RowsAhead ahead;
       if (next < end) {
         ahead = {{keys.row(next), stride, keys.dtype}, std::min<int64_t>(keys.chunk_tokens, end - next)};
       }
-      DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group, out->data() + done,
-              searched, ahead);
-      done += count;
+      DotRows({keys.row(p), stride, keys.dtype}, count, keys.head_dim, task.queries, task.group, out,
+              task.searched_keys(), ahead);
+      out += count;
       p = next;
     }
-  };
+  });
+}
+
+// Exact logits of all that is searched into w->logits [group][searched_keys()], scaled.
+void ExactLogits(const SearchTask& task, float scale, SearchWorkspace* w) {
+  w->logits.resize(static_cast<size_t>(task.searched_keys()) * task.group);
   if (task.low_rank != nullptr) {
     DotLowRank(task, w);
-  } else if (task.runs == nullptr) {
-    dot(task.zone_begin, task.zone_begin + task.num_keys);
   } else {
-    for (const WindowRun& run : *task.runs) {
-      dot(task.zone_begin + run.begin * kWindowTokens, task.zone_begin + run.end * kWindowTokens);
-    }
+    DotSearched(task, w);
   }
-  for (float& logit : *out) logit *= scale;
+  for (float& logit : w->logits) logit *= scale;
 }
 
 void SearchExact(const SearchTask& task, const SearchParams& params, SearchOutput* out, SearchWorkspace* w) {
